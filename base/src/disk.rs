@@ -1,0 +1,91 @@
+//! Local storage as a trait: the host's file system in production, a virtual disk that drops and
+//! tears unsynced writes in the simulator.
+//!
+//! The contract is what POSIX gives on a journaling file system, and no more:
+//! * after `write_at` returns the bytes survive the death of the process, not a power loss;
+//! * after `sync_data` returns the file's bytes and length survive a power loss;
+//! * a created, renamed or removed name survives a power loss after `sync_directory` of its parent;
+//! * unsynced writes may survive wholly, not at all, or torn at sector borders, in any order;
+//! * a failed `sync_data` leaves it open which writes are durable, and a second try that succeeds
+//!   proves nothing about them.
+//!
+//! All calls may block; whoever must not be blocked goes through `World::offload`.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Open {
+    /// To read; it must exist.
+    Read,
+    /// To read and write; it must exist.
+    Write,
+    /// To read and write; made where it does not exist.
+    Create,
+    /// To read and write; must not exist (`AlreadyExists`).
+    CreateNew,
+}
+
+/// What a name in a directory stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    File,
+    Directory,
+    Other,
+}
+
+/// Room on the file system that holds a path, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Space {
+    pub total: u64,
+    pub available: u64,
+}
+
+/// A tree of files.
+pub trait Disk: Send + Sync {
+    /// Opens a file.
+    fn open(&self, path: &Path, open: Open) -> io::Result<Arc<dyn File>>;
+    /// Makes a directory and its missing parents; existing ones are fine.
+    fn create_directory(&self, path: &Path) -> io::Result<()>;
+    /// Removes a file's name.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty directory.
+    fn remove_directory(&self, path: &Path) -> io::Result<()>;
+    /// Renames a file, replacing the target atomically.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// The names in a directory, sorted bytewise.
+    fn list(&self, path: &Path) -> io::Result<Vec<(std::ffi::OsString, Kind)>>;
+    /// What `path` is; `None` where nothing is there.
+    fn kind(&self, path: &Path) -> io::Result<Option<Kind>>;
+    /// Makes the names in a directory durable.
+    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+    /// Room on the file system of `path`.
+    fn space(&self, path: &Path) -> io::Result<Space>;
+}
+
+/// An open file. All positions and lengths are in bytes.
+pub trait File: Send + Sync {
+    /// Reads at `offset` until `bytes` is full or the file ends; returns how many were read.
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize>;
+    /// Writes all of `bytes` at `offset`. After an error any part of them may be written.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Makes the written bytes and the length durable.
+    fn sync_data(&self) -> io::Result<()>;
+    /// The file's length.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file has no bytes.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends the file; what comes in reads as zeros.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Reserves room for a range, growing the file where it ends earlier.
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Frees the room of a range; it reads as zeros, the length stays.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Takes the file's exclusive lock until it is closed; `WouldBlock` where another process or
+    /// server has it.
+    fn lock(&self) -> io::Result<()>;
+}

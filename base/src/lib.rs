@@ -1,0 +1,27 @@
+//! The ground floor: names, limits and small machines that every other room stands on.
+//!
+//! What is here knows no protocol, no socket and no file system. It offers
+//! * identities and error classes ([`ids`], [`error`]),
+//! * the words in which the protocol core gives orders to rails ([`verb`]),
+//! * memory that operations may touch ([`memory`], [`pool`]),
+//! * the outside world as traits: clock, randomness, disk, spawning ([`world`], [`disk`]),
+//! * a single-threaded executor and its primitives ([`executor`], [`task`]),
+//! * slabs with generation checks ([`slots`]) and checksums ([`checksum`]).
+//!
+//! Invariant: nothing above this crate reaches a clock, a disk or randomness in any other way, so
+//! that the production protocol, client and servers run under the simulator unchanged.
+
+pub mod checksum;
+pub mod disk;
+pub mod error;
+pub mod executor;
+pub mod ids;
+pub mod limits;
+pub mod memory;
+pub mod pool;
+pub mod random;
+pub mod slots;
+pub mod task;
+pub mod time;
+pub mod verb;
+pub mod world;

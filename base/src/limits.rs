@@ -1,0 +1,18 @@
+//! Named limits of the message layer. A limit that a user may meet is named in an error text.
+
+/// Longest frame header, in bytes.
+pub const HEADER_BYTES_MAX: usize = 104;
+/// Longest payload of one frame, in bytes: bulk never holds a connection longer than this.
+pub const FRAME_PAYLOAD_BYTES_MAX: u32 = 256 * 1024;
+/// Longest eager message, in bytes; longer ones are announced.
+pub const EAGER_BYTES_MAX: u32 = 32 * 1024;
+/// Longest request (unexpected message), in bytes.
+pub const REQUEST_BYTES_MAX: u32 = 32 * 1024;
+/// Rails of one endpoint.
+pub const RAILS_MAX: usize = 16;
+/// Remote segments of one list put or get.
+pub const REMOTE_SEGMENTS_MAX: usize = 1024;
+
+const _: () = assert!(REQUEST_BYTES_MAX <= EAGER_BYTES_MAX);
+const _: () = assert!(EAGER_BYTES_MAX <= FRAME_PAYLOAD_BYTES_MAX);
+const _: () = assert!(REMOTE_SEGMENTS_MAX * 16 <= EAGER_BYTES_MAX as usize);

@@ -1,0 +1,400 @@
+//! Memory that operations may touch, as seen by rooms that must not see pointers.
+//!
+//! A [`Memory`] is a list of segments together with what keeps them alive. While an operation runs,
+//! its memory lies in a [`BufferTable`]; the protocol core names parts of it by [`Slice`], and only
+//! rails (and the copies of this module) turn a slice into addresses.
+//!
+//! Invariants:
+//! * the bytes behind a segment stay mapped as long as its `Memory` lives: pool buffers are owned,
+//!   raw memory is vouched for by whoever called [`Memory::from_raw`];
+//! * nobody holds a Rust reference into memory that a peer or another thread may write meanwhile:
+//!   all access here goes through raw pointers.
+
+use std::ptr;
+use std::sync::Arc;
+
+use crate::pool::PoolBuffer;
+use crate::slots::{SlotId, Slots};
+
+/// A contiguous piece of this process's memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    address: usize,
+    bytes: usize,
+}
+
+impl Segment {
+    /// A segment of nothing.
+    pub const EMPTY: Segment = Segment { address: 0, bytes: 0 };
+
+    /// Names `bytes` bytes at `address`. Naming is harmless; whoever reads or writes through the
+    /// pointer has to know that the memory is alive.
+    pub fn new(address: *mut u8, bytes: usize) -> Segment {
+        Segment { address: address.expose_provenance(), bytes }
+    }
+
+    /// Where it begins.
+    #[inline]
+    pub fn as_mut_ptr(self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.address)
+    }
+
+    /// Its address as a number, as another process would use it.
+    #[inline]
+    pub fn address(self) -> usize {
+        self.address
+    }
+
+    /// Its length in bytes.
+    #[inline]
+    pub fn len(self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The part of at most `bytes` bytes that begins `offset` bytes in; cut at this segment's end.
+    #[inline]
+    pub fn part(self, offset: usize, bytes: usize) -> Segment {
+        let offset = offset.min(self.bytes);
+        Segment { address: self.address + offset, bytes: bytes.min(self.bytes - offset) }
+    }
+}
+
+/// What keeps the bytes of a [`Memory`] alive.
+#[derive(Debug)]
+enum Keep {
+    Nothing,
+    Pooled(PoolBuffer),
+    Shared(#[expect(dead_code, reason = "held, never read")] Arc<PoolBuffer>),
+    Many(Vec<PoolBuffer>),
+    /// Static data, or raw memory that the caller vouched for.
+    Promise,
+}
+
+/// A list of segments and what keeps them alive; moved into an operation, given back with its
+/// completion.
+#[derive(Debug)]
+pub struct Memory {
+    first: Segment,
+    /// All segments, where there are more than one.
+    list: Option<Box<[Segment]>>,
+    bytes: u64,
+    writable: bool,
+    keep: Keep,
+}
+
+impl Memory {
+    /// No bytes at all.
+    pub fn empty() -> Memory {
+        Memory {
+            first: Segment::EMPTY,
+            list: None,
+            bytes: 0,
+            writable: true,
+            keep: Keep::Nothing,
+        }
+    }
+
+    /// A whole pool buffer, readable and writable.
+    pub fn pooled(buffer: PoolBuffer) -> Memory {
+        let first = buffer.segment();
+        Memory {
+            first,
+            list: None,
+            bytes: first.len() as u64,
+            writable: true,
+            keep: Keep::Pooled(buffer),
+        }
+    }
+
+    /// The concatenation of pool buffers (each with its whole length), readable and writable.
+    pub fn many(buffers: Vec<PoolBuffer>) -> Memory {
+        let list: Box<[Segment]> = buffers.iter().map(PoolBuffer::segment).collect();
+        let bytes = list.iter().map(|segment| segment.len() as u64).sum();
+        let first = list.first().copied().unwrap_or(Segment::EMPTY);
+        Memory { first, list: Some(list), bytes, writable: true, keep: Keep::Many(buffers) }
+    }
+
+    /// A buffer that others may be reading, too: for sending only.
+    pub fn shared(buffer: Arc<PoolBuffer>) -> Memory {
+        let first = buffer.segment();
+        Memory {
+            first,
+            list: None,
+            bytes: first.len() as u64,
+            writable: false,
+            keep: Keep::Shared(buffer),
+        }
+    }
+
+    /// Constant bytes: for sending only.
+    pub fn constant(bytes: &'static [u8]) -> Memory {
+        let first = Segment::new(bytes.as_ptr().cast_mut(), bytes.len());
+        Memory {
+            first,
+            list: None,
+            bytes: bytes.len() as u64,
+            writable: false,
+            keep: Keep::Promise,
+        }
+    }
+
+    /// Memory of a foreign caller, as the C faces get it.
+    ///
+    /// # Safety
+    /// Until this value is dropped every segment stays mapped, is not accessed by the caller in a
+    /// way that races with the operation, and, where `writable`, may be written.
+    pub unsafe fn from_raw(segments: &[Segment], writable: bool) -> Memory {
+        let bytes = segments.iter().map(|segment| segment.len() as u64).sum();
+        let first = segments.first().copied().unwrap_or(Segment::EMPTY);
+        let list = if segments.len() > 1 { Some(segments.into()) } else { None };
+        Memory { first, list, bytes, writable, keep: Keep::Promise }
+    }
+
+    /// All segments in order. Empty ones may be among them.
+    #[inline]
+    pub fn segments(&self) -> &[Segment] {
+        match &self.list {
+            Some(list) => list,
+            None => std::slice::from_ref(&self.first),
+        }
+    }
+
+    /// Bytes in all segments together.
+    #[inline]
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Whether an operation may write here.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The pool buffer inside, where it is one.
+    pub fn into_pooled(self) -> Option<PoolBuffer> {
+        match self.keep {
+            Keep::Pooled(buffer) => Some(buffer),
+            _ => None,
+        }
+    }
+
+    /// The pool buffers inside, where they are owned; empty otherwise.
+    pub fn into_many(self) -> Vec<PoolBuffer> {
+        match self.keep {
+            Keep::Pooled(buffer) => vec![buffer],
+            Keep::Many(buffers) => buffers,
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Names a memory in a [`BufferTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BufferId(pub SlotId);
+
+/// A range of bytes of a memory in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slice {
+    pub buffer: BufferId,
+    /// First byte, counted over all segments of the memory.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl Slice {
+    /// No bytes, of no buffer.
+    pub const NONE: Slice = Slice {
+        buffer: BufferId(SlotId { index: u32::MAX, generation: 0 }),
+        offset: 0,
+        len: 0,
+    };
+
+    /// The part that begins `offset` bytes in and has `len` bytes; must lie inside.
+    pub fn part(self, offset: u64, len: u64) -> Slice {
+        assert!(offset <= self.len && len <= self.len - offset, "a part lies inside its slice");
+        Slice { buffer: self.buffer, offset: self.offset + offset, len }
+    }
+}
+
+/// The memories of all operations in flight of one endpoint.
+#[derive(Debug)]
+pub struct BufferTable {
+    memories: Slots<Memory>,
+}
+
+impl BufferTable {
+    /// A table for at most `limit` memories.
+    pub fn with_limit(limit: usize) -> BufferTable {
+        BufferTable { memories: Slots::with_limit(limit) }
+    }
+
+    /// Takes a memory in; gives it back where the table is full.
+    pub fn insert(&mut self, memory: Memory) -> Result<BufferId, Memory> {
+        self.memories.insert(memory).map(BufferId)
+    }
+
+    /// Gives a memory back to its owner; slices of it resolve to nothing from now on.
+    pub fn remove(&mut self, id: BufferId) -> Option<Memory> {
+        self.memories.remove(id.0)
+    }
+
+    /// The memory that `id` names.
+    #[inline]
+    pub fn get(&self, id: BufferId) -> Option<&Memory> {
+        self.memories.get(id.0)
+    }
+
+    /// How many memories there are.
+    pub fn len(&self) -> usize {
+        self.memories.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.memories.is_empty()
+    }
+
+    /// The non-empty segments behind `slice`, cut at the memory's end; none for a stale buffer.
+    #[inline]
+    pub fn resolve(&self, slice: Slice) -> Segments<'_> {
+        let segments = self.get(slice.buffer).map_or(&[][..], Memory::segments);
+        Segments { segments, skip: slice.offset, left: slice.len }
+    }
+
+    /// Copies `from` to `to`, over segment borders, as many bytes as both have. Returns that number.
+    pub fn copy(&self, from: Slice, to: Slice) -> u64 {
+        let mut source = self.resolve(from);
+        let mut target = self.resolve(to);
+        let (mut a, mut b) = (Segment::EMPTY, Segment::EMPTY);
+        let mut copied = 0;
+        loop {
+            if a.is_empty() {
+                a = match source.next() {
+                    Some(segment) => segment,
+                    None => return copied,
+                };
+            }
+            if b.is_empty() {
+                b = match target.next() {
+                    Some(segment) => segment,
+                    None => return copied,
+                };
+            }
+            let bytes = a.len().min(b.len());
+            // SAFETY: both segments belong to memories in this table, which keep them mapped; `copy`
+            // allows overlap, and no Rust reference into them exists (module invariant).
+            unsafe { ptr::copy(a.as_mut_ptr(), b.as_mut_ptr(), bytes) };
+            a = a.part(bytes, usize::MAX);
+            b = b.part(bytes, usize::MAX);
+            copied += bytes as u64;
+        }
+    }
+
+    /// Copies the bytes of `from` into `to`, as many as both have; for tests and small headers.
+    pub fn read(&self, from: Slice, to: &mut [u8]) -> usize {
+        let mut done = 0;
+        for segment in self.resolve(from) {
+            let bytes = segment.len().min(to.len() - done);
+            // SAFETY: the segment is alive (see `copy`); `to` is a reference of the caller's own and
+            // has at least `bytes` bytes left.
+            unsafe { ptr::copy(segment.as_mut_ptr(), to.as_mut_ptr().add(done), bytes) };
+            done += bytes;
+        }
+        done
+    }
+
+    /// Copies `from` into the bytes of `to`, as many as both have. Returns that number.
+    pub fn write(&self, to: Slice, from: &[u8]) -> usize {
+        let mut done = 0;
+        for segment in self.resolve(to) {
+            let bytes = segment.len().min(from.len() - done);
+            // SAFETY: as in `read`, the other way round.
+            unsafe { ptr::copy(from.as_ptr().add(done), segment.as_mut_ptr(), bytes) };
+            done += bytes;
+        }
+        done
+    }
+
+    /// The CRC32C of the bytes of `slice`.
+    pub fn crc32c(&self, slice: Slice) -> u32 {
+        let mut crc = 0;
+        for segment in self.resolve(slice) {
+            // SAFETY: the segment is alive (see `copy`). The peer of a misbehaving application might
+            // write it meanwhile; then the checksum fails, which is what it is for.
+            let bytes = unsafe { std::slice::from_raw_parts(segment.as_mut_ptr(), segment.len()) };
+            crc = crate::checksum::append(crc, bytes);
+        }
+        crc
+    }
+}
+
+/// The segments behind a [`Slice`], in order, none of them empty.
+#[derive(Debug, Clone)]
+pub struct Segments<'a> {
+    segments: &'a [Segment],
+    skip: u64,
+    left: u64,
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Segment;
+
+    #[inline]
+    fn next(&mut self) -> Option<Segment> {
+        while self.left > 0 {
+            let (&segment, rest) = self.segments.split_first()?;
+            self.segments = rest;
+            if self.skip >= segment.len() as u64 {
+                self.skip -= segment.len() as u64;
+                continue;
+            }
+            let part = segment
+                .part(self.skip as usize, usize::try_from(self.left).unwrap_or(usize::MAX));
+            self.skip = 0;
+            self.left -= part.len() as u64;
+            return Some(part);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::Pool;
+
+    #[test]
+    fn copies_cross_segment_borders_and_stale_slices_resolve_to_nothing() {
+        let pool = Pool::with_budget(1 << 20);
+        let mut table = BufferTable::with_limit(8);
+        let mut pieces = Vec::new();
+        for (size, fill) in [(3usize, 1u8), (1, 2), (5, 3)] {
+            let mut buffer = pool.take(size).unwrap();
+            buffer.fill(fill);
+            pieces.push(buffer);
+        }
+        let a = table.insert(Memory::many(pieces)).unwrap();
+        let b = table.insert(Memory::pooled(pool.take(16).unwrap())).unwrap();
+        let from = Slice { buffer: a, offset: 2, len: 5 };
+        let to = Slice { buffer: b, offset: 4, len: 12 };
+        assert_eq!(table.copy(from, to), 5);
+        let mut out = [0u8; 5];
+        assert_eq!(table.read(to.part(0, 5), &mut out), 5);
+        assert_eq!(out, [1, 2, 3, 3, 3]);
+        assert_eq!(table.crc32c(from), crate::checksum::crc32c(&out));
+        assert!(table.remove(a).is_some());
+        assert_eq!(table.copy(from, to), 0);
+    }
+}

@@ -1,0 +1,155 @@
+//! A slab whose keys carry a generation: a stale key is answered `None`, never with a stranger.
+
+/// Names an entry of a [`Slots`]: index and generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId {
+    pub index: u32,
+    pub generation: u32,
+}
+
+impl SlotId {
+    /// Both halves in one number, generation in the upper half; never 0, since generations start at 1.
+    pub fn to_u64(self) -> u64 {
+        (u64::from(self.generation) << 32) | u64::from(self.index)
+    }
+
+    /// The inverse of [`SlotId::to_u64`]. Any number is accepted; one that names nothing finds nothing.
+    pub fn from_u64(value: u64) -> SlotId {
+        SlotId { index: value as u32, generation: (value >> 32) as u32 }
+    }
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    generation: u32,
+    next_free: u32,
+    value: Option<T>,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// A slab with generation-checked keys and a limit.
+///
+/// Invariants: an index is on the free list exactly while its value is `None`; a generation is used
+/// by one value only (after 2^32 - 1 uses a slot is retired rather than reused).
+#[derive(Debug)]
+pub struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    free: u32,
+    len: usize,
+    limit: usize,
+}
+
+impl<T> Slots<T> {
+    /// An empty slab that never holds more than `limit` values.
+    pub fn with_limit(limit: usize) -> Slots<T> {
+        assert!(limit < NONE as usize, "a slab index is 32 bits wide");
+        Slots { slots: Vec::new(), free: NONE, len: 0, limit }
+    }
+
+    /// How many values there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the limit is reached.
+    pub fn is_full(&self) -> bool {
+        self.len >= self.limit
+    }
+
+    /// Adds a value; gives it back where the limit is reached.
+    pub fn insert(&mut self, value: T) -> Result<SlotId, T> {
+        if self.is_full() {
+            return Err(value);
+        }
+        let index = if self.free == NONE {
+            if self.slots.len() >= NONE as usize - 1 {
+                return Err(value);
+            }
+            self.slots.push(Slot { generation: 1, next_free: NONE, value: None });
+            (self.slots.len() - 1) as u32
+        } else {
+            let index = self.free;
+            self.free = self.slots[index as usize].next_free;
+            index
+        };
+        let slot = &mut self.slots[index as usize];
+        assert!(slot.value.is_none(), "a slot on the free list holds a value");
+        slot.value = Some(value);
+        self.len += 1;
+        Ok(SlotId { index, generation: slot.generation })
+    }
+
+    /// The value that `id` names.
+    #[inline]
+    pub fn get(&self, id: SlotId) -> Option<&T> {
+        let slot = self.slots.get(id.index as usize)?;
+        if slot.generation == id.generation { slot.value.as_ref() } else { None }
+    }
+
+    /// The value that `id` names, to change.
+    #[inline]
+    pub fn get_mut(&mut self, id: SlotId) -> Option<&mut T> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation == id.generation { slot.value.as_mut() } else { None }
+    }
+
+    /// Takes the value that `id` names out; its key is stale from now on.
+    pub fn remove(&mut self, id: SlotId) -> Option<T> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        let value = slot.value.take()?;
+        self.len -= 1;
+        if slot.generation < u32::MAX {
+            slot.generation += 1;
+            slot.next_free = self.free;
+            self.free = id.index;
+        }
+        Some(value)
+    }
+
+    /// All values with their keys, in index order.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotId, &T)> {
+        self.slots.iter().enumerate().filter_map(|(index, slot)| {
+            let id = SlotId { index: index as u32, generation: slot.generation };
+            slot.value.as_ref().map(|value| (id, value))
+        })
+    }
+
+    /// All values with their keys, to change, in index order.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (SlotId, &mut T)> {
+        self.slots.iter_mut().enumerate().filter_map(|(index, slot)| {
+            let id = SlotId { index: index as u32, generation: slot.generation };
+            slot.value.as_mut().map(|value| (id, value))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_key_finds_nothing_and_the_limit_holds() {
+        let mut slots = Slots::with_limit(2);
+        let a = slots.insert('a').unwrap();
+        let b = slots.insert('b').unwrap();
+        assert_eq!(slots.insert('c'), Err('c'));
+        assert_eq!(slots.remove(a), Some('a'));
+        assert_eq!(slots.remove(a), None);
+        let c = slots.insert('c').unwrap();
+        assert_eq!(c.index, a.index);
+        assert_eq!(slots.get(a), None);
+        assert_eq!(slots.get(c), Some(&'c'));
+        assert_eq!(SlotId::from_u64(b.to_u64()), b);
+        assert_eq!(slots.get(SlotId::from_u64(u64::MAX)), None);
+        assert_eq!(slots.len(), 2);
+    }
+}

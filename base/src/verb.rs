@@ -1,0 +1,189 @@
+//! The words between the protocol core and the rails (DESIGN 3.2).
+//!
+//! Core orders [`Verb`]s; a rail answers at once with [`Ordered`] and later with reports. Neither
+//! names the other: both know these words only. Buffers are slices of a table, never pointers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::Fault;
+use crate::limits::HEADER_BYTES_MAX;
+use crate::memory::Slice;
+use crate::slots::SlotId;
+
+/// A connection of one rail to one remote rail. Slots are the rail's own; a link that went down is
+/// never named again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId {
+    /// Which rail of the endpoint.
+    pub rail: u8,
+    /// Slot and generation within the rail.
+    pub slot: SlotId,
+}
+
+/// Core's name for an order to a rail, given back with its outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(pub u64);
+
+impl Token {
+    /// For orders whose outcome nobody waits for (control frames without payload).
+    pub const NONE: Token = Token(0);
+}
+
+/// Names a region that a peer may access: slot and generation, and random bits that a stranger
+/// cannot guess.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RemoteKey {
+    pub slot: SlotId,
+    pub secret: u64,
+}
+
+/// A part of a remote region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteSegment {
+    /// First byte, from the region's beginning.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// Where in the remote region the bytes of an access lie.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RemoteLayout {
+    /// Contiguous, from this offset on.
+    At(u64),
+    /// Piece by piece, in order; at most `REMOTE_SEGMENTS_MAX`.
+    List(Arc<[RemoteSegment]>),
+}
+
+/// The header of a frame, with its bytes inline.
+#[derive(Clone, Copy)]
+pub struct Header {
+    len: u8,
+    bytes: [u8; HEADER_BYTES_MAX],
+}
+
+impl Header {
+    /// A header of these bytes, at most `HEADER_BYTES_MAX`.
+    #[inline]
+    pub fn new(bytes: &[u8]) -> Header {
+        let mut header = Header { len: bytes.len() as u8, bytes: [0; HEADER_BYTES_MAX] };
+        header.bytes[..bytes.len()].copy_from_slice(bytes);
+        header
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
+
+    /// Its bytes, to change.
+    #[inline]
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[..self.len as usize]
+    }
+}
+
+impl fmt::Debug for Header {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Header({} bytes, kind {})", self.len, self.bytes[0])
+    }
+}
+
+/// Which queue of a link a frame waits in. Between two frames `Urgent` ones go first, so that
+/// control and small messages never wait behind more than one data frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// Control and eager messages; in the order of the orders.
+    Urgent,
+    /// Data frames.
+    Bulk,
+}
+
+/// An order of the core to a rail.
+#[derive(Debug, Clone)]
+pub enum Verb {
+    /// Send header and payload as one frame.
+    Frame { link: LinkId, header: Header, payload: Slice, urgency: Urgency, token: Token },
+    /// Read remote memory into `local` (rails with `native_read`).
+    Read { link: LinkId, key: RemoteKey, remote: RemoteLayout, local: Slice, token: Token },
+    /// Write `local` to remote memory (rails with `native_write`).
+    Write { link: LinkId, key: RemoteKey, remote: RemoteLayout, local: Slice, token: Token },
+    /// Make `region` accessible over `link` under `key` (rails with native access only). Takes
+    /// effect before any later frame of the same link is seen by the peer.
+    Expose { link: LinkId, key: RemoteKey, region: Slice, writable: bool },
+    /// End what `Expose` began; `Report::revoked` confirms that no peer holds the region any more.
+    Revoke { link: LinkId, key: RemoteKey },
+    /// Close a link: frames that were ordered before are still sent, then `link_down` is reported.
+    Close { link: LinkId },
+}
+
+/// What became of an order at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ordered {
+    /// Done: the rail holds no reference to the order's buffers any more (for `Read`: the bytes are
+    /// there; for `Write`: they are visible at the target).
+    Released,
+    /// `done` or `failed` will be reported with the token.
+    Pending,
+    /// Not possible; nothing will be reported.
+    Refused(Fault),
+}
+
+/// Core's answer to a rail that holds a header and wants to know where its payload belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    /// To `slice`; what is longer than the slice is dropped. `landed` is reported with the token
+    /// when all bytes arrived.
+    Into { slice: Slice, token: Token },
+    /// To a buffer of the endpoint's pool, since no receive is posted: the layer above provides it
+    /// and turns this answer into `Into` before the rail sees it.
+    Stage { bytes: u32, token: Token },
+    /// Nowhere: the payload is skipped.
+    Drop,
+    /// The frame breaks the protocol: the link is closed.
+    Violation(&'static str),
+}
+
+/// What a rail promises about its links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Capabilities {
+    /// A frame arrives, or the link goes down.
+    pub reliable: bool,
+    /// Frames of one urgency arrive in the order in which they were sent.
+    pub ordered: bool,
+    /// Bits cannot flip on the way (shared memory): frames go without checksums.
+    pub checksummed: bool,
+    /// `Verb::Read` works without the target's help.
+    pub native_read: bool,
+    /// `Verb::Write` works without the target's help.
+    pub native_write: bool,
+    /// Longest payload of a frame, in bytes.
+    pub frame_payload_bytes_max: u32,
+    /// How well it serves a peer that several rails reach: the highest wins.
+    pub preference: u8,
+    /// Works between processes of one host only; used after memory was proven to be shared.
+    pub same_host_only: bool,
+}
+
+/// Always-on counters of a rail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RailCounters {
+    pub frames_sent: u64,
+    pub frames_received: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// Payload bytes that went through a buffer of the rail before they reached their place,
+    /// because they were read together with a header. Everything else lands directly.
+    pub bytes_staged: u64,
+    /// Bytes moved by native reads and writes.
+    pub bytes_native: u64,
+    pub system_calls: u64,
+    pub links_up: u64,
+    pub links_down: u64,
+    /// Frames or connections refused because they broke the rail's own framing.
+    pub violations: u64,
+    /// Wake-ups sent to a sleeping peer.
+    pub doorbells: u64,
+}

@@ -1,0 +1,115 @@
+//! What a rail is: the only place with sockets, rings and registration. It knows no protocol.
+//!
+//! A rail carries *frames* (a header of at most 104 bytes, whose meaning it does not know beyond
+//! the lengths in [`frame_lengths`], and a payload) over *links*, and moves memory natively where
+//! the medium can. `net` owns rails, hands them the orders of the core, and polls them.
+//!
+//! Invariants that every rail keeps, and that the conformance suite checks:
+//! * `place` is called once per frame, in the order of arrival, with the complete header and before
+//!   any byte of the payload is moved beyond what was read together with the header;
+//! * after `Placement::Into` the rail reports `landed` exactly once, or `link_down` for the link;
+//! * after `Ordered::Pending` the rail reports `done` or `failed` exactly once, at the latest before
+//!   the `link_down` of the link; after that it holds no reference to the order's buffers;
+//! * `link_down` is the last word about a link; it comes for links closed by us, too;
+//! * after `revoked` no peer and no rail reads or writes the region any more;
+//! * nothing blocks; bytes from a peer never panic and never allocate more than a constant.
+
+use std::os::fd::BorrowedFd;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::BufferTable;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{
+    Capabilities, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
+};
+
+pub mod address;
+
+/// A network, as the layers above see it.
+pub trait Rail: Send {
+    /// The scheme of its addresses: `tcp`, `shm`, `sim`.
+    fn scheme(&self) -> &'static str;
+
+    /// Tells the rail its index within the endpoint, before anything else: the `rail` of its links.
+    fn attach(&mut self, index: u8);
+
+    /// What its links promise.
+    fn capabilities(&self) -> Capabilities;
+
+    /// The addresses (without scheme) under which peers reach this rail; the most general first.
+    /// Empty where it only connects.
+    fn addresses(&self) -> Vec<String>;
+
+    /// Begins a link to `address` (without scheme). `link_up` or `link_down` is reported later.
+    fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault>;
+
+    /// Carries out an order. `buffers` resolves its slices.
+    ///
+    /// A frame that cannot go at once is queued by the rail (`Pending`). The core bounds what it
+    /// orders, so the queue needs no limit of its own.
+    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered;
+
+    /// Makes progress: receives, sends what is queued, accepts. Returns true where anything
+    /// happened. One call does a bounded amount of work and serves all its links in turn.
+    fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool;
+
+    /// Prepares for sleep: after `true` the descriptor becomes readable as soon as there is work,
+    /// also work that came before this call; after `false` the rail must be polled first.
+    fn arm(&mut self) -> bool;
+
+    /// The sleep is over: peers need not ring any more until the next `arm`.
+    fn disarm(&mut self);
+
+    /// Readable while there is work and the rail is armed; to be put into an epoll set once, level
+    /// triggered. `None` for rails without one (`sim`).
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// When the rail wants to be polled even without an event.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Its counters.
+    fn counters(&self) -> RailCounters;
+}
+
+/// What a rail reports, called from within [`Rail::poll`] only.
+pub trait Report {
+    /// Resolves the slices of placements.
+    fn buffers(&self) -> &BufferTable;
+
+    /// A link can carry frames. `accepted`: the peer began it.
+    fn link_up(&mut self, link: LinkId, accepted: bool);
+
+    /// A link is gone, or a connect failed: the last word about it.
+    fn link_down(&mut self, link: LinkId, fault: Fault);
+
+    /// A header arrived. Answers `Into`, `Drop` or `Violation` (never `Stage`: the layer above has
+    /// turned that into `Into`). For a frame without payload the answer `Into` is not given.
+    fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement;
+
+    /// All payload bytes of a placement arrived.
+    fn landed(&mut self, link: LinkId, token: Token);
+
+    /// An order that was `Pending` is done (see [`Ordered::Released`]).
+    fn done(&mut self, token: Token);
+
+    /// An order that was `Pending` failed; its effect at the peer is unknown.
+    fn failed(&mut self, token: Token, fault: Fault);
+
+    /// The region is held by nobody any more.
+    fn revoked(&mut self, link: LinkId, key: RemoteKey);
+}
+
+/// Bytes of a frame's header that every rail has to read to find the lengths.
+pub const FRAME_PREFIX_BYTES: usize = 8;
+
+/// Header and payload length of the frame that begins with `prefix`: byte 1 is the header's length,
+/// bytes 4 to 8 the payload's, little endian (`wire::frame`). `None` where they break the limits.
+#[inline]
+pub fn frame_lengths(prefix: &[u8]) -> Option<(usize, u32)> {
+    use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
+    let header = usize::from(*prefix.get(1)?);
+    let payload = u32::from_le_bytes(prefix.get(4..8)?.try_into().ok()?);
+    let legal = (FRAME_PREFIX_BYTES..=HEADER_BYTES_MAX).contains(&header)
+        && payload <= FRAME_PAYLOAD_BYTES_MAX;
+    legal.then_some((header, payload))
+}
