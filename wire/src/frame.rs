@@ -1,0 +1,1 @@
+//! Frames between endpoints (being laid).
