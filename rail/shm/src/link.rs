@@ -404,7 +404,7 @@ impl Link {
                 self.rx.publish(&ring);
             }
         }
-        if self.rx.unpublished() > 0 {
+        if frames > 0 {
             self.rx.publish(&ring);
             barrier::light(self.parts.asymmetric);
             let wants = segment.wants_room(self.parts.side.other()).load(Ordering::Relaxed);
@@ -591,8 +591,7 @@ impl Drop for Link {
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {
-    let mut set =
-        [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    let mut set = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
     rustix::event::poll(&mut set, Some(&now)).is_ok_and(|count| count > 0)
 }

@@ -80,9 +80,9 @@ impl Exposures {
         let mut list = Vec::new();
         if pieces > 1 {
             list = self.spare.pop().unwrap_or_default();
-            list.extend(buffers.resolve(region).map(|piece| {
-                [piece.address() as u64, piece.len() as u64]
-            }));
+            list.extend(
+                buffers.resolve(region).map(|piece| [piece.address() as u64, piece.len() as u64]),
+            );
             address = list.as_ptr().expose_provenance() as u64;
         }
         let entry = segment.entry(side, index);
@@ -99,12 +99,7 @@ impl Exposures {
 
     /// Ends access under `key`. True where nobody holds the region any more; otherwise
     /// [`Exposures::settled`] will name the key.
-    pub fn revoke(
-        &mut self,
-        segment: &Segment,
-        side: Side,
-        key: RemoteKey,
-    ) -> Result<bool, Fault> {
+    pub fn revoke(&mut self, segment: &Segment, side: Side, key: RemoteKey) -> Result<bool, Fault> {
         let index = key.slot.index;
         let exposure = self.live.get_mut(&index).filter(|exposure| exposure.key == key);
         let Some(exposure) = exposure.filter(|exposure| !exposure.revoked) else {
@@ -124,8 +119,7 @@ impl Exposures {
 
     /// A key whose revocation is complete now. To be asked until it answers `None`.
     pub fn settled(&mut self, segment: &Segment, side: Side) -> Option<RemoteKey> {
-        let position =
-            self.revoking.iter().position(|index| !announced(segment, side, *index))?;
+        let position = self.revoking.iter().position(|index| !announced(segment, side, *index))?;
         let index = self.revoking.swap_remove(position);
         self.publish_revoking(segment, side);
         self.forget(index)
@@ -232,7 +226,8 @@ impl Access {
 
     /// Whether all of it lies within a region of `bytes` bytes.
     fn fits(&self, bytes: u64) -> bool {
-        let inside = |offset: u64, len: u64| offset.checked_add(len).is_some_and(|end| end <= bytes);
+        let inside =
+            |offset: u64, len: u64| offset.checked_add(len).is_some_and(|end| end <= bytes);
         match &self.remote {
             RemoteLayout::At(offset) => inside(*offset, self.local.len),
             RemoteLayout::List(list) => list.iter().all(|part| inside(part.offset, part.len)),
@@ -517,7 +512,14 @@ pub fn probe(pid: Pid, address: u64, expected: u64) -> bool {
     let remote = vector(address, 8);
     // SAFETY: the local vector names a live local of 8 bytes; the remote one is the kernel's to check.
     let read = unsafe {
-        libc::process_vm_readv(pid.as_raw_nonzero().get(), &raw const local, 1, &raw const remote, 1, 0)
+        libc::process_vm_readv(
+            pid.as_raw_nonzero().get(),
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
     };
     read == 8 && value == expected
 }

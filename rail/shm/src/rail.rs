@@ -459,8 +459,7 @@ impl Rail for ShmRail {
         let local = address.strip_prefix(LOCAL_PREFIX);
         let name = Name::parse(local.unwrap_or(address)).ok_or(Fault::Invalid)?;
         let meeting = Meeting { since: now, stage: Stage::Failed };
-        let slot =
-            self.links.insert(Entry::Meeting(Box::new(meeting))).map_err(|_| Fault::Busy)?;
+        let slot = self.links.insert(Entry::Meeting(Box::new(meeting))).map_err(|_| Fault::Busy)?;
         self.meetings += 1;
         let outcome = match local {
             Some(name) => self.connect_local(slot, name),
