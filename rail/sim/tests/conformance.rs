@@ -2,52 +2,10 @@
 
 use std::time::Duration;
 
-use ropewalk_base::time::Time;
-use ropewalk_rail::Rail;
-use ropewalk_rail::conformance::Fixture;
-use ropewalk_rail_sim::{Path, Release, SimConfig, SimNetwork};
+use ropewalk_rail_sim::{Path, Release, SimConfig};
 
-struct SimFixture {
-    network: SimNetwork,
-    config: SimConfig,
-    count: u32,
-}
-
-impl SimFixture {
-    fn new(seed: u64, config: SimConfig) -> SimFixture {
-        SimFixture { network: SimNetwork::new(seed), config, count: 0 }
-    }
-
-    fn with_path(self, path: Path) -> SimFixture {
-        self.network.set_default_path(path);
-        self
-    }
-}
-
-impl Fixture for SimFixture {
-    fn rail(&mut self) -> Box<dyn Rail> {
-        self.count += 1;
-        Box::new(self.network.rail(&format!("node{}", self.count), self.config.clone()))
-    }
-
-    fn nowhere(&mut self) -> String {
-        "nowhere".into()
-    }
-
-    fn now(&self) -> Time {
-        self.network.now()
-    }
-
-    fn step(&mut self, busy: bool) {
-        let pace = if busy { Duration::from_micros(1) } else { Duration::from_millis(1) };
-        let soon = self.network.now() + pace;
-        self.network.set_now(self.network.next_event().map_or(soon, |next| next.min(soon)));
-    }
-
-    fn native_needs_target_polls(&self) -> bool {
-        true
-    }
-}
+mod fixture;
+use fixture::SimFixture;
 
 fn released_at_once() -> SimConfig {
     SimConfig { release: Release::AtOnce, window_frames: 3, ..SimConfig::native() }
