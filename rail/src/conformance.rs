@@ -80,6 +80,13 @@ pub trait Fixture {
         Duration::from_millis(20)
     }
 
+    /// Whether a native access goes on only while the target's rail is polled, too. True for rails
+    /// whose medium cannot reach the target's memory, so that their own code on the other side does
+    /// it; neither the layers above nor the application are asked for help in either case.
+    fn native_needs_target_polls(&self) -> bool {
+        false
+    }
+
     /// Data frames that may lie before an urgent one although their outcome was not reported yet: one
     /// that is under way, and those that a ring holds by reference.
     fn data_frames_ahead(&self) -> usize {

@@ -85,7 +85,7 @@ fn write(
     finish(scene, verb)
 }
 
-/// Gives the order and waits for its outcome, without the help of node 1.
+/// Gives the order and waits for its outcome, without the help of node 1 where the rail can do so.
 fn finish(scene: &mut Scene, verb: Verb) -> Result<(), Fault> {
     match scene.order(0, verb, None) {
         Ordered::Released => Ok(()),
@@ -95,6 +95,9 @@ fn finish(scene: &mut Scene, verb: Verb) -> Result<(), Fault> {
             while scene.recorder(0).pending() > 0 {
                 assert!(scene.fixture.now() < end, "a native access needs its target's help");
                 scene.poll(0);
+                if scene.fixture.native_needs_target_polls() {
+                    scene.poll(1);
+                }
                 scene.fixture.step(true);
             }
             match scene.recorder(0).events.last() {
