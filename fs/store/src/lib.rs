@@ -1,1 +1,3 @@
-//! (room not furnished yet)
+//! Storage of the servers.
+
+pub mod objects;
