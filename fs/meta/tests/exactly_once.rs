@@ -82,6 +82,12 @@ fn every_mutation(restart: bool) {
     twice(cluster, append, restart);
     twice(cluster, MetaRequest::ReserveAppend { inode: file, epoch: 0, len: 7 }, restart);
     assert_eq!(cluster.attributes(0, file).attributes().size, 10 + 4 + 7);
+    attributes_and_locks(cluster, file, restart);
+    names_and_content(cluster, file, parent, restart);
+}
+
+fn attributes_and_locks(cluster: &mut Cluster, file: u64, restart: bool) {
+    let (who, name) = (Who::ROOT, |name: &'static [u8]| Bytes(name));
     let set = MetaRequest::SetXattr {
         who,
         inode: file,
@@ -104,6 +110,10 @@ fn every_mutation(restart: bool) {
     let free = LockRange { kind: LockKind::Unlock, start: 3, end: 4, ..range };
     twice(cluster, MetaRequest::SetLock { inode: file, range: free, wait: false }, restart);
     twice(cluster, MetaRequest::ReleaseOwner { inode: file, owner: 1, whole_file: false }, restart);
+}
+
+fn names_and_content(cluster: &mut Cluster, file: u64, parent: u64, restart: bool) {
+    let (who, name) = (Who::ROOT, |name: &'static [u8]| Bytes(name));
     let rename = |mode, new_name| MetaRequest::Rename {
         who,
         parent: ROOT,

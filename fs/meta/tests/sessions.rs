@@ -258,3 +258,24 @@ fn a_client_that_comes_back_ends_its_old_session() {
     cluster.shard().handle_fenced(old, now);
     assert!(!cluster.shard().leases().is_used(file));
 }
+
+#[test]
+fn a_full_disk_refuses_changes_and_forgets_nothing() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, b"a");
+    let other = cluster.create(0, b"b");
+    cluster.call(1, unlink(ROOT, b"a")).ok();
+    let now = cluster.moment();
+    cluster.shard().set_full(true, now);
+    assert_eq!(cluster.call(0, create(ROOT, b"c")).errno(), Errno::ENOSPC);
+    assert_eq!(cluster.call(0, unlink(ROOT, b"b")).errno(), Errno::ENOSPC);
+    assert_eq!(cluster.call(1, lookup(ROOT, b"b")).inode(), other);
+    cluster.close(0, file);
+    let session = cluster.clients[1].session;
+    assert_eq!(cluster.shard().close_session(session, now), None);
+    assert!(exists(&mut cluster, file), "its end needs room");
+    cluster.shard().set_full(false, now);
+    assert!(!exists(&mut cluster, file));
+    cluster.call(0, create(ROOT, b"c")).ok();
+    invariants::check(cluster.shard());
+}

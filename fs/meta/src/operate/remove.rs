@@ -96,7 +96,8 @@ impl<R: Rows> Operation<'_, R> {
     /// Destroys an inode that has no link if no session uses it any more.
     pub fn collect(&mut self, number: u64) -> Step<()> {
         let inode = self.inode(number)?.clone();
-        if inode.links > 0 || self.shard.leases.is_used(number) {
+        // On a full disk the orphan stays, to be collected when there is room again.
+        if inode.links > 0 || self.shard.leases.is_used(number) || self.shard.full {
             return Ok(());
         }
         self.forget_inode(number)?;
