@@ -295,8 +295,14 @@ impl<R: Rows> Shard<R> {
                 Ok(request) => self.run(session, slot, sequence, &request, now, ticket),
                 Err(_) => Outcome::Refused(Status::Malformed),
             };
+            // Whoever stood behind it is tried when it is done, and also when it goes on to wait for
+            // something else: a name may mean another inode by now.
+            for on in on {
+                if !self.parking.waits(on, ticket) {
+                    self.parking.wake(on);
+                }
+            }
             if !matches!(outcome, Outcome::Wait(_)) {
-                on.into_iter().for_each(|on| self.parking.wake(on));
                 let done = Completed { ticket, session, slot, sequence, outcome };
                 self.completed.push_back(done);
             }
