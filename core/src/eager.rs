@@ -108,11 +108,20 @@ impl Core {
             let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
             return self.finish(id, Err(fault), 0);
         }
-        let wanted = wanted(&receive);
+        self.match_receive(id, wanted(&receive));
+    }
+
+    /// Gives a receive the message that it takes, or posts it.
+    pub(crate) fn match_receive(&mut self, id: OperationId, wanted: Wanted) {
         let Some(found) = self.matching.find_message(wanted) else {
             self.matching.post(id, wanted);
             return;
         };
+        let Some(Kind::Receive(state)) = self.operations.get(id).map(|operation| &operation.kind)
+        else {
+            return;
+        };
+        let receive = state.receive;
         let Some(message) = self.matching.message_mut(found) else { return };
         if message.bytes > receive.into.len && receive.oversize == Oversize::Refuse {
             let (peer, bits, bytes) = (message.peer, message.bits, message.bytes);

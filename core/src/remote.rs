@@ -21,7 +21,8 @@ use crate::api::*;
 use crate::engine::{Core, LandingKind, Order, Payload};
 use crate::operation::{AccessState, Kind, ReceiveStage};
 use crate::path::{
-    ACCESSES_MAX, BULK_PENDING_MAX, FRAMES_PENDING_MAX, STREAMS_MAX, Segments, Stream, StreamKind,
+    ACCESSES_MAX, BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, STREAMS_MAX, Segments, Stream,
+    StreamKind,
 };
 
 /// Memory that peers may access.
@@ -81,18 +82,7 @@ impl Core {
         };
         let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
         let key = RemoteKey { slot, secret };
-        match audience {
-            Audience::One(peer) => {
-                if let Some(link) = self.peers.get(peer.0).and_then(|peer| peer.link()) {
-                    self.expose_on(link, key);
-                }
-            }
-            Audience::Everybody => {
-                for link in self.native_links() {
-                    self.expose_on(link, key);
-                }
-            }
-        }
+        self.for_links(audience, |core, link| core.expose_on(link, key));
         Ok(key)
     }
 
@@ -112,16 +102,38 @@ impl Core {
         self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.native_read)
     }
 
-    /// Links that carry a session and have native access, in a fixed order.
-    fn native_links(&self) -> Vec<LinkId> {
+    /// Calls `act` for the links with native access whose peers may use regions of this audience:
+    /// those that carry a session, and those whose peers we have greeted already.
+    fn for_links(&mut self, audience: Audience, act: impl Fn(&mut Core, LinkId)) {
+        let up = match audience {
+            Audience::One(peer) => self.peers.get(peer.0).and_then(|peer| peer.link()),
+            Audience::Everybody => None,
+        };
+        if let Some(link) = up {
+            // The way of every announced message: no list of links is made.
+            if self.is_native(link) {
+                act(self, link);
+            }
+            return;
+        }
         let mut links: Vec<LinkId> = self
-            .peers
+            .links
             .iter()
-            .filter_map(|(_, peer)| peer.link())
+            .filter(|(_, state)| {
+                state.stage == LinkStage::Up
+                    || (state.stage == LinkStage::Agreed && !state.outbound)
+            })
+            .filter(|(_, state)| match audience {
+                Audience::Everybody => state.peer.is_some(),
+                Audience::One(peer) => state.peer == Some(peer),
+            })
+            .map(|(link, _)| *link)
             .filter(|link| self.is_native(*link))
             .collect();
         links.sort_unstable();
-        links
+        for link in links {
+            act(self, link);
+        }
     }
 
     fn expose_on(&mut self, link: LinkId, key: RemoteKey) {
@@ -174,18 +186,7 @@ impl Core {
         let key = RemoteKey { slot, secret: region.secret };
         let audience = region.audience;
         self.drop_streams_of(slot);
-        match audience {
-            Audience::One(peer) => {
-                if let Some(link) = self.peers.get(peer.0).and_then(|peer| peer.link()) {
-                    self.revoke_on(link, key);
-                }
-            }
-            Audience::Everybody => {
-                for link in self.native_links() {
-                    self.revoke_on(link, key);
-                }
-            }
-        }
+        self.for_links(audience, |core, link| core.revoke_on(link, key));
         self.try_end_region(slot);
     }
 

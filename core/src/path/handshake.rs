@@ -23,8 +23,10 @@ const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
 impl Core {
     /// The driver began a link to a peer, as `Output::Connect` asked.
     pub fn connecting(&mut self, peer: PeerId, link: LinkId) {
-        let insist = self.peers.get(peer.0).is_some_and(|peer| {
-            matches!(peer.stage, PeerStage::Connecting { attempt } if attempt >= INSIST_FROM)
+        let insist = self.peers.get(peer.0).is_some_and(|peer| match peer.stage {
+            PeerStage::Connecting { attempt } => attempt >= INSIST_FROM,
+            PeerStage::Suspended { .. } => true,
+            _ => false,
         });
         self.begin_link(peer, link, false, insist);
     }
@@ -187,16 +189,18 @@ impl Core {
                 && state.peer == Some(id)
                 && state.stage != LinkStage::Closing
         });
-        if ours_survives && ours_pending && peer.incarnation.0 <= hello.incarnation.get() {
-            let same = peer.incarnation.0 == hello.incarnation.get() || peer.link().is_none();
-            if same {
-                return self.refuse_link(link, Refusal::Duplicate);
-            }
+        let runs = peer.link().is_some() && peer.incarnation.0 == hello.incarnation.get();
+        // A session that runs, or a link of ours that shall survive: the peer waits for that one, and
+        // insists where it does not come.
+        if (runs && !insist && !upgrade) || (ours_survives && ours_pending) {
+            return self.refuse_link(link, Refusal::Duplicate);
         }
         if let Some(state) = self.links.get_mut(&link) {
             state.peer = Some(id);
             state.stage = LinkStage::Agreed;
         }
+        // What this peer may access is known to the rail before the peer can ask for it.
+        self.expose_existing(id, link);
         self.greet(link, FLAG_ANSWER, Refusal::None);
     }
 
@@ -218,17 +222,18 @@ impl Core {
     fn answered(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
         let Some(asked) = self.links.get(&link).and_then(|state| state.peer) else { return };
         let asked = self.resolve(asked);
-        let refusal = Refusal::from_u8(hello.refusal);
-        if refusal != Refusal::None {
-            self.close_link(link);
-            return self.refused(asked, link, refusal);
-        }
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if u128::from_le_bytes(hello.cluster) != self.identity.cluster.0 {
             self.close_link(link);
             return self.refused(asked, link, Refusal::Cluster);
         }
+        // Also one that refuses us says who it is: perhaps one that is connected to us already.
         let id = self.identify(asked, endpoint);
+        let refusal = Refusal::from_u8(hello.refusal);
+        if refusal != Refusal::None {
+            self.close_link(link);
+            return self.refused(id, link, refusal);
+        }
         let Some(state) = self.links.get_mut(&link) else { return };
         state.peer = Some(id);
         state.stage = LinkStage::Agreed;
@@ -236,9 +241,17 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.addresses = addresses.to_vec();
         let newer = peer.incarnation.0 != hello.incarnation.get();
-        if peer.link().is_some() && !newer && !upgrade && id != asked {
-            // A second address of a peer that we are connected to already.
+        if peer.link().is_some() && !newer && !upgrade {
+            // Connected already: over a second address, or by the peer itself meanwhile.
             return self.close_link(link);
+        }
+        let theirs_survives = self.identity.endpoint.0 > endpoint && !upgrade;
+        let theirs_agreed = self.links.iter().any(|(_, state)| {
+            !state.outbound && state.peer == Some(id) && state.stage == LinkStage::Agreed
+        });
+        if theirs_survives && theirs_agreed {
+            self.close_link(link);
+            return self.refused(id, link, Refusal::Duplicate);
         }
         let same_host = hello.host.get() != 0 && hello.host.get() == self.identity.host;
         let shared = self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.same_host_only);
@@ -294,6 +307,7 @@ impl Core {
 
     /// We choose this link; the session begins on our side.
     fn confirm(&mut self, id: PeerId, link: LinkId) {
+        self.expose_existing(id, link);
         self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
         let others: Vec<LinkId> = self
             .links

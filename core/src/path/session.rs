@@ -141,7 +141,6 @@ impl Core {
             self.counters.sessions += 1;
             self.outputs.push_back(Output::PeerUp { peer: id });
         }
-        self.expose_existing(id, link);
         self.pump(id);
     }
 
@@ -158,7 +157,12 @@ impl Core {
             reliable.retry_at = retry_at;
         }
         self.wake_by(retry_at);
-        if self.peers.get(id.0).is_some_and(|peer| peer.reachable) {
+        // Of two sides that could both connect one goes first; the other comes with its timer.
+        let first = self
+            .peers
+            .get(id.0)
+            .is_some_and(|peer| peer.reachable && self.identity.endpoint.0 < peer.endpoint);
+        if first {
             self.outputs.push_back(Output::Connect { peer: id, attempt: 0 });
         }
     }
@@ -291,6 +295,7 @@ impl Core {
         let waiting = std::mem::take(&mut old.waiting);
         let accesses = std::mem::take(&mut old.waiting_accesses);
         let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
+        let mut reposted = Vec::new();
         for id in ids {
             let Some(operation) = self.operations.get_mut(id) else { continue };
             match &mut operation.kind {
@@ -301,7 +306,7 @@ impl Core {
                     state.receive.source = Some(peer);
                     let after = wanted(&state.receive);
                     if self.matching.withdraw(id, before) {
-                        self.matching.post(id, after);
+                        reposted.push((id, after));
                     }
                 }
                 _ => {}
@@ -326,7 +331,17 @@ impl Core {
             }
         }
         self.outputs.push_back(Output::Aliased { alias, peer });
+        for (id, wanted) in reposted {
+            self.match_receive(id, wanted);
+        }
         self.pump(peer);
+        let waits = self.peers.get(peer.0).is_some_and(|peer| {
+            let queues = peer.waiting.iter().chain([&peer.waiting_accesses]);
+            queues.into_iter().any(|queue| queue.first.is_some())
+        });
+        if waits {
+            self.want_session(peer);
+        }
     }
 
     /// Ends an operation early. False where it is too late, or it is unknown: then its completion
