@@ -233,8 +233,13 @@ fn live(
     model: &Rc<RefCell<Model>>,
     halt: bool,
 ) -> Result<(), String> {
+    let mut faulty = false;
     if halt {
         disk.halt_after(1 + random.below(900));
+        faulty = random.below(4) == 0;
+        if faulty {
+            disk.fail_sync(1 + random.below(60));
+        }
     }
     let mut life = Life::new(disk, random);
     let identity = Identity { cluster: ClusterId(1), server: ServerId(1), role: Role::Metadata };
@@ -242,7 +247,7 @@ fn live(
     let fresh = (random.next_u64(), random.next_u128());
     let claimed = match claim(disk, path, identity, Expect::Any, fresh) {
         Ok(claimed) => claimed,
-        Err(_) if disk.is_halted() => return Ok(()),
+        Err(_) if faulty || disk.is_halted() => return Ok(()),
         Err(error) => return Err(error.to_string()),
     };
     let opened: Rc<RefCell<Option<Result<EmbeddedStore, StoreError>>>> = Rc::default();
@@ -256,6 +261,7 @@ fn live(
     let store = match opened.borrow_mut().take().expect("the store was opened") {
         Ok(store) => store,
         Err(_) if disk.is_halted() => return Ok(()),
+        Err(StoreError::Io { .. } | StoreError::Index { .. }) if faulty => return Ok(()),
         Err(error) => return Err(error.to_string()),
     };
     if !disk.is_halted() {
