@@ -536,13 +536,18 @@ impl File for VirtualFile {
         let fails = due(&mut state.faults.sync);
         let state = &mut *state;
         let node = state.files.get_mut(&self.number).expect("an open file exists");
-        if stops || fails {
+        if stops {
+            // Nothing is decided yet: if the machine lives on, the kernel still knows the pages
+            // as dirty; if the power is cut, each change is kept or lost then.
+            return Err(halted());
+        }
+        if fails {
             // What the failed sync did not reach is clean as far as the kernel knows, and will
             // not be written by a later one.
             for change in std::mem::take(&mut node.unsynced) {
                 node.durable.apply_by_chance(&change, &mut state.random);
             }
-            return Err(if stops { halted() } else { system(EIO) });
+            return Err(system(EIO));
         }
         if !state.faults.skip_sync {
             for change in std::mem::take(&mut node.unsynced) {
