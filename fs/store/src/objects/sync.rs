@@ -1,7 +1,7 @@
 //! Making things durable: object files, their names, the log.
 //!
-//! A sync of an object is one fdatasync of its file where something went in place, and one of the
-//! log, shared by all who wait. It runs beside the executor in a task of its own, so that its result
+//! A sync of an object is one fdatasync of its file where something went in place, then one of the
+//! log with a mark that says so, shared by all who wait. It runs beside the executor in a task of its own, so that its result
 //! is noted also where the caller has stopped waiting.
 //!
 //! Invariant: one sync of a file at a time; what a failed one covered stays suspect until it is
@@ -52,19 +52,19 @@ impl ObjectStore {
     }
 
     async fn sync_set(&self, objects: Vec<ObjectId>) -> Result<(), ObjectError> {
-        let (end, targets) = {
+        let targets: Vec<_> = {
             let state = &mut *self.inner.state.borrow_mut();
             self.inner.admit(state)?;
-            let targets = objects.into_iter().filter_map(|object| self.target(state, object));
-            let targets: Vec<_> = targets.collect();
-            (state.log.end(), targets)
+            objects.into_iter().filter_map(|object| self.target(state, object)).collect()
         };
-        self.log_durable_to(end).await?;
         let mut result = Ok(());
         for (object, round) in targets {
             result = self.sync_round(object, round).await.and(result);
         }
-        result
+        // After the files: the marks of what was synced must be durable too, else replay could take
+        // a synced block that a later write has torn for one that was never there.
+        let end = self.inner.state.borrow().log.end();
+        self.log_durable_to(end).await.and(result)
     }
 
     /// Starts a sync of the object where one is needed and possible; the round to wait for.
