@@ -191,5 +191,3 @@ impl Core {
         self.emit(id, Envelope::default(), body, None);
     }
 }
-
-

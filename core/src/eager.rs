@@ -327,8 +327,7 @@ impl Core {
             let id = self.matching.take_receive(channel, peer, bits)?;
             let fits = match self.operations.get(id).map(|operation| &operation.kind) {
                 Some(Kind::Receive(state)) => {
-                    bytes <= state.receive.into.len
-                        || state.receive.oversize == Oversize::Truncate
+                    bytes <= state.receive.into.len || state.receive.oversize == Oversize::Truncate
                 }
                 _ => unreachable!("a posted receive is an operation"),
             };

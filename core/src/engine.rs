@@ -8,9 +8,7 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{
-    Capabilities, Header, LinkId, Ordered, Placement, Token, Urgency, Verb,
-};
+use ropewalk_base::verb::{Capabilities, Header, LinkId, Ordered, Placement, Token, Urgency, Verb};
 use ropewalk_wire::frame::{self, Body, Envelope, Prefix};
 
 use crate::api::*;
@@ -78,13 +76,31 @@ pub(crate) struct Landing {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum LandingKind {
     Hello,
-    Eager { operation: OperationId },
-    Unmatched { message: SlotId },
-    Request { bits: u64, bytes: u32 },
+    Eager {
+        operation: OperationId,
+    },
+    Unmatched {
+        message: SlotId,
+    },
+    Request {
+        bits: u64,
+        bytes: u32,
+    },
     /// Mode `Resume`: a message that overtook an earlier one.
-    Held { channel: Channel, message: u64 },
-    Data { operation: OperationId, bytes: u64 },
-    Put { region: SlotId, cookie: u64, bytes: u64, total: u64 },
+    Held {
+        channel: Channel,
+        message: u64,
+    },
+    Data {
+        operation: OperationId,
+        bytes: u64,
+    },
+    Put {
+        region: SlotId,
+        cookie: u64,
+        bytes: u64,
+        total: u64,
+    },
 }
 
 /// A frame's payload, and what is to be told when the rail lets go of it.
@@ -291,6 +307,13 @@ impl Core {
         self.rails.get(usize::from(link.rail)).is_none_or(|rail| !rail.checksummed)
     }
 
+    /// A header whose checksum does not hold: a lossy rail loses the frame, another one its link.
+    pub fn corrupt_header(&mut self, link: LinkId) -> Placement {
+        self.counters.corrupt_dropped += 1;
+        let lossy = self.rails.get(usize::from(link.rail)).is_some_and(|rail| !rail.reliable);
+        if lossy { Placement::Drop } else { self.violation("a header's checksum does not hold") }
+    }
+
     /// Where the payload of a frame belongs; a frame without payload is dealt with at once.
     ///
     /// The header's checksum was verified by the driver where the rail needs one. After `Stage` the
@@ -438,21 +461,22 @@ impl Core {
         }
     }
 
-    /// A payload arrived, but its checksum does not hold. True where the link has to be closed.
-    pub fn landed_corrupt(&mut self, token: Token) -> bool {
+    /// A payload arrived, but its checksum does not hold: it comes again, or the link is closed.
+    pub fn landed_corrupt(&mut self, token: Token) {
         let slot = SlotId::from_u64(token.0);
         self.counters.corrupt_dropped += 1;
-        let repairable = self
-            .landings
-            .get(slot)
-            .and_then(|landing| self.peers.get(landing.peer?.0))
+        let Some(landing) = self.landings.get(slot) else { return };
+        let link = landing.link;
+        let repairable = landing
+            .peer
+            .and_then(|peer| self.peers.get(peer.0))
             .is_some_and(|peer| peer.reliable.is_some());
-        if repairable {
-            if let Some(landing) = self.landings.remove(slot) {
-                self.undo_landing(landing);
-            }
+        if !repairable {
+            return self.close_link(link);
         }
-        !repairable
+        if let Some(landing) = self.landings.remove(slot) {
+            self.undo_landing(landing);
+        }
     }
 
     /// Decides how an operation ends; it does when no rail holds its memory any more.

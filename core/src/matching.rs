@@ -118,7 +118,8 @@ impl Matching {
         match wanted.exact() {
             Some(key) => {
                 let spare = &mut self.spare_posts;
-                let queue = self.exact.entry(key).or_insert_with(|| spare.pop().unwrap_or_default());
+                let queue =
+                    self.exact.entry(key).or_insert_with(|| spare.pop().unwrap_or_default());
                 queue.push_back((post, operation));
             }
             None => self.wildcards.push_back(Wildcard {
@@ -133,7 +134,12 @@ impl Matching {
     }
 
     /// Takes the receive out that a new message goes to: the earliest posted that accepts it.
-    pub fn take_receive(&mut self, channel: Channel, peer: PeerId, bits: u64) -> Option<OperationId> {
+    pub fn take_receive(
+        &mut self,
+        channel: Channel,
+        peer: PeerId,
+        bits: u64,
+    ) -> Option<OperationId> {
         let key = (channel, peer, bits);
         let exact = self.exact.get(&key).and_then(|queue| queue.front()).copied();
         let wildcard = self.wildcards.iter().position(|wildcard| {
@@ -207,9 +213,10 @@ impl Matching {
     pub fn find_message(&mut self, wanted: Wanted) -> Option<SlotId> {
         if let Some(key) = wanted.exact() {
             let queue = self.by_key.get(&key)?;
-            return queue.iter().copied().find(|id| {
-                self.messages.get(*id).is_some_and(|message| message.is_free())
-            });
+            return queue
+                .iter()
+                .copied()
+                .find(|id| self.messages.get(*id).is_some_and(|message| message.is_free()));
         }
         while self.in_order.front().is_some_and(|(_, id)| self.messages.get(*id).is_none()) {
             self.in_order.pop_front();

@@ -8,12 +8,10 @@
 //! a region is given back only after no order, placement or rail holds it.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, REMOTE_SEGMENTS_MAX};
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{
-    LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
-};
-use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, REMOTE_SEGMENTS_MAX};
+use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb};
 use ropewalk_wire::frame::{
     Body, DataBody, Envelope, GetBody, Prefix, PutBody, ResultBody, key_from_wire, key_to_wire,
     status_from_wire, status_to_wire,
@@ -234,9 +232,10 @@ impl Core {
     }
 
     fn try_end_region(&mut self, slot: SlotId) {
-        let over = self.regions.get(slot).is_some_and(|region| {
-            region.closing && region.held == 0 && region.revoking.is_empty()
-        });
+        let over = self
+            .regions
+            .get(slot)
+            .is_some_and(|region| region.closing && region.held == 0 && region.revoking.is_empty());
         if !over {
             return;
         }
@@ -364,8 +363,7 @@ impl Core {
     }
 
     fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
-        let order =
-            Order::Native { operation: id, peer: access.peer, bytes: access.local.len };
+        let order = Order::Native { operation: id, peer: access.peer, bytes: access.local.len };
         let token = match self.orders.insert(order) {
             Ok(slot) => Token(slot.to_u64()),
             Err(_) => return self.access_ended(id, Err(Fault::Busy)),
@@ -475,9 +473,10 @@ impl Core {
                 return;
             }
             let Some(mut stream) = peer.streams.pop_front() else { return };
-            let max = self.rails.get(usize::from(link.rail)).map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| {
-                rail.frame_payload_bytes_max.min(FRAME_PAYLOAD_BYTES_MAX)
-            });
+            let max =
+                self.rails.get(usize::from(link.rail)).map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| {
+                    rail.frame_payload_bytes_max.min(FRAME_PAYLOAD_BYTES_MAX)
+                });
             self.send_part(id, &mut stream, u64::from(max));
             if stream.left.len > 0 {
                 if let Some(peer) = self.peers.get_mut(id.0) {

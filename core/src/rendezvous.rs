@@ -72,8 +72,7 @@ impl Core {
     }
 
     pub(crate) fn match_announce(&mut self, id: PeerId, channel: Channel, body: &AnnounceBody) {
-        let (bits, bytes, message) =
-            (body.bits.get(), body.total_bytes.get(), body.message.get());
+        let (bits, bytes, message) = (body.bits.get(), body.total_bytes.get(), body.message.get());
         let key = key_from_wire(body.key_slot, body.key_secret);
         let session = self.session_of(id);
         if let Some(operation) = self.accepting(channel, id, bits, bytes) {
@@ -118,13 +117,8 @@ impl Core {
         let channel = state.receive.channel;
         let len = bytes.min(state.receive.into.len);
         let local = state.receive.into.part(0, len);
-        let access = Access {
-            direction: Direction::Get,
-            peer,
-            key,
-            remote: RemoteLayout::At(0),
-            local,
-        };
+        let access =
+            Access { direction: Direction::Get, peer, key, remote: RemoteLayout::At(0), local };
         state.stage = ReceiveStage::Fetching { message, access: AccessState::new(access) };
         if len == 0 {
             self.emit_finish(peer, channel, message, Ok(()), 0);

@@ -294,19 +294,11 @@ impl Core {
 
     /// We choose this link; the session begins on our side.
     fn confirm(&mut self, id: PeerId, link: LinkId) {
-        self.emit_on(
-            link,
-            Envelope::default(),
-            &Body::Confirm,
-            None,
-            Token::NONE,
-        );
+        self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
         let others: Vec<LinkId> = self
             .links
             .iter()
-            .filter(|(other, state)| {
-                **other != link && state.outbound && state.peer == Some(id)
-            })
+            .filter(|(other, state)| **other != link && state.outbound && state.peer == Some(id))
             .map(|(other, _)| *other)
             .collect();
         self.begin_session(id, link);

@@ -103,8 +103,7 @@ impl Core {
         let Some(peer) = self.peers.get(id.0) else { return };
         let old_link = peer.link();
         let goes_on = peer.reliable.is_some() && peer.incarnation == incarnation;
-        let had_session =
-            old_link.is_some() || matches!(peer.stage, PeerStage::Suspended { .. });
+        let had_session = old_link.is_some() || matches!(peer.stage, PeerStage::Suspended { .. });
         if !goes_on && had_session {
             // The peer lost what it knew of us; what was under way has failed.
             self.fail_session(id, Fault::PeerReset);
@@ -376,8 +375,7 @@ impl Core {
                 }
                 SendStage::Eager => false,
                 SendStage::Acknowledge => {
-                    let (peer, key) =
-                        (state.send.peer, (state.send.channel as u8, state.message));
+                    let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
                     if let Some(peer) = self.peers.get_mut(peer.0) {
                         peer.unfinished.remove(&key);
                     }

@@ -138,7 +138,7 @@ pub fn recover(
         });
     }
     let sequence = found.next_sequence;
-    let old = found.old.pop();
+    let old = found.blank.pop();
     let file = segment::prepare(disk, directory, sequence, config.segment_bytes, old.as_deref())?;
     let path = directory.join(segment_name(sequence));
     let first = found.last + 1;
@@ -160,6 +160,7 @@ pub fn recover(
         })
         .collect();
     segments.push_back(Segment { sequence, first, file, path, dirty: false, header_durable: true });
+    found.old.append(&mut found.blank);
     let excess = found.old.split_off(found.old.len().min(OLD_FILES_MAX));
     segment::remove(disk, &excess);
     let recovery = Recovery {

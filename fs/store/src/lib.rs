@@ -3,6 +3,7 @@
 //! * [`host_disk`]: the host's file system behind `ropewalk_base::disk`;
 //! * [`superblock`]: whose directory this is, and which boot of the server this is;
 //! * [`journal`]: the durability point of metadata, an append-only log with group commit;
+//! * [`objects`]: stripes of files, for data servers;
 //! * [`meta_store`], [`embedded`]: ordered rows with atomic batches, standing on journal and index.
 //!
 //! Invariants: nothing here knows a request, a peer or a clock of its own; everything reaches the
@@ -16,6 +17,7 @@ mod index;
 pub mod journal;
 pub mod marks;
 pub mod meta_store;
+pub mod objects;
 mod overlay;
 pub mod superblock;
 #[cfg(test)]

@@ -153,9 +153,9 @@ impl Recorder {
         self.orders.len()
     }
 
-    /// Placements whose payload has not landed so far.
-    pub fn open_placements(&self) -> usize {
-        self.placements.len()
+    /// Placements on the link whose payload has not landed so far.
+    pub fn open_placements(&self, link: LinkId) -> usize {
+        self.placements.values().filter(|placement| placement.link == link).count()
     }
 
     /// Whether the link is up and not down.

@@ -219,12 +219,12 @@ impl<'f> Scene<'f> {
         self.send_slice(pair, header, payload, urgency)
     }
 
-    /// Waits until `count` frames were placed at the far side, and every payload among them landed.
+    /// Waits until `count` frames were placed at the far side, and every payload of its link landed.
     pub fn arrived(&mut self, pair: Pair, count: usize) {
         let (node, link) = pair.far;
         self.until("frames arrive", |scene| {
             let recorder = &scene.nodes[node].recorder;
-            recorder.placed(link).count() >= count && recorder.open_placements() == 0
+            recorder.placed(link).count() >= count && recorder.open_placements(link) == 0
         });
     }
 

@@ -45,7 +45,10 @@ pub(super) struct Found {
 pub(super) struct Recovered {
     /// Segments that hold records above the checkpoint, in order.
     pub segments: Vec<Found>,
-    /// Files that may be used again.
+    /// Files without a valid header: they may be used again at once.
+    pub blank: Vec<PathBuf>,
+    /// Segments that the index covers: they may be used again when a new segment is durable, so
+    /// that at every moment some segment proves that there was a journal.
     pub old: Vec<PathBuf>,
     /// The last position that holds, or the checkpoint.
     pub last: u64,
@@ -65,7 +68,8 @@ pub(super) fn recover(
     rules: Rules,
     replay: Replay<'_>,
 ) -> Result<Recovered, StoreError> {
-    let Scan { mut found, mut old, suspects, next_sequence } = scan(disk, directory)?;
+    let Scan { mut found, mut blank, suspects, next_sequence } = scan(disk, directory)?;
+    let mut old = Vec::new();
     let epoch = found.iter().map(|segment| segment.header.epoch).max().unwrap_or(0);
     let checkpoint = rules.checkpoint;
     drop_void(&mut found, &mut old);
@@ -86,7 +90,7 @@ pub(super) fn recover(
     for (path, file) in suspects {
         // Without its header a segment is out of the log, but its records can still testify.
         walk.search(&read_all(&path, &*file)?, None, u64::MAX);
-        old.push(path);
+        blank.push(path);
     }
     let last = (walk.expected - 1).max(checkpoint);
     let lost = (walk.claim > last).then_some((last + 1, walk.claim));
@@ -105,12 +109,13 @@ pub(super) fn recover(
             .map_err(|cause| StoreError::io("cannot sync", &segment.path, cause))?;
     }
     let records = walk.records;
-    Ok(Recovered { segments: found, old, last, next_sequence, epoch, records, lost })
+    Ok(Recovered { segments: found, blank, old, last, next_sequence, epoch, records, lost })
 }
 
 struct Scan {
     found: Vec<Found>,
-    old: Vec<PathBuf>,
+    /// Files that were never used, or renamed for their next use.
+    blank: Vec<PathBuf>,
     /// Segments whose header is neither blank nor valid.
     suspects: Vec<(PathBuf, Arc<dyn File>)>,
     next_sequence: u64,
@@ -121,7 +126,7 @@ fn scan(disk: &dyn Disk, directory: &Path) -> Result<Scan, StoreError> {
     let names =
         disk.list(directory).map_err(|cause| StoreError::io("cannot list", directory, cause))?;
     let mut scan =
-        Scan { found: Vec::new(), old: Vec::new(), suspects: Vec::new(), next_sequence: 1 };
+        Scan { found: Vec::new(), blank: Vec::new(), suspects: Vec::new(), next_sequence: 1 };
     for (name, kind) in names {
         let (Some(sequence), Kind::File) = (parse_name(&name), kind) else { continue };
         let path = directory.join(name);
@@ -138,7 +143,7 @@ fn scan(disk: &dyn Disk, directory: &Path) -> Result<Scan, StoreError> {
             Err(NoHeader::Invalid) if bytes.iter().any(|byte| *byte != 0) => {
                 scan.suspects.push((path, file));
             }
-            Ok(_) | Err(NoHeader::Invalid) => scan.old.push(path),
+            Ok(_) | Err(NoHeader::Invalid) => scan.blank.push(path),
             Err(NoHeader::Newer(version)) => {
                 let what = format!("its format {version} is newer than this program: update it");
                 return Err(StoreError::Damaged { path, what });
