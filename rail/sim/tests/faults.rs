@@ -282,7 +282,7 @@ fn a_receiver_that_dies_between_header_and_payload_leaves_an_unfinished_placemen
     let (mut scene, pair) = Scene::pair(&mut fixture);
     scene.send(pair, 1, 200_000, Urgency::Bulk);
     pass(&mut scene, SECOND / 10);
-    assert_eq!(scene.nodes[1].recorder.open_placements(), 1);
+    assert_eq!(scene.nodes[1].recorder.open_placements(pair.far.1), 1);
     network.cut("a", "b", Cut::Both);
     pass(&mut scene, SECOND);
     assert_eq!(scene.nodes[1].recorder.landed(pair.far.1).count(), 0);
