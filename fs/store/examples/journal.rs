@@ -112,7 +112,8 @@ fn main() {
             .await
             .unwrap_or_else(|error| panic!("{error}"));
         let milliseconds = world.now().since(begin).as_secs_f64() * 1000.0;
-        println!("opened in {milliseconds:.1} ms, {} records replayed", store.recovery().records);
+        let replayed = store.recovery().records;
+        println!("opened in {milliseconds:.1} ms, {replayed} records replayed; {}", resident());
         for (wait, depth) in [
             (Wait::Not, 1),
             (Wait::Written, 1),
@@ -126,7 +127,7 @@ fn main() {
         store.checkpoint().await.expect("the disk works");
     });
     let size = std::fs::metadata(directory.join("index.redb")).map_or(0, |file| file.len());
-    println!("index {:.0} MB; memory {}", size as f64 / 1e6, resident());
+    println!("index {:.0} MB; {}", size as f64 / 1e6, resident());
 }
 
 /// The resident memory of this process, as the kernel words it.
@@ -136,5 +137,5 @@ fn resident() -> String {
         let line = status.lines().find(|line| line.starts_with(name)).unwrap_or("");
         line.split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
     };
-    format!("{} now, {} at most", words("VmRSS"), words("VmHWM"))
+    format!("memory {} now, {} at most", words("VmRSS"), words("VmHWM"))
 }

@@ -328,3 +328,134 @@ fn a_seed_gives_the_same_history_again() {
         assert_eq!(history(seed, false), history(seed, false));
     }
 }
+
+/// Opens the store on a disk that works, in a life of its own.
+fn open_fresh(life: &mut Life, disk: &VirtualDisk) -> Result<EmbeddedStore, StoreError> {
+    let identity = Identity { cluster: ClusterId(1), server: ServerId(1), role: Role::Metadata };
+    let claimed = claim(disk, Path::new("/store"), identity, Expect::Any, (1, 2)).unwrap();
+    let opened: Rc<RefCell<Option<Result<EmbeddedStore, StoreError>>>> = Rc::default();
+    let (out, world) = (opened.clone(), life.world.clone());
+    life.executor.spawn(async move {
+        let path = Path::new("/store");
+        let store = EmbeddedStore::open(&world, path, claimed.boot, config(), false).await;
+        *out.borrow_mut() = Some(store);
+    });
+    life.run(|| opened.borrow().is_some());
+    let result = opened.borrow_mut().take();
+    result.expect("the store was opened")
+}
+
+/// Commits one row after the other until `stop` or an error.
+async fn fill(store: EmbeddedStore, stop: u64, out: Rc<RefCell<Option<StoreError>>>) {
+    for number in 0..stop {
+        let mut batch = Batch::new();
+        batch.put(&number.to_be_bytes(), &[7; 200]);
+        let done = match store.ready().await {
+            Ok(()) => store.commit(&batch),
+            Err(error) => Err(error),
+        };
+        let error = match done {
+            Ok(position) => store.wait_written(position).await.err(),
+            Err(error) => Some(error),
+        };
+        if error.is_some() {
+            *out.borrow_mut() = error;
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_and_room_heals_it_without_a_restart() {
+    let disk = VirtualDisk::new(5);
+    let mut random = Random::from_seed(5);
+    let mut life = Life::new(&disk, &mut random);
+    let store = open_fresh(&mut life, &disk).unwrap();
+    disk.set_capacity(6 << 20);
+    let error: Rc<RefCell<Option<StoreError>>> = Rc::default();
+    life.executor.spawn(fill(store.clone(), u64::MAX, error.clone()));
+    life.run(|| error.borrow().is_some());
+    let text = error.borrow_mut().take().unwrap();
+    assert!(matches!(text, StoreError::Full { .. }), "{text}");
+    assert!(text.to_string().contains("/store"), "{text}");
+    let kept = store.position().0;
+    assert!(kept > 50);
+    // Reads and what was acknowledged are untouched; with room again, work goes on.
+    assert!(store.get(&0u64.to_be_bytes()).unwrap().is_some());
+    disk.set_capacity(64 << 20);
+    let until = life.clock.0.get() + 2_000_000_000;
+    let world = life.world.clone();
+    life.executor.spawn(async move { world.sleep(Duration::from_secs(2)).await });
+    let clock = life.clock.clone();
+    life.run(|| clock.0.get() >= until);
+    life.executor.spawn(fill(store.clone(), 500, error.clone()));
+    life.run(|| store.written().0 >= kept + 500 || error.borrow().is_some());
+    assert!(error.borrow().is_none(), "{:?}", error.borrow());
+    drop(life);
+    disk.survive_process_death();
+    let mut life = Life::new(&disk, &mut random);
+    let store = open_fresh(&mut life, &disk).unwrap();
+    assert_eq!(store.position().0, kept + 500);
+}
+
+#[test]
+fn a_failed_write_or_sync_stops_the_store_and_a_restart_recovers() {
+    for (seed, write) in [(1, true), (2, false), (3, true), (4, false)] {
+        let disk = VirtualDisk::new(seed);
+        let mut random = Random::from_seed(seed);
+        let mut life = Life::new(&disk, &mut random);
+        let store = open_fresh(&mut life, &disk).unwrap();
+        if write {
+            disk.fail_write(40);
+        } else {
+            disk.fail_sync(9);
+        }
+        let error: Rc<RefCell<Option<StoreError>>> = Rc::default();
+        life.executor.spawn(fill(store.clone(), u64::MAX, error.clone()));
+        life.run(|| error.borrow().is_some());
+        let stopped = error.borrow_mut().take().unwrap();
+        assert!(matches!(stopped, StoreError::Stopped(_)), "{stopped}");
+        // The disk works again, but nobody is told success any more.
+        let written = store.written();
+        life.executor.spawn(fill(store.clone(), 3, error.clone()));
+        life.run(|| error.borrow().is_some());
+        assert_eq!(store.written(), written);
+        drop(life);
+        disk.survive_process_death();
+        let mut life = Life::new(&disk, &mut random);
+        assert!(open_fresh(&mut life, &disk).unwrap().position() >= written);
+    }
+}
+
+#[test]
+fn rot_in_the_journal_is_refused_or_harmless_but_never_read() {
+    let mut refused = 0;
+    for seed in 0..60 {
+        let disk = VirtualDisk::new(seed);
+        let mut random = Random::from_seed(seed);
+        let mut life = Life::new(&disk, &mut random);
+        let store = open_fresh(&mut life, &disk).unwrap();
+        let error: Rc<RefCell<Option<StoreError>>> = Rc::default();
+        life.executor.spawn(fill(store.clone(), 15 + seed, error.clone()));
+        life.run(|| store.position().0 == 15 + seed && store.durable() == store.position());
+        let last = store.position().0;
+        drop(life);
+        disk.survive_process_death();
+        let journal = Path::new("/store/journal");
+        let names = disk.list(journal).unwrap();
+        let victim = journal.join(&names[random.below(names.len() as u64) as usize].0);
+        disk.flip_bit(&victim, random.below(14_000), random.below(8) as u8);
+        let mut life = Life::new(&disk, &mut random);
+        match open_fresh(&mut life, &disk) {
+            Err(StoreError::Lost { .. }) => refused += 1,
+            Err(error) => panic!("seed {seed}: {error}"),
+            Ok(store) => {
+                let rows = store.scan(KeyRange::all(), Order::Forward, usize::MAX).unwrap();
+                assert_eq!(rows.len() as u64, store.position().0);
+                assert!(store.position().0 <= last);
+                assert!(rows.iter().all(|(_, value)| **value == [7; 200]));
+            }
+        }
+    }
+    assert!(refused >= 3, "{refused} of 60 cases of rot were refused");
+}
