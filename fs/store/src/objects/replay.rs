@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * replay is repeated from the start after a crash in its midst, with the same result: the log
-//!   is let go only when everything it said is durable elsewhere;
+//!   is made durable before anything is mended, and let go only when everything it said is durable
+//!   elsewhere;
 //! * memory is bounded by the log; records that make no sense are left out, never trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -166,6 +167,7 @@ pub(super) fn replay(
     process_only: bool,
     marks: &mut Marks,
 ) -> io::Result<Recovery> {
+    scan.sync(&**disk, &layout.log())?;
     let story = Story::read(scan, layout, marks);
     let crash = Crash { process_only, last_batch: story.last_batch };
     let mut report = Recovery { records: story.records, process_only, ..Recovery::default() };
@@ -240,6 +242,7 @@ impl Mender<'_> {
                     0
                 }
                 Resolved::Damaged(entry) => {
+                    if std::env::var("DBG").is_ok() { eprintln!("DAMAGED {} {block} strict {} last {} mark {} table {:x} file {} disk {:x}", self.object, self.crash.process_only, self.crash.last_batch, self.history.mark, known.entry(block), file.is_some(), crate::objects::block::entry(&content[..])); for e in events { match e { Event::Write{old,new,position,batch}=>eprintln!("  W {old:x}->{new:x} @{position} b{batch}"), Event::Image(_)=>eprintln!("  I"), Event::Hole=>eprintln!("  H") } } }
                     self.report.damaged_blocks += 1;
                     if self.report.damaged.len() < DAMAGED_NAMED_MAX {
                         self.report.damaged.push((self.object, block));
@@ -247,7 +250,10 @@ impl Mender<'_> {
                     entry
                 }
             };
+            if std::env::var("DBG").is_ok_and(|v| v == format!("{}:{block}", self.object)) { eprintln!("MEND {} {block} entry {entry:x} table {:x} strict {} mark {}", self.object, known.entry(block), self.crash.process_only, self.history.mark);  for e in events { match e { Event::Write{old,new,position,batch}=>eprintln!("  W {old:x}->{new:x} @{position} b{batch}"), Event::Image(_)=>eprintln!("  I"), Event::Hole=>eprintln!("  H") } } }
             known.set_entry(block, entry);
+            // Also where the file is too short to show an entry that a crash has left behind.
+            known.change_table(block);
         }
         self.write(known, file, &restored, &holes)
     }
@@ -282,7 +288,7 @@ impl Mender<'_> {
                 file.set_len(needed)?;
             }
         }
-        write_table(&mut known, &*file)?;
+        write_table(&mut known, &*file, &BTreeMap::new())?;
         file.sync_data()
     }
 
