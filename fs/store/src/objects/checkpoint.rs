@@ -20,6 +20,15 @@ use super::{Inner, ObjectError, ObjectId, ObjectStore, State};
 /// Object files that are synced at the same time.
 const SYNCS_AT_ONCE: usize = 16;
 
+/// An object whose state was written into its file, and the sync of it that has to be waited for.
+struct Flushed {
+    object: ObjectId,
+    round: u64,
+    /// Failed syncs of the object before: another one may have lost what was written.
+    failures: u64,
+    result: Result<(), ObjectError>,
+}
+
 impl ObjectStore {
     /// Completes when the store has room for another change: at once in normal times, after a
     /// checkpoint where changes come faster than the device takes them. To be called before
@@ -99,9 +108,9 @@ impl ObjectStore {
             for object in batch {
                 rounds.extend(self.flush(*object, tail));
             }
-            for (object, round, flushed) in rounds {
+            for Flushed { object, round, failures, result } in rounds {
                 let synced = self.sync_round(object, round).await;
-                if synced.and(flushed).is_err() {
+                if synced.and(result).is_err() || self.inner.sync_failures(object) != failures {
                     self.inner.carry(object)?;
                 }
             }
@@ -117,26 +126,24 @@ impl ObjectStore {
         Ok(())
     }
 
-    /// Writes what only memory has of an object into its file and starts a sync; the round to wait
-    /// for and whether the writing succeeded.
-    fn flush(
-        &self,
-        object: ObjectId,
-        tail: u64,
-    ) -> Option<(ObjectId, u64, Result<(), ObjectError>)> {
+    /// Writes what only memory has of an object into its file and starts a sync.
+    fn flush(&self, object: ObjectId, tail: u64) -> Option<Flushed> {
         let state = &mut *self.inner.state.borrow_mut();
         let known = state.objects.get_mut(&object)?;
         if known.first_position.is_none_or(|position| position >= tail) {
             known.as_of = None;
             return None;
         }
-        let flushed = self.inner.flush_object(state, object, tail);
+        let failures = known.sync_failures;
+        let result = self.inner.flush_object(state, object, tail);
         let known = state.objects.get_mut(&object)?;
-        if known.syncing.is_some() {
-            return Some((object, known.sync_started + 1, flushed));
+        let mut round = known.sync_started + 1;
+        // One that is under way may have begun too early to cover everything.
+        if known.syncing.is_none() {
+            self.begin_sync(state, object);
+            round = state.objects[&object].sync_started;
         }
-        self.begin_sync(state, object);
-        Some((object, state.objects[&object].sync_started, flushed))
+        Some(Flushed { object, round, failures, result })
     }
 
     async fn sync_removals_and_marks(&self) -> Result<(), ObjectError> {
@@ -231,6 +238,10 @@ impl Inner {
         known.first_position = known.first_position.into_iter().chain(patched).min();
         state.count_bytes(blocks);
         result
+    }
+
+    fn sync_failures(&self, object: ObjectId) -> u64 {
+        self.state.borrow().objects.get(&object).map_or(0, |known| known.sync_failures)
     }
 
     /// Logs an object's present state in full, since its old records are about to go and its file

@@ -44,8 +44,11 @@ pub(super) struct Object {
     /// Syncs of the file that were begun, and that have ended.
     pub(super) sync_started: u64,
     pub(super) sync_finished: u64,
-    /// The last one that ended has failed.
+    /// The last one that ended has failed; how many have.
     pub(super) sync_failed: bool,
+    pub(super) sync_failures: u64,
+    /// A failed sync may have lost the header: the next one writes it again.
+    pub(super) header_suspect: bool,
     /// Entries that the table in the file lacks: from, to.
     pub(super) table_changed: Option<(u32, u32)>,
     /// While a checkpoint has begun and not yet come to this object: the entries, as they were when
@@ -107,6 +110,7 @@ impl Object {
             && self.syncing.is_none()
             && !self.name_unsynced
             && !self.table_unsynced
+            && !self.header_suspect
     }
 
     /// Bytes of written blocks.

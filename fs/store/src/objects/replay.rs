@@ -14,7 +14,7 @@ use ropewalk_base::disk::{Disk, File, Open};
 
 use super::ObjectId;
 use super::block::{BLOCK_BYTES, Block, BlockSet, entry};
-use super::cache::{FileState, open_object};
+use super::cache::{FileState, begin_file, open_object};
 use super::checkpoint::write_table;
 use super::layout::Layout;
 use super::log::Scan;
@@ -206,7 +206,7 @@ impl Mender<'_> {
     fn mend(&mut self) -> io::Result<()> {
         let (file, entries) = match open_object(&**self.disk, self.layout, self.object)? {
             FileState::Present(file, entries) => (Some(file), entries),
-            FileState::Absent | FileState::Unfinished(_) => (None, Vec::new()),
+            FileState::Absent | FileState::Unfinished => (None, Vec::new()),
             // Reading it says what is wrong; nothing here could mend it.
             FileState::Damaged => return Ok(()),
         };
@@ -295,6 +295,10 @@ impl Mender<'_> {
     /// A sync of these blocks failed: the page cache has them, and believes the device does. What
     /// still matches is written once more, so that the sync that follows means something.
     fn write_suspects_again(&self, known: &Object, file: &dyn File) -> io::Result<()> {
+        if self.history.suspects.is_empty() {
+            return Ok(());
+        }
+        file.write_at(0, &self.layout.header(self.object))?;
         let mut content = Box::new([0; BLOCK_BYTES]);
         for block in self.history.suspects.iter() {
             let offset = self.layout.block_offset(block);
@@ -312,7 +316,7 @@ impl Mender<'_> {
             self.disk.create_directory(parent)?;
         }
         let file = self.disk.open(&path, Open::Create)?;
-        file.write_at(0, &self.layout.header(self.object))?;
+        begin_file(&*file, self.layout, self.object)?;
         Ok(file)
     }
 }
