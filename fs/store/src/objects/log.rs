@@ -161,6 +161,15 @@ impl Scan {
         Ok(Ok(scan))
     }
 
+    /// Makes what was found durable: after the death of the process it may only be in the page
+    /// cache, and replay must not write anywhere what a power cut could then make unexplained.
+    pub(super) fn sync(&self, disk: &dyn Disk, directory: &Path) -> io::Result<()> {
+        for (_, file) in &self.slots {
+            file.sync_data()?;
+        }
+        disk.sync_directory(directory)
+    }
+
     /// Visits the records from the tail on: position, position of the batch, record.
     pub(super) fn visit(&self, mut visitor: impl FnMut(u64, u64, Record<'_>)) {
         for segment in &self.chain {

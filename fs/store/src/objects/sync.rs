@@ -116,8 +116,12 @@ impl ObjectStore {
             }
         }
         let (file, disk) = (known.file.clone(), self.inner.disk.clone());
+        let header = known.header_suspect.then(|| self.inner.layout.header(object));
         let work = self.inner.world.offload(move || {
             if let Some(file) = file {
+                if let Some(header) = header {
+                    file.write_at(0, &header)?;
+                }
                 file.sync_data()?;
             }
             directories.iter().try_for_each(|directory| disk.sync_directory(directory))
@@ -183,6 +187,7 @@ impl Inner {
         known.sync_finished += 1;
         if matches!(result, Some(Ok(()))) {
             known.sync_failed = false;
+            known.header_suspect = false;
             if known.name_unsynced {
                 known.name_unsynced = false;
                 let number = Layout::directory_of(object.inode) as usize;
@@ -198,12 +203,17 @@ impl Inner {
             }
         } else {
             known.sync_failed = true;
+            known.sync_failures += 1;
+            known.header_suspect = known.file.is_some();
             known.table_changed = Some((0, known.entries.len() as u32));
+            // Also what was written while it ran: nobody knows what the failure took along. Only
+            // what the log has in full is out of danger.
             let mut suspects = BlockSet::default();
-            let doubtful = covered.iter().filter(|block| {
-                !known.overlay.contains_key(block) && !known.unsynced.contains(*block)
-            });
-            doubtful.for_each(|block| suspects.insert(block));
+            for block in covered.iter().chain(known.unsynced.iter()) {
+                if !known.overlay.contains_key(&block) {
+                    suspects.insert(block);
+                }
+            }
             known.suspects.extend(&suspects);
             if let Some((first, count)) = known.suspects.span() {
                 state.log.push(&Record::Suspect { object, first, count });
