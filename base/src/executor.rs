@@ -242,7 +242,8 @@ impl Executor {
     pub fn park(&self) -> bool {
         let ready = &self.local.ready;
         ready.parked.store(true, Ordering::SeqCst);
-        let idle = ready.queue.lock().expect("the ready queue is never left half-changed").is_empty();
+        let idle =
+            ready.queue.lock().expect("the ready queue is never left half-changed").is_empty();
         if !idle {
             ready.parked.store(false, Ordering::SeqCst);
         }

@@ -91,13 +91,7 @@ pub struct Memory {
 impl Memory {
     /// No bytes at all.
     pub fn empty() -> Memory {
-        Memory {
-            first: Segment::EMPTY,
-            list: None,
-            bytes: 0,
-            writable: true,
-            keep: Keep::Nothing,
-        }
+        Memory { first: Segment::EMPTY, list: None, bytes: 0, writable: true, keep: Keep::Nothing }
     }
 
     /// A whole pool buffer, readable and writable.
@@ -215,11 +209,8 @@ pub struct Slice {
 
 impl Slice {
     /// No bytes, of no buffer.
-    pub const NONE: Slice = Slice {
-        buffer: BufferId(SlotId { index: u32::MAX, generation: 0 }),
-        offset: 0,
-        len: 0,
-    };
+    pub const NONE: Slice =
+        Slice { buffer: BufferId(SlotId { index: u32::MAX, generation: 0 }), offset: 0, len: 0 };
 
     /// The part that begins `offset` bytes in and has `len` bytes; must lie inside.
     pub fn part(self, offset: u64, len: u64) -> Slice {
@@ -360,8 +351,8 @@ impl Iterator for Segments<'_> {
                 self.skip -= segment.len() as u64;
                 continue;
             }
-            let part = segment
-                .part(self.skip as usize, usize::try_from(self.left).unwrap_or(usize::MAX));
+            let part =
+                segment.part(self.skip as usize, usize::try_from(self.left).unwrap_or(usize::MAX));
             self.skip = 0;
             self.left -= part.len() as u64;
             return Some(part);

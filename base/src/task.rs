@@ -182,10 +182,10 @@ impl Semaphore {
 
 impl SemaphoreInner {
     fn wake_first(&self) {
-        if self.free.get() > 0 {
-            if let Some((_, Some(waker))) = self.queue.borrow().front() {
-                waker.wake_by_ref();
-            }
+        if self.free.get() > 0
+            && let Some((_, Some(waker))) = self.queue.borrow().front()
+        {
+            waker.wake_by_ref();
         }
     }
 }

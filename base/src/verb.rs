@@ -72,6 +72,16 @@ impl Header {
         header
     }
 
+    /// A header of two parts, together at most `HEADER_BYTES_MAX`.
+    #[inline]
+    pub fn from_parts(first: &[u8], second: &[u8]) -> Header {
+        let len = first.len() + second.len();
+        let mut header = Header { len: len as u8, bytes: [0; HEADER_BYTES_MAX] };
+        header.bytes[..first.len()].copy_from_slice(first);
+        header.bytes[first.len()..len].copy_from_slice(second);
+        header
+    }
+
     /// Its bytes.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {

@@ -1,1 +1,38 @@
-//! (room not furnished yet)
+//! The message protocol, sans I/O: commands and reports in, orders and events out.
+//!
+//! There is no system call, clock, thread, future or pointer in this crate. Whoever drives it
+//! (`net` over real rails, the simulator over a simulated one) calls
+//! * commands: [`Core::post_send`], [`Core::post_receive`], [`Core::post_access`], [`Core::cancel`],
+//!   [`Core::expose`], [`Core::unexpose`], [`Core::add_peer`], [`Core::forget_peer`];
+//! * reports of rails: [`Core::link_up`], [`Core::link_down`], [`Core::place`], [`Core::landed`],
+//!   [`Core::done`], [`Core::failed`], [`Core::revoked`];
+//! * time: [`Core::advance`], at the latest at [`Core::deadline`];
+//!
+//! and after each of them takes [`Core::next_output`] until nothing is left, in order.
+//!
+//! Folders: `matching` (who gets a message), `eager` and `rendezvous` (how it travels), `remote` (put
+//! and get), `reliable` (spans, acknowledgements, re-sending), `path` (links, hand-shake, sessions),
+//! `credit` (who may send how much).
+//!
+//! Invariants
+//! * Of one peer's messages on one channel that a receive accepts, the earliest sent wins; of the
+//!   receives that accept a message, the earliest posted wins.
+//! * An operation completes exactly once, and only when no rail and no peer holds a placement, an
+//!   order or a key for its memory.
+//! * All memory that a peer can make us use is bounded by credits of the configuration.
+//! * Bytes from a peer never panic: what breaks the protocol costs the peer its link.
+#![forbid(unsafe_code)]
+
+pub mod api;
+mod credit;
+mod eager;
+mod engine;
+mod matching;
+mod operation;
+mod path;
+mod reliable;
+mod remote;
+mod rendezvous;
+
+pub use api::*;
+pub use engine::Core;

@@ -1,1 +1,28 @@
-//! (room not furnished yet)
+//! Joins core and rails: endpoints, contexts, progress, waiting; the public Rust interface of the
+//! message layer.
+//!
+//! * [`Endpoint`]: a process's presence on one or more rails. Any thread may use it.
+//! * [`Context`]: a queue of completions, of one thread or component; to test, to wait, to arm.
+//! * [`local`]: the same as futures, for tasks of one executor, with [`reactor::Reactor`] to drive
+//!   them.
+//!
+//! Invariants
+//! * One thread at a time works in the engine. The lock is only ever tried: whoever does not get it
+//!   leaves a command, which the holder carries out before it lets go.
+//! * An operation that completes within its post is reported by the post and nowhere else.
+//! * Memory handed to an operation comes back with its completion, never earlier.
+#![forbid(unsafe_code)]
+
+pub mod context;
+pub mod endpoint;
+mod engine;
+pub mod host;
+pub mod local;
+pub mod reactor;
+mod service;
+
+pub use context::{Completed, Context};
+pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};
+pub use ropewalk_core::{
+    Audience, Channel, Counters, Direction, Level, Mode, OperationId, Oversize, PeerId,
+};

@@ -24,6 +24,7 @@ use ropewalk_base::verb::{
 };
 
 pub mod address;
+pub mod conformance;
 
 /// A network, as the layers above see it.
 pub trait Rail: Send {

@@ -1,1 +1,12 @@
-//! (room not furnished yet)
+//! Every byte format that crosses a network.
+//!
+//! * [`frame`]: the frames between two endpoints of ours,
+//! * [`fs`]: the file system's requests and replies, which travel inside messages.
+//!
+//! Invariants: decoding never panics, never allocates more than it was given bytes (and nothing at
+//! all where a borrowed view does), and checks every length before it uses it. A value that was
+//! encoded decodes to itself.
+#![forbid(unsafe_code)]
+
+pub mod frame;
+pub mod fs;

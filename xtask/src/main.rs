@@ -1,1 +1,51 @@
-fn main() {}
+//! The developers' own tool: `cargo xtask SUB`, and `cargo verify` for everything that must hold.
+//!
+//! * `tidy` ([`tidy`]): the rules of the house that the compiler does not know,
+//! * `verify` ([`verify`]): all steps that a change has to pass, on any machine, from one command.
+//!
+//! Invariant: continuous integration runs `cargo verify` and nothing else, so whatever it says is
+//! said on a laptop, too. The tool knows no room of the workspace by its code, only by its name.
+#![forbid(unsafe_code)]
+
+mod metadata;
+mod tidy;
+mod verify;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask tidy
+       cargo xtask verify [--quick | --deep]      (short: cargo verify)
+
+tidy    the rules of the house: arrows between crates, places of unsafe code, file sizes,
+        module headers, leftovers, documents that name what does not exist
+verify  formatting, lints, tidy, documentation, all tests, model checks
+        --quick  formatting, lints, tidy, unit tests
+        --deep   adds 10,000 simulator seeds, long fuzzing and sanitizers";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["tidy"] => tidy::command(),
+        ["verify"] => verify::command(verify::Depth::Normal),
+        ["verify", "--quick"] => verify::command(verify::Depth::Quick),
+        ["verify", "--deep"] => verify::command(verify::Depth::Deep),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

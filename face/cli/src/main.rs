@@ -1,1 +1,2 @@
+//! The command line (not furnished yet).
 fn main() {}

@@ -1,1 +1,31 @@
-//! (room not furnished yet)
+//! What a server keeps on its own disk.
+//!
+//! * [`host_disk`]: the host's file system behind `ropewalk_base::disk`;
+//! * [`superblock`]: whose directory this is, and which boot of the server this is;
+//! * [`journal`]: the durability point of metadata, an append-only log with group commit;
+//! * [`objects`]: stripes of files, for data servers;
+//! * [`meta_store`], [`embedded`]: ordered rows with atomic batches, standing on journal and index.
+//!
+//! Invariants: nothing here knows a request, a peer or a clock of its own; everything reaches the
+//! disk through `World`, so that the simulator can cut the power at any write.
+
+pub mod batch;
+pub mod embedded;
+pub mod error;
+pub mod host_disk;
+mod index;
+pub mod journal;
+pub mod marks;
+pub mod meta_store;
+pub mod objects;
+mod overlay;
+pub mod superblock;
+#[cfg(test)]
+mod testing;
+
+pub use batch::Batch;
+pub use embedded::{EmbeddedConfig, EmbeddedStore};
+pub use error::StoreError;
+pub use host_disk::HostDisk;
+pub use marks::Position;
+pub use meta_store::{KeyRange, MetaStore, Order, Row, Value};

@@ -1,1 +1,3 @@
-//! (room not furnished yet)
+//! Proof without hardware: a disk that forgets.
+
+pub mod disk;

@@ -1,1 +1,84 @@
-//! (room not furnished yet)
+//! The shared-memory rail: frames over rings in memory that two sides share, and native access to
+//! each other's regions. Between processes of one host, or between threads of one process (the loop
+//! form, which clusters embedded in one process use); both are the same code over the same layout.
+//!
+//! From the outside in: [`ShmRail`] (`rail`) owns links (`link`), which are rings (`ring`, `segment`)
+//! and guarded accesses (`native`); processes meet by sockets (`socket`, `meeting`), threads by
+//! letters (`local`); sleepers are woken by bells (`sleep`, `barrier`).
+//! `docs/design/010-shm-rail.md` has the reasons.
+//!
+//! Invariants, beside those of every rail (`ropewalk_rail`):
+//! * a link exists only after both sides proved that they share memory and reach each other's;
+//! * nothing read from shared memory is trusted: values are read once and checked, bytes are copied
+//!   out before they are looked at; a peer that breaks the rules loses its link and nothing more;
+//! * a peer's death in any state ends its links, fails their orders and frees their memory.
+//!
+//! It must not know what a frame means beyond its lengths.
+
+mod attach;
+mod barrier;
+mod link;
+mod local;
+mod mapping;
+mod meeting;
+mod native;
+mod rail;
+mod ring;
+mod segment;
+mod sleep;
+mod socket;
+
+pub use rail::ShmRail;
+pub use socket::NAME_BYTES_MAX;
+
+/// Addresses with this prefix name rails of the same process.
+pub const LOCAL_PREFIX: &str = "loop/";
+
+/// What a rail is opened with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShmConfig {
+    /// The name under which peers reach it, up to [`NAME_BYTES_MAX`] visible characters without `/`
+    /// and `,`. Without a name it only connects.
+    pub name: Option<String>,
+    /// The name holds within this process only; the address is `loop/NAME`.
+    pub within_process: bool,
+    /// Where the Yama security module would keep peers of the same user from this process's memory,
+    /// ask it not to. Without that such systems have no shared-memory links.
+    pub allow_attach: bool,
+}
+
+impl Default for ShmConfig {
+    fn default() -> ShmConfig {
+        ShmConfig { name: None, within_process: false, allow_attach: true }
+    }
+}
+
+impl ShmConfig {
+    /// A rail that processes of this user reach as `name`.
+    pub fn named(name: impl Into<String>) -> ShmConfig {
+        ShmConfig { name: Some(name.into()), ..ShmConfig::default() }
+    }
+
+    /// A rail that processes of this user reach under a name nobody else has.
+    pub fn generated() -> ShmConfig {
+        let name = format!("{}-{:016x}", std::process::id(), meeting::random());
+        ShmConfig::named(name)
+    }
+
+    /// A rail that threads of this process reach as `loop/NAME`.
+    pub fn within_process(name: impl Into<String>) -> ShmConfig {
+        ShmConfig { within_process: true, ..ShmConfig::named(name) }
+    }
+}
+
+/// Why a rail could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShmError {
+    #[error("the name '{name}' is in use; choose another, or end the process that has it")]
+    NameInUse { name: String },
+    #[error("'{name}' is no name for shared memory; use up to {NAME_BYTES_MAX} letters and digits")]
+    BadName { name: String },
+    #[error("no shared memory: {cause}; raise the limits on open files and memory")]
+    Resources { cause: std::io::Error },
+}

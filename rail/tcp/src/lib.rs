@@ -1,1 +1,29 @@
-//! (room not furnished yet)
+//! The TCP rail: one socket a link, everything non-blocking, served from one epoll set.
+//!
+//! Frames go out in the system call of the order where nothing waits, else from two queues at frame
+//! borders; they come in through one buffer of the rail, and what is long lands straight in its
+//! place.
+//!
+//! Invariants:
+//! * a link that is idle costs its socket and its entry in the slab: no buffer, no queue;
+//! * no allocation per frame once the queues have grown to what the traffic needs;
+//! * one poll reads and writes a bounded amount on each link, and the kernel's ready list turns;
+//! * every byte in the rail's buffer is given away before another link is served, so that the only
+//!   thing between two polls is the beginning of a header, kept with its link.
+//!
+//! It must not know what frames mean, nor who the peers are: any TCP client may have connected.
+
+mod addresses;
+mod config;
+mod dial;
+mod link;
+mod rail;
+mod receive;
+mod send;
+mod serve;
+mod socket;
+mod timers;
+mod vectors;
+
+pub use config::{TcpConfig, TcpError};
+pub use rail::{TcpRail, TcpStatistics};

@@ -1,0 +1,246 @@
+//! The words between the core and whoever drives it.
+
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, RemoteKey, RemoteLayout, Verb};
+
+/// A peer of this endpoint, reached or not. Several may turn out to be one and the same endpoint;
+/// then they are aliases and match each other's messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId(pub SlotId);
+
+/// An operation. The driver hands the numbers out; one that completed may be used again with a new
+/// generation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId(pub SlotId);
+
+/// Messages of different channels never match each other and have no order among each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Channel {
+    /// Matched by 64 bits.
+    Tagged = 0,
+    /// Matched by 64 bits, apart from `Tagged` (libfabric uses all bits of both).
+    Untagged = 1,
+    /// Nobody posts for them: BMI's unexpected messages.
+    Request = 2,
+}
+
+/// How many channels there are.
+pub const CHANNELS: usize = 3;
+
+impl Channel {
+    /// From its number on the wire.
+    pub fn from_u8(value: u8) -> Option<Channel> {
+        match value {
+            0 => Some(Channel::Tagged),
+            1 => Some(Channel::Untagged),
+            2 => Some(Channel::Request),
+            _ => None,
+        }
+    }
+}
+
+/// When a send is complete (DESIGN 3.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Level {
+    /// The memory may be used again. Says nothing about the peer.
+    Buffered = 0,
+    /// All bytes are at the peer.
+    Delivered = 1,
+    /// A receive of the peer took the message.
+    Matched = 2,
+}
+
+/// What a receive does with a message that is longer than its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Oversize {
+    /// Take what fits, complete with `Truncated`, tell both lengths.
+    Truncate,
+    /// Fail with `Oversize`; the message stays the first one.
+    Refuse,
+}
+
+/// A message to send.
+#[derive(Debug, Clone, Copy)]
+pub struct Send {
+    pub peer: PeerId,
+    pub channel: Channel,
+    pub bits: u64,
+    pub payload: Slice,
+    pub level: Level,
+}
+
+/// A receive to post; not on channel `Request`.
+#[derive(Debug, Clone, Copy)]
+pub struct Receive {
+    pub channel: Channel,
+    /// From this peer only, or from any.
+    pub source: Option<PeerId>,
+    pub bits: u64,
+    /// Which of the bits have to agree.
+    pub mask: u64,
+    pub into: Slice,
+    pub oversize: Oversize,
+}
+
+/// Which way a remote access goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    Get,
+    Put,
+}
+
+/// A remote access to start.
+#[derive(Debug, Clone)]
+pub struct Access {
+    pub direction: Direction,
+    pub peer: PeerId,
+    pub key: RemoteKey,
+    pub remote: RemoteLayout,
+    /// All of it is read or written; a list layout's bytes are as many.
+    pub local: Slice,
+}
+
+/// Who may use a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Every peer that is told the key.
+    Everybody,
+    /// This peer, for its present session only.
+    One(PeerId),
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    pub operation: OperationId,
+    /// Success, with `Truncated` and others as faults.
+    pub outcome: Result<(), Fault>,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Receives: the message's whole length.
+    pub message_bytes: u64,
+    /// Receives: who sent it; others: the peer.
+    pub peer: Option<PeerId>,
+    /// Receives: the message's match bits.
+    pub bits: u64,
+}
+
+/// What the core wants done or known, in this order.
+#[derive(Debug)]
+pub enum Output {
+    /// An order for the rail of the verb's link. Its answer goes to [`Core::ordered`].
+    ///
+    /// [`Core::ordered`]: crate::Core::ordered
+    Verb(Verb),
+    /// Copy bytes within the buffer table.
+    Copy { from: Slice, to: Slice },
+    /// The staged buffer is not needed any more.
+    Release(BufferId),
+    /// An operation ended.
+    Completed(Completion),
+    /// A request arrived; its bytes (staged, if there are any) now belong to the driver, which calls
+    /// `request_taken` when its user has it.
+    Request { peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)> },
+    /// Make a link to the peer over its `attempt`-th address, then call `connecting`, or
+    /// `unreachable` where there is none left.
+    Connect { peer: PeerId, attempt: u32 },
+    /// The peer is on this host: try a rail that shares memory, then call `connecting_upgrade` or
+    /// `no_upgrade`.
+    Upgrade { peer: PeerId, link: LinkId },
+    /// A session with the peer began.
+    PeerUp { peer: PeerId },
+    /// The session with the peer ended.
+    PeerDown { peer: PeerId, fault: Fault },
+    /// Two peers are one endpoint: `alias` now stands for `peer`.
+    Aliased { alias: PeerId, peer: PeerId },
+    /// The region of this key is held by nobody any more.
+    Unexposed { key: RemoteKey },
+}
+
+/// Who this endpoint is.
+#[derive(Debug, Clone, Copy)]
+pub struct Identity {
+    pub endpoint: EndpointId,
+    pub incarnation: Incarnation,
+    pub cluster: ClusterId,
+    /// Host and network namespace as a number; 0 where unknown.
+    pub host: u64,
+}
+
+/// What happens to operations when a link is lost (DESIGN 3.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// They fail with `PeerReset`.
+    Fail,
+    /// The session goes on over a new link: nothing is lost, repeated or reordered.
+    Resume,
+}
+
+/// Sizes and times of the protocol.
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    pub mode: Mode,
+    /// Longer messages are announced. At most `EAGER_BYTES_MAX`.
+    pub eager_bytes_max: u32,
+    /// Bytes that all peers together may have sent and nobody has matched.
+    pub eager_pool_bytes: u64,
+    /// Bytes that one peer may have sent so, at first and at most.
+    pub eager_window_bytes: u32,
+    pub eager_window_bytes_max: u32,
+    /// Announced messages of one peer that nobody has matched.
+    pub announce_window: u32,
+    /// Peers, at most.
+    pub peers_max: usize,
+    /// Operations, at most.
+    pub operations_max: usize,
+    /// Regions, at most.
+    pub regions_max: usize,
+    /// Resume: first re-sending time-out, and the time after which a peer without a link is given up.
+    pub resend_after: Duration,
+    pub give_up_after: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            mode: Mode::Fail,
+            eager_bytes_max: 16 * 1024,
+            eager_pool_bytes: 256 << 20,
+            eager_window_bytes: 64 << 10,
+            eager_window_bytes_max: 1 << 20,
+            announce_window: 1024,
+            peers_max: 4096,
+            operations_max: 1 << 20,
+            regions_max: 1 << 18,
+            resend_after: Duration::from_millis(5),
+            give_up_after: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Always-on counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    pub messages_eager_sent: u64,
+    pub messages_announced: u64,
+    pub messages_received: u64,
+    /// Messages that came before their receive, and their bytes that were staged.
+    pub messages_unmatched: u64,
+    pub bytes_unmatched: u64,
+    pub gets: u64,
+    pub puts: u64,
+    pub gets_served: u64,
+    pub frames_re_sent: u64,
+    pub duplicates_dropped: u64,
+    pub corrupt_dropped: u64,
+    pub violations: u64,
+    pub sessions: u64,
+    pub resets: u64,
+}

@@ -1,0 +1,532 @@
+//! The core's state and its entry points; what they do is in the folders beside.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{Capabilities, Header, LinkId, Ordered, Placement, Token, Urgency, Verb};
+use ropewalk_wire::frame::{self, Body, Envelope, Prefix};
+
+use crate::api::*;
+use crate::matching::Matching;
+use crate::operation::{Ending, Kind, Operations};
+use crate::path::{Link, LinkStage, Peer};
+use crate::remote::Region;
+
+/// The protocol of one endpoint.
+pub struct Core {
+    pub(crate) config: Config,
+    pub(crate) identity: Identity,
+    /// The addresses that peers are told, and the rails behind the links.
+    pub(crate) greeting: Slice,
+    pub(crate) rails: Vec<Capabilities>,
+    pub(crate) random: Random,
+    pub(crate) now: Time,
+    pub(crate) peers: Slots<Peer>,
+    pub(crate) by_endpoint: HashMap<u128, PeerId>,
+    pub(crate) links: HashMap<LinkId, Link>,
+    pub(crate) operations: Operations,
+    pub(crate) matching: Matching,
+    pub(crate) regions: Slots<Region>,
+    pub(crate) orders: Slots<Order>,
+    pub(crate) landings: Slots<Landing>,
+    pub(crate) outputs: VecDeque<Output>,
+    /// Credit windows lent to all peers together.
+    pub(crate) lent_bytes: u64,
+    pub(crate) closing: bool,
+    /// No timer is due before.
+    pub(crate) wake: Time,
+    pub(crate) counters: Counters,
+}
+
+/// Something that a rail was ordered to do and has not finished.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Order {
+    /// An eager message's frame.
+    Eager { operation: OperationId, peer: PeerId },
+    /// A data frame of a put.
+    PutFrame { operation: OperationId, peer: PeerId },
+    /// A data frame that serves a get.
+    ServeFrame { region: SlotId, peer: PeerId },
+    /// A native read or write.
+    Native { operation: OperationId, peer: PeerId, bytes: u64 },
+    /// Mode `Resume`: whatever frame this span is.
+    Span { peer: PeerId, span: u64 },
+    /// A greeting's payload.
+    Hello,
+}
+
+/// A payload on its way to its place.
+#[derive(Debug)]
+pub(crate) struct Landing {
+    pub link: LinkId,
+    pub peer: Option<PeerId>,
+    pub kind: LandingKind,
+    /// Where it lands; known late where it is staged.
+    pub slice: Slice,
+    /// The checksum that its bytes must have.
+    pub checksum: Option<u32>,
+    pub span: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LandingKind {
+    Hello,
+    Eager {
+        operation: OperationId,
+    },
+    Unmatched {
+        message: SlotId,
+    },
+    Request {
+        bits: u64,
+        bytes: u32,
+    },
+    /// Mode `Resume`: a message that overtook an earlier one.
+    Held {
+        channel: Channel,
+        message: u64,
+    },
+    Data {
+        operation: OperationId,
+        bytes: u64,
+    },
+    Put {
+        region: SlotId,
+        cookie: u64,
+        bytes: u64,
+        total: u64,
+    },
+}
+
+/// A frame's payload, and what is to be told when the rail lets go of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Payload {
+    pub slice: Slice,
+    pub urgency: Urgency,
+    pub order: Order,
+}
+
+const ORDERS_MAX: usize = 1 << 22;
+
+impl Core {
+    /// A core without peers. `greeting`: the text that peers are told about how to reach this endpoint.
+    pub fn new(
+        config: Config,
+        identity: Identity,
+        rails: Vec<Capabilities>,
+        greeting: Slice,
+        random: Random,
+    ) -> Core {
+        assert!(
+            greeting.len <= u64::from(frame::HELLO_PAYLOAD_BYTES_MAX),
+            "the addresses of an endpoint fit a frame"
+        );
+        Core {
+            greeting,
+            rails,
+            random,
+            now: Time::ZERO,
+            peers: Slots::with_limit(config.peers_max),
+            by_endpoint: HashMap::new(),
+            links: HashMap::new(),
+            operations: Operations::with_limit(config.operations_max),
+            matching: Matching::new(),
+            regions: Slots::with_limit(config.regions_max),
+            orders: Slots::with_limit(ORDERS_MAX),
+            landings: Slots::with_limit(ORDERS_MAX),
+            outputs: VecDeque::new(),
+            lent_bytes: 0,
+            closing: false,
+            wake: Time::NEVER,
+            counters: Counters::default(),
+            config,
+            identity,
+        }
+    }
+
+    /// The next thing to do or to know, in order.
+    #[inline]
+    pub fn next_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Messages that wait for a receive.
+    pub fn unmatched_count(&self) -> usize {
+        self.matching.message_count()
+    }
+
+    /// Sets the clock and does what is due.
+    pub fn advance(&mut self, now: Time) {
+        debug_assert!(now >= self.now, "time does not run backwards");
+        self.now = now;
+        if self.wake <= now {
+            self.run_timers();
+        }
+    }
+
+    /// When [`Core::advance`] has something to do.
+    pub fn deadline(&self) -> Option<Time> {
+        (self.wake < Time::NEVER).then_some(self.wake)
+    }
+
+    /// A rail's immediate answer to a verb.
+    pub fn ordered(&mut self, verb_token: Token, answer: Ordered) {
+        match answer {
+            Ordered::Released => self.done(verb_token),
+            Ordered::Pending => {}
+            Ordered::Refused(fault) => self.failed(verb_token, fault),
+        }
+    }
+
+    /// An order is done.
+    pub fn done(&mut self, token: Token) {
+        if let Some(order) = self.orders.remove(SlotId::from_u64(token.0)) {
+            self.order_ended(order, Ok(()));
+        }
+    }
+
+    /// An order failed.
+    pub fn failed(&mut self, token: Token, fault: Fault) {
+        if let Some(order) = self.orders.remove(SlotId::from_u64(token.0)) {
+            self.order_ended(order, Err(fault));
+        }
+    }
+
+    pub(crate) fn order_ended(&mut self, order: Order, outcome: Result<(), Fault>) {
+        match order {
+            Order::Hello => {}
+            Order::Eager { operation, peer } => {
+                self.release_frame(peer, false);
+                self.eager_released(operation, outcome);
+                self.pump(peer);
+            }
+            Order::PutFrame { operation, peer } => {
+                self.release_frame(peer, true);
+                self.put_frame_released(operation, outcome);
+                self.pump(peer);
+            }
+            Order::ServeFrame { region, peer } => {
+                self.release_frame(peer, true);
+                self.region_let_go(region);
+                self.pump(peer);
+            }
+            Order::Native { operation, peer, bytes } => {
+                self.native_ended(operation, peer, bytes, outcome);
+                self.pump(peer);
+            }
+            Order::Span { peer, span } => self.span_released(peer, span),
+        }
+    }
+
+    fn release_frame(&mut self, peer: PeerId, bulk: bool) {
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.frames_pending = peer.frames_pending.saturating_sub(1);
+            if bulk {
+                peer.bulk_pending = peer.bulk_pending.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Sends a frame of the session with `id`; `order` is ended when the rail lets go of the payload
+    /// (mode `Fail`) or the peer has it (mode `Resume`).
+    pub(crate) fn emit(
+        &mut self,
+        id: PeerId,
+        envelope: Envelope,
+        body: Body,
+        payload: Option<Payload>,
+    ) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if payload.is_some() {
+            peer.frames_pending += 1;
+            if payload.is_some_and(|payload| payload.urgency == Urgency::Bulk) {
+                peer.bulk_pending += 1;
+            }
+        }
+        let mut envelope = envelope;
+        envelope.session = peer.session;
+        envelope.payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
+        if peer.reliable.is_some() {
+            self.emit_span(id, envelope, body, payload);
+            return;
+        }
+        let Some(link) = peer.link() else { return };
+        let token = match payload {
+            Some(payload) => match self.orders.insert(payload.order) {
+                Ok(slot) => Token(slot.to_u64()),
+                Err(order) => return self.order_ended(order, Err(Fault::Busy)),
+            },
+            None => Token::NONE,
+        };
+        self.emit_on(link, envelope, &body, payload, token);
+    }
+
+    /// Puts a frame on a link.
+    pub(crate) fn emit_on(
+        &mut self,
+        link: LinkId,
+        mut envelope: Envelope,
+        body: &Body,
+        payload: Option<Payload>,
+        token: Token,
+    ) {
+        if let Some(state) = self.links.get_mut(&link) {
+            state.packet += 1;
+            envelope.packet = state.packet;
+        }
+        let header = frame::encode(envelope, body);
+        let (slice, urgency) = payload
+            .map_or((Slice::NONE, Urgency::Urgent), |payload| (payload.slice, payload.urgency));
+        self.emit_header(link, header, slice, urgency, token);
+    }
+
+    pub(crate) fn emit_header(
+        &mut self,
+        link: LinkId,
+        header: Header,
+        payload: Slice,
+        urgency: Urgency,
+        token: Token,
+    ) {
+        let verb = Verb::Frame { link, header, payload, urgency, token };
+        self.outputs.push_back(Output::Verb(verb));
+    }
+
+    /// Whether frames of this link carry checksums.
+    pub fn needs_checksum(&self, link: LinkId) -> bool {
+        self.rails.get(usize::from(link.rail)).is_none_or(|rail| !rail.checksummed)
+    }
+
+    /// A header whose checksum does not hold: a lossy rail loses the frame, another one its link.
+    pub fn corrupt_header(&mut self, link: LinkId) -> Placement {
+        self.counters.corrupt_dropped += 1;
+        let lossy = self.rails.get(usize::from(link.rail)).is_some_and(|rail| !rail.reliable);
+        if lossy { Placement::Drop } else { self.violation("a header's checksum does not hold") }
+    }
+
+    /// Where the payload of a frame belongs; a frame without payload is dealt with at once.
+    ///
+    /// The header's checksum was verified by the driver where the rail needs one. After `Stage` the
+    /// driver calls [`Core::staged`] with a buffer of the asked size.
+    pub fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        let Some(state) = self.links.get(&link) else { return Placement::Drop };
+        if state.stage == LinkStage::Closing {
+            return Placement::Drop;
+        }
+        let (prefix, body) = match frame::decode(header) {
+            Ok(decoded) => decoded,
+            Err(_) => return self.violation("the frame's header is malformed"),
+        };
+        if prefix.payload_bytes.get() != payload_bytes {
+            return self.violation("the frame's lengths disagree");
+        }
+        if let Body::Hello(hello) = body {
+            return self.arrive_hello(link, &prefix, hello, payload_bytes);
+        }
+        let Some(id) = state.peer else {
+            return self.violation("the first frame of a link is not a greeting");
+        };
+        if matches!(body, Body::Confirm) {
+            return self.arrive_confirm(link, id);
+        }
+        let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
+        if peer.link() != Some(link) {
+            // A frame of a session that ended meanwhile, or before the link was confirmed.
+            return Placement::Drop;
+        }
+        if prefix.session.get() != peer.session {
+            return self.violation("the frame belongs to another session");
+        }
+        if peer.reliable.is_some() {
+            return self.arrive_span(link, id, &prefix, body, payload_bytes);
+        }
+        self.dispatch(link, id, &prefix, body, payload_bytes)
+    }
+
+    /// A frame of a running session, in a mode-independent way.
+    pub(crate) fn dispatch(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: Body,
+        payload_bytes: u32,
+    ) -> Placement {
+        let carries_payload = matches!(body, Body::Eager(_) | Body::Data(_) | Body::Put(_));
+        if payload_bytes > 0 && !carries_payload {
+            return self.violation("a control frame has a payload");
+        }
+        match body {
+            Body::Eager(eager) => return self.arrive_eager(link, id, prefix, eager),
+            Body::Data(data) => return self.arrive_data(link, id, prefix, data),
+            Body::Put(put) => return self.arrive_put(link, id, prefix, put),
+            Body::Announce(announce) => return self.arrive_announce(link, id, announce),
+            Body::Get(get) => self.arrive_get(id, get),
+            Body::Result(result) => self.arrive_result(id, result),
+            Body::Finish(finish) => self.arrive_finish(id, finish),
+            Body::Abort(abort) => self.arrive_abort(id, abort),
+            Body::Credit(credit) => self.arrive_credit(id, credit),
+            Body::Ack(_) => {}
+            Body::Goodbye => self.arrive_goodbye(link),
+            Body::Hello(_) | Body::Confirm => unreachable!("dealt with by `place`"),
+        }
+        Placement::Drop
+    }
+
+    /// Counts a violation and closes the link that it came on (the rail does, at this answer).
+    pub(crate) fn violation(&mut self, why: &'static str) -> Placement {
+        self.counters.violations += 1;
+        Placement::Violation(why)
+    }
+
+    /// Notes a placement and answers with it.
+    pub(crate) fn land_into(
+        &mut self,
+        link: LinkId,
+        peer: Option<PeerId>,
+        prefix: &Prefix,
+        slice: Slice,
+        kind: LandingKind,
+    ) -> Placement {
+        let payload_bytes = u64::from(prefix.payload_bytes.get());
+        // What is cut off cannot be checked; the whole of it is checked where it fits.
+        let checked = prefix.flags.get() & frame::FLAG_PAYLOAD_CHECKSUM != 0;
+        let whole = slice.buffer == Slice::NONE.buffer || slice.len == payload_bytes;
+        let checksum = (checked && whole).then(|| prefix.payload_checksum.get());
+        let span = prefix.span.get();
+        let landing = Landing { link, peer, kind, slice, checksum, span };
+        match self.landings.insert(landing) {
+            Ok(slot) if slice.buffer == Slice::NONE.buffer => {
+                Placement::Stage { bytes: payload_bytes as u32, token: Token(slot.to_u64()) }
+            }
+            Ok(slot) => Placement::Into { slice, token: Token(slot.to_u64()) },
+            Err(_) => Placement::Violation("more placements than a link can have"),
+        }
+    }
+
+    /// The buffer for a `Stage` placement.
+    pub fn staged(&mut self, token: Token, buffer: BufferId, bytes: u32) -> Slice {
+        let slice = Slice { buffer, offset: 0, len: u64::from(bytes) };
+        if let Some(landing) = self.landings.get_mut(SlotId::from_u64(token.0)) {
+            landing.slice = slice;
+        }
+        slice
+    }
+
+    /// The slice and the checksum to verify before [`Core::landed`], where there is one.
+    pub fn expected(&self, token: Token) -> Option<(Slice, u32)> {
+        let landing = self.landings.get(SlotId::from_u64(token.0))?;
+        Some((landing.slice, landing.checksum?))
+    }
+
+    /// Whether a landing's bytes have to be handed to [`Core::landed`] (greetings only).
+    pub fn wants_bytes(&self, token: Token) -> Option<Slice> {
+        let landing = self.landings.get(SlotId::from_u64(token.0))?;
+        matches!(landing.kind, LandingKind::Hello).then_some(landing.slice)
+    }
+
+    /// A payload arrived; `bytes` where [`Core::wants_bytes`] asked for them.
+    pub fn landed(&mut self, token: Token, bytes: &[u8]) {
+        let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) else { return };
+        if let Some(peer) = landing.peer {
+            self.span_placed(peer, landing.span);
+        }
+        match landing.kind {
+            LandingKind::Hello => {
+                self.outputs.push_back(Output::Release(landing.slice.buffer));
+                self.greeted(landing.link, bytes);
+            }
+            LandingKind::Eager { operation } => self.eager_landed(operation),
+            LandingKind::Unmatched { message } => self.unmatched_landed(message, landing.slice),
+            LandingKind::Request { bits, bytes } => {
+                self.request_landed(landing.peer, bits, bytes, landing.slice);
+            }
+            LandingKind::Held { channel, message } => {
+                self.held_landed(landing.peer, channel, message, landing.slice);
+            }
+            LandingKind::Data { operation, bytes } => self.data_landed(operation, bytes),
+            LandingKind::Put { region, cookie, bytes, total } => {
+                self.put_landed(landing.peer, region, cookie, bytes, total);
+            }
+        }
+    }
+
+    /// A payload arrived, but its checksum does not hold: it comes again, or the link is closed.
+    pub fn landed_corrupt(&mut self, token: Token) {
+        let slot = SlotId::from_u64(token.0);
+        self.counters.corrupt_dropped += 1;
+        let Some(landing) = self.landings.get(slot) else { return };
+        let link = landing.link;
+        let repairable = landing
+            .peer
+            .and_then(|peer| self.peers.get(peer.0))
+            .is_some_and(|peer| peer.reliable.is_some());
+        if !repairable {
+            return self.close_link(link);
+        }
+        if let Some(landing) = self.landings.remove(slot) {
+            self.undo_landing(landing);
+        }
+    }
+
+    /// Decides how an operation ends; it does when no rail holds its memory any more.
+    pub(crate) fn finish(&mut self, id: OperationId, outcome: Result<(), Fault>, bytes: u64) {
+        if let Some(operation) = self.operations.get_mut(id) {
+            if operation.ending.is_none() {
+                operation.ending = Some(Ending { outcome, bytes });
+            }
+        }
+        self.try_complete(id);
+    }
+
+    /// A rail took hold of an operation's memory.
+    pub(crate) fn hold(&mut self, id: OperationId) {
+        if let Some(operation) = self.operations.get_mut(id) {
+            operation.held += 1;
+        }
+    }
+
+    /// A rail let go of an operation's memory.
+    pub(crate) fn let_go(&mut self, id: OperationId) {
+        if let Some(operation) = self.operations.get_mut(id) {
+            assert!(operation.held > 0, "a rail lets go of what it held");
+            operation.held -= 1;
+        }
+        self.try_complete(id);
+    }
+
+    fn try_complete(&mut self, id: OperationId) {
+        let ready = self
+            .operations
+            .get(id)
+            .is_some_and(|operation| operation.held == 0 && operation.ending.is_some());
+        if !ready {
+            return;
+        }
+        let Some(operation) = self.operations.remove(id) else { return };
+        let Some(Ending { outcome, bytes }) = operation.ending else { return };
+        let (peer, bits, message_bytes) = match &operation.kind {
+            Kind::Send(state) => (Some(state.send.peer), state.send.bits, bytes),
+            Kind::Receive(state) => (state.from, state.bits, state.message_bytes),
+            Kind::Access(state) => (Some(state.access.peer), 0, bytes),
+        };
+        self.outputs.push_back(Output::Completed(Completion {
+            operation: id,
+            outcome,
+            bytes,
+            message_bytes,
+            peer,
+            bits,
+        }));
+    }
+}

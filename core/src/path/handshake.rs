@@ -1,0 +1,401 @@
+//! Greeting: who is there, which link survives, when a session begins.
+//!
+//! The connecting side greets, the accepting side answers (or refuses), the connecting side confirms
+//! the link that it wants to use; only then messages flow. So of two simultaneous connections one is
+//! refused before it carried anything: the one that the endpoint with the higher id began.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::ids::Incarnation;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::verb::{LinkId, Placement, Token, Urgency, Verb};
+use ropewalk_wire::frame::{
+    self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_UPGRADE, HELLO_PAYLOAD_BYTES_MAX,
+    HelloBody, Prefix, Refusal,
+};
+
+use super::{Link, LinkStage, Peer, PeerStage};
+use crate::api::{Mode, Output, PeerId};
+use crate::engine::{Core, Landing, LandingKind, Order};
+
+/// How long a peer whose link shall survive may take before we insist on ours.
+const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
+
+impl Core {
+    /// The driver began a link to a peer, as `Output::Connect` asked.
+    pub fn connecting(&mut self, peer: PeerId, link: LinkId) {
+        let insist = self.peers.get(peer.0).is_some_and(|peer| {
+            matches!(peer.stage, PeerStage::Connecting { attempt } if attempt >= INSIST_FROM)
+        });
+        self.begin_link(peer, link, false, insist);
+    }
+
+    /// The driver began a link that shares memory, as `Output::Upgrade` asked.
+    pub fn connecting_upgrade(&mut self, peer: PeerId, link: LinkId) {
+        self.begin_link(peer, link, true, false);
+    }
+
+    fn begin_link(&mut self, peer: PeerId, link: LinkId, upgrade: bool, insist: bool) {
+        let nonce = self.random.next_u64() as u32;
+        let state = Link {
+            peer: Some(peer),
+            outbound: true,
+            upgrade,
+            insist,
+            stage: LinkStage::Opening,
+            nonce,
+            hello: None,
+            packet: 0,
+        };
+        self.links.insert(link, state);
+    }
+
+    /// There is no better link to this peer: the agreed one is used.
+    pub fn no_upgrade(&mut self, peer: PeerId, link: LinkId) {
+        let agreed = self.links.get(&link).is_some_and(|link| link.stage == LinkStage::Agreed);
+        if agreed {
+            self.confirm(self.resolve(peer), link);
+        }
+    }
+
+    /// No address is left to try.
+    pub fn unreachable(&mut self, peer: PeerId) {
+        self.end_session(peer, Fault::Unreachable);
+    }
+
+    /// A rail says that a link can carry frames.
+    pub fn link_up(&mut self, link: LinkId, accepted: bool) {
+        if accepted {
+            let nonce = self.random.next_u64() as u32;
+            let state = Link {
+                peer: None,
+                outbound: false,
+                upgrade: false,
+                insist: false,
+                stage: LinkStage::Greeting,
+                nonce,
+                hello: None,
+                packet: 0,
+            };
+            self.links.insert(link, state);
+            return;
+        }
+        let Some(state) = self.links.get_mut(&link) else { return };
+        if state.stage != LinkStage::Opening {
+            return;
+        }
+        state.stage = LinkStage::Greeting;
+        let flags = if state.upgrade { FLAG_UPGRADE } else { 0 }
+            | if state.insist { FLAG_INSIST } else { 0 };
+        self.greet(link, flags, Refusal::None);
+    }
+
+    fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
+        let Some(state) = self.links.get(&link) else { return };
+        let nonce = state.nonce;
+        let body = Body::Hello(HelloBody {
+            endpoint: self.identity.endpoint.0.to_le_bytes(),
+            cluster: self.identity.cluster.0.to_le_bytes(),
+            incarnation: self.identity.incarnation.0.into(),
+            host: self.identity.host.into(),
+            nonce: nonce.into(),
+            mode: u8::from(self.config.mode == Mode::Resume),
+            refusal: refusal as u8,
+            address_bytes: (self.greeting.len as u16).into(),
+            eager_credit: ((self.config.eager_window_bytes / 1024) as u16).into(),
+            request_credit: ((self.config.eager_window_bytes / 1024) as u16).into(),
+            announce_credit: (self.config.announce_window as u16).into(),
+            reserved: 0.into(),
+        });
+        let slice = self.greeting;
+        let payload_bytes = slice.len as u32;
+        let envelope = Envelope { flags, payload_bytes, ..Envelope::default() };
+        let token = match self.orders.insert(Order::Hello) {
+            Ok(slot) => Token(slot.to_u64()),
+            Err(_) => Token::NONE,
+        };
+        let header = frame::encode(envelope, &body);
+        self.emit_header(link, header, slice, Urgency::Urgent, token);
+    }
+
+    /// A greeting's header is here; its payload follows.
+    pub(crate) fn arrive_hello(
+        &mut self,
+        link: LinkId,
+        prefix: &Prefix,
+        hello: HelloBody,
+        payload_bytes: u32,
+    ) -> Placement {
+        let answer = prefix.flags.get() & FLAG_ANSWER != 0;
+        let Some(state) = self.links.get_mut(&link) else { return Placement::Drop };
+        let expected = state.stage == LinkStage::Greeting && state.outbound == answer;
+        let lengths = payload_bytes <= HELLO_PAYLOAD_BYTES_MAX
+            && u32::from(hello.address_bytes.get()) <= payload_bytes;
+        if !expected || !lengths || state.hello.is_some() {
+            return self.violation("an unexpected greeting");
+        }
+        state.hello = Some(hello);
+        if !answer {
+            state.upgrade = prefix.flags.get() & FLAG_UPGRADE != 0;
+            state.insist = prefix.flags.get() & FLAG_INSIST != 0;
+        }
+        if payload_bytes == 0 {
+            self.greeted(link, &[]);
+            return Placement::Drop;
+        }
+        self.land_into(link, None, prefix, Slice::NONE, LandingKind::Hello)
+    }
+
+    /// A greeting is complete.
+    pub(crate) fn greeted(&mut self, link: LinkId, payload: &[u8]) {
+        let Some(state) = self.links.get(&link) else { return };
+        let (Some(hello), outbound) = (state.hello, state.outbound) else { return };
+        let addresses = payload.get(..usize::from(hello.address_bytes.get())).unwrap_or(&[]);
+        if outbound {
+            self.answered(link, hello, addresses);
+        } else {
+            self.asked(link, hello, addresses);
+        }
+    }
+
+    /// Somebody connected to us.
+    fn asked(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
+        let endpoint = u128::from_le_bytes(hello.endpoint);
+        if u128::from_le_bytes(hello.cluster) != self.identity.cluster.0 {
+            return self.refuse_link(link, Refusal::Cluster);
+        }
+        let id = match self.by_endpoint.get(&endpoint) {
+            Some(id) => *id,
+            None => {
+                let Ok(slot) = self.peers.insert(Peer::new(false)) else {
+                    return self.refuse_link(link, Refusal::Full);
+                };
+                self.by_endpoint.insert(endpoint, PeerId(slot));
+                PeerId(slot)
+            }
+        };
+        let (upgrade, insist) = match self.links.get(&link) {
+            Some(state) => (state.upgrade, state.insist),
+            None => return,
+        };
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.endpoint = endpoint;
+        peer.addresses = addresses.to_vec();
+        let ours_survives = self.identity.endpoint.0 < endpoint && !insist && !upgrade;
+        let ours_pending = self.links.iter().any(|(other, state)| {
+            *other != link
+                && state.outbound
+                && state.peer == Some(id)
+                && state.stage != LinkStage::Closing
+        });
+        if ours_survives && ours_pending && peer.incarnation.0 <= hello.incarnation.get() {
+            let same = peer.incarnation.0 == hello.incarnation.get() || peer.link().is_none();
+            if same {
+                return self.refuse_link(link, Refusal::Duplicate);
+            }
+        }
+        if let Some(state) = self.links.get_mut(&link) {
+            state.peer = Some(id);
+            state.stage = LinkStage::Agreed;
+        }
+        self.greet(link, FLAG_ANSWER, Refusal::None);
+    }
+
+    fn refuse_link(&mut self, link: LinkId, refusal: Refusal) {
+        self.greet(link, FLAG_ANSWER, refusal);
+        self.close_link(link);
+    }
+
+    pub(crate) fn close_link(&mut self, link: LinkId) {
+        if let Some(state) = self.links.get_mut(&link) {
+            if state.stage != LinkStage::Closing {
+                state.stage = LinkStage::Closing;
+                self.outputs.push_back(Output::Verb(Verb::Close { link }));
+            }
+        }
+    }
+
+    /// The peer to whom we connected answered.
+    fn answered(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
+        let Some(asked) = self.links.get(&link).and_then(|state| state.peer) else { return };
+        let asked = self.resolve(asked);
+        let refusal = Refusal::from_u8(hello.refusal);
+        if refusal != Refusal::None {
+            self.close_link(link);
+            return self.refused(asked, link, refusal);
+        }
+        let endpoint = u128::from_le_bytes(hello.endpoint);
+        if u128::from_le_bytes(hello.cluster) != self.identity.cluster.0 {
+            self.close_link(link);
+            return self.refused(asked, link, Refusal::Cluster);
+        }
+        let id = self.identify(asked, endpoint);
+        let Some(state) = self.links.get_mut(&link) else { return };
+        state.peer = Some(id);
+        state.stage = LinkStage::Agreed;
+        let upgrade = state.upgrade;
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.addresses = addresses.to_vec();
+        let newer = peer.incarnation.0 != hello.incarnation.get();
+        if peer.link().is_some() && !newer && !upgrade && id != asked {
+            // A second address of a peer that we are connected to already.
+            return self.close_link(link);
+        }
+        let same_host = hello.host.get() != 0 && hello.host.get() == self.identity.host;
+        let shared = self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.same_host_only);
+        if same_host && !shared && !upgrade {
+            self.outputs.push_back(Output::Upgrade { peer: id, link });
+        } else {
+            self.confirm(id, link);
+        }
+    }
+
+    /// Our link was refused.
+    fn refused(&mut self, id: PeerId, link: LinkId, refusal: Refusal) {
+        let upgrade = self.links.get(&link).is_some_and(|state| state.upgrade);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if upgrade || peer.link().is_some() {
+            return;
+        }
+        match refusal {
+            Refusal::Duplicate => {
+                let until = self.now + YIELD;
+                peer.stage = PeerStage::Yielded { until };
+                self.wake_by(until);
+            }
+            Refusal::None | Refusal::Cluster | Refusal::Full | Refusal::Version => {
+                self.end_session(id, Fault::Unreachable);
+            }
+        }
+    }
+
+    /// Finds out whether a peer that answered is one that we know under another address.
+    fn identify(&mut self, asked: PeerId, endpoint: u128) -> PeerId {
+        match self.by_endpoint.get(&endpoint).copied() {
+            Some(known) if known != asked => {
+                self.alias(asked, known);
+                known
+            }
+            Some(known) => known,
+            None => {
+                let old = self.peers.get(asked.0).map_or(0, |peer| peer.endpoint);
+                if old != 0 {
+                    // Another endpoint answers at this address now.
+                    self.by_endpoint.remove(&old);
+                    self.end_session(asked, Fault::PeerReset);
+                }
+                if let Some(peer) = self.peers.get_mut(asked.0) {
+                    peer.endpoint = endpoint;
+                }
+                self.by_endpoint.insert(endpoint, asked);
+                asked
+            }
+        }
+    }
+
+    /// We choose this link; the session begins on our side.
+    fn confirm(&mut self, id: PeerId, link: LinkId) {
+        self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
+        let others: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(other, state)| **other != link && state.outbound && state.peer == Some(id))
+            .map(|(other, _)| *other)
+            .collect();
+        self.begin_session(id, link);
+        let mut others = others;
+        others.sort_unstable();
+        for other in others {
+            self.close_link(other);
+        }
+    }
+
+    /// The connecting side chose this link; the session begins on our side, too.
+    pub(crate) fn arrive_confirm(&mut self, link: LinkId, id: PeerId) -> Placement {
+        let agreed = self
+            .links
+            .get(&link)
+            .is_some_and(|state| state.stage == LinkStage::Agreed && !state.outbound);
+        if !agreed {
+            return self.violation("an unexpected confirmation");
+        }
+        self.begin_session(id, link);
+        Placement::Drop
+    }
+
+    /// A rail's last word about a link.
+    pub fn link_down(&mut self, link: LinkId, fault: Fault) {
+        let lost: Vec<ropewalk_base::slots::SlotId> = self
+            .landings
+            .iter()
+            .filter(|(_, landing)| landing.link == link)
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in lost {
+            if let Some(landing) = self.landings.remove(slot) {
+                self.undo_landing(landing);
+            }
+        }
+        let Some(state) = self.links.remove(&link) else { return };
+        self.revoked_by_loss(link);
+        let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if peer.link() == Some(link) {
+            return self.session_link_lost(id);
+        }
+        if !state.outbound || peer.link().is_some() || state.stage == LinkStage::Closing {
+            return;
+        }
+        if state.upgrade {
+            // Memory is not shared after all: the other link, still agreed, is used.
+            let agreed = self.links.iter().find(|(_, other)| {
+                other.outbound && other.peer == Some(id) && other.stage == LinkStage::Agreed
+            });
+            if let Some(other) = agreed.map(|(other, _)| *other) {
+                self.confirm(id, other);
+            }
+            return;
+        }
+        let _ = fault;
+        if let PeerStage::Connecting { attempt } = peer.stage {
+            self.connect_next(id, attempt + 1);
+        }
+    }
+
+    pub(crate) fn landing_lost(&mut self, landing: Landing) {
+        let staged = matches!(
+            landing.kind,
+            LandingKind::Hello
+                | LandingKind::Unmatched { .. }
+                | LandingKind::Request { .. }
+                | LandingKind::Held { .. }
+        );
+        if staged && landing.slice.buffer != Slice::NONE.buffer {
+            self.outputs.push_back(Output::Release(landing.slice.buffer));
+        }
+        match landing.kind {
+            LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
+                self.receive_broken(operation);
+                self.let_go(operation);
+            }
+            LandingKind::Put { region, .. } => self.region_let_go(region),
+            LandingKind::Unmatched { message } => self.unmatched_lost(message),
+            LandingKind::Hello | LandingKind::Request { .. } | LandingKind::Held { .. } => {}
+        }
+    }
+
+    /// A placement broke off: it goes on when its span comes again, or what it was for fails.
+    pub(crate) fn undo_landing(&mut self, landing: Landing) {
+        if let Err(landing) = self.keep_broken(landing) {
+            self.landing_lost(landing);
+        }
+    }
+
+    /// Whether the incarnation that greeted on this link is the one we know.
+    pub(crate) fn greeted_incarnation(&self, link: LinkId) -> Option<Incarnation> {
+        let hello = self.links.get(&link)?.hello?;
+        Some(Incarnation(hello.incarnation.get()))
+    }
+}
+
+/// Attempts from this number on insist; see `Core::connect_next`.
+pub(crate) const INSIST_FROM: u32 = 1 << 16;

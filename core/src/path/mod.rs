@@ -1,0 +1,173 @@
+//! Peers, links and sessions: how endpoints find each other and what holds between them.
+//!
+//! A *link* is one connection of one rail. A *session* is what two lives of two endpoints agree on
+//! when a link is confirmed: message numbers, credits and keys belong to it. In mode `Fail` it ends
+//! with its link; in mode `Resume` it goes on over the next link.
+
+mod handshake;
+mod session;
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+use ropewalk_base::ids::Incarnation;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{LinkId, RemoteKey, RemoteSegment};
+use ropewalk_wire::frame::HelloBody;
+
+use crate::api::{CHANNELS, OperationId, PeerId};
+use crate::credit::{Granted, Received};
+use crate::reliable::Reliable;
+
+/// Frames that one peer's operations may have given to a rail and that it has not released.
+pub(crate) const FRAMES_PENDING_MAX: u32 = 128;
+/// Data frames among them: enough to keep a connection busy, few enough to stay fair.
+pub(crate) const BULK_PENDING_MAX: u32 = 4;
+/// Gets of one peer that wait to be served.
+pub(crate) const STREAMS_MAX: usize = 4096;
+/// Gets and puts of ours to one peer at a time.
+pub(crate) const ACCESSES_MAX: u32 = 256;
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// Known from the beginning on links that we began, from `Hello` on accepted ones.
+    pub peer: Option<PeerId>,
+    pub outbound: bool,
+    pub upgrade: bool,
+    pub insist: bool,
+    pub stage: LinkStage,
+    /// Our random part of the session tag, and the peer's greeting.
+    pub nonce: u32,
+    pub hello: Option<HelloBody>,
+    /// Numbers of frames on this path.
+    pub packet: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkStage {
+    /// The rail is still making it.
+    Opening,
+    /// Hello was sent or is awaited.
+    Greeting,
+    /// Greeted and accepted: the connecting side still has to confirm.
+    Agreed,
+    /// Carries a session.
+    Up,
+    /// We closed it; the rail's last word is awaited.
+    Closing,
+}
+
+/// How far a peer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PeerStage {
+    /// Nothing to do, or nothing tried.
+    Idle,
+    /// A link is being made, over this attempt's address.
+    Connecting { attempt: u32 },
+    /// Our link was refused since theirs shall survive; we try again at this time.
+    Yielded { until: Time },
+    /// A session runs over this link.
+    Up { link: LinkId },
+    /// Mode `Resume`: the link was lost; the session waits for a new one.
+    Suspended { since: Time },
+}
+
+/// Another endpoint.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub stage: PeerStage,
+    /// 0 until it greeted us for the first time.
+    pub endpoint: u128,
+    pub incarnation: Incarnation,
+    /// Its address list as it told us.
+    pub addresses: Vec<u8>,
+    /// Another record for the same endpoint stands for this one.
+    pub alias_of: Option<PeerId>,
+    /// We know an address of it (else only it can connect).
+    pub reachable: bool,
+    pub session: u32,
+    pub frames_pending: u32,
+    pub bulk_pending: u32,
+    pub accesses: u32,
+    pub send_next: [u64; CHANNELS],
+    pub receive_next: [u64; CHANNELS],
+    /// Sends that wait, by channel; heads and tails of lists through the operations.
+    pub waiting: [Queue; CHANNELS],
+    /// Gets and puts that wait.
+    pub waiting_accesses: Queue,
+    pub granted: Granted,
+    pub received: Received,
+    /// Sends whose end the receiver will tell, by channel and message number.
+    pub unfinished: HashMap<(u8, u64), OperationId>,
+    /// Data frames to make, in turn.
+    pub streams: VecDeque<Stream>,
+    pub reliable: Option<Box<Reliable>>,
+}
+
+/// A first-come-first-served list through `Operation::next`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Queue {
+    pub first: Option<OperationId>,
+    pub last: Option<OperationId>,
+}
+
+/// Bytes on their way to a peer in data frames.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub kind: StreamKind,
+    /// What is left to send.
+    pub left: Slice,
+}
+
+#[derive(Debug)]
+pub(crate) enum StreamKind {
+    /// The peer asked: our region serves.
+    Serve { region: SlotId, cookie: u64, into_offset: u64 },
+    /// Our put: segments of the remote layout that are left, the first one first.
+    Put { operation: OperationId, key: RemoteKey, segments: Segments, total: u64 },
+}
+
+/// What is left of a remote layout.
+#[derive(Debug, Clone)]
+pub(crate) enum Segments {
+    At(u64),
+    List { list: std::sync::Arc<[RemoteSegment]>, index: usize, done: u64 },
+}
+
+impl Peer {
+    pub fn new(reachable: bool) -> Peer {
+        Peer {
+            stage: PeerStage::Idle,
+            endpoint: 0,
+            incarnation: Incarnation(0),
+            addresses: Vec::new(),
+            alias_of: None,
+            reachable,
+            session: 0,
+            frames_pending: 0,
+            bulk_pending: 0,
+            accesses: 0,
+            send_next: [0; CHANNELS],
+            receive_next: [0; CHANNELS],
+            waiting: [Queue::default(); CHANNELS],
+            waiting_accesses: Queue::default(),
+            granted: Granted::default(),
+            received: Received::default(),
+            unfinished: HashMap::new(),
+            streams: VecDeque::new(),
+            reliable: None,
+        }
+    }
+
+    /// The link that carries the session now.
+    #[inline]
+    pub fn link(&self) -> Option<LinkId> {
+        match self.stage {
+            PeerStage::Up { link } => Some(link),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Sessions: their beginning, their end, and what an end does to operations.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{LinkId, Token};
+use ropewalk_wire::frame::{Body, Envelope};
+
+use super::handshake::INSIST_FROM;
+use super::{LinkStage, Peer, PeerStage, Queue};
+use crate::api::*;
+use crate::credit::Granted;
+use crate::eager::wanted;
+use crate::engine::Core;
+use crate::matching::Content;
+use crate::operation::{Kind, ReceiveStage, SendStage};
+use crate::reliable::Reliable;
+
+impl Core {
+    /// Adds a peer; `reachable`: the driver has an address for it.
+    pub fn add_peer(&mut self, reachable: bool) -> Result<PeerId, Fault> {
+        self.peers.insert(Peer::new(reachable)).map(PeerId).map_err(|_| Fault::Busy)
+    }
+
+    /// Forgets a peer: its operations fail, its link is closed.
+    pub fn forget_peer(&mut self, id: PeerId) {
+        let id = self.resolve(id);
+        self.end_session(id, Fault::Closed);
+        let mut links: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, link)| link.peer == Some(id))
+            .map(|(link, _)| *link)
+            .collect();
+        links.sort_unstable();
+        for link in links {
+            self.close_link(link);
+        }
+        for found in self.matching.messages_of(id) {
+            self.drop_message(found);
+        }
+        if let Some(peer) = self.peers.remove(id.0) {
+            self.by_endpoint.remove(&peer.endpoint);
+        }
+    }
+
+    /// The peer that this one is an alias of, or itself.
+    #[inline]
+    pub fn resolve(&self, id: PeerId) -> PeerId {
+        match self.peers.get(id.0) {
+            Some(Peer { alias_of: Some(other), .. }) => *other,
+            _ => id,
+        }
+    }
+
+    /// What the peer says about how to reach it.
+    pub fn peer_addresses(&self, id: PeerId) -> &[u8] {
+        self.peers.get(self.resolve(id).0).map_or(&[], |peer| &peer.addresses)
+    }
+
+    /// The peer's endpoint, where it greeted us.
+    pub fn peer_endpoint(&self, id: PeerId) -> Option<u128> {
+        let endpoint = self.peers.get(self.resolve(id).0)?.endpoint;
+        (endpoint != 0).then_some(endpoint)
+    }
+
+    /// Whether a session with the peer runs.
+    pub fn is_up(&self, id: PeerId) -> bool {
+        self.peers.get(self.resolve(id).0).is_some_and(|peer| peer.link().is_some())
+    }
+
+    /// The link that carries the session with the peer.
+    pub fn peer_link(&self, id: PeerId) -> Option<LinkId> {
+        self.peers.get(self.resolve(id).0)?.link()
+    }
+
+    /// Makes sure that a peer is being connected to.
+    pub fn want_session(&mut self, id: PeerId) {
+        let id = self.resolve(id);
+        let Some(peer) = self.peers.get(id.0) else { return };
+        if peer.stage != PeerStage::Idle {
+            return;
+        }
+        if peer.reachable || !peer.addresses.is_empty() {
+            self.connect_next(id, 0);
+        } else {
+            self.end_session(id, Fault::Unreachable);
+        }
+    }
+
+    /// Tries the address of this attempt. Attempts that insist number from `INSIST_FROM` on.
+    pub(crate) fn connect_next(&mut self, id: PeerId, attempt: u32) {
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.stage = PeerStage::Connecting { attempt };
+            let attempt = attempt % INSIST_FROM;
+            self.outputs.push_back(Output::Connect { peer: id, attempt });
+        }
+    }
+
+    /// A link was confirmed: the session begins, or goes on.
+    pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
+        let incarnation = self.greeted_incarnation(link).unwrap_or_default();
+        let Some(peer) = self.peers.get(id.0) else { return };
+        let old_link = peer.link();
+        let goes_on = peer.reliable.is_some() && peer.incarnation == incarnation;
+        let had_session = old_link.is_some() || matches!(peer.stage, PeerStage::Suspended { .. });
+        if !goes_on && had_session {
+            // The peer lost what it knew of us; what was under way has failed.
+            self.fail_session(id, Fault::PeerReset);
+        }
+        if let Some(old) = old_link.filter(|old| *old != link) {
+            self.close_link(old);
+        }
+        let Some(state) = self.links.get_mut(&link) else { return };
+        state.stage = LinkStage::Up;
+        let Some(hello) = state.hello else { return };
+        let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
+        let resume = self.config.mode == Mode::Resume && hello.mode == 1;
+        let unordered = self
+            .rails
+            .get(usize::from(link.rail))
+            .is_some_and(|rail| !rail.reliable || !rail.ordered);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.stage = PeerStage::Up { link };
+        peer.incarnation = incarnation;
+        if goes_on {
+            peer.session = session;
+            self.resume_spans(id);
+        } else {
+            peer.session = session;
+            peer.send_next = [0; CHANNELS];
+            peer.receive_next = [0; CHANNELS];
+            peer.reliable = (resume || unordered).then(|| Box::new(Reliable::new()));
+            peer.granted = Granted {
+                eager_limit: u64::from(hello.eager_credit.get()) * 1024,
+                request_limit: u64::from(hello.request_credit.get()) * 1024,
+                announce_limit: u64::from(hello.announce_credit.get()),
+                ..Granted::default()
+            };
+            self.begin_credit(id);
+            self.counters.sessions += 1;
+            self.outputs.push_back(Output::PeerUp { peer: id });
+        }
+        self.expose_existing(id, link);
+        self.pump(id);
+    }
+
+    /// The link of a running session is gone.
+    pub(crate) fn session_link_lost(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let resumes = self.config.mode == Mode::Resume && peer.reliable.is_some();
+        if !resumes || self.closing {
+            return self.end_session(id, Fault::PeerReset);
+        }
+        peer.stage = PeerStage::Suspended { since: self.now };
+        let retry_at = self.now + self.config.resend_after * 4;
+        if let Some(reliable) = peer.reliable.as_mut() {
+            reliable.retry_at = retry_at;
+        }
+        self.wake_by(retry_at);
+        if self.peers.get(id.0).is_some_and(|peer| peer.reachable) {
+            self.outputs.push_back(Output::Connect { peer: id, attempt: 0 });
+        }
+    }
+
+    /// The session, if there is one, ends; operations with this peer fail.
+    pub(crate) fn end_session(&mut self, id: PeerId, fault: Fault) {
+        if let Some(peer) = self.peers.get(id.0) {
+            if let (PeerStage::Suspended { since }, Fault::Unreachable) = (peer.stage, fault) {
+                // The next try comes with the timer, until the peer is given up.
+                if self.now.since(since) < self.config.give_up_after {
+                    return;
+                }
+            }
+        }
+        self.fail_session(id, fault);
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.stage = PeerStage::Idle;
+        }
+    }
+
+    fn fail_session(&mut self, id: PeerId, fault: Fault) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let had_session = peer.session != 0;
+        peer.streams.clear();
+        peer.unfinished.clear();
+        peer.waiting = [Queue::default(); CHANNELS];
+        peer.waiting_accesses = Queue::default();
+        peer.frames_pending = 0;
+        peer.bulk_pending = 0;
+        let reliable = peer.reliable.take();
+        if had_session {
+            self.end_credit(id);
+            self.counters.resets += 1;
+        }
+        if let Some(reliable) = reliable {
+            self.drop_spans(*reliable);
+        }
+        self.fail_operations(id, fault, had_session);
+        for found in self.matching.messages_of(id) {
+            let announced = self
+                .matching
+                .message_mut(found)
+                .is_some_and(|message| matches!(message.content, Content::Announced(_)));
+            if announced {
+                self.drop_message(found);
+            }
+        }
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.session = 0;
+            peer.accesses = 0;
+        }
+        self.outputs.push_back(Output::PeerDown { peer: id, fault });
+    }
+
+    /// Fails every operation with this peer. Receives from it alone fail only where there was a
+    /// session: one that could not be reached yet may still connect to us.
+    fn fail_operations(&mut self, id: PeerId, fault: Fault, had_session: bool) {
+        let concerned: Vec<OperationId> = self
+            .operations
+            .iter()
+            .filter(|(_, operation)| match &operation.kind {
+                Kind::Send(state) => state.send.peer == id,
+                Kind::Access(state) => state.access.peer == id,
+                Kind::Receive(state) => match &state.stage {
+                    ReceiveStage::Posted => had_session && state.receive.source == Some(id),
+                    ReceiveStage::Placing => false,
+                    ReceiveStage::Fetching { access, .. } => access.access.peer == id,
+                },
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for operation in concerned {
+            self.fail_operation(operation, fault);
+        }
+    }
+
+    fn fail_operation(&mut self, id: OperationId, fault: Fault) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let mut region = None;
+        match &operation.kind {
+            Kind::Receive(state) if matches!(state.stage, ReceiveStage::Posted) => {
+                let wanted = wanted(&state.receive);
+                self.matching.withdraw(id, wanted);
+            }
+            Kind::Send(state) => {
+                if let SendStage::Announced { region: slot } = state.stage {
+                    region = Some(slot);
+                }
+            }
+            _ => {}
+        }
+        self.finish(id, Err(fault), 0);
+        if let Some(region) = region {
+            self.close_region(region);
+        }
+    }
+
+    /// An eager message broke off in the middle of its placement.
+    pub(crate) fn receive_broken(&mut self, id: OperationId) {
+        let placing = self.operations.get(id).is_some_and(|operation| {
+            matches!(&operation.kind, Kind::Receive(state)
+                if matches!(state.stage, ReceiveStage::Placing))
+        });
+        if placing {
+            self.finish(id, Err(Fault::PeerReset), 0);
+        }
+    }
+
+    /// A staged message broke off.
+    pub(crate) fn unmatched_lost(&mut self, found: SlotId) {
+        let Some(message) = self.matching.remove_message(found) else { return };
+        if let Content::Arriving { claimed_by: Some(operation) } = message.content {
+            self.finish(operation, Err(Fault::PeerReset), 0);
+        }
+    }
+
+    fn drop_message(&mut self, found: SlotId) {
+        if let Some(message) = self.matching.remove_message(found) {
+            if let Content::Staged(buffer) = message.content {
+                self.outputs.push_back(Output::Release(buffer));
+            }
+        }
+    }
+
+    /// Two peers are one endpoint: what was posted for `alias` goes to `peer`.
+    pub(crate) fn alias(&mut self, alias: PeerId, peer: PeerId) {
+        let Some(old) = self.peers.get_mut(alias.0) else { return };
+        old.alias_of = Some(peer);
+        old.stage = PeerStage::Idle;
+        let waiting = std::mem::take(&mut old.waiting);
+        let accesses = std::mem::take(&mut old.waiting_accesses);
+        let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            let Some(operation) = self.operations.get_mut(id) else { continue };
+            match &mut operation.kind {
+                Kind::Send(state) if state.send.peer == alias => state.send.peer = peer,
+                Kind::Access(state) if state.access.peer == alias => state.access.peer = peer,
+                Kind::Receive(state) if state.receive.source == Some(alias) => {
+                    let before = wanted(&state.receive);
+                    state.receive.source = Some(peer);
+                    let after = wanted(&state.receive);
+                    if self.matching.withdraw(id, before) {
+                        self.matching.post(id, after);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(target) = self.peers.get_mut(peer.0) {
+            target.reachable = true;
+            let queues = target
+                .waiting
+                .iter_mut()
+                .zip(waiting)
+                .chain(std::iter::once((&mut target.waiting_accesses, accesses)));
+            for (to, from) in queues {
+                if let (Some(last), Some(first)) = (to.last, from.first) {
+                    if let Some(last) = self.operations.get_mut(last) {
+                        last.next = Some(first);
+                    }
+                    to.last = from.last;
+                } else if to.first.is_none() {
+                    *to = from;
+                }
+            }
+        }
+        self.outputs.push_back(Output::Aliased { alias, peer });
+        self.pump(peer);
+    }
+
+    /// Ends an operation early. False where it is too late, or it is unknown: then its completion
+    /// comes, or came, by itself. After true it completes, mostly with `Cancelled`.
+    pub fn cancel(&mut self, id: OperationId) -> bool {
+        let Some(operation) = self.operations.get_mut(id) else { return false };
+        if operation.ending.is_some() {
+            return false;
+        }
+        operation.cancelled = true;
+        match &operation.kind {
+            Kind::Receive(state) => match &state.stage {
+                ReceiveStage::Posted => {
+                    let wanted = wanted(&state.receive);
+                    self.matching.withdraw(id, wanted);
+                    self.finish(id, Err(Fault::Cancelled), 0);
+                    true
+                }
+                ReceiveStage::Placing => {
+                    // A claimed message stays for others; one that lands here is too late to stop.
+                    let held = self.operations.get(id).is_some_and(|operation| operation.held > 0);
+                    if !held {
+                        self.finish(id, Err(Fault::Cancelled), 0);
+                    }
+                    !held
+                }
+                ReceiveStage::Fetching { .. } => {
+                    self.stop_access(id, Fault::Cancelled);
+                    true
+                }
+            },
+            Kind::Access(_) => {
+                self.stop_access(id, Fault::Cancelled);
+                true
+            }
+            Kind::Send(state) => match state.stage {
+                SendStage::Waiting => {
+                    let (peer, channel) = (state.send.peer, state.send.channel as usize);
+                    self.unqueue_send(peer, channel, id);
+                    self.finish(id, Err(Fault::Cancelled), 0);
+                    true
+                }
+                SendStage::Announced { .. } => {
+                    self.abort_announced(id);
+                    true
+                }
+                SendStage::Eager => false,
+                SendStage::Acknowledge => {
+                    let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
+                    if let Some(peer) = self.peers.get_mut(peer.0) {
+                        peer.unfinished.remove(&key);
+                    }
+                    self.finish(id, Err(Fault::Cancelled), 0);
+                    true
+                }
+            },
+        }
+    }
+
+    fn unqueue_send(&mut self, peer: PeerId, channel: usize, id: OperationId) {
+        let Some(mut queue) = self.peers.get(peer.0).map(|peer| peer.waiting[channel]) else {
+            return;
+        };
+        self.unlink(&mut queue, id);
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.waiting[channel] = queue;
+        }
+    }
+
+    /// Takes an operation out of a list.
+    pub(crate) fn unlink(&mut self, queue: &mut Queue, id: OperationId) {
+        let next = self.operations.get_mut(id).and_then(|operation| operation.next.take());
+        if queue.first == Some(id) {
+            queue.first = next;
+            if next.is_none() {
+                queue.last = None;
+            }
+            return;
+        }
+        let mut at = queue.first;
+        while let Some(current) = at {
+            let following = self.operations.get(current).and_then(|operation| operation.next);
+            if following == Some(id) {
+                if let Some(current) = self.operations.get_mut(current) {
+                    current.next = next;
+                }
+                if next.is_none() {
+                    queue.last = Some(current);
+                }
+                return;
+            }
+            at = following;
+        }
+    }
+
+    /// The endpoint closes: peers are told, operations fail.
+    pub fn close(&mut self) {
+        self.closing = true;
+        let mut links: Vec<LinkId> = self.links.keys().copied().collect();
+        links.sort_unstable();
+        for link in links {
+            if self.links.get(&link).is_some_and(|state| state.stage == LinkStage::Up) {
+                self.emit_on(link, Envelope::default(), &Body::Goodbye, None, Token::NONE);
+            }
+            self.close_link(link);
+        }
+        let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
+        for id in ids {
+            self.fail_operation(id, Fault::Closed);
+        }
+    }
+
+    /// The peer closes: like a lost link, but in mode `Resume`, too, the session is over.
+    pub(crate) fn arrive_goodbye(&mut self, link: LinkId) {
+        let Some(id) = self.links.get(&link).and_then(|state| state.peer) else { return };
+        self.end_session(self.resolve(id), Fault::PeerReset);
+        self.close_link(link);
+    }
+
+    /// Makes sure that `advance` looks at the timers at `due`.
+    pub(crate) fn wake_by(&mut self, due: Time) {
+        self.wake = self.wake.min(due);
+    }
+
+    fn earliest_timer(&self) -> Time {
+        self.peers
+            .iter()
+            .filter_map(|(_, peer)| match peer.stage {
+                PeerStage::Yielded { until } => Some(until),
+                PeerStage::Suspended { .. } => peer.reliable.as_ref().map(|r| r.retry_at),
+                PeerStage::Up { .. } => peer.reliable.as_ref().and_then(|r| r.deadline()),
+                _ => None,
+            })
+            .min()
+            .unwrap_or(Time::NEVER)
+    }
+
+    pub(crate) fn run_timers(&mut self) {
+        let now = self.now;
+        let ids: Vec<PeerId> = self.peers.iter().map(|(slot, _)| PeerId(slot)).collect();
+        for id in ids {
+            let Some(peer) = self.peers.get_mut(id.0) else { continue };
+            match peer.stage {
+                PeerStage::Yielded { until } if until <= now => {
+                    let insist = INSIST_FROM;
+                    self.connect_next(id, insist);
+                }
+                PeerStage::Suspended { since } => self.retry_suspended(id, since),
+                PeerStage::Up { .. } if peer.reliable.is_some() => self.run_span_timers(id),
+                _ => {}
+            }
+        }
+        self.wake = self.earliest_timer();
+    }
+
+    fn retry_suspended(&mut self, id: PeerId, since: Time) {
+        if self.now.since(since) >= self.config.give_up_after {
+            return self.end_session(id, Fault::PeerReset);
+        }
+        let (now, wait) = (self.now, self.config.resend_after * 4);
+
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(reliable) = peer.reliable.as_mut() else { return };
+        if reliable.retry_at > now {
+            return;
+        }
+        reliable.retry_at = now + wait;
+        if peer.reachable {
+            self.outputs.push_back(Output::Connect { peer: id, attempt: 0 });
+        }
+    }
+}

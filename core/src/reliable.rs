@@ -1,0 +1,547 @@
+//! Spans: what makes a session survive loss, duplication, reordering and the loss of its link.
+//!
+//! Every frame with an effect is a span with a number of its own; it is kept until acknowledged and
+//! sent again until it is. The receiver knows each span as free, being placed, or placed, and lets a
+//! span take effect once (DESIGN 3.6). Messages carry numbers beside, by which those that overtook
+//! others are held until their turn.
+//!
+//! Used in mode `Resume`, and over rails that lose or reorder. Invariant: a span is placed once, and
+//! only when all its bytes were verified.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{LinkId, Placement, Token};
+use ropewalk_wire::frame::{AckBody, AnnounceBody, Body, EagerBody, Envelope, Prefix};
+
+use crate::api::*;
+use crate::credit::Charge;
+use crate::engine::{Core, Landing, LandingKind, Order, Payload};
+use crate::matching::{Content, Unmatched};
+
+/// Spans beyond the first missing one that a receiver takes.
+const WINDOW: u64 = 4096;
+/// Placed spans after which an acknowledgement goes without delay.
+const ACKNOWLEDGE_EVERY: u32 = 8;
+/// How long an acknowledgement may be delayed. A promise to the sender's timer.
+const ACKNOWLEDGE_AFTER: std::time::Duration = std::time::Duration::from_millis(1);
+/// Spans sent again in one go.
+const BURST: usize = 64;
+
+/// The spans of one session, both directions.
+#[derive(Debug)]
+pub(crate) struct Reliable {
+    next_span: u64,
+    sent: VecDeque<Sent>,
+    /// All spans up to here are placed.
+    cumulative: u64,
+    /// States of the spans above, the first one's first.
+    window: VecDeque<State>,
+    unacknowledged: u32,
+    acknowledge_at: Option<Time>,
+    /// Placements that broke off: they go on when their span comes again.
+    broken: BTreeMap<u64, Landing>,
+    held: BTreeMap<(u8, u64), Held>,
+    /// When a lost link is tried again.
+    pub retry_at: Time,
+    /// No unacknowledged span is due before this time.
+    resend_at: Option<Time>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    span: u64,
+    envelope: Envelope,
+    body: Body,
+    payload: Option<Payload>,
+    sent_at: Time,
+    tries: u32,
+    in_rail: bool,
+    acknowledged: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Free,
+    Placing,
+    Placed,
+}
+
+#[derive(Debug)]
+enum Held {
+    Eager { body: EagerBody, bytes: u64, buffer: Option<BufferId>, landed: bool },
+    Announce(AnnounceBody),
+}
+
+impl Reliable {
+    pub fn new() -> Reliable {
+        Reliable {
+            next_span: 1,
+            sent: VecDeque::new(),
+            cumulative: 0,
+            window: VecDeque::new(),
+            unacknowledged: 0,
+            acknowledge_at: None,
+            broken: BTreeMap::new(),
+            held: BTreeMap::new(),
+            retry_at: Time::ZERO,
+            resend_at: None,
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Time> {
+        [self.acknowledge_at, self.resend_at].into_iter().flatten().min()
+    }
+
+    fn state_mut(&mut self, span: u64) -> Option<&mut State> {
+        let index = span.checked_sub(self.cumulative + 1)?;
+        if index >= WINDOW {
+            return None;
+        }
+        while self.window.len() as u64 <= index {
+            self.window.push_back(State::Free);
+        }
+        self.window.get_mut(index as usize)
+    }
+
+    fn advance(&mut self) {
+        while self.window.front() == Some(&State::Placed) {
+            self.window.pop_front();
+            self.cumulative += 1;
+        }
+    }
+
+    fn bitmap(&self) -> u64 {
+        // Bit n is span cumulative + 2 + n: the one after `cumulative` is missing by definition.
+        self.window
+            .iter()
+            .skip(1)
+            .take(64)
+            .enumerate()
+            .filter(|(_, state)| **state == State::Placed)
+            .fold(0, |bits, (index, _)| bits | (1 << index))
+    }
+}
+
+impl Core {
+    /// Sends a frame as a span.
+    pub(crate) fn emit_span(
+        &mut self,
+        id: PeerId,
+        mut envelope: Envelope,
+        body: Body,
+        payload: Option<Payload>,
+    ) {
+        let now = self.now;
+        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        else {
+            return;
+        };
+        let span = reliable.next_span;
+        reliable.next_span += 1;
+        envelope.span = span;
+        reliable.sent.push_back(Sent {
+            span,
+            envelope,
+            body,
+            payload,
+            sent_at: now,
+            tries: 0,
+            in_rail: false,
+            acknowledged: false,
+        });
+        let index = reliable.sent.len() - 1;
+        self.transmit(id, index);
+    }
+
+    fn transmit(&mut self, id: PeerId, index: usize) {
+        let (now, after) = (self.now, self.config.resend_after);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(link) = peer.link() else { return };
+        let session = peer.session;
+        let Some(reliable) = peer.reliable.as_mut() else { return };
+        let Some(sent) = reliable.sent.get_mut(index) else { return };
+        if sent.in_rail || sent.acknowledged {
+            return;
+        }
+        sent.sent_at = now;
+        sent.tries += 1;
+        sent.in_rail = sent.payload.is_some();
+        sent.envelope.session = session;
+        let (envelope, body, payload, span) = (sent.envelope, sent.body, sent.payload, sent.span);
+        if sent.tries > 1 {
+            self.counters.frames_re_sent += 1;
+        }
+        let due = now + after;
+        reliable.resend_at = Some(reliable.resend_at.map_or(due, |at| at.min(due)));
+        self.wake_by(due);
+        let token = if payload.is_some() {
+            match self.orders.insert(Order::Span { peer: id, span }) {
+                Ok(slot) => Token(slot.to_u64()),
+                Err(_) => return,
+            }
+        } else {
+            Token::NONE
+        };
+        self.emit_on(link, envelope, &body, payload, token);
+    }
+
+    /// The rail let go of a span's payload.
+    pub(crate) fn span_released(&mut self, id: PeerId, span: u64) {
+        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        else {
+            return;
+        };
+        let Some(index) = reliable.sent.iter().position(|sent| sent.span == span) else { return };
+        reliable.sent[index].in_rail = false;
+        if reliable.sent[index].acknowledged {
+            let ended = reliable.sent.remove(index);
+            if let Some(payload) = ended.and_then(|sent| sent.payload) {
+                self.order_ended(payload.order, Ok(()));
+            }
+        }
+    }
+
+    /// The peer acknowledges spans.
+    pub(crate) fn arrive_ack(&mut self, id: PeerId, ack: AckBody) {
+        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        else {
+            return;
+        };
+        let (cumulative, bitmap) = (ack.cumulative.get(), ack.bitmap.get());
+        let mut ended = Vec::new();
+        reliable.sent.retain_mut(|sent| {
+            let above = sent.span.wrapping_sub(cumulative.wrapping_add(2));
+            let arrived = sent.span <= cumulative || (above < 64 && bitmap >> above & 1 == 1);
+            if !arrived {
+                return true;
+            }
+            sent.acknowledged = true;
+            if sent.in_rail {
+                return true;
+            }
+            ended.extend(sent.payload.map(|payload| payload.order));
+            false
+        });
+        if reliable.sent.iter().all(|sent| sent.acknowledged) {
+            reliable.resend_at = None;
+        }
+        for order in ended {
+            self.order_ended(order, Ok(()));
+        }
+    }
+
+    /// A frame of a session with spans.
+    pub(crate) fn arrive_span(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: Body,
+        payload_bytes: u32,
+    ) -> Placement {
+        let span = prefix.span.get();
+        if span == 0 {
+            return match body {
+                Body::Ack(ack) => {
+                    self.arrive_ack(id, ack);
+                    Placement::Drop
+                }
+                Body::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
+                _ => self.violation("a frame with an effect has no span"),
+            };
+        }
+        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        else {
+            return Placement::Drop;
+        };
+        let fresh = match reliable.state_mut(span) {
+            Some(state @ State::Free) => {
+                *state = State::Placing;
+                true
+            }
+            _ => false,
+        };
+        if !fresh {
+            self.counters.duplicates_dropped += 1;
+            self.acknowledge_soon(id, true);
+            return Placement::Drop;
+        }
+        if let Some(landing) = reliable.broken.remove(&span) {
+            return self.land_again(link, landing);
+        }
+        let placement = self.dispatch(link, id, prefix, body, payload_bytes);
+        if matches!(placement, Placement::Drop) {
+            self.span_placed(id, span);
+        }
+        placement
+    }
+
+    fn land_again(&mut self, link: LinkId, mut landing: Landing) -> Placement {
+        landing.link = link;
+        let slice = landing.slice;
+        match self.landings.insert(landing) {
+            Ok(slot) if slice.buffer == Slice::NONE.buffer => {
+                unreachable!("landing {slot:?} had its buffer before it broke off")
+            }
+            Ok(slot) => Placement::Into { slice, token: Token(slot.to_u64()) },
+            Err(_) => Placement::Violation("more placements than a link can have"),
+        }
+    }
+
+    /// A span took effect.
+    pub(crate) fn span_placed(&mut self, id: PeerId, span: u64) {
+        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        else {
+            return;
+        };
+        if span == 0 {
+            return;
+        }
+        if let Some(state) = reliable.state_mut(span) {
+            *state = State::Placed;
+        }
+        reliable.advance();
+        reliable.unacknowledged += 1;
+        let now = reliable.unacknowledged >= ACKNOWLEDGE_EVERY;
+        self.acknowledge_soon(id, now);
+    }
+
+    /// A span broke off in its placement: it may come again.
+    pub(crate) fn span_unplaced(&mut self, id: PeerId, span: u64) {
+        let reliable = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut());
+        if let Some(state) = reliable.and_then(|reliable| reliable.state_mut(span)) {
+            *state = State::Free;
+        }
+    }
+
+    /// Keeps a placement that broke off for the span's next coming. False where nothing comes.
+    pub(crate) fn keep_broken(&mut self, landing: Landing) -> Result<(), Landing> {
+        let Some(id) = landing.peer else { return Err(landing) };
+        let span = landing.span;
+        let ready = landing.slice.buffer != Slice::NONE.buffer;
+        match self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+            Some(reliable) if span != 0 && ready => {
+                reliable.broken.insert(span, landing);
+                self.span_unplaced(id, span);
+                Ok(())
+            }
+            _ => Err(landing),
+        }
+    }
+
+    fn acknowledge_soon(&mut self, id: PeerId, at_once: bool) {
+        let due = self.now + ACKNOWLEDGE_AFTER;
+        if at_once {
+            return self.acknowledge_now(id);
+        }
+        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+            reliable.acknowledge_at.get_or_insert(due);
+            self.wake_by(due);
+        }
+    }
+
+    fn acknowledge_now(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(link) = peer.link() else { return };
+        let session = peer.session;
+        let Some(reliable) = peer.reliable.as_mut() else { return };
+        reliable.acknowledge_at = None;
+        reliable.unacknowledged = 0;
+        let body = Body::Ack(AckBody {
+            cumulative: reliable.cumulative.into(),
+            bitmap: reliable.bitmap().into(),
+        });
+        let envelope = Envelope { session, ..Envelope::default() };
+        self.emit_on(link, envelope, &body, None, Token::NONE);
+    }
+
+    pub(crate) fn run_span_timers(&mut self, id: PeerId) {
+        let (now, after) = (self.now, self.config.resend_after);
+        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        else {
+            return;
+        };
+        let acknowledge = reliable.acknowledge_at.is_some_and(|at| at <= now);
+        let mut due = Vec::new();
+        if reliable.resend_at.is_some_and(|at| at <= now) {
+            reliable.resend_at = None;
+            for (index, sent) in reliable.sent.iter().enumerate() {
+                let at = sent.sent_at + after * (1 << sent.tries.min(4)) / 2;
+                if sent.acknowledged {
+                    continue;
+                }
+                if at <= now && due.len() < BURST {
+                    due.push(index);
+                } else {
+                    let at = at.max(now + after / 4);
+                    reliable.resend_at = Some(reliable.resend_at.map_or(at, |next| next.min(at)));
+                }
+            }
+        }
+        if acknowledge {
+            self.acknowledge_now(id);
+        }
+        for index in due {
+            self.transmit(id, index);
+        }
+    }
+
+    /// A new link carries the session on: everything unacknowledged goes again.
+    pub(crate) fn resume_spans(&mut self, id: PeerId) {
+        let count = self
+            .peers
+            .get(id.0)
+            .and_then(|peer| peer.reliable.as_ref())
+            .map_or(0, |reliable| reliable.sent.len());
+        for index in 0..count {
+            self.transmit(id, index);
+        }
+        self.acknowledge_now(id);
+    }
+
+    /// The session is over: what its spans held is let go.
+    pub(crate) fn drop_spans(&mut self, reliable: Reliable) {
+        for sent in reliable.sent {
+            if let (Some(payload), false) = (sent.payload, sent.in_rail) {
+                let fault = ropewalk_base::error::Fault::PeerReset;
+                self.order_ended(payload.order, Err(fault));
+            } else if let Some(payload) = sent.payload {
+                // The rail still has it: its release ends the order itself.
+                self.replace_order(sent.span, payload.order);
+            }
+        }
+        for landing in reliable.broken.into_values() {
+            self.landing_lost(landing);
+        }
+        for held in reliable.held.into_values() {
+            if let Held::Eager { buffer: Some(buffer), landed: true, .. } = held {
+                self.outputs.push_back(Output::Release(buffer));
+            }
+        }
+    }
+
+    fn replace_order(&mut self, span: u64, order: Order) {
+        for (_, entry) in self.orders.iter_mut() {
+            if matches!(entry, Order::Span { span: other, .. } if *other == span) {
+                *entry = order;
+                return;
+            }
+        }
+    }
+
+    /// A small message that overtook an earlier one.
+    pub(crate) fn hold_eager(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: EagerBody,
+        channel: Channel,
+    ) -> Placement {
+        let bytes = u64::from(prefix.payload_bytes.get());
+        let message = body.message.get();
+        let held = Held::Eager { body, bytes, buffer: None, landed: bytes == 0 };
+        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+            reliable.held.insert((channel as u8, message), held);
+        }
+        if bytes == 0 {
+            return Placement::Drop;
+        }
+        let kind = LandingKind::Held { channel, message };
+        self.land_into(link, Some(id), prefix, Slice::NONE, kind)
+    }
+
+    /// An announce that overtook an earlier message.
+    pub(crate) fn hold_announce(&mut self, id: PeerId, channel: Channel, body: AnnounceBody) {
+        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+            reliable.held.insert((channel as u8, body.message.get()), Held::Announce(body));
+        }
+    }
+
+    pub(crate) fn held_landed(
+        &mut self,
+        id: Option<PeerId>,
+        channel: Channel,
+        message: u64,
+        slice: Slice,
+    ) {
+        let reliable = id.and_then(|id| self.peers.get_mut(id.0)?.reliable.as_mut());
+        match reliable.and_then(|reliable| reliable.held.get_mut(&(channel as u8, message))) {
+            Some(Held::Eager { buffer, landed, .. }) => {
+                *buffer = Some(slice.buffer);
+                *landed = true;
+            }
+            _ => return self.outputs.push_back(Output::Release(slice.buffer)),
+        }
+        if let Some(id) = id {
+            self.release_held(id, channel);
+        }
+    }
+
+    /// Matches held messages whose turn has come.
+    pub(crate) fn release_held(&mut self, id: PeerId, channel: Channel) {
+        loop {
+            let Some(peer) = self.peers.get_mut(id.0) else { return };
+            let message = peer.receive_next[channel as usize];
+            let Some(reliable) = peer.reliable.as_mut() else { return };
+            let key = (channel as u8, message);
+            match reliable.held.get(&key) {
+                Some(Held::Eager { landed: true, .. } | Held::Announce(_)) => {}
+                _ => return,
+            }
+            let Some(held) = reliable.held.remove(&key) else { return };
+            peer.receive_next[channel as usize] += 1;
+            match held {
+                Held::Announce(body) => self.match_announce(id, channel, &body),
+                Held::Eager { body, bytes, buffer, .. } => {
+                    self.match_held(id, channel, &body, bytes, buffer);
+                }
+            }
+        }
+    }
+
+    fn match_held(
+        &mut self,
+        id: PeerId,
+        channel: Channel,
+        body: &EagerBody,
+        bytes: u64,
+        buffer: Option<BufferId>,
+    ) {
+        let (bits, message) = (body.bits.get(), body.message.get());
+        if channel == Channel::Request {
+            if body.acknowledge != 0 {
+                self.emit_finish(id, channel, message, Ok(()), 0);
+            }
+            let slice =
+                buffer.map_or(Slice::NONE, |buffer| Slice { buffer, offset: 0, len: bytes });
+            return self.request_landed(Some(id), bits, bytes as u32, slice);
+        }
+        if body.acknowledge == Level::Delivered as u8 {
+            self.emit_finish(id, channel, message, Ok(()), 0);
+        }
+        let session = self.session_of(id);
+        self.counters.messages_unmatched += 1;
+        self.counters.bytes_unmatched += bytes;
+        let unmatched = Unmatched {
+            channel,
+            peer: id,
+            session,
+            bits,
+            message,
+            bytes,
+            content: buffer.map_or(Content::Empty, Content::Staged),
+            acknowledge: body.acknowledge,
+            arrival: 0,
+        };
+        match self.matching.arrive(unmatched) {
+            Some(found) => self.rematch(found),
+            None => {
+                let charge = Charge::Eager { channel, payload_bytes: bytes };
+                self.free_charge(id, session, charge);
+            }
+        }
+    }
+}

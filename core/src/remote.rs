@@ -1,0 +1,731 @@
+//! Remote access: regions and their keys, gets and puts, and serving them.
+//!
+//! On rails with native access the rail does it; on others frames do: a get asks, data frames come
+//! back; a put's data frames can each be placed alone. Both users, the application and the
+//! rendezvous, go through [`AccessState`].
+//!
+//! Invariants: a key is checked by slot, generation, secret, audience and range before a byte moves;
+//! a region is given back only after no order, placement or rail holds it.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, REMOTE_SEGMENTS_MAX};
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb};
+use ropewalk_wire::frame::{
+    Body, DataBody, Envelope, GetBody, Prefix, PutBody, ResultBody, key_from_wire, key_to_wire,
+    status_from_wire, status_to_wire,
+};
+
+use crate::api::*;
+use crate::engine::{Core, LandingKind, Order, Payload};
+use crate::operation::{AccessState, Kind, ReceiveStage};
+use crate::path::{
+    ACCESSES_MAX, BULK_PENDING_MAX, FRAMES_PENDING_MAX, STREAMS_MAX, Segments, Stream, StreamKind,
+};
+
+/// Memory that peers may access.
+#[derive(Debug)]
+pub(crate) struct Region {
+    secret: u64,
+    slice: Slice,
+    writable: bool,
+    audience: Audience,
+    /// The send whose announce made it; told when nobody holds it any more.
+    owner: Option<OperationId>,
+    closing: bool,
+    /// Data frames and placements that use it.
+    held: u32,
+    /// Rails that have not confirmed the end.
+    revoking: Vec<LinkId>,
+    /// Bytes of puts that arrived, by cookie: several may be under way.
+    puts: Vec<(PeerId, u64, u64)>,
+}
+
+/// Puts into one region under way at a time; more come one after the other from honest peers.
+const PUTS_MAX: usize = 1024;
+
+impl Core {
+    /// Makes memory accessible. The key is what a peer needs.
+    pub fn expose(
+        &mut self,
+        slice: Slice,
+        writable: bool,
+        audience: Audience,
+    ) -> Result<RemoteKey, Fault> {
+        let audience = match audience {
+            Audience::One(peer) => Audience::One(self.resolve(peer)),
+            Audience::Everybody => Audience::Everybody,
+        };
+        self.open_region(slice, writable, audience, None)
+    }
+
+    fn open_region(
+        &mut self,
+        slice: Slice,
+        writable: bool,
+        audience: Audience,
+        owner: Option<OperationId>,
+    ) -> Result<RemoteKey, Fault> {
+        let secret = self.random.next_u64();
+        let region = Region {
+            secret,
+            slice,
+            writable,
+            audience,
+            owner,
+            closing: false,
+            held: 0,
+            revoking: Vec::new(),
+            puts: Vec::new(),
+        };
+        let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
+        let key = RemoteKey { slot, secret };
+        match audience {
+            Audience::One(peer) => {
+                if let Some(link) = self.peers.get(peer.0).and_then(|peer| peer.link()) {
+                    self.expose_on(link, key);
+                }
+            }
+            Audience::Everybody => {
+                for link in self.native_links() {
+                    self.expose_on(link, key);
+                }
+            }
+        }
+        Ok(key)
+    }
+
+    /// The one-shot region of an announced send.
+    pub(crate) fn expose_for(
+        &mut self,
+        peer: PeerId,
+        slice: Slice,
+        owner: OperationId,
+    ) -> Option<RemoteKey> {
+        let key = self.open_region(slice, false, Audience::One(peer), Some(owner)).ok()?;
+        self.hold(owner);
+        Some(key)
+    }
+
+    fn is_native(&self, link: LinkId) -> bool {
+        self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.native_read)
+    }
+
+    /// Links that carry a session and have native access, in a fixed order.
+    fn native_links(&self) -> Vec<LinkId> {
+        let mut links: Vec<LinkId> = self
+            .peers
+            .iter()
+            .filter_map(|(_, peer)| peer.link())
+            .filter(|link| self.is_native(*link))
+            .collect();
+        links.sort_unstable();
+        links
+    }
+
+    fn expose_on(&mut self, link: LinkId, key: RemoteKey) {
+        if !self.is_native(link) {
+            return;
+        }
+        let Some(region) = self.regions.get(key.slot) else { return };
+        let (region, writable) = (region.slice, region.writable);
+        let verb = Verb::Expose { link, key, region, writable };
+        self.outputs.push_back(Output::Verb(verb));
+    }
+
+    /// A session began: regions that its peer may use are told to its rail.
+    pub(crate) fn expose_existing(&mut self, id: PeerId, link: LinkId) {
+        if !self.is_native(link) {
+            return;
+        }
+        let keys: Vec<RemoteKey> = self
+            .regions
+            .iter()
+            .filter(|(_, region)| !region.closing)
+            .filter(|(_, region)| match region.audience {
+                Audience::Everybody => true,
+                Audience::One(peer) => peer == id,
+            })
+            .map(|(slot, region)| RemoteKey { slot, secret: region.secret })
+            .collect();
+        for key in keys {
+            self.expose_on(link, key);
+        }
+    }
+
+    /// Ends a region; `Unexposed` tells when nobody holds it any more.
+    pub fn unexpose(&mut self, key: RemoteKey) -> Result<(), Fault> {
+        match self.regions.get(key.slot) {
+            Some(region) if region.secret == key.secret && !region.closing => {
+                self.close_region(key.slot);
+                Ok(())
+            }
+            _ => Err(Fault::BadKey),
+        }
+    }
+
+    pub(crate) fn close_region(&mut self, slot: SlotId) {
+        let Some(region) = self.regions.get_mut(slot) else { return };
+        if region.closing {
+            return;
+        }
+        region.closing = true;
+        let key = RemoteKey { slot, secret: region.secret };
+        let audience = region.audience;
+        self.drop_streams_of(slot);
+        match audience {
+            Audience::One(peer) => {
+                if let Some(link) = self.peers.get(peer.0).and_then(|peer| peer.link()) {
+                    self.revoke_on(link, key);
+                }
+            }
+            Audience::Everybody => {
+                for link in self.native_links() {
+                    self.revoke_on(link, key);
+                }
+            }
+        }
+        self.try_end_region(slot);
+    }
+
+    fn revoke_on(&mut self, link: LinkId, key: RemoteKey) {
+        if !self.is_native(link) {
+            return;
+        }
+        if let Some(region) = self.regions.get_mut(key.slot) {
+            region.revoking.push(link);
+            self.outputs.push_back(Output::Verb(Verb::Revoke { link, key }));
+        }
+    }
+
+    /// A rail confirms that nobody uses the region over this link any more.
+    pub fn revoked(&mut self, link: LinkId, key: RemoteKey) {
+        if let Some(region) = self.regions.get_mut(key.slot) {
+            region.revoking.retain(|other| *other != link);
+        }
+        self.try_end_region(key.slot);
+    }
+
+    /// A link is gone, and with it what its rail held.
+    pub(crate) fn revoked_by_loss(&mut self, link: LinkId) {
+        let waiting: Vec<SlotId> = self
+            .regions
+            .iter()
+            .filter(|(_, region)| region.revoking.contains(&link))
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in waiting {
+            if let Some(region) = self.regions.get_mut(slot) {
+                region.revoking.retain(|other| *other != link);
+            }
+            self.try_end_region(slot);
+        }
+    }
+
+    pub(crate) fn region_let_go(&mut self, slot: SlotId) {
+        if let Some(region) = self.regions.get_mut(slot) {
+            assert!(region.held > 0, "a rail lets go of what it held");
+            region.held -= 1;
+        }
+        self.try_end_region(slot);
+    }
+
+    fn try_end_region(&mut self, slot: SlotId) {
+        let over = self
+            .regions
+            .get(slot)
+            .is_some_and(|region| region.closing && region.held == 0 && region.revoking.is_empty());
+        if !over {
+            return;
+        }
+        let Some(region) = self.regions.remove(slot) else { return };
+        match region.owner {
+            Some(operation) => self.let_go(operation),
+            None => {
+                let key = RemoteKey { slot, secret: region.secret };
+                self.outputs.push_back(Output::Unexposed { key });
+            }
+        }
+    }
+
+    /// Starts a get or put. It may complete within this call.
+    pub fn post_access(&mut self, id: OperationId, mut access: Access) {
+        access.peer = self.resolve(access.peer);
+        let legal = match &access.remote {
+            RemoteLayout::At(offset) => offset.checked_add(access.local.len).is_some(),
+            RemoteLayout::List(list) => {
+                let sum = list.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len));
+                list.len() <= REMOTE_SEGMENTS_MAX && sum == Some(access.local.len)
+            }
+        };
+        let known = self.peers.get(access.peer.0).is_some();
+        let (peer, empty) = (access.peer, access.local.len == 0);
+        self.operations.insert(id, Kind::Access(AccessState::new(access)));
+        if !legal || !known || self.closing {
+            let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
+            return self.finish(id, Err(fault), 0);
+        }
+        if empty {
+            return self.finish(id, Ok(()), 0);
+        }
+        self.begin_access(id);
+        self.want_session(peer);
+    }
+
+    /// Queues or starts the access of an operation.
+    pub(crate) fn begin_access(&mut self, id: OperationId) {
+        let Some(state) = self.access_mut(id) else { return };
+        let peer = state.access.peer;
+        let idle = self.peers.get(peer.0).is_some_and(|peer| {
+            peer.waiting_accesses.first.is_none()
+                && peer.link().is_some()
+                && peer.accesses < ACCESSES_MAX
+        });
+        if idle {
+            return self.start_access(id);
+        }
+        if let Some(state) = self.access_mut(id) {
+            state.waiting = true;
+        }
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            let queue = &mut peer.waiting_accesses;
+            let last = queue.last.replace(id);
+            if queue.first.is_none() {
+                queue.first = Some(id);
+            }
+            if let Some(last) = last.and_then(|last| self.operations.get_mut(last)) {
+                last.next = Some(id);
+            }
+        }
+    }
+
+    pub(crate) fn access_mut(&mut self, id: OperationId) -> Option<&mut AccessState> {
+        match &mut self.operations.get_mut(id)?.kind {
+            Kind::Access(state) => Some(state),
+            Kind::Receive(state) => match &mut state.stage {
+                ReceiveStage::Fetching { access, .. } => Some(access),
+                _ => None,
+            },
+            Kind::Send(_) => None,
+        }
+    }
+
+    pub(crate) fn pump_accesses(&mut self, id: PeerId) {
+        while let Some(peer) = self.peers.get(id.0) {
+            let Some(first) = peer.waiting_accesses.first else { return };
+            if peer.link().is_none() || peer.accesses >= ACCESSES_MAX {
+                return;
+            }
+            let next = self.operations.get_mut(first).and_then(|first| first.next.take());
+            if let Some(peer) = self.peers.get_mut(id.0) {
+                peer.waiting_accesses.first = next;
+                if next.is_none() {
+                    peer.waiting_accesses.last = None;
+                }
+            }
+            if let Some(state) = self.access_mut(first) {
+                state.waiting = false;
+            }
+            self.start_access(first);
+        }
+    }
+
+    fn start_access(&mut self, id: OperationId) {
+        let Some(state) = self.access_mut(id) else { return };
+        let access = state.access.clone();
+        let Some(peer) = self.peers.get_mut(access.peer.0) else { return };
+        peer.accesses += 1;
+        let Some(link) = peer.link() else { return };
+        match access.direction {
+            Direction::Get => self.counters.gets += 1,
+            Direction::Put => self.counters.puts += 1,
+        }
+        if self.is_native(link) {
+            return self.start_native(id, link, access);
+        }
+        match access.direction {
+            Direction::Get => self.ask(id, &access),
+            Direction::Put => {
+                let total = access.local.len;
+                let segments = match access.remote {
+                    RemoteLayout::At(offset) => Segments::At(offset),
+                    RemoteLayout::List(list) => Segments::List { list, index: 0, done: 0 },
+                };
+                let kind = StreamKind::Put { operation: id, key: access.key, segments, total };
+                let stream = Stream { kind, left: access.local };
+                if let Some(peer) = self.peers.get_mut(access.peer.0) {
+                    peer.streams.push_back(stream);
+                }
+                self.pump_streams(access.peer);
+            }
+        }
+    }
+
+    fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
+        let order = Order::Native { operation: id, peer: access.peer, bytes: access.local.len };
+        let token = match self.orders.insert(order) {
+            Ok(slot) => Token(slot.to_u64()),
+            Err(_) => return self.access_ended(id, Err(Fault::Busy)),
+        };
+        self.hold(id);
+        let Access { direction, key, remote, local, .. } = access;
+        let verb = match direction {
+            Direction::Get => Verb::Read { link, key, remote, local, token },
+            Direction::Put => Verb::Write { link, key, remote, local, token },
+        };
+        self.outputs.push_back(Output::Verb(verb));
+    }
+
+    pub(crate) fn native_ended(
+        &mut self,
+        id: OperationId,
+        _peer: PeerId,
+        bytes: u64,
+        outcome: Result<(), Fault>,
+    ) {
+        if let (Some(state), true) = (self.access_mut(id), outcome.is_ok()) {
+            state.moved = bytes;
+        }
+        self.access_ended(id, outcome);
+        self.let_go(id);
+    }
+
+    /// Asks for the bytes of a get, a frame for each remote segment.
+    fn ask(&mut self, id: OperationId, access: &Access) {
+        let (key_slot, key_secret) = key_to_wire(access.key);
+        let mut into_offset = 0;
+        let mut ask_one = |core: &mut Core, offset: u64, len: u64| {
+            let body = Body::Get(GetBody {
+                key_slot,
+                key_secret,
+                offset: offset.into(),
+                len: len.into(),
+                cookie: id.0.to_u64().into(),
+                into_offset: into_offset.into(),
+            });
+            into_offset += len;
+            core.emit(access.peer, Envelope::default(), body, None);
+        };
+        match &access.remote {
+            RemoteLayout::At(offset) => ask_one(self, *offset, access.local.len),
+            RemoteLayout::List(list) => {
+                for segment in list.iter().filter(|segment| segment.len > 0) {
+                    ask_one(self, segment.offset, segment.len);
+                }
+            }
+        }
+    }
+
+    /// Checks a key as a peer presents it; the slice of the range where it holds.
+    fn check_key(
+        &self,
+        id: PeerId,
+        key: RemoteKey,
+        offset: u64,
+        len: u64,
+        write: bool,
+    ) -> Option<Slice> {
+        let region = self.regions.get(key.slot)?;
+        let audience = match region.audience {
+            Audience::Everybody => true,
+            Audience::One(peer) => peer == id,
+        };
+        let holds = region.secret == key.secret
+            && !region.closing
+            && audience
+            && (!write || region.writable)
+            && offset <= region.slice.len
+            && len <= region.slice.len - offset;
+        holds.then(|| region.slice.part(offset, len))
+    }
+
+    /// A peer asks for bytes.
+    pub(crate) fn arrive_get(&mut self, id: PeerId, body: GetBody) {
+        let key = key_from_wire(body.key_slot, body.key_secret);
+        let cookie = body.cookie.get();
+        let Some(slice) = self.check_key(id, key, body.offset.get(), body.len.get(), false) else {
+            return self.emit_result(id, cookie, Err(Fault::BadKey));
+        };
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if peer.streams.len() >= STREAMS_MAX {
+            return self.emit_result(id, cookie, Err(Fault::Busy));
+        }
+        self.counters.gets_served += 1;
+        let into_offset = body.into_offset.get();
+        let kind = StreamKind::Serve { region: key.slot, cookie, into_offset };
+        peer.streams.push_back(Stream { kind, left: slice });
+        self.pump_streams(id);
+    }
+
+    fn emit_result(&mut self, id: PeerId, cookie: u64, outcome: Result<(), Fault>) {
+        let status = status_to_wire(outcome);
+        let body = ResultBody { cookie: cookie.into(), status, reserved: [0; 7] };
+        self.emit_control(id, Body::Result(body));
+    }
+
+    /// Makes data frames, the peer's streams in turn, as many as its link takes.
+    pub(crate) fn pump_streams(&mut self, id: PeerId) {
+        loop {
+            let Some(peer) = self.peers.get_mut(id.0) else { return };
+            let Some(link) = peer.link() else { return };
+            if peer.bulk_pending >= BULK_PENDING_MAX || peer.frames_pending >= FRAMES_PENDING_MAX {
+                return;
+            }
+            let Some(mut stream) = peer.streams.pop_front() else { return };
+            let max =
+                self.rails.get(usize::from(link.rail)).map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| {
+                    rail.frame_payload_bytes_max.min(FRAME_PAYLOAD_BYTES_MAX)
+                });
+            self.send_part(id, &mut stream, u64::from(max));
+            if stream.left.len > 0 {
+                if let Some(peer) = self.peers.get_mut(id.0) {
+                    peer.streams.push_back(stream);
+                }
+            }
+        }
+    }
+
+    fn send_part(&mut self, id: PeerId, stream: &mut Stream, max: u64) {
+        let mut len = stream.left.len.min(max);
+        let (body, order) = match &mut stream.kind {
+            StreamKind::Serve { region, cookie, into_offset } => {
+                if let Some(state) = self.regions.get_mut(*region) {
+                    state.held += 1;
+                }
+                let body = DataBody { cookie: (*cookie).into(), offset: (*into_offset).into() };
+                *into_offset += len;
+                (Body::Data(body), Order::ServeFrame { region: *region, peer: id })
+            }
+            StreamKind::Put { operation, key, segments, total } => {
+                let (offset, here) = segments.next(len);
+                len = here;
+                let (key_slot, key_secret) = key_to_wire(*key);
+                let body = PutBody {
+                    key_slot,
+                    key_secret,
+                    offset: offset.into(),
+                    cookie: operation.0.to_u64().into(),
+                    total_bytes: (*total).into(),
+                };
+                let operation = *operation;
+                self.hold(operation);
+                (Body::Put(body), Order::PutFrame { operation, peer: id })
+            }
+        };
+        let slice = stream.left.part(0, len);
+        stream.left = stream.left.part(len, stream.left.len - len);
+        let payload = Payload { slice, urgency: Urgency::Bulk, order };
+        self.emit(id, Envelope::default(), body, Some(payload));
+    }
+
+    fn drop_streams_of(&mut self, slot: SlotId) {
+        let Some(region) = self.regions.get(slot) else { return };
+        let mut refused = Vec::new();
+        let audience = region.audience;
+        let ids: Vec<PeerId> = match audience {
+            Audience::One(peer) => vec![peer],
+            Audience::Everybody => self.peers.iter().map(|(slot, _)| PeerId(slot)).collect(),
+        };
+        for id in ids {
+            let Some(peer) = self.peers.get_mut(id.0) else { continue };
+            peer.streams.retain(|stream| match stream.kind {
+                StreamKind::Serve { region, cookie, .. } if region == slot => {
+                    refused.push((id, cookie));
+                    false
+                }
+                _ => true,
+            });
+        }
+        for (id, cookie) in refused {
+            self.emit_result(id, cookie, Err(Fault::BadKey));
+        }
+    }
+
+    /// Bytes that we asked for arrive.
+    pub(crate) fn arrive_data(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: DataBody,
+    ) -> Placement {
+        let bytes = u64::from(prefix.payload_bytes.get());
+        let operation = OperationId(SlotId::from_u64(body.cookie.get()));
+        let offset = body.offset.get();
+        let ended =
+            self.operations.get(operation).is_none_or(|operation| operation.ending.is_some());
+        let Some(state) = self.access_mut(operation) else { return Placement::Drop };
+        if ended || state.access.peer != id || state.access.direction != Direction::Get {
+            return Placement::Drop;
+        }
+        let local = state.access.local;
+        if offset > local.len || bytes > local.len - offset || bytes == 0 {
+            return self.violation("data outside of what was asked for");
+        }
+        self.hold(operation);
+        let kind = LandingKind::Data { operation, bytes };
+        self.land_into(link, Some(id), prefix, local.part(offset, bytes), kind)
+    }
+
+    pub(crate) fn data_landed(&mut self, id: OperationId, bytes: u64) {
+        if let Some(state) = self.access_mut(id) {
+            state.moved += bytes;
+            if state.moved >= state.access.local.len {
+                self.access_ended(id, Ok(()));
+            }
+        }
+        self.let_go(id);
+    }
+
+    /// Bytes for a region of ours arrive.
+    pub(crate) fn arrive_put(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: PutBody,
+    ) -> Placement {
+        let bytes = u64::from(prefix.payload_bytes.get());
+        let key = key_from_wire(body.key_slot, body.key_secret);
+        let cookie = body.cookie.get();
+        let Some(slice) = self.check_key(id, key, body.offset.get(), bytes, true) else {
+            self.emit_result(id, cookie, Err(Fault::BadKey));
+            return Placement::Drop;
+        };
+        let total = body.total_bytes.get();
+        let Some(region) = self.regions.get_mut(key.slot) else { return Placement::Drop };
+        region.held += 1;
+        let kind = LandingKind::Put { region: key.slot, cookie, bytes, total };
+        self.land_into(link, Some(id), prefix, slice, kind)
+    }
+
+    pub(crate) fn put_landed(
+        &mut self,
+        peer: Option<PeerId>,
+        slot: SlotId,
+        cookie: u64,
+        bytes: u64,
+        total: u64,
+    ) {
+        let (Some(id), Some(region)) = (peer, self.regions.get_mut(slot)) else { return };
+        let index = region.puts.iter().position(|put| put.0 == id && put.1 == cookie);
+        let arrived = match index {
+            Some(index) => {
+                region.puts[index].2 += bytes;
+                region.puts[index].2
+            }
+            None => bytes,
+        };
+        if arrived >= total {
+            if let Some(index) = index {
+                region.puts.swap_remove(index);
+            }
+            self.emit_result(id, cookie, Ok(()));
+        } else if index.is_none() {
+            if region.puts.len() < PUTS_MAX {
+                region.puts.push((id, cookie, bytes));
+            } else {
+                self.emit_result(id, cookie, Err(Fault::Busy));
+            }
+        }
+        self.region_let_go(slot);
+    }
+
+    /// The peer tells how a get or put of ours ended.
+    pub(crate) fn arrive_result(&mut self, id: PeerId, body: ResultBody) {
+        let operation = OperationId(SlotId::from_u64(body.cookie.get()));
+        let outcome = status_from_wire(body.status);
+        let Some(state) = self.access_mut(operation) else { return };
+        if state.access.peer != id {
+            return;
+        }
+        if outcome.is_ok() {
+            if state.access.direction == Direction::Get {
+                return;
+            }
+            state.moved = state.access.local.len;
+        }
+        self.access_ended(operation, outcome);
+    }
+
+    /// A put's data frame was released by the rail; the peer's result is still awaited.
+    pub(crate) fn put_frame_released(&mut self, id: OperationId, outcome: Result<(), Fault>) {
+        if let Err(fault) = outcome {
+            self.access_ended(id, Err(fault));
+        }
+        self.let_go(id);
+    }
+
+    /// A get or put ended, one way or the other.
+    pub(crate) fn access_ended(&mut self, id: OperationId, outcome: Result<(), Fault>) {
+        let Some(operation) = self.operations.get(id) else { return };
+        if operation.ending.is_some() {
+            return;
+        }
+        let receive = matches!(operation.kind, Kind::Receive(_));
+        let Some(state) = self.access_mut(id) else { return };
+        let (peer, moved) = (state.access.peer, state.moved);
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.accesses = peer.accesses.saturating_sub(1);
+            peer.streams.retain(|stream| {
+                !matches!(stream.kind, StreamKind::Put { operation, .. } if operation == id)
+            });
+        }
+        if receive {
+            self.fetched(id, outcome);
+        } else {
+            self.finish(id, outcome, moved);
+        }
+        self.pump_accesses(peer);
+    }
+
+    /// Stops an access before its end: nothing more lands.
+    pub(crate) fn stop_access(&mut self, id: OperationId, fault: Fault) {
+        let Some(state) = self.access_mut(id) else { return };
+        if state.waiting {
+            let peer = state.access.peer;
+            state.waiting = false;
+            self.unqueue_access(peer, id);
+            if let Some(peer) = self.peers.get_mut(peer.0) {
+                // `access_ended` counts it as one that had begun.
+                peer.accesses += 1;
+            }
+        }
+        self.access_ended(id, Err(fault));
+    }
+
+    fn unqueue_access(&mut self, peer: PeerId, id: OperationId) {
+        let Some(mut queue) = self.peers.get(peer.0).map(|peer| peer.waiting_accesses) else {
+            return;
+        };
+        self.unlink(&mut queue, id);
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.waiting_accesses = queue;
+        }
+    }
+}
+
+impl Segments {
+    /// Where the next bytes go, at most `len`, and how many they are; moves on.
+    fn next(&mut self, len: u64) -> (u64, u64) {
+        match self {
+            Segments::At(offset) => {
+                let begin = *offset;
+                *offset += len;
+                (begin, len)
+            }
+            Segments::List { list, index, done } => {
+                while *done >= list[*index].len {
+                    *index += 1;
+                    *done = 0;
+                }
+                let segment = list[*index];
+                let here = len.min(segment.len - *done);
+                let begin = segment.offset.wrapping_add(*done);
+                *done += here;
+                (begin, here)
+            }
+        }
+    }
+}

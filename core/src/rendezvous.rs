@@ -1,0 +1,202 @@
+//! Large messages: announced, fetched by the receiver when it knows where they belong, finished.
+//!
+//! rendezvous = announce + get on a one-shot region + finished (DESIGN 3.1).
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout};
+use ropewalk_wire::frame::{
+    AbortBody, AnnounceBody, Body, Envelope, FinishBody, key_from_wire, key_to_wire,
+    status_from_wire,
+};
+
+use crate::api::*;
+use crate::credit::Charge;
+use crate::eager::NextMessage;
+use crate::engine::Core;
+use crate::matching::{Content, Unmatched};
+use crate::operation::{AccessState, Kind, ReceiveStage, SendStage};
+
+impl Core {
+    /// Announces a send: its memory becomes a one-shot region for the peer.
+    pub(crate) fn announce(&mut self, id: OperationId, send: Send, message: u64) {
+        let Some(key) = self.expose_for(send.peer, send.payload, id) else {
+            return self.finish(id, Err(Fault::Busy), 0);
+        };
+        if let Some(operation) = self.operations.get_mut(id) {
+            if let Kind::Send(state) = &mut operation.kind {
+                state.stage = SendStage::Announced { region: key.slot };
+            }
+        }
+        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+            peer.unfinished.insert((send.channel as u8, message), id);
+        }
+        self.counters.messages_announced += 1;
+        let (key_slot, key_secret) = key_to_wire(key);
+        let body = Body::Announce(AnnounceBody {
+            bits: send.bits.into(),
+            message: message.into(),
+            channel: send.channel as u8,
+            reserved: [0; 7],
+            total_bytes: send.payload.len.into(),
+            key_slot,
+            key_secret,
+        });
+        self.emit(send.peer, Envelope::default(), body, None);
+    }
+
+    /// A large message is announced.
+    pub(crate) fn arrive_announce(
+        &mut self,
+        _link: LinkId,
+        id: PeerId,
+        body: AnnounceBody,
+    ) -> Placement {
+        let channel = match Channel::from_u8(body.channel) {
+            Some(channel) if channel != Channel::Request => channel,
+            _ => return self.violation("an announce of a channel that has none"),
+        };
+        if !self.charge(id, Charge::Announce) {
+            return self.violation("the peer announced more than its credit");
+        }
+        match self.next_message(id, channel, body.message.get()) {
+            NextMessage::Now => {}
+            NextMessage::Early => {
+                self.hold_announce(id, channel, body);
+                return Placement::Drop;
+            }
+            NextMessage::Wrong => return self.violation("an announce out of order"),
+        }
+        self.match_announce(id, channel, &body);
+        self.release_held(id, channel);
+        Placement::Drop
+    }
+
+    pub(crate) fn match_announce(&mut self, id: PeerId, channel: Channel, body: &AnnounceBody) {
+        let (bits, bytes, message) = (body.bits.get(), body.total_bytes.get(), body.message.get());
+        let key = key_from_wire(body.key_slot, body.key_secret);
+        let session = self.session_of(id);
+        if let Some(operation) = self.accepting(channel, id, bits, bytes) {
+            self.free_charge(id, session, Charge::Announce);
+            if let Some(Kind::Receive(state)) =
+                self.operations.get_mut(operation).map(|operation| &mut operation.kind)
+            {
+                state.from = Some(id);
+                state.bits = bits;
+                state.message_bytes = bytes;
+            }
+            return self.fetch(operation, id, message, bytes, key);
+        }
+        self.counters.messages_unmatched += 1;
+        let unmatched = Unmatched {
+            channel,
+            peer: id,
+            session,
+            bits,
+            message,
+            bytes,
+            content: Content::Announced(key),
+            acknowledge: 0,
+            arrival: 0,
+        };
+        if self.matching.arrive(unmatched).is_none() {
+            self.emit_finish(id, channel, message, Err(Fault::Busy), 0);
+        }
+    }
+
+    /// A receive gets the message that it took.
+    pub(crate) fn fetch(
+        &mut self,
+        id: OperationId,
+        peer: PeerId,
+        message: u64,
+        bytes: u64,
+        key: RemoteKey,
+    ) {
+        let Some(operation) = self.operations.get_mut(id) else { return };
+        let Kind::Receive(state) = &mut operation.kind else { return };
+        let channel = state.receive.channel;
+        let len = bytes.min(state.receive.into.len);
+        let local = state.receive.into.part(0, len);
+        let access =
+            Access { direction: Direction::Get, peer, key, remote: RemoteLayout::At(0), local };
+        state.stage = ReceiveStage::Fetching { message, access: AccessState::new(access) };
+        if len == 0 {
+            self.emit_finish(peer, channel, message, Ok(()), 0);
+            return self.receive_done(id);
+        }
+        self.begin_access(id);
+    }
+
+    /// The get inside a receive ended.
+    pub(crate) fn fetched(&mut self, id: OperationId, outcome: Result<(), Fault>) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let Kind::Receive(state) = &operation.kind else { return };
+        let ReceiveStage::Fetching { message, access } = &state.stage else { return };
+        let (peer, message, bytes) = (access.access.peer, *message, access.moved);
+        let channel = state.receive.channel;
+        self.emit_finish(peer, channel, message, outcome, bytes);
+        match outcome {
+            Ok(()) => self.receive_done(id),
+            Err(fault) => self.finish(id, Err(fault), bytes),
+        }
+    }
+
+    /// The receiver is done with a message.
+    pub(crate) fn arrive_finish(&mut self, id: PeerId, body: FinishBody) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(operation) = peer.unfinished.remove(&(body.channel, body.message.get())) else {
+            // A message that we aborted meanwhile.
+            return;
+        };
+        let outcome = status_from_wire(body.status);
+        let Some(state) = self.operations.get(operation) else { return };
+        let Kind::Send(send) = &state.kind else { return };
+        let stage = send.stage;
+        let bytes = if outcome.is_ok() { send.send.payload.len } else { body.bytes.get() };
+        self.finish(operation, outcome, bytes);
+        if let SendStage::Announced { region } = stage {
+            self.close_region(region);
+        }
+    }
+
+    /// Gives up an announced send: the receiver is told, the region closed.
+    pub(crate) fn abort_announced(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get(id) else { return };
+        let Kind::Send(state) = &operation.kind else { return };
+        let SendStage::Announced { region } = state.stage else { return };
+        let (peer, channel, message) = (state.send.peer, state.send.channel, state.message);
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.unfinished.remove(&(channel as u8, message));
+        }
+        let body = Body::Abort(AbortBody {
+            message: message.into(),
+            channel: channel as u8,
+            reserved: [0; 7],
+        });
+        self.emit(peer, Envelope::default(), body, None);
+        self.finish(id, Err(Fault::Cancelled), 0);
+        self.close_region(region);
+    }
+
+    /// The sender gave an announced message up.
+    pub(crate) fn arrive_abort(&mut self, id: PeerId, body: AbortBody) {
+        let Some(channel) = Channel::from_u8(body.channel) else { return };
+        let message = body.message.get();
+        if let Some(found) = self.matching.find_announced(channel, id, message) {
+            if let Some(unmatched) = self.matching.remove_message(found) {
+                self.free_charge(id, unmatched.session, Charge::Announce);
+            }
+            return;
+        }
+        let fetching = self.operations.iter().find(|(_, operation)| match &operation.kind {
+            Kind::Receive(state) => matches!(&state.stage,
+                ReceiveStage::Fetching { message: number, access }
+                    if *number == message && access.access.peer == id
+                        && state.receive.channel == channel),
+            _ => false,
+        });
+        if let Some((operation, _)) = fetching {
+            self.stop_access(operation, Fault::Cancelled);
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Why a store could not do what it was asked.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ropewalk_base::error::Class;
+
+/// Why a store could not do what it was asked. Cloning is cheap: one error answers many waiters.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A call to the disk failed.
+    #[error("{doing} {}: {cause}", path.display())]
+    Io { doing: &'static str, path: PathBuf, cause: Arc<io::Error> },
+    /// An earlier error stopped the store for good: which bytes are durable is no longer known.
+    #[error("the store stopped after an earlier error ({0}); restart the server to recover")]
+    Stopped(Arc<StoreError>),
+    /// The file system has no room for what must be kept.
+    #[error("no room left below {}: free space there; {what} goes on by itself", path.display())]
+    Full { path: PathBuf, what: &'static str },
+    /// Bytes on the disk are not what was written.
+    #[error("{} is damaged: {what}", path.display())]
+    Damaged { path: PathBuf, what: String },
+    /// Records that were durable are missing from the journal.
+    #[error(
+        "the journal in {} lost records {from} to {through}, which were durable: restore the \
+         directory from a copy, or accept the loss explicitly to go on with record {}",
+        path.display(), from - 1
+    )]
+    Lost { path: PathBuf, from: u64, through: u64 },
+    /// Somebody asked for journal records that were already cut off.
+    #[error("journal records from {asked} are gone; the oldest kept is {oldest}: copy the index")]
+    Cut { asked: u64, oldest: u64 },
+    /// A key, value or batch is over its limit.
+    #[error("{what} has {bytes} bytes, the limit is {limit}")]
+    TooLarge { what: &'static str, bytes: usize, limit: usize },
+    /// Too much waits for the disk: whoever commits must wait for `ready` first.
+    #[error("too many changes wait for a checkpoint: wait until the store is ready")]
+    Busy,
+    /// The index engine failed.
+    #[error("the index {}: {cause}", path.display())]
+    Index { path: PathBuf, cause: Arc<str> },
+    /// The node is going down and drops its work.
+    #[error("the node is shutting down")]
+    ShuttingDown,
+}
+
+impl StoreError {
+    /// An error of a call to the disk.
+    pub fn io(doing: &'static str, path: &Path, cause: io::Error) -> StoreError {
+        StoreError::Io { doing, path: path.to_path_buf(), cause: Arc::new(cause) }
+    }
+
+    /// The class by which recovery is decided.
+    pub fn class(&self) -> Class {
+        match self {
+            StoreError::Io { cause, .. } => match cause.kind() {
+                io::ErrorKind::StorageFull
+                | io::ErrorKind::QuotaExceeded
+                | io::ErrorKind::PermissionDenied
+                | io::ErrorKind::ReadOnlyFilesystem
+                | io::ErrorKind::NotFound
+                | io::ErrorKind::WouldBlock => Class::Node,
+                _ => Class::Data,
+            },
+            StoreError::Stopped(cause) => cause.class(),
+            StoreError::Full { .. } | StoreError::Busy | StoreError::ShuttingDown => Class::Node,
+            StoreError::Damaged { .. } | StoreError::Lost { .. } | StoreError::Index { .. } => {
+                Class::Data
+            }
+            StoreError::Cut { .. } | StoreError::TooLarge { .. } => Class::Caller,
+        }
+    }
+
+    /// The same error as everybody after the first sees it.
+    pub fn stopped(&self) -> StoreError {
+        match self {
+            StoreError::Stopped(_) => self.clone(),
+            other => StoreError::Stopped(Arc::new(other.clone())),
+        }
+    }
+
+    /// Whether the cause is a full file system.
+    pub fn is_full(&self) -> bool {
+        match self {
+            StoreError::Full { .. } => true,
+            StoreError::Io { cause, .. } => {
+                matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            }
+            StoreError::Stopped(cause) => cause.is_full(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The host's file system behind the `Disk` trait.
+//!
+//! Invariants: every error names the call and the full path; the kind of the error is kept, since
+//! callers decide by it (`StorageFull`, `WouldBlock`, `NotFound`); nothing is cached here.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ropewalk_base::disk::{Disk, File, Kind, Open, Space};
+use rustix::fs::{FallocateFlags, FlockOperation};
+
+/// Zeros for file systems that can neither reserve nor punch.
+static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// The host's file system. Paths are taken as they are given; use absolute ones.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostDisk;
+
+impl HostDisk {
+    /// The disk as the `World` wants it.
+    pub fn shared() -> Arc<dyn Disk> {
+        Arc::new(HostDisk)
+    }
+}
+
+/// Adds call and path to an error and keeps its kind.
+fn named(doing: &str, path: &Path, cause: io::Error) -> io::Error {
+    io::Error::new(cause.kind(), format!("cannot {doing} {}: {cause}", path.display()))
+}
+
+fn kind_of(kind: fs::FileType) -> Kind {
+    if kind.is_file() {
+        Kind::File
+    } else if kind.is_dir() {
+        Kind::Directory
+    } else {
+        Kind::Other
+    }
+}
+
+impl Disk for HostDisk {
+    fn open(&self, path: &Path, open: Open) -> io::Result<Arc<dyn File>> {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).write(open != Open::Read);
+        match open {
+            Open::Read | Open::Write => (),
+            Open::Create => {
+                options.create(true);
+            }
+            Open::CreateNew => {
+                options.create_new(true);
+            }
+        }
+        let file = options.open(path).map_err(|cause| named("open", path, cause))?;
+        Ok(Arc::new(HostFile { file, path: path.to_path_buf() }))
+    }
+
+    fn create_directory(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path).map_err(|cause| named("make the directory", path, cause))
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path).map_err(|cause| named("remove", path, cause))
+    }
+
+    fn remove_directory(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path).map_err(|cause| named("remove the directory", path, cause))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+            .map_err(|cause| named(&format!("rename {} to", from.display()), to, cause))
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>> {
+        let list = || -> io::Result<Vec<(OsString, Kind)>> {
+            let mut names = Vec::new();
+            for entry in fs::read_dir(path)? {
+                let entry = entry?;
+                names.push((entry.file_name(), kind_of(entry.file_type()?)));
+            }
+            names.sort_by(|a, b| a.0.cmp(&b.0));
+            Ok(names)
+        };
+        list().map_err(|cause| named("list", path, cause))
+    }
+
+    fn kind(&self, path: &Path) -> io::Result<Option<Kind>> {
+        match fs::symlink_metadata(path) {
+            Ok(metadata) => Ok(Some(kind_of(metadata.file_type()))),
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(cause) => Err(named("look at", path, cause)),
+        }
+    }
+
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        fs::File::open(path)
+            .and_then(|directory| directory.sync_all())
+            .map_err(|cause| named("sync the directory", path, cause))
+    }
+
+    fn space(&self, path: &Path) -> io::Result<Space> {
+        let space = rustix::fs::statvfs(path)
+            .map_err(|cause| named("ask for the free space of", path, cause.into()))?;
+        Ok(Space {
+            total: space.f_blocks.saturating_mul(space.f_frsize),
+            available: space.f_bavail.saturating_mul(space.f_frsize),
+        })
+    }
+}
+
+struct HostFile {
+    file: fs::File,
+    path: PathBuf,
+}
+
+impl HostFile {
+    fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(ZEROS.len() as u64);
+            self.file.write_all_at(&ZEROS[..part as usize], offset + done)?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+}
+
+impl File for HostFile {
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match self.file.read_at(&mut bytes[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(cause) if cause.kind() == io::ErrorKind::Interrupted => (),
+                Err(cause) => return Err(named("read", &self.path, cause)),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset).map_err(|cause| named("write", &self.path, cause))
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.file.sync_data().map_err(|cause| named("sync", &self.path, cause))
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        self.length().map_err(|cause| named("ask for the length of", &self.path, cause))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len).map_err(|cause| named("set the length of", &self.path, cause))
+    }
+
+    fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let allocate =
+            || match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), offset, len) {
+                Err(rustix::io::Errno::OPNOTSUPP) => {
+                    // Only what lies behind the end may be written: the rest may hold data.
+                    let end = self.length()?;
+                    let from = offset.max(end);
+                    self.zero(from, (offset + len).saturating_sub(from))
+                }
+                result => result.map_err(io::Error::from),
+            };
+        allocate().map_err(|cause| named("reserve room in", &self.path, cause))
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punch = || match rustix::fs::fallocate(&self.file, flags, offset, len) {
+            Err(rustix::io::Errno::OPNOTSUPP) => {
+                let end = self.length()?.min(offset.saturating_add(len));
+                self.zero(offset, end.saturating_sub(offset))
+            }
+            result => result.map_err(io::Error::from),
+        };
+        punch().map_err(|cause| named("free room in", &self.path, cause))
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        rustix::fs::flock(&self.file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|cause| named("lock", &self.path, cause.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_behave_as_the_trait_says() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = HostDisk;
+        let root = directory.path().join("a/b");
+        disk.create_directory(&root).unwrap();
+        let path = root.join("f");
+        assert_eq!(disk.kind(&path).unwrap(), None);
+        let file = disk.open(&path, Open::CreateNew).unwrap();
+        file.allocate(0, 8192).unwrap();
+        file.write_at(100, b"hello").unwrap();
+        file.sync_data().unwrap();
+        assert_eq!(file.len().unwrap(), 8192);
+        let mut bytes = [1; 16];
+        assert_eq!(file.read_at(8180, &mut bytes).unwrap(), 12);
+        assert_eq!(file.read_at(98, &mut bytes).unwrap(), 16);
+        assert_eq!(&bytes[..8], b"\0\0hello\0");
+        file.punch(0, 4096).unwrap();
+        assert_eq!(file.read_at(98, &mut bytes).unwrap(), 16);
+        assert_eq!((bytes, file.len().unwrap()), ([0; 16], 8192));
+        file.lock().unwrap();
+        let other = disk.open(&path, Open::Write).unwrap();
+        assert_eq!(other.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(file);
+        other.lock().unwrap();
+        disk.rename(&path, &root.join("g")).unwrap();
+        disk.sync_directory(&root).unwrap();
+        assert_eq!(disk.list(&root).unwrap(), [("g".into(), Kind::File)]);
+        assert!(disk.space(&root).unwrap().total > 0);
+    }
+
+    #[test]
+    fn errors_name_the_path_and_keep_the_kind() {
+        let error = HostDisk.open(Path::new("/nowhere/at/all"), Open::Read).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(error.to_string().contains("/nowhere/at/all"), "{error}");
+    }
+}

@@ -1,0 +1,629 @@
+//! The journal: an append-only log of batches, the durability point of metadata.
+//!
+//! Records are gathered in memory. At the end of the executor's turn they are written as one
+//! group (`written`: the kernel has them, they survive kill -9); when somebody waits for
+//! `durable`, or after an interval, the files are synced beside the executor while writing goes
+//! on. The next sync covers all that was written meanwhile.
+//!
+//! Invariants
+//! * positions grow by one; a group is written only after all groups before it;
+//! * `durable` <= `written` < next position, and no mark covers a record that failed;
+//! * a failed write or sync stops the journal for good: nobody is told success afterwards;
+//! * after a start, records go to a new segment with a new epoch; recovered bytes are never
+//!   written over before a checkpoint has made them superfluous;
+//! * a segment is given up only when the checkpoint covers it and its successor's header is
+//!   durable, so that a journal is never found without a beginning.
+//!
+//! It must not know what is in a payload.
+
+mod read;
+mod record;
+mod recover;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ropewalk_base::disk::{Disk, File};
+use ropewalk_base::world::World;
+
+use crate::error::StoreError;
+use crate::marks::{Mark, Position, Reached};
+use record::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use segment::segment_name;
+
+pub use read::JournalReader;
+pub use recover::Replay;
+
+/// Longest segment, in bytes.
+pub const SEGMENT_BYTES_MAX: u64 = 1 << 30;
+/// Shortest segment, in bytes.
+pub const SEGMENT_BYTES_MIN: u64 = 16 * 1024;
+/// Files that are kept for their next use; more are removed.
+const OLD_FILES_MAX: usize = 2;
+/// More bytes than this that wait for their write hold new ones back.
+const BUFFERED_BYTES_READY: usize = 4 << 20;
+/// A group buffer larger than this is given back after its write.
+const BUFFER_BYTES_KEPT: usize = 1 << 20;
+/// How long to wait before a full disk is asked again.
+const FULL_RETRY: Duration = Duration::from_millis(500);
+
+/// Sizes and times of a journal.
+#[derive(Debug, Clone, Copy)]
+pub struct JournalConfig {
+    /// Bytes of one segment file, all of them written when it is made. The longest record is a
+    /// quarter of it.
+    pub segment_bytes: u64,
+    /// Written records become durable after this time even where nobody waits.
+    pub sync_interval: Duration,
+}
+
+impl Default for JournalConfig {
+    fn default() -> JournalConfig {
+        JournalConfig { segment_bytes: 16 << 20, sync_interval: Duration::from_millis(500) }
+    }
+}
+
+impl JournalConfig {
+    /// Bytes of the longest payload.
+    pub fn payload_bytes_max(&self) -> usize {
+        (self.segment_bytes / 4) as usize - record::RECORD_HEADER_BYTES
+    }
+}
+
+/// How to open a journal.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpenJournal {
+    /// Greater than at every earlier start: the boot counter.
+    pub epoch: u64,
+    /// The index holds everything up to here.
+    pub checkpoint: Position,
+    /// A journal without any segment is a loss, not a first start.
+    pub must_exist: bool,
+    /// Go on at the first missing record where durable ones are lost.
+    pub accept_loss: bool,
+}
+
+/// What a start found in the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recovery {
+    /// The last position that holds.
+    pub last: Position,
+    /// Records above the checkpoint.
+    pub records: u64,
+    /// Durable records that are missing, where that was accepted: from, through.
+    pub lost: Option<(Position, Position)>,
+}
+
+/// A journal that was read and made ready by [`recover`], on whatever thread.
+pub struct RecoveredJournal {
+    pub recovery: Recovery,
+    config: JournalConfig,
+    epoch: u64,
+    directory: PathBuf,
+    segments: VecDeque<Segment>,
+    old: Vec<PathBuf>,
+}
+
+/// Reads the journal in `directory`, hands each record above the checkpoint to `replay`, and
+/// starts a new segment. Blocks; meant for `World::offload`.
+pub fn recover(
+    disk: &dyn Disk,
+    directory: &Path,
+    config: JournalConfig,
+    open: OpenJournal,
+    replay: Replay<'_>,
+) -> Result<RecoveredJournal, StoreError> {
+    let sizes = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
+    assert!(sizes.contains(&config.segment_bytes), "segments of {} bytes", config.segment_bytes);
+    let rules = recover::Rules {
+        checkpoint: open.checkpoint.0,
+        must_exist: open.must_exist,
+        accept_loss: open.accept_loss,
+    };
+    let mut found = recover::recover(disk, directory, rules, replay)?;
+    if found.epoch >= open.epoch {
+        return Err(StoreError::Damaged {
+            path: directory.to_path_buf(),
+            what: format!(
+                "it was written at boot {}, and this is boot {}: the superblock is an older copy",
+                found.epoch, open.epoch
+            ),
+        });
+    }
+    let sequence = found.next_sequence;
+    let old = found.blank.pop();
+    let file = segment::prepare(disk, directory, sequence, config.segment_bytes, old.as_deref())?;
+    let path = directory.join(segment_name(sequence));
+    let first = found.last + 1;
+    let mut bytes = Vec::new();
+    SegmentHeader { sequence, epoch: open.epoch, first, durable: found.last }.encode(&mut bytes);
+    file.write_at(0, &bytes)
+        .and_then(|()| file.sync_data())
+        .map_err(|cause| StoreError::io("cannot start the journal segment", &path, cause))?;
+    let mut segments: VecDeque<Segment> = found
+        .segments
+        .into_iter()
+        .map(|segment| Segment {
+            sequence: segment.header.sequence,
+            first: segment.header.first,
+            file: segment.file,
+            path: segment.path,
+            dirty: false,
+            header_durable: true,
+        })
+        .collect();
+    segments.push_back(Segment { sequence, first, file, path, dirty: false, header_durable: true });
+    found.old.append(&mut found.blank);
+    let excess = found.old.split_off(found.old.len().min(OLD_FILES_MAX));
+    segment::remove(disk, &excess);
+    let recovery = Recovery {
+        last: Position(found.last),
+        records: found.records,
+        lost: found.lost.map(|(from, through)| (Position(from), Position(through))),
+    };
+    let directory = directory.to_path_buf();
+    Ok(RecoveredJournal {
+        recovery,
+        config,
+        epoch: open.epoch,
+        directory,
+        segments,
+        old: found.old,
+    })
+}
+
+/// A journal that takes records. Cloning gives another handle; stays on its executor.
+#[derive(Clone)]
+pub struct Journal {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    world: World,
+    directory: PathBuf,
+    config: JournalConfig,
+    epoch: u64,
+    written: Mark,
+    durable: Mark,
+    state: RefCell<State>,
+}
+
+struct State {
+    next: u64,
+    /// Where the next record goes, buffered ones counted.
+    tail_sequence: u64,
+    tail_offset: u64,
+    groups: VecDeque<Group>,
+    buffered: usize,
+    /// A buffer for the next group.
+    buffer: Vec<u8>,
+    segments: VecDeque<Segment>,
+    spare: Option<(u64, Arc<dyn File>)>,
+    old: Vec<PathBuf>,
+    preparing: bool,
+    full: bool,
+    flush_scheduled: bool,
+    sync_running: bool,
+    sync_wanted: u64,
+    timer_armed: bool,
+    /// Written since the journal was opened.
+    bytes: u64,
+    failed: Option<StoreError>,
+}
+
+struct Segment {
+    sequence: u64,
+    first: u64,
+    file: Arc<dyn File>,
+    path: PathBuf,
+    /// Written since the last sync began.
+    dirty: bool,
+    header_durable: bool,
+}
+
+/// Records that go to one place with one write.
+struct Group {
+    sequence: u64,
+    offset: u64,
+    bytes: Vec<u8>,
+    first: u64,
+    last: u64,
+}
+
+impl Journal {
+    /// Starts a recovered journal on this executor.
+    pub fn start(world: &World, recovered: RecoveredJournal) -> Journal {
+        let last = recovered.recovery.last;
+        let tail = recovered.segments.back().expect("recovery made a segment");
+        let state = State {
+            next: last.0 + 1,
+            tail_sequence: tail.sequence,
+            tail_offset: SEGMENT_HEADER_BYTES,
+            groups: VecDeque::new(),
+            buffered: 0,
+            buffer: Vec::new(),
+            segments: recovered.segments,
+            spare: None,
+            old: recovered.old,
+            preparing: false,
+            full: false,
+            flush_scheduled: false,
+            sync_running: false,
+            sync_wanted: 0,
+            timer_armed: false,
+            bytes: 0,
+            failed: None,
+        };
+        let shared = Rc::new(Shared {
+            world: world.clone(),
+            directory: recovered.directory,
+            config: recovered.config,
+            epoch: recovered.epoch,
+            written: Mark::new(last),
+            durable: Mark::new(last),
+            state: RefCell::new(state),
+        });
+        shared.prepare();
+        Journal { shared }
+    }
+
+    /// Appends a record. It is written at the end of the executor's turn.
+    pub fn append(&self, payload: &[u8]) -> Result<Position, StoreError> {
+        let limit = self.shared.config.payload_bytes_max();
+        if payload.len() > limit {
+            let what = "a journal record";
+            return Err(StoreError::TooLarge { what, bytes: payload.len(), limit });
+        }
+        let shared = &self.shared;
+        let mut state = shared.state.borrow_mut();
+        if let Some(error) = &state.failed {
+            return Err(error.stopped());
+        }
+        let need = record::record_bytes(payload.len()) as u64;
+        let turn = state.tail_offset + need > shared.config.segment_bytes;
+        if turn && state.full && state.spare.is_none() {
+            let path = shared.directory.clone();
+            return Err(StoreError::Full { path, what: "the journal" });
+        }
+        let position = state.next;
+        let durable = shared.durable.get().0;
+        state.next += 1;
+        if turn {
+            state.tail_sequence += 1;
+            state.tail_offset = 0;
+        }
+        shared.group_for(&mut state, position);
+        let group = state.groups.back_mut().expect("a group was just made");
+        group.last = position;
+        let before = group.bytes.len();
+        record::encode_record(&mut group.bytes, shared.epoch, position, durable, payload);
+        let added = group.bytes.len() - before;
+        state.tail_offset += added as u64;
+        state.buffered += added;
+        if !state.flush_scheduled {
+            state.flush_scheduled = true;
+            drop(state);
+            let shared = Rc::downgrade(shared);
+            self.shared.world.spawn(async move {
+                if let Some(shared) = shared.upgrade() {
+                    shared.state.borrow_mut().flush_scheduled = false;
+                    shared.flush();
+                }
+            });
+        }
+        Ok(Position(position))
+    }
+
+    /// Writes what was appended now, not at the end of the turn.
+    pub fn flush(&self) {
+        self.shared.flush();
+    }
+
+    /// The position of the last record that was appended.
+    pub fn position(&self) -> Position {
+        Position(self.shared.state.borrow().next - 1)
+    }
+
+    /// Everything up to here is with the kernel: it survives the death of the process.
+    pub fn written(&self) -> Position {
+        self.shared.written.get()
+    }
+
+    /// Everything up to here survives a power loss.
+    pub fn durable(&self) -> Position {
+        self.shared.durable.get()
+    }
+
+    /// Completes when `written` covers `position`.
+    pub fn wait_written(&self, position: Position) -> Reached {
+        self.shared.written.reached(position)
+    }
+
+    /// Completes when `durable` covers `position`; starts a sync where none is on its way.
+    pub fn wait_durable(&self, position: Position) -> Reached {
+        let reached = self.shared.durable.reached(position);
+        let mut state = self.shared.state.borrow_mut();
+        state.sync_wanted = state.sync_wanted.max(position.0);
+        drop(state);
+        self.shared.sync();
+        reached
+    }
+
+    /// Completes when so few bytes wait for their write that more may come.
+    pub async fn ready(&self) -> Result<(), StoreError> {
+        let waiting = {
+            let state = self.shared.state.borrow();
+            if let Some(error) = &state.failed {
+                return Err(error.stopped());
+            }
+            (state.buffered > BUFFERED_BYTES_READY).then(|| Position(state.next - 1))
+        };
+        match waiting {
+            Some(last) => self.wait_written(last).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Bytes written since the journal was opened.
+    pub fn written_bytes(&self) -> u64 {
+        self.shared.state.borrow().bytes
+    }
+
+    /// The error that stopped the journal.
+    pub fn failed(&self) -> Option<StoreError> {
+        self.shared.state.borrow().failed.clone()
+    }
+
+    /// Stops the journal because what stands on it failed.
+    pub fn fail(&self, error: StoreError) {
+        self.shared.fail(error);
+    }
+
+    /// The index holds everything up to `checkpoint`, durably: segments below are used again.
+    pub fn cut(&self, checkpoint: Position) {
+        self.shared.cut(checkpoint.0);
+    }
+
+    /// Reads records from `position` on, up to what is written: the feed of a standby.
+    pub fn read_from(&self, position: Position) -> JournalReader {
+        JournalReader::new(self.shared.clone(), position.0)
+    }
+
+    /// The oldest position that can still be read, where any record was kept.
+    pub fn oldest(&self) -> Position {
+        Position(self.shared.state.borrow().segments[0].first)
+    }
+}
+
+impl Shared {
+    /// Makes sure that the last group is one that the next record may join.
+    fn group_for(&self, state: &mut State, position: u64) {
+        if state.groups.back().is_some_and(|group| group.sequence == state.tail_sequence) {
+            return;
+        }
+        let (sequence, offset) = (state.tail_sequence, state.tail_offset);
+        let mut bytes = std::mem::take(&mut state.buffer);
+        if offset == 0 {
+            let durable = self.durable.get().0;
+            SegmentHeader { sequence, epoch: self.epoch, first: position, durable }
+                .encode(&mut bytes);
+            state.tail_offset = SEGMENT_HEADER_BYTES;
+            state.buffered += bytes.len();
+        }
+        state.groups.push_back(Group { sequence, offset, bytes, first: position, last: position });
+    }
+
+    fn flush(self: &Rc<Self>) {
+        while let Some((group, file)) = self.next_group() {
+            let result = file.write_at(group.offset, &group.bytes);
+            let mut state = self.state.borrow_mut();
+            state.buffered -= group.bytes.len();
+            if let Err(cause) = result {
+                drop(state);
+                let path = self.directory.join(segment_name(group.sequence));
+                return self.fail(StoreError::io("cannot write the journal", &path, cause));
+            }
+            state.bytes += group.bytes.len() as u64;
+            if group.bytes.capacity() <= BUFFER_BYTES_KEPT {
+                state.buffer = group.bytes;
+                state.buffer.clear();
+            }
+            drop(state);
+            self.written.advance(Position(group.last));
+        }
+        self.arm_timer();
+        self.sync();
+    }
+
+    /// The next group to write, where its segment is there; else sees to the segment.
+    fn next_group(self: &Rc<Self>) -> Option<(Group, Arc<dyn File>)> {
+        let mut state = self.state.borrow_mut();
+        if state.failed.is_some() {
+            return None;
+        }
+        let group = state.groups.front()?;
+        let (sequence, first) = (group.sequence, group.first);
+        let current = state.segments.back().expect("a journal has a segment").sequence;
+        if sequence != current {
+            let Some((_, file)) = state.spare.take_if(|(spare, _)| *spare == sequence) else {
+                drop(state);
+                self.prepare();
+                return None;
+            };
+            let path = self.directory.join(segment_name(sequence));
+            let segment =
+                Segment { sequence, first, file, path, dirty: false, header_durable: false };
+            state.segments.push_back(segment);
+            drop(state);
+            self.prepare();
+            state = self.state.borrow_mut();
+        }
+        let group = state.groups.pop_front()?;
+        let segment = state.segments.back_mut().expect("a journal has a segment");
+        segment.dirty = true;
+        let file = segment.file.clone();
+        Some((group, file))
+    }
+
+    /// Makes the segment after the current one, beside the executor.
+    fn prepare(self: &Rc<Self>) {
+        let mut state = self.state.borrow_mut();
+        if state.preparing || state.spare.is_some() || state.failed.is_some() {
+            return;
+        }
+        state.preparing = true;
+        let sequence = state.segments.back().expect("a journal has a segment").sequence + 1;
+        let old = state.old.pop();
+        drop(state);
+        let (disk, directory) = (self.world.disk(), self.directory.clone());
+        let bytes = self.config.segment_bytes;
+        let prepared = self
+            .world
+            .offload(move || segment::prepare(&*disk, &directory, sequence, bytes, old.as_deref()));
+        let weak = Rc::downgrade(self);
+        let world = self.world.clone();
+        self.world.spawn(async move {
+            let prepared = prepared.await.unwrap_or(Err(StoreError::ShuttingDown));
+            let full = matches!(&prepared, Err(error) if error.is_full());
+            if let Some(shared) = weak.upgrade() {
+                shared.prepared(sequence, prepared);
+            }
+            if full {
+                world.sleep(FULL_RETRY).await;
+                if let Some(shared) = weak.upgrade() {
+                    shared.prepare();
+                }
+            }
+        });
+    }
+
+    fn prepared(self: &Rc<Self>, sequence: u64, prepared: Result<Arc<dyn File>, StoreError>) {
+        let mut state = self.state.borrow_mut();
+        state.preparing = false;
+        match prepared {
+            Ok(file) => {
+                state.spare = Some((sequence, file));
+                state.full = false;
+                drop(state);
+                self.flush();
+            }
+            Err(error) if error.is_full() => state.full = true,
+            Err(error) => {
+                drop(state);
+                self.fail(error);
+            }
+        }
+    }
+
+    /// Starts a sync where one is wanted and none runs.
+    fn sync(self: &Rc<Self>) {
+        let target = self.written.get();
+        let mut state = self.state.borrow_mut();
+        let durable = self.durable.get();
+        if state.sync_running
+            || state.failed.is_some()
+            || state.sync_wanted <= durable.0
+            || target <= durable
+        {
+            return;
+        }
+        state.sync_running = true;
+        let mut files = Vec::new();
+        for segment in state.segments.iter_mut().filter(|segment| segment.dirty) {
+            segment.dirty = false;
+            files.push((segment.sequence, segment.file.clone(), segment.path.clone()));
+        }
+        drop(state);
+        let last_sequence = files.last().map_or(0, |file| file.0);
+        let synced = self.world.offload(move || {
+            files.iter().try_for_each(|(_, file, path)| {
+                file.sync_data()
+                    .map_err(|cause| StoreError::io("cannot sync the journal", path, cause))
+            })
+        });
+        let weak = Rc::downgrade(self);
+        self.world.spawn(async move {
+            let synced = synced.await.unwrap_or(Err(StoreError::ShuttingDown));
+            let Some(shared) = weak.upgrade() else { return };
+            shared.state.borrow_mut().sync_running = false;
+            match synced {
+                Ok(()) => shared.synced(target, last_sequence),
+                Err(error) => shared.fail(error),
+            }
+        });
+    }
+
+    fn synced(self: &Rc<Self>, target: Position, last_sequence: u64) {
+        let mut state = self.state.borrow_mut();
+        if state.failed.is_some() {
+            return;
+        }
+        for segment in state.segments.iter_mut() {
+            segment.header_durable |= segment.sequence <= last_sequence;
+        }
+        drop(state);
+        self.durable.advance(target);
+        self.sync();
+    }
+
+    fn arm_timer(self: &Rc<Self>) {
+        let mut state = self.state.borrow_mut();
+        if state.timer_armed || self.written.get() <= self.durable.get() {
+            return;
+        }
+        state.timer_armed = true;
+        drop(state);
+        let weak = Rc::downgrade(self);
+        let sleep = self.world.sleep(self.config.sync_interval);
+        self.world.spawn(async move {
+            sleep.await;
+            let Some(shared) = weak.upgrade() else { return };
+            let mut state = shared.state.borrow_mut();
+            state.timer_armed = false;
+            state.sync_wanted = state.sync_wanted.max(shared.written.get().0);
+            drop(state);
+            shared.sync();
+        });
+    }
+
+    fn cut(&self, checkpoint: u64) {
+        let mut state = self.state.borrow_mut();
+        let mut excess = Vec::new();
+        while state.segments.len() > 1
+            && state.segments[1].first <= checkpoint + 1
+            && state.segments[1].header_durable
+        {
+            let segment = state.segments.pop_front().expect("there are two");
+            if state.old.len() < OLD_FILES_MAX {
+                state.old.push(segment.path);
+            } else {
+                excess.push(segment.path);
+            }
+        }
+        drop(state);
+        if !excess.is_empty() {
+            let disk = self.world.disk();
+            drop(self.world.offload(move || segment::remove(&*disk, &excess)));
+        }
+    }
+
+    fn fail(&self, error: StoreError) {
+        let mut state = self.state.borrow_mut();
+        if state.failed.is_some() {
+            return;
+        }
+        state.failed = Some(error.clone());
+        state.groups.clear();
+        state.buffered = 0;
+        drop(state);
+        self.written.fail(error.stopped());
+        self.durable.fail(error.stopped());
+    }
+}

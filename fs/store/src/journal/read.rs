@@ -1,0 +1,108 @@
+//! Reading the journal while it grows: the feed of a standby.
+//!
+//! Invariant: a reader hands out each written record once, in order, or says that it was cut off.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ropewalk_base::disk::File;
+
+use super::Shared;
+use super::record::{RECORD_HEADER_BYTES, RecordHeader, SEGMENT_HEADER_BYTES, record_bytes};
+use crate::error::StoreError;
+use crate::marks::Position;
+
+/// Iterates over written records. Reads block for as long as the disk takes; what was written
+/// recently comes from the page cache.
+pub struct JournalReader {
+    shared: Rc<Shared>,
+    next: u64,
+    place: Option<Place>,
+}
+
+/// Where the reader stands: `position` is that of the record at `offset`.
+struct Place {
+    sequence: u64,
+    file: Arc<dyn File>,
+    offset: u64,
+    position: u64,
+}
+
+impl JournalReader {
+    pub(super) fn new(shared: Rc<Shared>, next: u64) -> JournalReader {
+        JournalReader { shared, next: next.max(1), place: None }
+    }
+
+    /// The position that comes next.
+    pub fn position(&self) -> Position {
+        Position(self.next)
+    }
+
+    /// The next record; `None` where it is not written yet (then wait for `written`).
+    ///
+    /// # Errors
+    /// `Cut` where it is gone already, `Damaged` where it no longer holds.
+    pub fn next_record(&mut self) -> Result<Option<(Position, Vec<u8>)>, StoreError> {
+        if self.next > self.shared.written.get().0 {
+            return Ok(None);
+        }
+        self.find_segment()?;
+        loop {
+            let place = self.place.as_mut().expect("the segment was just found");
+            let (header, payload) = read_record(&self.shared, place, place.position == self.next)?;
+            place.offset += record_bytes(header.len) as u64;
+            place.position += 1;
+            if let Some(payload) = payload {
+                self.next += 1;
+                return Ok(Some((Position(header.position), payload)));
+            }
+        }
+    }
+
+    /// Goes to the segment that holds the next position.
+    fn find_segment(&mut self) -> Result<(), StoreError> {
+        let state = self.shared.state.borrow();
+        let Some(segment) = state.segments.iter().rev().find(|one| one.first <= self.next) else {
+            return Err(StoreError::Cut { asked: self.next, oldest: state.segments[0].first });
+        };
+        if self.place.as_ref().is_none_or(|place| place.sequence != segment.sequence) {
+            self.place = Some(Place {
+                sequence: segment.sequence,
+                file: segment.file.clone(),
+                offset: SEGMENT_HEADER_BYTES,
+                position: segment.first,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Reads the record at `place`, its payload only where it is wanted.
+fn read_record(
+    shared: &Shared,
+    place: &Place,
+    wanted: bool,
+) -> Result<(RecordHeader, Option<Vec<u8>>), StoreError> {
+    let path = || shared.directory.join(super::segment_name(place.sequence));
+    let read = |bytes: &mut [u8]| {
+        let count = place.file.read_at(place.offset, bytes);
+        count.map_err(|cause| StoreError::io("cannot read the journal", &path(), cause))
+    };
+    let damaged = || StoreError::Damaged {
+        path: path(),
+        what: format!("record {} at byte {} does not hold", place.position, place.offset),
+    };
+    let mut head = [0; RECORD_HEADER_BYTES];
+    let count = read(&mut head)?;
+    let header = RecordHeader::decode(&head[..count]).ok_or_else(damaged)?;
+    if header.position != place.position || header.len > shared.config.segment_bytes as usize {
+        return Err(damaged());
+    }
+    if !wanted {
+        return Ok((header, None));
+    }
+    let mut bytes = vec![0; RECORD_HEADER_BYTES + header.len];
+    let count = read(&mut bytes)?;
+    let payload = header.payload(&bytes[..count]).ok_or_else(damaged)?.to_vec();
+    Ok((header, Some(payload)))
+}

@@ -1,0 +1,221 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::HostDisk;
+use crate::testing::run;
+
+const CONFIG: JournalConfig =
+    JournalConfig { segment_bytes: 16 * 1024, sync_interval: Duration::from_secs(3600) };
+
+type Records = BTreeMap<u64, Vec<u8>>;
+
+fn open(directory: &Path, open: OpenJournal) -> Result<(RecoveredJournal, Records), StoreError> {
+    let mut records = Records::new();
+    let recovered = recover(&HostDisk, directory, CONFIG, open, &mut |position, payload| {
+        assert_eq!(records.insert(position, payload.to_vec()), None);
+        Ok(())
+    })?;
+    Ok((recovered, records))
+}
+
+fn boot(epoch: u64) -> OpenJournal {
+    OpenJournal { epoch, ..OpenJournal::default() }
+}
+
+fn payload(position: u64) -> Vec<u8> {
+    vec![position as u8; 100 + (position % 50) as usize]
+}
+
+/// Appends so many records; every one is durable before the next is written.
+fn append(directory: &Path, how: OpenJournal, count: u64) {
+    let recovered = open(directory, how).unwrap().0;
+    run(HostDisk::shared(), move |world| async move {
+        let journal = Journal::start(&world, recovered);
+        for _ in 0..count {
+            let next = journal.position().0 + 1;
+            let position = journal.append(&payload(next)).unwrap();
+            assert_eq!(position.0, next);
+            journal.wait_durable(position).await.unwrap();
+        }
+    });
+}
+
+fn segments(directory: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Offsets of the records in a segment.
+fn records_of(path: &Path) -> Vec<(u64, usize)> {
+    let bytes = std::fs::read(path).unwrap();
+    let mut at = SEGMENT_HEADER_BYTES as usize;
+    let mut records = Vec::new();
+    while let Some(header) = record::RecordHeader::decode(&bytes[at..])
+        && header.payload(&bytes[at..]).is_some()
+        && header.position > 0
+    {
+        records.push((header.position, at));
+        at += record::record_bytes(header.len);
+    }
+    records
+}
+
+fn damage(path: &Path, at: usize) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[at] ^= 0x40;
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn assert_records(records: &Records, range: std::ops::RangeInclusive<u64>) {
+    assert_eq!(records.keys().copied().collect::<Vec<_>>(), range.collect::<Vec<_>>());
+    assert!(records.iter().all(|(position, bytes)| *bytes == payload(*position)));
+}
+
+#[test]
+fn records_come_back_over_segments_and_epochs() {
+    let directory = tempfile::tempdir().unwrap();
+    append(directory.path(), boot(1), 300);
+    append(directory.path(), boot(2), 5);
+    append(directory.path(), boot(3), 300);
+    let (recovered, records) = open(directory.path(), boot(4)).unwrap();
+    assert_eq!(recovered.recovery.last, Position(605));
+    assert_records(&records, 1..=605);
+    assert!(segments(directory.path()).len() > 5);
+    let checkpoint = OpenJournal { checkpoint: Position(400), ..boot(5) };
+    assert_records(&open(directory.path(), checkpoint).unwrap().1, 401..=605);
+    let again = open(directory.path(), checkpoint).err().unwrap();
+    assert!(again.to_string().contains("boot 5"), "{again}");
+}
+
+#[test]
+fn a_torn_tail_ends_the_log_and_new_records_never_touch_it() {
+    let directory = tempfile::tempdir().unwrap();
+    append(directory.path(), boot(1), 20);
+    let segment = segments(directory.path())[0].clone();
+    let (last, at) = *records_of(&segment).last().unwrap();
+    assert_eq!(last, 20);
+    damage(&segment, at + 40);
+    let before = std::fs::read(&segment).unwrap();
+    append(directory.path(), boot(2), 3);
+    assert_eq!(std::fs::read(&segment).unwrap(), before);
+    let (recovered, records) = open(directory.path(), boot(3)).unwrap();
+    assert_eq!(recovered.recovery.last, Position(22));
+    assert_records(&records, 1..=22);
+}
+
+#[test]
+fn a_hole_before_records_that_call_it_durable_is_a_loss() {
+    let directory = tempfile::tempdir().unwrap();
+    append(directory.path(), boot(1), 200);
+    let segment = segments(directory.path())[0].clone();
+    let (position, at) = records_of(&segment)[10];
+    damage(&segment, at + 33);
+    let error = open(directory.path(), boot(2)).err().unwrap();
+    assert!(matches!(error, StoreError::Lost { from, through: 199, .. } if from == position));
+    assert_eq!(error.class(), ropewalk_base::error::Class::Data);
+    // The index has it already: nothing is lost.
+    let covered = OpenJournal { checkpoint: Position(250), ..boot(2) };
+    assert!(open(directory.path(), covered).is_ok());
+}
+
+#[test]
+fn an_accepted_loss_goes_on_before_the_hole_for_good() {
+    let directory = tempfile::tempdir().unwrap();
+    append(directory.path(), boot(1), 300);
+    let segment = segments(directory.path())[1].clone();
+    let (position, at) = records_of(&segment)[3];
+    damage(&segment, at);
+    let accept = OpenJournal { accept_loss: true, ..boot(2) };
+    append(directory.path(), accept, 10);
+    let (recovered, records) = open(directory.path(), boot(3)).unwrap();
+    assert_eq!(recovered.recovery.last, Position(position + 9));
+    assert_eq!(recovered.recovery.lost, None);
+    assert_records(&records, 1..=position + 9);
+}
+
+#[test]
+fn missing_and_headless_segments_are_losses() {
+    for (victim, headless) in [(0, false), (1, false), (1, true), (0, true)] {
+        let directory = tempfile::tempdir().unwrap();
+        append(directory.path(), boot(1), 300);
+        let path = &segments(directory.path())[victim];
+        if headless {
+            damage(path, 20);
+        } else {
+            std::fs::remove_file(path).unwrap();
+        }
+        let error = open(directory.path(), boot(2)).err().unwrap();
+        assert!(matches!(error, StoreError::Lost { .. }), "{victim} {headless}: {error}");
+    }
+    // The last segment has no successor to testify, but its own records do.
+    let directory = tempfile::tempdir().unwrap();
+    append(directory.path(), boot(1), 200);
+    let used = segments(directory.path()).into_iter().rfind(|path| !records_of(path).is_empty());
+    damage(&used.unwrap(), 20);
+    assert!(matches!(open(directory.path(), boot(2)), Err(StoreError::Lost { .. })));
+    // A journal that is gone as a whole.
+    let directory = tempfile::tempdir().unwrap();
+    let gone = OpenJournal { must_exist: true, checkpoint: Position(7), ..boot(2) };
+    assert!(matches!(open(directory.path(), gone), Err(StoreError::Lost { from: 8, .. })));
+}
+
+#[test]
+fn groups_share_writes_and_syncs_and_readers_follow() {
+    let directory = tempfile::tempdir().unwrap();
+    let recovered = open(directory.path(), boot(1)).unwrap().0;
+    run(HostDisk::shared(), move |world| async move {
+        let journal = Journal::start(&world, recovered);
+        let mut reader = journal.read_from(Position(1));
+        assert_eq!(reader.next_record().unwrap(), None);
+        for _ in 0..30 {
+            let next = journal.position().0 + 1;
+            journal.append(&payload(next)).unwrap();
+        }
+        assert_eq!((journal.written(), journal.position()), (Position(0), Position(30)));
+        journal.wait_written(Position(30)).await.unwrap();
+        assert_eq!(journal.durable(), Position(0));
+        for _ in 0..270 {
+            let next = journal.position().0 + 1;
+            journal.append(&payload(next)).unwrap();
+        }
+        journal.wait_durable(Position(300)).await.unwrap();
+        let mut seen = Records::new();
+        while let Some((position, bytes)) = reader.next_record().unwrap() {
+            seen.insert(position.0, bytes);
+        }
+        assert_records(&seen, 1..=300);
+        let mut late = journal.read_from(Position(177));
+        assert_eq!(late.next_record().unwrap().unwrap().0, Position(177));
+        journal.cut(Position(250));
+        let oldest = journal.oldest();
+        assert!(oldest > Position(100) && oldest <= Position(251), "{oldest}");
+        let mut cut = journal.read_from(Position(5));
+        assert!(matches!(cut.next_record(), Err(StoreError::Cut { asked: 5, .. })));
+        let mut rest = journal.read_from(Position(251));
+        assert_eq!(rest.next_record().unwrap().unwrap().1, payload(251));
+    });
+}
+
+#[test]
+fn old_segments_are_used_again_and_stale_bytes_never_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let recovered = open(directory.path(), boot(1)).unwrap().0;
+    run(HostDisk::shared(), move |world| async move {
+        let journal = Journal::start(&world, recovered);
+        for round in 1..=40u64 {
+            for _ in 0..50 {
+                let next = journal.position().0 + 1;
+                journal.append(&payload(next)).unwrap();
+            }
+            journal.wait_durable(Position(50 * round)).await.unwrap();
+            if round < 40 {
+                journal.cut(Position(50 * round - 10));
+            }
+        }
+    });
+    assert!(segments(directory.path()).len() < 8, "{:?}", segments(directory.path()));
+    let checkpoint = OpenJournal { checkpoint: Position(1940), ..boot(2) };
+    assert_records(&open(directory.path(), checkpoint).unwrap().1, 1941..=2000);
+}

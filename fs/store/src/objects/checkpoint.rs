@@ -1,0 +1,265 @@
+//! Checkpoints: what only log and memory have goes into the object files, then the log is recycled.
+//!
+//! Order, and why: the log goes on in a fresh segment, so that everything before it is a whole; the
+//! log is synced, since nothing it protects may reach a file before it; patched blocks and tables are
+//! written and synced object by object; marks and directories follow; then the new tail is made
+//! durable, and only after that old segments are overwritten.
+//!
+//! Invariant: an object whose sync fails is logged anew in full before its old records go.
+
+use super::error::about;
+use super::layout::HEADER_BYTES;
+use super::object::Object;
+use super::record::Record;
+use super::{Inner, ObjectError, ObjectId, ObjectStore, State};
+
+/// Object files that are synced at the same time.
+const SYNCS_AT_ONCE: usize = 16;
+
+impl ObjectStore {
+    /// Completes when the store has room for another change: at once in normal times, after a
+    /// checkpoint where changes come faster than the device takes them. To be called before
+    /// writes; a caller that does not makes log and memory grow.
+    pub async fn room(&self) -> Result<(), ObjectError> {
+        loop {
+            let settled = {
+                let state = &mut *self.inner.state.borrow_mut();
+                self.inner.admit(state)?;
+                if !self.inner.checkpoint_due(state, 2) {
+                    return Ok(());
+                }
+                if let Some(reason) = state.checkpoint_error.take() {
+                    let source = std::io::Error::other(reason);
+                    return Err(self.inner.failed_doing("make a checkpoint")(source));
+                }
+                self.inner.settled.notified()
+            };
+            self.start_checkpoint();
+            settled.await;
+        }
+    }
+
+    /// Makes everything durable and the log empty; for a tidy end and for tests.
+    pub async fn checkpoint(&self) -> Result<(), ObjectError> {
+        // One that is under way may have passed what was written lately: one more is needed then.
+        let target = {
+            let state = self.inner.state.borrow();
+            state.checkpoints_ended + 1 + u64::from(state.checkpointing)
+        };
+        loop {
+            let settled = {
+                let state = self.inner.state.borrow();
+                self.inner.admit(&state)?;
+                if state.checkpoints_ended >= target {
+                    let reason = state.checkpoint_error.clone();
+                    let source = reason.map(std::io::Error::other);
+                    let failed = self.inner.failed_doing("make a checkpoint");
+                    return source.map_or(Ok(()), |source| Err(failed(source)));
+                }
+                self.inner.settled.notified()
+            };
+            self.start_checkpoint();
+            settled.await;
+        }
+    }
+
+    /// Starts a checkpoint unless one is under way or the store has failed.
+    pub(super) fn start_checkpoint(&self) {
+        {
+            let state = &mut *self.inner.state.borrow_mut();
+            if state.checkpointing || state.failed.is_some() {
+                return;
+            }
+            state.checkpointing = true;
+        }
+        // A task of its own: it goes on also where nobody waits any more.
+        let store = self.clone();
+        self.inner.world.spawn(async move {
+            let result = store.checkpoint_stages().await;
+            {
+                let state = &mut *store.inner.state.borrow_mut();
+                state.checkpointing = false;
+                state.checkpoints_ended += 1;
+                state.checkpoints += u64::from(result.is_ok());
+                state.checkpoint_error = result.err().map(|error| error.to_string());
+            }
+            store.inner.settled.notify_all();
+        });
+    }
+
+    async fn checkpoint_stages(&self) -> Result<(), ObjectError> {
+        let (tail, end, objects) = self.inner.open_checkpoint()?;
+        self.log_durable_to(end).await?;
+        for batch in objects.chunks(SYNCS_AT_ONCE) {
+            let mut rounds = Vec::new();
+            for object in batch {
+                rounds.extend(self.flush(*object, tail));
+            }
+            for (object, round, flushed) in rounds {
+                let synced = self.sync_round(object, round).await;
+                if synced.and(flushed).is_err() {
+                    self.inner.carry(object)?;
+                }
+            }
+        }
+        self.sync_removals_and_marks().await?;
+        let end = {
+            let state = &mut *self.inner.state.borrow_mut();
+            state.log.advance(tail).map_err(self.inner.failed_doing("end a checkpoint"))?;
+            state.log.end()
+        };
+        self.log_durable_to(end).await?;
+        self.inner.state.borrow_mut().log.forget_before(tail);
+        Ok(())
+    }
+
+    /// Writes what only memory has of an object into its file and starts a sync; the round to wait
+    /// for and whether the writing succeeded.
+    fn flush(
+        &self,
+        object: ObjectId,
+        tail: u64,
+    ) -> Option<(ObjectId, u64, Result<(), ObjectError>)> {
+        let state = &mut *self.inner.state.borrow_mut();
+        let known = state.objects.get(&object)?;
+        if known.first_position.is_none_or(|position| position >= tail) {
+            return None;
+        }
+        let flushed = self.inner.flush_object(state, object, tail);
+        let known = state.objects.get_mut(&object)?;
+        known.first_position = known.overlay.values().map(|patch| patch.imaged_at).min();
+        if known.syncing.is_some() {
+            return Some((object, known.sync_started + 1, flushed));
+        }
+        self.begin_sync(state, object);
+        Some((object, state.objects[&object].sync_started, flushed))
+    }
+
+    async fn sync_removals_and_marks(&self) -> Result<(), ObjectError> {
+        let inner = &self.inner;
+        let (removed_from, marks) = {
+            let state = &mut *inner.state.borrow_mut();
+            let marks = state.marks_changed.then(|| state.marks.clone());
+            state.marks_changed = false;
+            (std::mem::take(&mut state.removed_from), marks)
+        };
+        let (disk, layout) = (inner.disk.clone(), inner.layout.clone());
+        let directories = removed_from.clone();
+        let work = inner.world.offload(move || {
+            for directory in directories {
+                match disk.sync_directory(&layout.directory_path(directory)) {
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => (),
+                    result => result?,
+                }
+            }
+            marks.map_or(Ok(()), |marks| marks.save(&disk, layout.root()))
+        });
+        let result = work.await.ok_or(ObjectError::Closed)?;
+        if result.is_err() {
+            let state = &mut *inner.state.borrow_mut();
+            state.marks_changed = true;
+            state.removed_from.extend(removed_from);
+        }
+        result.map_err(inner.failed_doing("save removals and fences"))
+    }
+}
+
+impl Inner {
+    /// Whether `times` the limits that start a checkpoint are exceeded.
+    pub(super) fn checkpoint_due(&self, state: &State, times: usize) -> bool {
+        let config = &self.config;
+        state.log.live_bytes() > config.checkpoint_bytes * times as u64
+            || state.overlay_blocks * super::BLOCK_BYTES > config.overlay_bytes * times
+            || state.objects.len() > config.objects_cached.saturating_mul(times)
+    }
+
+    /// Goes on in a fresh segment. The tail to reach, the log's end, the objects to bring in.
+    fn open_checkpoint(&self) -> Result<(u64, u64, Vec<ObjectId>), ObjectError> {
+        let state = &mut *self.state.borrow_mut();
+        self.admit(state)?;
+        let tail = state.log.rotate().map_err(self.failed_doing("begin a log segment"))?;
+        state.image_floor = tail;
+        let dirty = state.objects.iter().filter(|(_, object)| !object.is_clean());
+        let dirty = dirty.map(|(object, _)| *object).collect();
+        Ok((tail, state.log.end(), dirty))
+    }
+
+    /// Writes patched blocks whose last change lies before `tail`, and the table.
+    fn flush_object(
+        &self,
+        state: &mut State,
+        object: ObjectId,
+        tail: u64,
+    ) -> Result<(), ObjectError> {
+        let known = state.objects.get_mut(&object).expect("the caller has looked it up");
+        // Without a file there is nothing but the intents of a write that failed.
+        let Some(file) = known.file.clone() else { return Ok(()) };
+        let failed = about(object, "write its file in a checkpoint");
+        let ready = known.overlay.iter().filter(|(_, patch)| patch.changed_at < tail);
+        let ready: Vec<u32> = ready.map(|(block, _)| *block).collect();
+        let mut blocks = 0;
+        for block in ready {
+            let patch = &known.overlay[&block];
+            file.write_at(self.layout.block_offset(block), &patch.content[..]).map_err(&failed)?;
+            blocks += known.set_entry(block, patch_entry(known, block));
+            known.unsynced.insert(block);
+            if let Some(patch) = known.overlay.remove(&block) {
+                state.scratch.give(patch.content);
+                state.overlay_blocks -= 1;
+            }
+        }
+        let result = write_table(known, &*file).map_err(failed);
+        state.count_bytes(blocks);
+        result
+    }
+
+    /// Logs an object's present state in full, since its old records are about to go and its file
+    /// cannot be relied upon.
+    fn carry(&self, object: ObjectId) -> Result<(), ObjectError> {
+        let state = &mut *self.state.borrow_mut();
+        let Some(known) = state.objects.get_mut(&object) else { return Ok(()) };
+        let mut pairs = Vec::with_capacity(known.entries.len() * 8);
+        for entry in &known.entries {
+            pairs.extend_from_slice(&entry.to_le_bytes());
+            pairs.extend_from_slice(&entry.to_le_bytes());
+        }
+        state.log.push(&Record::Write { object, first: 0, entries: &pairs });
+        if let Some((first, count)) = known.suspects.span() {
+            state.log.push(&Record::Suspect { object, first, count });
+        }
+        let mut oldest = self.commit(&mut state.log)?;
+        for (block, patch) in &mut known.overlay {
+            state.log.push(&Record::Image { object, block: *block, bytes: &patch.content[..] });
+            let position = self.commit(&mut state.log)?;
+            (patch.imaged_at, patch.changed_at) = (position, position);
+            oldest = oldest.min(position);
+        }
+        known.first_position = Some(oldest);
+        known.table_changed = Some((0, known.entries.len() as u32));
+        Ok(())
+    }
+
+    fn commit(&self, log: &mut super::log::Log) -> Result<u64, ObjectError> {
+        log.commit(0).map_err(self.failed_doing("carry an object over in the log"))
+    }
+}
+
+fn patch_entry(object: &Object, block: u32) -> u32 {
+    object.overlay[&block].entry
+}
+
+/// Writes the changed part of an object's table into its file.
+pub(super) fn write_table(
+    object: &mut Object,
+    file: &dyn ropewalk_base::disk::File,
+) -> std::io::Result<()> {
+    let Some((from, to)) = object.table_changed else { return Ok(()) };
+    let mut bytes = Vec::with_capacity((to - from) as usize * 4);
+    for block in from..to {
+        bytes.extend_from_slice(&object.entry(block).to_le_bytes());
+    }
+    file.write_at(HEADER_BYTES as u64 + u64::from(from) * 4, &bytes)?;
+    object.table_changed = None;
+    object.table_unsynced = true;
+    Ok(())
+}

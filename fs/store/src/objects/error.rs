@@ -1,0 +1,91 @@
+//! What can go wrong in the object store: each variant names the thing, the cause and the remedy.
+
+use std::io;
+
+use ropewalk_base::error::Class;
+
+use super::ObjectId;
+
+/// Why a call of the object store failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ObjectError {
+    /// The bytes on disk are not those that were acknowledged. Only a full overwrite heals it.
+    #[error("object {object}, block {block}: the bytes on disk do not match their checksum")]
+    Corrupt { object: ObjectId, block: u32 },
+    /// The file under an object's name is not that object's.
+    #[error("object {object}: its header is damaged; remove the file or restore it")]
+    Header { object: ObjectId },
+    /// The caller's bytes do not match the caller's checksum: damaged on the way; send again.
+    #[error("object {object}, block {block}: the bytes to write do not match their checksum")]
+    Checksum { object: ObjectId, block: u32 },
+    /// The range or the checksum count makes no sense; nothing changed.
+    #[error("object {object}: {length} bytes at {offset} are not a valid range (limit {limit})")]
+    Range { object: ObjectId, offset: u64, length: u64, limit: u64 },
+    /// The file was removed; a delayed write must not bring it back.
+    #[error("object {object}: its file was removed")]
+    Removed { object: ObjectId },
+    /// The session's epoch lies below its fence.
+    #[error("session {session}: epoch {epoch} is fenced, {minimum} is the least allowed")]
+    Fenced { session: u64, epoch: u32, minimum: u32 },
+    /// The device is full. Nothing that was acknowledged is lost; free room and try again.
+    #[error("object {object}: no space left on the device")]
+    NoSpace { object: ObjectId },
+    /// The operating system refused.
+    #[error("object {object}: {doing}: {source}")]
+    Io { object: ObjectId, doing: &'static str, source: io::Error },
+    /// Bytes of this object may not be durable; they must be written again before a sync succeeds.
+    #[error("object {object}: a sync failed, its last writes must be repeated")]
+    SyncFailed { object: ObjectId },
+    /// The intent log cannot be written or synced: the store refuses changes until a restart.
+    #[error("the intent log in {directory} failed ({cause}): check the device and restart")]
+    LogFailed { directory: String, cause: String },
+    /// Something of the store as a whole failed.
+    #[error("object store {directory}: {doing}: {source}")]
+    Store { directory: String, doing: &'static str, source: io::Error },
+    /// The directory holds something that this version cannot use.
+    #[error("object store {directory}: {reason}")]
+    Format { directory: String, reason: String },
+    /// The store was closed while the call waited.
+    #[error("the object store is closed")]
+    Closed,
+}
+
+impl ObjectError {
+    /// The largest thing that is hurt.
+    pub fn class(&self) -> Class {
+        match self {
+            ObjectError::Corrupt { .. }
+            | ObjectError::Header { .. }
+            | ObjectError::SyncFailed { .. } => Class::Data,
+            ObjectError::Range { .. } | ObjectError::Removed { .. } => Class::Caller,
+            ObjectError::Checksum { .. }
+            | ObjectError::Fenced { .. }
+            | ObjectError::NoSpace { .. }
+            | ObjectError::Io { .. } => Class::Operation,
+            ObjectError::LogFailed { .. }
+            | ObjectError::Store { .. }
+            | ObjectError::Format { .. }
+            | ObjectError::Closed => Class::Node,
+        }
+    }
+}
+
+/// Whether the device was full.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    const ENOSPC: i32 = 28;
+    const EDQUOT: i32 = 122;
+    matches!(error.raw_os_error(), Some(ENOSPC | EDQUOT))
+        || error.kind() == io::ErrorKind::StorageFull
+}
+
+/// An operating system error about one object.
+pub(super) fn about(object: ObjectId, doing: &'static str) -> impl Fn(io::Error) -> ObjectError {
+    move |source| {
+        if is_full(&source) {
+            ObjectError::NoSpace { object }
+        } else {
+            ObjectError::Io { object, doing, source }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Going through all objects, one hashed directory at a time.
+
+use super::block::BLOCK_BYTES;
+use super::cache::{FileState, open_object};
+use super::error::about;
+use super::layout::{DIRECTORIES, Layout};
+use super::{Inner, ObjectError, ObjectId, ObjectStore};
+
+/// An object as `check` sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ObjectInfo {
+    pub object: ObjectId,
+    /// Bytes in written blocks.
+    pub bytes: u64,
+    /// Where the last written block ends.
+    pub end: u64,
+}
+
+/// All objects of a store, in the order of their directories; memory for one directory at a time.
+/// Objects that come or go meanwhile may or may not be seen.
+pub struct Listing {
+    store: ObjectStore,
+    directory: u32,
+    objects: std::vec::IntoIter<ObjectId>,
+}
+
+impl ObjectStore {
+    /// All objects, or those that come after `after` in the listing's order.
+    pub fn list(&self, after: Option<ObjectId>) -> Result<Listing, ObjectError> {
+        let mut listing =
+            Listing { store: self.clone(), directory: 0, objects: Vec::new().into_iter() };
+        if let Some(after) = after {
+            listing.directory = Layout::directory_of(after.inode) + 1;
+            let objects = self.inner.list_directory(listing.directory - 1)?;
+            let rest = objects.into_iter().filter(|object| *object > after);
+            listing.objects = rest.collect::<Vec<_>>().into_iter();
+        }
+        Ok(listing)
+    }
+
+    /// One object; `None` where it does not exist.
+    pub fn info(&self, object: ObjectId) -> Result<Option<ObjectInfo>, ObjectError> {
+        let state = self.inner.state.borrow();
+        if let Some(known) = state.objects.get(&object) {
+            let overlay_end =
+                known.overlay.keys().next_back().map_or(0, |block| *block as usize + 1);
+            let info = describe(object, &known.entries, overlay_end);
+            return Ok(known.exists.then_some(info));
+        }
+        if state.marks.is_buried(object) {
+            return Ok(None);
+        }
+        let found = open_object(&*self.inner.disk, &self.inner.layout, object)
+            .map_err(about(object, "open its file"))?;
+        match found {
+            FileState::Present(_, entries) => Ok(Some(describe(object, &entries, 0))),
+            FileState::Damaged => Err(ObjectError::Header { object }),
+            FileState::Absent | FileState::Unfinished(_) => Ok(None),
+        }
+    }
+}
+
+fn describe(object: ObjectId, entries: &[u32], overlay_end: usize) -> ObjectInfo {
+    let blocks = entries.iter().filter(|entry| **entry != 0).count() as u64;
+    let end = entries.iter().rposition(|entry| *entry != 0).map_or(0, |last| last + 1);
+    let end = end.max(overlay_end) as u64;
+    ObjectInfo { object, bytes: blocks * BLOCK_BYTES as u64, end: end * BLOCK_BYTES as u64 }
+}
+
+impl Inner {
+    fn list_directory(&self, directory: u32) -> Result<Vec<ObjectId>, ObjectError> {
+        let names = match self.disk.list(&self.layout.directory_path(directory)) {
+            Ok(names) => names,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(self.failed_doing("list a directory of objects")(error)),
+        };
+        // Fixed-width names: bytewise order is the order of the ids.
+        Ok(names.iter().filter_map(|(name, _)| Layout::parse(name)).collect())
+    }
+}
+
+impl Iterator for Listing {
+    type Item = Result<ObjectInfo, ObjectError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            for object in self.objects.by_ref() {
+                match self.store.info(object) {
+                    Ok(None) => (),
+                    Ok(Some(info)) => return Some(Ok(info)),
+                    Err(error) => return Some(Err(error)),
+                }
+            }
+            if self.directory == DIRECTORIES {
+                return None;
+            }
+            match self.store.inner.list_directory(self.directory) {
+                Ok(objects) => self.objects = objects.into_iter(),
+                Err(error) => {
+                    self.directory += 1;
+                    return Some(Err(error));
+                }
+            }
+            self.directory += 1;
+        }
+    }
+}

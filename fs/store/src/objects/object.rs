@@ -1,0 +1,104 @@
+//! What the store keeps in memory of one object.
+//!
+//! Invariants
+//! * `entries[b]` describes block b as it is in the file; where `overlay` has b, the block's bytes
+//!   are those of the overlay, and the file does not have them yet;
+//! * a block is in the overlay only if its whole image, and every change to it since, are in the
+//!   log from `imaged_at` on;
+//! * an object with `first_position` is not dropped from memory before a checkpoint took it in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ropewalk_base::disk::File;
+
+use super::block::{Block, BlockSet};
+
+/// A block whose bytes are in the log and in memory, not yet in the object's file.
+pub(super) struct Patch {
+    pub(super) content: Box<Block>,
+    pub(super) entry: u32,
+    /// Position of its image, and of its last change.
+    pub(super) imaged_at: u64,
+    pub(super) changed_at: u64,
+}
+
+/// An object in memory.
+#[derive(Default)]
+pub(super) struct Object {
+    pub(super) file: Option<Arc<dyn File>>,
+    /// The file is there, with its header.
+    pub(super) exists: bool,
+    pub(super) entries: Vec<u32>,
+    pub(super) overlay: BTreeMap<u32, Patch>,
+    /// Written in place since the last sync began.
+    pub(super) unsynced: BlockSet,
+    /// What the sync that is under way covers.
+    pub(super) syncing: Option<BlockSet>,
+    /// What a failed sync covered and nobody has written since.
+    pub(super) suspects: BlockSet,
+    /// The file's name may not survive a power loss yet.
+    pub(super) name_unsynced: bool,
+    /// The table in the file was written since the last sync began.
+    pub(super) table_unsynced: bool,
+    /// Syncs of the file that were begun, and that have ended.
+    pub(super) sync_started: u64,
+    pub(super) sync_finished: u64,
+    /// The last one that ended has failed.
+    pub(super) sync_failed: bool,
+    /// Entries that the table in the file lacks: from, to.
+    pub(super) table_changed: Option<(u32, u32)>,
+    /// Table pages of the file that have room: blocks of the first page that has none.
+    pub(super) table_pages: u64,
+    /// Oldest log record that is not in place yet.
+    pub(super) first_position: Option<u64>,
+    /// Was used since the clock hand last came by.
+    pub(super) touched: bool,
+}
+
+impl Object {
+    /// The entry of a block in the file; 0 for a hole.
+    pub(super) fn entry(&self, block: u32) -> u32 {
+        self.entries.get(block as usize).copied().unwrap_or(0)
+    }
+
+    /// Sets the entry of a block in the file; returns how the number of written blocks changes.
+    pub(super) fn set_entry(&mut self, block: u32, entry: u32) -> i64 {
+        let index = block as usize;
+        if self.entries.len() <= index {
+            if entry == 0 {
+                return 0;
+            }
+            self.entries.resize(index + 1, 0);
+        }
+        let before = std::mem::replace(&mut self.entries[index], entry);
+        if before != entry {
+            let (low, high) = self.table_changed.unwrap_or((block, block + 1));
+            self.table_changed = Some((low.min(block), high.max(block + 1)));
+        }
+        i64::from(entry != 0) - i64::from(before != 0)
+    }
+
+    /// A log record at `position` concerns this object.
+    pub(super) fn logged(&mut self, position: u64) {
+        self.first_position.get_or_insert(position);
+    }
+
+    /// Whether it may be dropped from memory.
+    pub(super) fn is_clean(&self) -> bool {
+        self.first_position.is_none() && self.is_synced() && self.suspects.is_empty()
+    }
+
+    /// Whether a sync of its file would have nothing to do.
+    pub(super) fn is_synced(&self) -> bool {
+        self.unsynced.is_empty()
+            && self.syncing.is_none()
+            && !self.name_unsynced
+            && !self.table_unsynced
+    }
+
+    /// Bytes of written blocks.
+    pub(super) fn written_blocks(&self) -> u64 {
+        self.entries.iter().filter(|entry| **entry != 0).count() as u64
+    }
+}

@@ -1,0 +1,188 @@
+//! Opening a store: lock, description, replay, a fresh log.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ropewalk_base::disk::{Disk, File, Open};
+use ropewalk_base::task::Notify;
+use ropewalk_base::world::World;
+
+use super::layout::{DESCRIPTION_BYTES, DIRECTORIES, Description, Layout};
+use super::log::{Log, Scan};
+use super::marks::Marks;
+use super::replay::{Recovery, replay};
+use super::write::Scratch;
+use super::{Config, DirectoryState, Inner, ObjectError, ObjectStore, State};
+
+/// What opening brings to the executor's thread.
+struct Opened {
+    description: Description,
+    log: Log,
+    marks: Marks,
+    recovery: Recovery,
+    lock: Arc<dyn File>,
+}
+
+/// Opens on whatever thread blocking work runs.
+struct Opener {
+    disk: Arc<dyn Disk>,
+    directory: PathBuf,
+    config: Config,
+    /// The identity of a store that has to be made.
+    new_store: u128,
+}
+
+impl ObjectStore {
+    /// Opens the store in `directory`, which is made where it is missing or empty, and replays what
+    /// a crash has left in the log. One process at a time: the directory is locked.
+    pub async fn open(
+        directory: &Path,
+        config: Config,
+        world: &World,
+    ) -> Result<(ObjectStore, Recovery), ObjectError> {
+        if let Err(reason) = config.check() {
+            return Err(ObjectError::Format { directory: directory.display().to_string(), reason });
+        }
+        let opener = Opener {
+            disk: world.disk(),
+            directory: directory.to_path_buf(),
+            config: config.clone(),
+            new_store: world.random_u128(),
+        };
+        let opened = world.offload(move || opener.open()).await.ok_or(ObjectError::Closed)??;
+        let Opened { description, log, marks, recovery, lock } = opened;
+        let state = State {
+            log,
+            log_syncing: false,
+            marks,
+            marks_changed: false,
+            objects: BTreeMap::new(),
+            clock: VecDeque::new(),
+            directories: vec![DirectoryState::Unknown; DIRECTORIES as usize],
+            removed_from: BTreeSet::new(),
+            image_floor: 0,
+            overlay_blocks: 0,
+            checkpointing: false,
+            checkpoints_ended: 0,
+            checkpoint_error: None,
+            failed: None,
+            corrupt_blocks: recovery.damaged_blocks,
+            checkpoints: 0,
+            scratch: Scratch::default(),
+        };
+        let inner = Inner {
+            world: world.clone(),
+            disk: world.disk(),
+            layout: Layout::new(directory, description.object_bytes),
+            config,
+            store: description.store,
+            boot: world.random_u64(),
+            state: state.into(),
+            settled: Notify::new(),
+            _lock: lock,
+        };
+        Ok((ObjectStore { inner: Rc::new(inner) }, recovery))
+    }
+}
+
+impl Opener {
+    fn failed(&self, doing: &'static str) -> impl Fn(io::Error) -> ObjectError {
+        let directory = self.directory.display().to_string();
+        move |source| ObjectError::Store { directory: directory.clone(), doing, source }
+    }
+
+    fn format(&self, reason: impl Into<String>) -> ObjectError {
+        let directory = self.directory.display().to_string();
+        ObjectError::Format { directory, reason: reason.into() }
+    }
+
+    fn open(self) -> Result<Opened, ObjectError> {
+        let disk = &self.disk;
+        disk.create_directory(&self.directory).map_err(self.failed("make the directory"))?;
+        let lock = disk
+            .open(&self.directory.join("lock"), Open::Create)
+            .map_err(self.failed("open the lock file"))?;
+        lock.lock().map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => self.format("another process has it open"),
+            _ => self.failed("lock the directory")(error),
+        })?;
+        let layout = Layout::new(&self.directory, self.config.object_bytes);
+        let description = match self.read_description(&layout)? {
+            Some(description) => description,
+            None => self.make(&layout).map_err(self.failed("make a new store"))?,
+        };
+        if description.segment_bytes < self.config.segment_bytes
+            || description.object_bytes > self.config.object_bytes
+        {
+            // The log of the store must be able to take what the configuration promises.
+            let config = Config {
+                segment_bytes: description.segment_bytes,
+                object_bytes: description.object_bytes,
+                ..self.config.clone()
+            };
+            config.check().map_err(|reason| self.format(reason))?;
+        }
+        let layout = Layout::new(&self.directory, description.object_bytes);
+        let marks = Marks::load(&**disk, layout.root()).map_err(self.failed("read marks"))?;
+        let mut marks = marks.ok_or_else(|| {
+            self.format("the file marks is damaged; restore it or replace the store")
+        })?;
+        let scan = Scan::read(&**disk, &layout.log(), description.segment_bytes)
+            .map_err(self.failed("read the intent log"))?
+            .map_err(|reason| self.format(reason))?;
+        let machine = self.config.machine;
+        let process_only = machine != 0 && scan.machine == machine;
+        let recovery = replay(disk, &layout, &scan, process_only, &mut marks)
+            .map_err(self.failed("replay the intent log"))?;
+        let log = Log::begin(disk.clone(), layout.log(), scan, machine)
+            .map_err(self.failed("begin a new intent log"))?;
+        Ok(Opened { description, log, marks, recovery, lock })
+    }
+
+    fn read_description(&self, layout: &Layout) -> Result<Option<Description>, ObjectError> {
+        let path = layout.description();
+        let present = self.disk.kind(&path).map_err(self.failed("look for its description"))?;
+        if present.is_none() {
+            // The description is the last thing that is made: without it there was never a store.
+            let used = self.disk.list(&layout.objects()).map(|names| !names.is_empty());
+            if used.unwrap_or(false) {
+                return Err(self.format("it holds objects but no description; restore `store`"));
+            }
+            return Ok(None);
+        }
+        let failed = self.failed("read its description");
+        let file = self.disk.open(&path, Open::Read).map_err(&failed)?;
+        let mut bytes = [0; DESCRIPTION_BYTES + 1];
+        let read = file.read_at(0, &mut bytes).map_err(&failed)?;
+        match Description::decode(&bytes[..read]) {
+            Ok(description) => Ok(Some(description)),
+            Err(reason) => Err(self.format(reason)),
+        }
+    }
+
+    /// Makes an empty store: the description gets its name when all else is durable.
+    fn make(&self, layout: &Layout) -> io::Result<Description> {
+        let description = Description {
+            store: self.new_store,
+            object_bytes: self.config.object_bytes,
+            segment_bytes: self.config.segment_bytes,
+        };
+        self.disk.create_directory(&layout.log())?;
+        self.disk.create_directory(&layout.objects())?;
+        self.disk.sync_directory(&self.directory)?;
+        let new = self.directory.join("store.new");
+        let file = self.disk.open(&new, Open::Create)?;
+        file.set_len(0)?;
+        file.write_at(0, &description.encode())?;
+        file.sync_data()?;
+        self.disk.rename(&new, &layout.description())?;
+        self.disk.sync_directory(&self.directory)?;
+        if let Some(parent) = self.directory.parent().filter(|parent| *parent != Path::new("")) {
+            self.disk.sync_directory(parent)?;
+        }
+        Ok(description)
+    }
+}

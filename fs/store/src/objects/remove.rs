@@ -1,0 +1,117 @@
+//! Tombstones and fences: durable before they are acknowledged.
+
+use std::io;
+use std::sync::Arc;
+
+use ropewalk_base::disk::Disk;
+
+use super::block::BLOCK_BYTES;
+use super::layout::Layout;
+use super::punch::{count_blocks, list_inode};
+use super::record::Record;
+use super::{ObjectError, ObjectId, ObjectStore, State};
+
+/// What one removal took away.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Removed {
+    objects: u64,
+    blocks: u64,
+}
+
+/// Unlinks the objects of `inode` up to `generation`. Blocks.
+pub(super) fn unlink_inode(
+    disk: &Arc<dyn Disk>,
+    layout: &Layout,
+    inode: u64,
+    generation: u32,
+) -> io::Result<Removed> {
+    let mut removed = Removed::default();
+    for object in list_inode(&**disk, layout, inode)? {
+        if object.generation > generation {
+            continue;
+        }
+        let blocks = count_blocks(&**disk, layout, object);
+        match disk.remove_file(&layout.path(object)) {
+            Ok(()) => {
+                removed.objects += 1;
+                removed.blocks += blocks;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(removed)
+}
+
+impl ObjectStore {
+    /// Removes the objects of `inode` up to `generation`; a durable tombstone refuses writes that
+    /// come later. `mark` is the caller's measure for [`ObjectStore::expire`]. May be repeated.
+    pub async fn remove_inode(
+        &self,
+        inode: u64,
+        generation: u32,
+        mark: u64,
+    ) -> Result<(), ObjectError> {
+        let inner = &self.inner;
+        let end = {
+            let state = &mut *inner.state.borrow_mut();
+            inner.admit(state)?;
+            state.log.push(&Record::Tombstone { inode, generation, mark });
+            state.log.commit(0).map_err(inner.failed_doing("log a removal"))?;
+            state.marks.bury(inode, generation, mark);
+            state.marks_changed = true;
+            let from = ObjectId { inode, generation: 0, stripe: 0 };
+            let to = ObjectId { inode, generation, stripe: u32::MAX };
+            let gone: Vec<_> = state.objects.range(from..=to).map(|(object, _)| *object).collect();
+            for object in gone {
+                discard_counted(self, state, object);
+            }
+            state.log.end()
+        };
+        inner.settled.notify_all();
+        // The names go only after the tombstone is durable: a crash in between is finished by
+        // replay, and no write can have come back.
+        self.log_durable_to(end).await?;
+        let (disk, layout) = (inner.disk.clone(), inner.layout.clone());
+        let work = inner.world.offload(move || unlink_inode(&disk, &layout, inode, generation));
+        let removed = work.await.ok_or(ObjectError::Closed)?;
+        let state = &mut *inner.state.borrow_mut();
+        state.removed_from.insert(Layout::directory_of(inode));
+        let removed = removed.map_err(inner.failed_doing("remove objects"))?;
+        state.marks.objects = state.marks.objects.saturating_sub(removed.objects);
+        state.count_bytes(-(removed.blocks as i64));
+        Ok(())
+    }
+
+    /// Refuses the session's changes below `epoch` from now on; durable when it completes.
+    pub async fn fence(&self, session: u64, epoch: u32, mark: u64) -> Result<(), ObjectError> {
+        let end = {
+            let state = &mut *self.inner.state.borrow_mut();
+            self.inner.admit(state)?;
+            state.log.push(&Record::Fence { session, epoch, mark });
+            state.log.commit(0).map_err(self.inner.failed_doing("log a fence"))?;
+            state.marks.fence(session, epoch, mark);
+            state.marks_changed = true;
+            state.log.end()
+        };
+        self.log_durable_to(end).await
+    }
+
+    /// Forgets tombstones and fences whose mark lies below `before`: the caller knows that no
+    /// request of that time can arrive any more.
+    pub fn expire(&self, before: u64) {
+        let state = &mut *self.inner.state.borrow_mut();
+        state.marks_changed |= state.marks.expire(before);
+    }
+}
+
+/// Drops an object and takes what the file's table does not show out of the count.
+fn discard_counted(store: &ObjectStore, state: &mut State, object: ObjectId) {
+    let Some(known) = state.objects.get(&object) else { return };
+    let in_memory = known.written_blocks();
+    // The removal will subtract what the file's table says; the difference goes now.
+    let in_file = count_blocks(&*store.inner.disk, &store.inner.layout, object);
+    let bytes = (in_memory as i64 - in_file as i64) * BLOCK_BYTES as i64;
+    state.marks.object_bytes = state.marks.object_bytes.saturating_add_signed(-bytes);
+    store.inner.discard(state, object);
+}

@@ -1,0 +1,301 @@
+//! Whose directory this is, and which boot of the server this is.
+//!
+//! The file `superblock` is one sector: identity, format version, boot counter, checksum. It is
+//! replaced by a rename, so it is whole or absent. The file `lock` is locked while a server has
+//! the directory; the kernel lets go of it when the process dies.
+//!
+//! Invariants
+//! * the boot counter and boot id of a start are durable before the start goes on;
+//! * a directory of another cluster, server, role or a later format is never written to;
+//! * data without a superblock is never taken for an empty directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ropewalk_base::checksum;
+use ropewalk_base::disk::{Disk, File, Open};
+use ropewalk_base::error::Class;
+use ropewalk_base::ids::{ClusterId, ServerId};
+
+const NAME: &str = "superblock";
+const NEW_NAME: &str = "superblock.new";
+const LOCK_NAME: &str = "lock";
+const MAGIC: &[u8; 8] = b"RWSUPERB";
+/// The format that this program writes.
+const VERSION: u32 = 1;
+const BYTES: usize = 512;
+
+/// What a directory is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Rows of a metadata server.
+    Metadata,
+    /// Objects of a data server.
+    Data,
+}
+
+impl Role {
+    fn number(self) -> u32 {
+        match self {
+            Role::Metadata => 1,
+            Role::Data => 2,
+        }
+    }
+
+    fn name(number: u32) -> &'static str {
+        match number {
+            1 => "metadata",
+            2 => "data",
+            _ => "unknown",
+        }
+    }
+}
+
+/// Who claims a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    pub cluster: ClusterId,
+    pub server: ServerId,
+    pub role: Role,
+}
+
+/// Whether the cluster has seen this server before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// A new server: an empty directory is formatted, a formatted one is used.
+    Any,
+    /// A known server: an empty directory means that its data is gone.
+    Existing,
+    /// A known server whose data is given up by order of a person: an empty directory is formatted.
+    Replace,
+}
+
+/// One start of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Boot {
+    /// Counts the starts on this directory, from 1.
+    pub counter: u64,
+    /// Random, never 0: clients see by it that the server was restarted.
+    pub id: u64,
+    /// Random, chosen when the directory was formatted.
+    pub store: u128,
+}
+
+/// Why a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimError {
+    #[error("{} is in use by another server process: stop it, or choose another directory", path.display())]
+    InUse { path: PathBuf },
+    #[error("{} belongs to cluster {found}, not to {wanted}: choose another directory", path.display())]
+    OtherCluster { path: PathBuf, found: ClusterId, wanted: ClusterId },
+    #[error("{} belongs to server {found}, not to {wanted}: choose another directory", path.display())]
+    OtherServer { path: PathBuf, found: ServerId, wanted: ServerId },
+    #[error("{} holds {found} data, and this is a {wanted} server: choose another directory", path.display())]
+    OtherRole { path: PathBuf, found: &'static str, wanted: &'static str },
+    #[error("{} has format {found}; this program knows formats up to {VERSION}: update it", path.display())]
+    Newer { path: PathBuf, found: u32 },
+    #[error("{} is damaged: restore it, or move the directory away and replace the server", path.display())]
+    Damaged { path: PathBuf },
+    #[error(
+        "{} has no superblock but holds {found}: it is not a store, or its superblock was lost; \
+         choose an empty directory or restore the superblock", path.display()
+    )]
+    NotEmpty { path: PathBuf, found: String },
+    #[error(
+        "{} is empty, but server {server} had data: mount the right disk, or order the \
+         replacement of the server explicitly", path.display()
+    )]
+    Emptied { path: PathBuf, server: ServerId },
+    #[error("{} has no room for the superblock: free some space", path.display())]
+    Full { path: PathBuf },
+    #[error("{} cannot be written ({cause}): check owner, rights and mount options", path.display())]
+    ReadOnly { path: PathBuf, cause: io::Error },
+    #[error("cannot {doing} {}: {cause}", path.display())]
+    Io { doing: &'static str, path: PathBuf, cause: io::Error },
+}
+
+impl ClaimError {
+    /// The class by which recovery is decided.
+    pub fn class(&self) -> Class {
+        match self {
+            ClaimError::Damaged { .. } | ClaimError::Emptied { .. } => Class::Data,
+            ClaimError::Full { .. } | ClaimError::ReadOnly { .. } | ClaimError::Io { .. } => {
+                Class::Node
+            }
+            _ => Class::Caller,
+        }
+    }
+
+    fn io(doing: &'static str, path: &Path, cause: io::Error) -> ClaimError {
+        let path = path.to_path_buf();
+        match cause.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ClaimError::Full { path },
+            io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+                ClaimError::ReadOnly { path, cause }
+            }
+            _ => ClaimError::Io { doing, path, cause },
+        }
+    }
+}
+
+/// A directory that this process owns until it is dropped.
+pub struct ClaimedDirectory {
+    pub path: PathBuf,
+    pub identity: Identity,
+    pub boot: Boot,
+    _lock: Arc<dyn File>,
+}
+
+/// Takes a directory for a server: locks it, checks or writes its superblock, counts the boot.
+///
+/// `random` is fresh randomness for the boot id and, where the directory is formatted, the
+/// store's. Blocks; meant for the start of a server or `World::offload`.
+pub fn claim(
+    disk: &dyn Disk,
+    path: &Path,
+    identity: Identity,
+    expect: Expect,
+    random: (u64, u128),
+) -> Result<ClaimedDirectory, ClaimError> {
+    disk.create_directory(path).map_err(|cause| ClaimError::io("make", path, cause))?;
+    if let Some(parent) = path.parent() {
+        // The directory's own name must last too; a parent of others may not be ours to sync.
+        let _ = disk.sync_directory(parent);
+    }
+    let lock_path = path.join(LOCK_NAME);
+    let lock = disk
+        .open(&lock_path, Open::Create)
+        .map_err(|cause| ClaimError::io("open", &lock_path, cause))?;
+    lock.lock().map_err(|cause| match cause.kind() {
+        io::ErrorKind::WouldBlock => ClaimError::InUse { path: path.to_path_buf() },
+        _ => ClaimError::io("lock", &lock_path, cause),
+    })?;
+    let (counter, store) = match read(disk, path)? {
+        Some(found) => {
+            check(path, &found, identity)?;
+            (found.boot.counter + 1, found.boot.store)
+        }
+        None => {
+            check_empty(disk, path, identity.server, expect)?;
+            (1, random.1)
+        }
+    };
+    let boot = Boot { counter, id: random.0.max(1), store };
+    write(disk, path, identity, boot)?;
+    Ok(ClaimedDirectory { path: path.to_path_buf(), identity, boot, _lock: lock })
+}
+
+struct Found {
+    cluster: ClusterId,
+    server: ServerId,
+    role: u32,
+    boot: Boot,
+}
+
+fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Found>, ClaimError> {
+    let path = directory.join(NAME);
+    let fail = |cause| ClaimError::io("read", &path, cause);
+    let file = match disk.open(&path, Open::Read) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+        result => result.map_err(fail)?,
+    };
+    let mut bytes = [0; BYTES];
+    let count = file.read_at(0, &mut bytes).map_err(fail)?;
+    let damaged = || ClaimError::Damaged { path: path.clone() };
+    if count != BYTES || &bytes[..8] != MAGIC {
+        return Err(damaged());
+    }
+    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let wide = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let wider = |at: usize| (u128::from(wide(at + 8)) << 64) | u128::from(wide(at));
+    if crc_of(&bytes) != number(12) {
+        return Err(damaged());
+    }
+    // The checksum holds in every format, so this number can be believed.
+    if number(8) > VERSION {
+        return Err(ClaimError::Newer { path, found: number(8) });
+    }
+    Ok(Some(Found {
+        cluster: ClusterId(wider(16)),
+        server: ServerId(number(32)),
+        role: number(36),
+        boot: Boot { counter: wide(40), id: wide(48), store: wider(56) },
+    }))
+}
+
+fn crc_of(bytes: &[u8]) -> u32 {
+    checksum::append(checksum::crc32c(&bytes[..12]), &bytes[16..])
+}
+
+fn check(directory: &Path, found: &Found, wanted: Identity) -> Result<(), ClaimError> {
+    let path = directory.to_path_buf();
+    if found.cluster != wanted.cluster {
+        let (found, wanted) = (found.cluster, wanted.cluster);
+        return Err(ClaimError::OtherCluster { path, found, wanted });
+    }
+    if found.role != wanted.role.number() {
+        let found = Role::name(found.role);
+        let wanted = Role::name(wanted.role.number());
+        return Err(ClaimError::OtherRole { path, found, wanted });
+    }
+    if found.server != wanted.server {
+        let (found, wanted) = (found.server, wanted.server);
+        return Err(ClaimError::OtherServer { path, found, wanted });
+    }
+    Ok(())
+}
+
+fn check_empty(
+    disk: &dyn Disk,
+    path: &Path,
+    server: ServerId,
+    expect: Expect,
+) -> Result<(), ClaimError> {
+    let names = disk.list(path).map_err(|cause| ClaimError::io("list", path, cause))?;
+    // Every new file system of the ext family comes with lost+found.
+    let ours = [LOCK_NAME, NEW_NAME, "lost+found"];
+    if let Some((name, _)) = names.iter().find(|(name, _)| !ours.iter().any(|our| name == our)) {
+        let found = name.to_string_lossy().into_owned();
+        return Err(ClaimError::NotEmpty { path: path.to_path_buf(), found });
+    }
+    match expect {
+        Expect::Any | Expect::Replace => Ok(()),
+        Expect::Existing => Err(ClaimError::Emptied { path: path.to_path_buf(), server }),
+    }
+}
+
+fn write(
+    disk: &dyn Disk,
+    directory: &Path,
+    identity: Identity,
+    boot: Boot,
+) -> Result<(), ClaimError> {
+    let mut bytes = Vec::with_capacity(BYTES);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&[0; 4]);
+    bytes.extend_from_slice(&identity.cluster.0.to_le_bytes());
+    bytes.extend_from_slice(&identity.server.0.to_le_bytes());
+    bytes.extend_from_slice(&identity.role.number().to_le_bytes());
+    bytes.extend_from_slice(&boot.counter.to_le_bytes());
+    bytes.extend_from_slice(&boot.id.to_le_bytes());
+    bytes.extend_from_slice(&boot.store.to_le_bytes());
+    bytes.resize(BYTES, 0);
+    let crc = crc_of(&bytes);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    let (path, new) = (directory.join(NAME), directory.join(NEW_NAME));
+    let write = || -> io::Result<()> {
+        let file = disk.open(&new, Open::Create)?;
+        file.set_len(0)?;
+        file.write_at(0, &bytes)?;
+        file.sync_data()?;
+        disk.rename(&new, &path)?;
+        disk.sync_directory(directory)
+    };
+    write().map_err(|cause| ClaimError::io("write", &path, cause))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! The targets. A new decoder gets one line in [`TARGETS`], and by that runs everywhere.
+//!
+//! What each target demands of a decoder: no panic on any bytes, and whatever it accepts is a value
+//! that survives the journey: encoded and decoded again it is the same.
+
+use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
+use ropewalk_rail::address::Address;
+use ropewalk_rail::{FRAME_PREFIX_BYTES, frame_lengths};
+use ropewalk_wire::frame;
+use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
+use ropewalk_wire::fs::head::{CallHead, ReplyHead};
+use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::Target;
+
+/// A target for a type of the file system's messages.
+macro_rules! message {
+    ($type:ty) => {
+        |bytes: &[u8]| {
+            let Ok(value) = decode::<$type>(bytes) else { return };
+            let mut again = Vec::new();
+            encode(&value, &mut again);
+            assert_eq!(decode::<$type>(&again).as_ref(), Ok(&value), "the journey changes it");
+        }
+    };
+}
+
+/// Name and function of each target; the name is also that of its corpus folder.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("call_head", call_head),
+    ("reply_head", reply_head),
+    ("meta_request", message!(MetaRequest<'_>)),
+    ("meta_reply", message!(MetaReply<'_>)),
+    ("meta_result", message!(MetaResult<'_>)),
+    ("data_request", message!(DataRequest<'_>)),
+    ("data_reply", message!(DataReply<'_>)),
+    ("data_result", message!(DataResult<'_>)),
+    ("callback", message!(Callback)),
+    ("frame_header", frame_header),
+    ("frame_lengths", lengths),
+    ("address", address),
+];
+
+/// The target of this name.
+pub fn by_name(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|(other, _)| *other == name).map(|(_, target)| *target)
+}
+
+fn call_head(bytes: &[u8]) {
+    let Ok((head, body)) = CallHead::decode(bytes) else { return };
+    let mut again = Vec::new();
+    head.encode(&mut again);
+    again.extend_from_slice(body);
+    assert_eq!(CallHead::decode(&again), Ok((head, body)));
+    assert_eq!(again.len(), bytes.len(), "head and body are all there is");
+}
+
+fn reply_head(bytes: &[u8]) {
+    let Ok((head, body)) = ReplyHead::decode(bytes) else { return };
+    let mut again = Vec::new();
+    head.encode(&mut again);
+    again.extend_from_slice(body);
+    assert_eq!(ReplyHead::decode(&again), Ok((head, body)));
+    assert_eq!(again.len(), bytes.len(), "head and body are all there is");
+}
+
+fn frame_header(bytes: &[u8]) {
+    // Asked of unverified bytes, and must stand them.
+    let sealed = frame::verify(bytes);
+    let Ok((prefix, body)) = frame::decode(bytes) else { return };
+    assert!(bytes.len() <= HEADER_BYTES_MAX, "a header of {} bytes was accepted", bytes.len());
+    let envelope = frame::Envelope {
+        flags: prefix.flags.get(),
+        payload_bytes: prefix.payload_bytes.get(),
+        session: prefix.session.get(),
+        packet: prefix.packet.get(),
+        span: prefix.span.get(),
+    };
+    // Two fields belong to several paths and are not in the envelope yet; checksums are sealed.
+    let mut expected = bytes.to_vec();
+    expected[8..16].fill(0);
+    expected[20..22].fill(0);
+    let mut again = frame::encode(envelope, &body);
+    assert_eq!(again.as_bytes(), expected, "the journey changes the header");
+    frame::seal(&mut again, Some(prefix.payload_checksum.get()));
+    assert!(frame::verify(again.as_bytes()), "a sealed header verifies (given: {sealed})");
+}
+
+fn lengths(bytes: &[u8]) {
+    let Some((header, payload)) = frame_lengths(bytes) else { return };
+    assert!((FRAME_PREFIX_BYTES..=HEADER_BYTES_MAX).contains(&header), "header {header}");
+    assert!(payload <= FRAME_PAYLOAD_BYTES_MAX, "payload {payload}");
+    // Only the prefix counts: more bytes say nothing else, fewer say nothing at all.
+    assert_eq!(frame_lengths(&bytes[..FRAME_PREFIX_BYTES]), Some((header, payload)));
+    assert_eq!(frame_lengths(&bytes[..FRAME_PREFIX_BYTES - 1]), None);
+}
+
+fn address(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let Ok(address) = Address::parse(text) else { return };
+    assert!(address.parts().next().is_some(), "an accepted address has a part");
+    assert_eq!(Address::parse(&address.to_string()), Ok(address));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_wire::fs::Malformed;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for (number, (name, _)) in TARGETS.iter().enumerate() {
+            assert!(TARGETS[..number].iter().all(|(other, _)| other != name), "{name} twice");
+            assert!(by_name(name).is_some());
+        }
+        assert!(by_name("no such target").is_none());
+    }
+
+    #[test]
+    fn a_target_reaches_behind_its_decoder() {
+        // Were the accepted inputs refused, every target would pass without having asked anything.
+        let mut recall = Vec::new();
+        encode(&Callback::LockGranted { inode: 7, owner: 9 }, &mut recall);
+        assert!(decode::<Callback>(&recall).is_ok());
+        assert_eq!(decode::<Callback>(&recall[..recall.len() - 1]), Err(Malformed));
+    }
+}

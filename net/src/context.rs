@@ -1,0 +1,114 @@
+//! Contexts: queues of completions, each of one component or thread.
+//!
+//! A sleeper arms its context first: after `Armed` the next completion makes the descriptor readable,
+//! after `Ready` there is one already. Whoever only polls never pays for that.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Memory;
+use ropewalk_core::{OperationId, PeerId};
+
+/// How an operation ended.
+#[derive(Debug)]
+pub struct Completed {
+    pub operation: OperationId,
+    /// The caller's number, as it was posted.
+    pub user: u64,
+    pub outcome: Result<(), Fault>,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Receives: the whole length of the message, also where it was cut or refused.
+    pub message_bytes: u64,
+    /// The other side; of receives the sender.
+    pub peer: Option<PeerId>,
+    /// Receives: the message's match bits.
+    pub bits: u64,
+    /// The operation's memory.
+    pub memory: Memory,
+}
+
+/// The answer of [`Context::arm`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arm {
+    /// There is something to test for: do not sleep.
+    Ready,
+    /// The descriptor becomes readable when there is.
+    Armed,
+}
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    completions: Mutex<VecDeque<Completed>>,
+    armed: AtomicBool,
+    /// Requests wake this context, too.
+    pub wants_requests: bool,
+    bell: OwnedFd,
+}
+
+/// A queue of completions. Cloning gives another handle on the same queue.
+#[derive(Debug, Clone)]
+pub struct Context {
+    pub(crate) queue: Arc<Queue>,
+}
+
+impl Queue {
+    pub(crate) fn new(wants_requests: bool) -> std::io::Result<Queue> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Queue {
+            completions: Mutex::new(VecDeque::with_capacity(64)),
+            armed: AtomicBool::new(false),
+            wants_requests,
+            bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+        })
+    }
+
+    pub(crate) fn push(&self, completed: Completed) {
+        self.lock().push_back(completed);
+        self.ring();
+    }
+
+    /// Wakes whoever sleeps on this context.
+    pub(crate) fn ring(&self) {
+        // The queue's lock orders this load after the push; see the model in `tests/loom.rs`.
+        if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
+            // A full counter means that the bell is ringing already.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    pub(crate) fn pop(&self) -> Option<Completed> {
+        self.lock().pop_front()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Sets the flag; the caller checks for completions afterwards.
+    pub(crate) fn set_armed(&self) {
+        self.armed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn disarm(&self) {
+        if !self.armed.swap(false, Ordering::SeqCst) {
+            let mut count = [0u8; 8];
+            // Not rung after all, or rung once: either way it is silent now.
+            let _ = rustix::io::read(&self.bell, &mut count);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Completed>> {
+        self.completions.lock().expect("a completion queue is never left half-changed")
+    }
+}
+
+impl Context {
+    /// The descriptor that becomes readable after [`Arm::Armed`]; for anyone's event loop.
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.queue.bell.as_fd()
+    }
+}

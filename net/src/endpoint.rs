@@ -1,0 +1,644 @@
+//! Endpoints: opening, addressing, posting, testing, waiting.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+use ropewalk_base::memory::{BufferTable, Memory, Slice};
+use ropewalk_base::pool::{Pool, PoolBuffer};
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{LinkId, RailCounters, RemoteKey, RemoteLayout};
+use ropewalk_core::{
+    Access, Audience, Channel, Config, Core, Counters, Direction, Identity, Level, OperationId,
+    Oversize, PeerId,
+};
+use ropewalk_rail::Rail;
+use ropewalk_rail::address::Address;
+
+use crate::context::{Arm, Completed, Context, Queue};
+use crate::engine::{Command, Engine, Post, What};
+pub use crate::engine::{PeerEvent, SharedClock};
+use crate::service::{self, Service};
+
+/// What an endpoint is made of, beside its rails.
+pub struct EndpointConfig {
+    pub endpoint: EndpointId,
+    pub incarnation: Incarnation,
+    pub cluster: ClusterId,
+    /// Identifies the host, see [`crate::host::host_number`]; 0: never look for shared memory.
+    pub host: u64,
+    /// Sizes and times of the protocol.
+    pub core: Config,
+    /// Checksums over payloads on rails that need them. Headers always have one there.
+    pub payload_checksum: bool,
+    /// Bytes for messages that arrive before their receives, over all peers.
+    pub staging_bytes: usize,
+    /// A thread that makes progress while nobody else does. Not for endpoints of an executor.
+    pub service_thread: bool,
+    /// The clock of deadlines.
+    pub clock: SharedClock,
+    /// Seeds keys and nonces.
+    pub seed: u64,
+}
+
+impl EndpointConfig {
+    /// A fresh endpoint of this cluster with the host's clock and randomness.
+    pub fn new(cluster: ClusterId) -> EndpointConfig {
+        let seed = crate::host::random_seed();
+        let mut random = Random::from_seed(seed);
+        let start = std::time::Instant::now();
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        EndpointConfig {
+            endpoint: EndpointId(random.next_u128()),
+            incarnation: Incarnation(unix.map_or(1, |unix| unix.as_nanos() as u64)),
+            cluster,
+            host: crate::host::host_number(),
+            core: Config::default(),
+            payload_checksum: true,
+            staging_bytes: 320 << 20,
+            service_thread: true,
+            clock: Arc::new(move || Time(start.elapsed().as_nanos() as u64)),
+            seed: random.next_u64(),
+        }
+    }
+}
+
+/// What became of a post at once.
+#[derive(Debug)]
+pub enum Posted {
+    /// It is complete; it will not appear in any test.
+    Done(Completed),
+    /// It will complete later.
+    Pending(OperationId),
+}
+
+/// A message that nobody had to post for.
+#[derive(Debug)]
+pub struct Request {
+    pub peer: PeerId,
+    pub session: u32,
+    pub bits: u64,
+    pub payload: Option<PoolBuffer>,
+    pub(crate) bytes: u32,
+}
+
+impl Request {
+    /// The bytes of the message.
+    pub fn bytes(&self) -> &[u8] {
+        self.payload.as_deref().unwrap_or(&[])
+    }
+}
+
+/// A process's presence on the network. Cloning gives another handle.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub(crate) shared: Arc<Shared>,
+}
+
+pub(crate) struct Shared {
+    pub engine: Mutex<Engine>,
+    commands: Mutex<VecDeque<Command>>,
+    command_count: AtomicU32,
+    /// Numbers for posts that find the engine taken.
+    reserve: Mutex<Vec<OperationId>>,
+    requests: Arc<Mutex<VecDeque<Request>>>,
+    contexts: Mutex<Vec<Context>>,
+    /// Readable when an armed rail has work.
+    pub epoll: OwnedFd,
+    /// Passes that applications made: the service thread steps back while this moves.
+    pub passes: AtomicU64,
+    /// Waiters that sleep on the rails themselves.
+    pub sleepers: AtomicU32,
+    pub exposures: AtomicU32,
+    pub closing: AtomicBool,
+    pub clock: SharedClock,
+    identity: Identity,
+    addresses: String,
+    pub service: Mutex<Option<Service>>,
+}
+
+/// Commands that wait for the holder of the engine, at most.
+const COMMANDS_MAX: usize = 8192;
+const RESERVE: usize = 256;
+const BUFFERS_MAX: usize = 1 << 21;
+
+impl Endpoint {
+    /// Opens an endpoint on these rails.
+    pub fn open(
+        config: EndpointConfig,
+        mut rails: Vec<Box<dyn Rail>>,
+    ) -> std::io::Result<Endpoint> {
+        use rustix::event::epoll;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mut addresses = Vec::new();
+        for (index, rail) in rails.iter_mut().enumerate() {
+            rail.attach(index as u8);
+            let own = rail.addresses();
+            addresses.extend(own.iter().map(|address| format!("{}://{address}", rail.scheme())));
+            if let Some(descriptor) = rail.descriptor() {
+                let data = epoll::EventData::new_u64(index as u64);
+                epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN)?;
+            }
+        }
+        let addresses = addresses.join(",");
+        let mut buffers = BufferTable::with_limit(BUFFERS_MAX);
+        let greeting = Self::greeting(&mut buffers, &addresses);
+        let identity = Identity {
+            endpoint: config.endpoint,
+            incarnation: config.incarnation,
+            cluster: config.cluster,
+            host: config.host,
+        };
+        let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
+        let random = Random::from_seed(config.seed);
+        let core = Core::new(config.core, identity, capabilities, greeting, random);
+        let pool = Pool::with_budget(config.staging_bytes);
+        let requests = Arc::new(Mutex::new(VecDeque::new()));
+        let engine = Engine::new(
+            core,
+            rails,
+            buffers,
+            pool,
+            config.payload_checksum,
+            config.clock.clone(),
+            config.core.operations_max,
+            requests.clone(),
+        );
+        let shared = Arc::new(Shared {
+            engine: Mutex::new(engine),
+            commands: Mutex::new(VecDeque::new()),
+            command_count: AtomicU32::new(0),
+            reserve: Mutex::new(Vec::new()),
+            requests,
+            contexts: Mutex::new(Vec::new()),
+            epoll,
+            passes: AtomicU64::new(0),
+            sleepers: AtomicU32::new(0),
+            exposures: AtomicU32::new(0),
+            closing: AtomicBool::new(false),
+            clock: config.clock,
+            identity,
+            addresses,
+            service: Mutex::new(None),
+        });
+        let endpoint = Endpoint { shared };
+        endpoint.fill_reserve(&mut endpoint.locked());
+        if config.service_thread {
+            let service = service::start(&endpoint.shared)?;
+            *endpoint.shared.service.lock().expect("set once") = Some(service);
+        }
+        Ok(endpoint)
+    }
+
+    fn greeting(buffers: &mut BufferTable, addresses: &str) -> Slice {
+        if addresses.is_empty() {
+            return Slice::NONE;
+        }
+        let pool = Pool::with_budget(1 << 16);
+        let copy = pool.copy_of(addresses.as_bytes()).expect("addresses fit a frame");
+        let len = copy.len() as u64;
+        match buffers.insert(Memory::shared(Arc::new(copy))) {
+            Ok(buffer) => Slice { buffer, offset: 0, len },
+            Err(_) => unreachable!("an empty table has room"),
+        }
+    }
+
+    /// Who this endpoint is.
+    pub fn identity(&self) -> Identity {
+        self.shared.identity
+    }
+
+    /// The addresses under which peers reach this endpoint.
+    pub fn addresses(&self) -> &str {
+        &self.shared.addresses
+    }
+
+    /// A new queue of completions. `wants_requests`: arriving requests wake it, too.
+    pub fn context(&self, wants_requests: bool) -> std::io::Result<Context> {
+        let queue = Arc::new(Queue::new(wants_requests)?);
+        let mut contexts = self.shared.contexts.lock().expect("never left half-changed");
+        let context = Context { queue };
+        contexts.push(context.clone());
+        drop(contexts);
+        if wants_requests {
+            self.locked().add_request_context(context.queue.clone());
+        }
+        Ok(context)
+    }
+
+    /// A peer for an address. No connection is made before something is posted.
+    pub fn lookup(&self, address: &Address) -> Result<PeerId, Fault> {
+        self.locked().add_peer(address.clone())
+    }
+
+    /// Posts a message.
+    #[expect(clippy::too_many_arguments, reason = "what a message is")]
+    pub fn post_send(
+        &self,
+        context: &Context,
+        peer: PeerId,
+        channel: Channel,
+        bits: u64,
+        memory: Memory,
+        level: Level,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let what = What::Send { peer, channel, bits, level };
+        self.post(Post { what, user, context: context.queue.clone(), memory })
+    }
+
+    /// Posts a receive.
+    #[expect(clippy::too_many_arguments, reason = "what a receive is")]
+    pub fn post_receive(
+        &self,
+        context: &Context,
+        channel: Channel,
+        source: Option<PeerId>,
+        bits: u64,
+        mask: u64,
+        memory: Memory,
+        oversize: Oversize,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let what = What::Receive { channel, source, bits, mask, oversize };
+        self.post(Post { what, user, context: context.queue.clone(), memory })
+    }
+
+    /// Starts a get or put between `memory` and a peer's region.
+    #[expect(clippy::too_many_arguments, reason = "what an access is")]
+    pub fn post_access(
+        &self,
+        context: &Context,
+        direction: Direction,
+        peer: PeerId,
+        key: RemoteKey,
+        remote: RemoteLayout,
+        memory: Memory,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let access = Access { direction, peer, key, remote, local: Slice::NONE };
+        self.post(Post { what: What::Access(access), user, context: context.queue.clone(), memory })
+    }
+
+    fn post(&self, post: Post) -> Result<Posted, (Memory, Fault)> {
+        if let Some(mut engine) = self.try_lock() {
+            let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
+            let completed = engine.post(id, post);
+            self.unlock(engine);
+            return Ok(match completed {
+                Some(completed) => Posted::Done(completed),
+                None => Posted::Pending(id),
+            });
+        }
+        let taken = self.shared.reserve.lock().expect("never left half-changed").pop();
+        let Some(id) = taken else {
+            // The reserve is small; whoever outruns it waits for the holder like for a full queue.
+            let mut engine = self.locked();
+            let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
+            let completed = engine.post(id, post);
+            self.unlock(engine);
+            return Ok(completed.map_or(Posted::Pending(id), Posted::Done));
+        };
+        self.leave(Command::Post(id, post));
+        Ok(Posted::Pending(id))
+    }
+
+    /// Ends an operation early. Its completion comes in any case, with `Cancelled` where this was
+    /// in time.
+    pub fn cancel(&self, id: OperationId) {
+        self.leave(Command::Cancel(id));
+    }
+
+    /// Makes memory accessible to peers that are told the key.
+    pub fn expose(
+        &self,
+        memory: Memory,
+        writable: bool,
+        audience: Audience,
+    ) -> Result<RemoteKey, (Memory, Fault)> {
+        let mut engine = self.locked();
+        let key = engine.expose(memory, writable, audience)?;
+        self.shared.exposures.fetch_add(1, Ordering::Relaxed);
+        self.unlock(engine);
+        self.wake_service();
+        Ok(key)
+    }
+
+    /// Ends an exposure. The memory comes back through `context` with `user` when no peer and no
+    /// rail holds it any more.
+    pub fn unexpose(&self, key: RemoteKey, context: &Context, user: u64) -> Result<(), Fault> {
+        let mut engine = self.locked();
+        engine.unexpose(key, context.queue.clone(), user)?;
+        self.shared.exposures.fetch_sub(1, Ordering::Relaxed);
+        self.unlock(engine);
+        Ok(())
+    }
+
+    /// The next request, where one arrived.
+    pub fn next_request(&self) -> Option<Request> {
+        let taken = self.shared.requests.lock().expect("never left half-changed").pop_front();
+        let request = taken?;
+        self.leave(Command::RequestTaken {
+            peer: request.peer,
+            session: request.session,
+            bytes: request.bytes,
+        });
+        Some(request)
+    }
+
+    /// The next change of a peer's session.
+    pub fn next_event(&self) -> Option<PeerEvent> {
+        self.locked().events.pop_front()
+    }
+
+    /// One completion of the context, after a pass where none was there.
+    pub fn test(&self, context: &Context) -> Option<Completed> {
+        if let Some(completed) = context.queue.pop() {
+            return Some(completed);
+        }
+        self.progress();
+        context.queue.pop()
+    }
+
+    /// One pass over the rails. False where nothing happened, or another thread is making one.
+    pub fn progress(&self) -> bool {
+        self.shared.passes.fetch_add(1, Ordering::Relaxed);
+        let Some(mut engine) = self.try_lock() else { return false };
+        let any = engine.progress();
+        self.unlock(engine);
+        any
+    }
+
+    /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
+    /// request arrived and the context wants to know of requests.
+    pub fn wait(&self, context: &Context, limit: Duration) -> Option<Completed> {
+        let deadline = (self.shared.clock)() + limit;
+        loop {
+            if let Some(completed) = self.test(context) {
+                return Some(completed);
+            }
+            if context.queue.wants_requests && self.has_requests() {
+                return None;
+            }
+            let now = (self.shared.clock)();
+            if now >= deadline {
+                return None;
+            }
+            self.sleep(context, deadline.since(now));
+        }
+    }
+
+    fn has_requests(&self) -> bool {
+        !self.shared.requests.lock().expect("never left half-changed").is_empty()
+    }
+
+    /// Arms the context: after `Armed` its descriptor becomes readable at the next completion, with
+    /// the service thread (or another caller) making the passes.
+    pub fn arm(&self, context: &Context) -> Arm {
+        context.queue.set_armed();
+        let requests = context.queue.wants_requests && self.has_requests();
+        if requests || !context.queue.is_empty() {
+            context.queue.disarm();
+            return Arm::Ready;
+        }
+        self.wake_service();
+        Arm::Armed
+    }
+
+    /// Takes the arming back, and silences the descriptor.
+    pub fn disarm(&self, context: &Context) {
+        context.queue.disarm();
+    }
+
+    /// Sleeps until there is work for the rails or a completion of the context, at most `limit`.
+    pub fn sleep(&self, context: &Context, limit: Duration) {
+        use rustix::event::{PollFd, PollFlags, poll};
+        context.queue.set_armed();
+        let requests = context.queue.wants_requests && self.has_requests();
+        let mut limit = limit;
+        let mut ready = requests || !context.queue.is_empty();
+        if !ready {
+            match self.try_lock() {
+                Some(mut engine) => {
+                    ready = !engine.arm();
+                    if let Some(deadline) = engine.deadline() {
+                        limit = limit.min(deadline.since(engine.now()));
+                    }
+                    self.unlock(engine);
+                }
+                // Somebody else makes passes; what concerns us will ring.
+                None => limit = limit.min(Duration::from_millis(1)),
+            }
+        }
+        if !ready {
+            self.shared.sleepers.fetch_add(1, Ordering::SeqCst);
+            let mut descriptors = [
+                PollFd::new(&self.shared.epoll, PollFlags::IN),
+                PollFd::from_borrowed_fd(context.descriptor(), PollFlags::IN),
+            ];
+            let timeout = rustix::time::Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: i64::from(limit.subsec_nanos()),
+            };
+            // An interrupted sleep is a short one: the caller looks again in any case.
+            let _ = poll(&mut descriptors, Some(&timeout));
+            self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+            if let Some(mut engine) = self.try_lock() {
+                engine.disarm();
+                self.unlock(engine);
+            }
+        }
+        context.queue.disarm();
+    }
+
+    /// The descriptor that is readable while armed rails have work; for reactors.
+    pub fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.shared.epoll.as_fd()
+    }
+
+    /// Prepares the rails for a sleep of a reactor that owns this endpoint; false where there is
+    /// work. With it, when the next pass is due.
+    pub fn arm_rails(&self) -> (bool, Option<Time>) {
+        match self.try_lock() {
+            Some(mut engine) => {
+                let answer = (engine.arm(), engine.deadline());
+                self.unlock(engine);
+                answer
+            }
+            None => (false, None),
+        }
+    }
+
+    /// The sleep is over.
+    pub fn disarm_rails(&self) {
+        if let Some(mut engine) = self.try_lock() {
+            engine.disarm();
+            self.unlock(engine);
+        }
+    }
+
+    /// When a pass has to be made at the latest.
+    pub fn deadline(&self) -> Option<Time> {
+        self.try_lock().and_then(|engine| engine.deadline())
+    }
+
+    /// Whether a session with the peer runs, and over which rail.
+    pub fn peer_rail(&self, peer: PeerId) -> Option<&'static str> {
+        let engine = self.locked();
+        let link: LinkId = engine.core.peer_link(peer)?;
+        Some(engine.rails[usize::from(link.rail)].scheme())
+    }
+
+    /// The peer's own endpoint id, once it greeted us.
+    pub fn peer_endpoint(&self, peer: PeerId) -> Option<EndpointId> {
+        self.locked().core.peer_endpoint(peer).map(EndpointId)
+    }
+
+    /// Whether both are the same endpoint.
+    pub fn same_peer(&self, a: PeerId, b: PeerId) -> bool {
+        let engine = self.locked();
+        engine.core.resolve(a) == engine.core.resolve(b)
+    }
+
+    /// The peer that this one stands for, if it is an alias.
+    pub fn resolve(&self, peer: PeerId) -> PeerId {
+        self.locked().core.resolve(peer)
+    }
+
+    /// Forgets a peer: its operations fail.
+    pub fn forget(&self, peer: PeerId) {
+        let mut engine = self.locked();
+        engine.core.forget_peer(peer);
+        engine.drain();
+        self.unlock(engine);
+    }
+
+    /// Counters of the protocol and of each rail.
+    pub fn counters(&self) -> (Counters, Vec<(&'static str, RailCounters)>) {
+        let engine = self.locked();
+        let rails = engine.rails.iter().map(|rail| (rail.scheme(), rail.counters())).collect();
+        (engine.core.counters(), rails)
+    }
+
+    /// Messages that wait for a receive.
+    pub fn unmatched_count(&self) -> usize {
+        self.locked().core.unmatched_count()
+    }
+
+    /// Closes the endpoint: operations fail with `Closed`, peers are told.
+    pub fn close(&self) {
+        if self.shared.closing.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let service = self.shared.service.lock().expect("set once").take();
+        if let Some(service) = service {
+            service.stop();
+        }
+        let mut engine = self.locked();
+        engine.core.close();
+        engine.drain();
+        engine.progress();
+        self.unlock(engine);
+    }
+
+    pub(crate) fn wake_service(&self) {
+        if let Some(service) = &*self.shared.service.lock().expect("set once") {
+            service.nudge();
+        }
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        self.shared.try_lock()
+    }
+
+    /// For calls that are rare and need an answer: waits for the engine.
+    pub(crate) fn locked(&self) -> MutexGuard<'_, Engine> {
+        self.shared.engine.lock().expect("an engine that panicked is not used again")
+    }
+
+    pub(crate) fn unlock(&self, engine: MutexGuard<'_, Engine>) {
+        self.shared.unlock(engine);
+    }
+
+    fn fill_reserve(&self, engine: &mut Engine) {
+        self.shared.fill_reserve(engine);
+    }
+
+    /// Leaves a command for the holder of the engine, or carries it out.
+    fn leave(&self, command: Command) {
+        let mut command = Some(command);
+        loop {
+            {
+                let mut commands = self.shared.commands.lock().expect("never left half-changed");
+                if commands.len() < COMMANDS_MAX {
+                    if let Some(command) = command.take() {
+                        commands.push_back(command);
+                        self.shared.command_count.fetch_add(1, Ordering::SeqCst);
+                    }
+                }
+            }
+            // Either we get the engine and carry commands out, or its holder sees the count.
+            if let Some(engine) = self.try_lock() {
+                self.unlock(engine);
+            }
+            if command.is_none() {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Shared {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Some(engine),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("an engine that panicked is not used again"),
+        }
+    }
+
+    /// Carries out what others left meanwhile, and lets go. A command that is left after the last
+    /// look is seen by whoever left it: it tries the lock after it counted.
+    pub fn unlock(&self, engine: MutexGuard<'_, Engine>) {
+        let mut engine = engine;
+        loop {
+            while self.command_count.load(Ordering::SeqCst) > 0 {
+                self.run_commands(&mut engine);
+            }
+            drop(engine);
+            if self.command_count.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            match self.try_lock() {
+                Some(again) => engine = again,
+                None => return,
+            }
+        }
+    }
+
+    fn run_commands(&self, engine: &mut Engine) {
+        loop {
+            let command = self.commands.lock().expect("never left half-changed").pop_front();
+            let Some(command) = command else { break };
+            self.command_count.fetch_sub(1, Ordering::SeqCst);
+            engine.command(command);
+        }
+        self.fill_reserve(engine);
+    }
+
+    fn fill_reserve(&self, engine: &mut Engine) {
+        let mut reserve = self.reserve.lock().expect("never left half-changed");
+        while reserve.len() < RESERVE {
+            match engine.allocate() {
+                Some(id) => reserve.push(id),
+                None => return,
+            }
+        }
+    }
+}

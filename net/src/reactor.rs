@@ -1,0 +1,294 @@
+//! Drives the tasks of one thread: executor, endpoints, other sources, timers, sleep.
+//!
+//! One loop, one thread: run what is ready, make a pass over every source, and sleep on all their
+//! descriptors when nothing happened. Spinning before the sleep lasts only as long as it has been
+//! paying (DESIGN 3.5).
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ropewalk_base::disk::Disk;
+use ropewalk_base::executor::Executor;
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_base::world::{Clock, Offload, Work, World};
+use rustix::event::epoll;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::local::LocalEndpoint;
+
+/// Something that brings work to the tasks of a thread.
+pub trait Source {
+    /// One pass; true where anything happened.
+    fn poll(&self) -> bool;
+    /// Readable while there is work after `arm` said true.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// Prepares for sleep; false where there is work. With it, when the next pass is due.
+    fn arm(&self) -> (bool, Option<Time>);
+    /// The sleep is over.
+    fn disarm(&self);
+}
+
+impl Source for LocalEndpoint {
+    fn poll(&self) -> bool {
+        LocalEndpoint::poll(self)
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.endpoint().descriptor())
+    }
+    fn arm(&self) -> (bool, Option<Time>) {
+        let (armed, deadline) = self.endpoint().arm_rails();
+        (armed && !self.has_work(), deadline)
+    }
+    fn disarm(&self) {
+        self.endpoint().disarm_rails();
+    }
+}
+
+/// The driver of one thread's tasks.
+pub struct Reactor {
+    executor: Executor,
+    sources: RefCell<Vec<Rc<dyn Source>>>,
+    epoll: OwnedFd,
+    bell: Arc<OwnedFd>,
+    start: Instant,
+    spin: std::cell::Cell<Spin>,
+}
+
+/// How long spinning pays just now.
+#[derive(Debug, Clone, Copy)]
+struct Spin {
+    budget: Duration,
+    /// Sleeps to go before spinning is tried again after it did not pay.
+    pause: u32,
+}
+
+const SPIN_MAX: Duration = Duration::from_micros(40);
+const SPIN_PAUSE: u32 = 64;
+const BELL: u64 = u64::MAX;
+
+impl Reactor {
+    /// A reactor without sources, for the calling thread.
+    pub fn new() -> std::io::Result<Reactor> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+        epoll::add(&epoll, &*bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
+        let unpark = bell.clone();
+        let executor = Executor::new(Box::new(move || {
+            // A full counter means that the bell is ringing already.
+            let _ = rustix::io::write(&*unpark, &1u64.to_ne_bytes());
+        }));
+        Ok(Reactor {
+            executor,
+            sources: RefCell::new(Vec::new()),
+            epoll,
+            bell,
+            start: Instant::now(),
+            spin: std::cell::Cell::new(Spin { budget: Duration::ZERO, pause: SPIN_PAUSE }),
+        })
+    }
+
+    /// The executor whose tasks it runs.
+    pub fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// Adds a source of work.
+    pub fn add(&self, source: Rc<dyn Source>) -> std::io::Result<()> {
+        let mut sources = self.sources.borrow_mut();
+        if let Some(descriptor) = source.descriptor() {
+            let data = epoll::EventData::new_u64(sources.len() as u64);
+            epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::IN)?;
+        }
+        sources.push(source);
+        Ok(())
+    }
+
+    /// A world on this thread, with the host's clock and randomness, this disk, and `threads`
+    /// threads for blocking work.
+    pub fn world(&self, disk: Arc<dyn Disk>, threads: usize) -> World {
+        World::new(
+            self.executor.clone(),
+            Rc::new(HostClock { start: self.start }),
+            disk,
+            Rc::new(ThreadPool::new(threads)),
+            Random::from_seed(crate::host::random_seed()),
+        )
+    }
+
+    /// The clock of deadlines, for endpoints of this reactor.
+    pub fn shared_clock(&self) -> crate::endpoint::SharedClock {
+        let start = self.start;
+        Arc::new(move || Time(start.elapsed().as_nanos() as u64))
+    }
+
+    /// Runs tasks until `future` is done.
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        let flag = Arc::new(Flag {
+            set: std::sync::atomic::AtomicBool::new(true),
+            bell: self.bell.clone(),
+        });
+        let waker = Waker::from(flag.clone());
+        loop {
+            if flag.set.swap(false, std::sync::atomic::Ordering::SeqCst) {
+                if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    return value;
+                }
+            }
+            let busy = self.turn();
+            if !busy && !flag.set.load(std::sync::atomic::Ordering::SeqCst) {
+                self.idle();
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    /// Runs what is ready, then makes one pass over the sources. True where anything happened.
+    pub fn turn(&self) -> bool {
+        if self.executor.next_deadline().is_some() {
+            self.executor.fire_timers(self.now());
+        }
+        let mut any = self.executor.run();
+        let count = self.sources.borrow().len();
+        for index in 0..count {
+            let source = self.sources.borrow()[index].clone();
+            any |= source.poll();
+        }
+        any | self.executor.run()
+    }
+
+    /// Nothing is ready: spins while that pays, then sleeps.
+    fn idle(&self) {
+        let mut spin = self.spin.get();
+        if spin.pause > 0 {
+            spin.pause -= 1;
+            if spin.pause == 0 {
+                spin.budget = SPIN_MAX;
+            }
+        }
+        if !spin.budget.is_zero() {
+            let until = Instant::now() + spin.budget;
+            while Instant::now() < until {
+                if self.turn() {
+                    self.spin.set(spin);
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+            spin = Spin { budget: Duration::ZERO, pause: SPIN_PAUSE };
+        }
+        self.spin.set(spin);
+        self.sleep();
+    }
+
+    fn sleep(&self) {
+        if !self.executor.park() {
+            return;
+        }
+        let sources = self.sources.borrow().clone();
+        let mut deadline = self.executor.next_deadline();
+        let mut armed = 0;
+        let mut ready = false;
+        for source in &sources {
+            let (can_sleep, due) = source.arm();
+            armed += 1;
+            deadline = [deadline, due].into_iter().flatten().min();
+            if !can_sleep {
+                ready = true;
+                break;
+            }
+        }
+        if !ready {
+            let limit = deadline.map(|deadline| deadline.since(self.now()));
+            let timeout = limit.map(|limit| rustix::time::Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: i64::from(limit.subsec_nanos()),
+            });
+            let mut events = [epoll::Event {
+                flags: epoll::EventFlags::empty(),
+                data: epoll::EventData::new_u64(0),
+            }; 8];
+            // An interrupted sleep is a short one: the loop looks again in any case.
+            let _ = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref());
+        }
+        for source in &sources[..armed] {
+            source.disarm();
+        }
+        self.executor.unparked();
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(self.bell.as_fd(), &mut count);
+    }
+}
+
+struct Flag {
+    set: std::sync::atomic::AtomicBool,
+    bell: Arc<OwnedFd>,
+}
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.set.store(true, std::sync::atomic::Ordering::SeqCst);
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+}
+
+struct HostClock {
+    start: Instant,
+}
+
+impl Clock for HostClock {
+    fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+    fn unix_nanos(&self) -> i64 {
+        match SystemTime::now().duration_since(UNIX_EPOCH) {
+            Ok(since) => since.as_nanos() as i64,
+            Err(before) => -(before.duration().as_nanos() as i64),
+        }
+    }
+}
+
+/// Threads for blocking work.
+struct ThreadPool {
+    queue: mpsc::Sender<Work>,
+}
+
+impl ThreadPool {
+    fn new(threads: usize) -> ThreadPool {
+        let (queue, jobs) = mpsc::channel::<Work>();
+        let jobs = Arc::new(std::sync::Mutex::new(jobs));
+        for number in 0..threads.max(1) {
+            let jobs = jobs.clone();
+            std::thread::Builder::new()
+                .name(format!("ropewalk-disk-{number}"))
+                .spawn(move || {
+                    loop {
+                        let job = jobs.lock().expect("a job runs outside of the lock").recv();
+                        match job {
+                            Ok(job) => job(),
+                            Err(_) => return,
+                        }
+                    }
+                })
+                .expect("a thread for blocking work can be started");
+        }
+        ThreadPool { queue }
+    }
+}
+
+impl Offload for ThreadPool {
+    fn offload(&self, work: Work) {
+        self.queue.send(work).expect("the threads live as long as the pool");
+    }
+}

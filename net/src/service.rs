@@ -1,0 +1,111 @@
+//! The service thread: progress while the application makes none.
+//!
+//! It steps back while the application makes passes of its own: then it only looks now and then
+//! whether that is still so, without touching a rail. When the passes stop it arms the rails and
+//! serves them, until passes are made again. While memory is exposed it looks each 100 us, since a
+//! peer's access must not wait longer; otherwise each 10 ms.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::endpoint::Shared;
+
+const LOOK_EXPOSED: Duration = Duration::from_micros(100);
+const LOOK: Duration = Duration::from_millis(10);
+/// A service thread that has nothing due still looks whether the endpoint lives.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// A running service thread.
+pub(crate) struct Service {
+    bell: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Starts the service thread of an endpoint.
+pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Service> {
+    let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
+    let (weak, inner) = (Arc::downgrade(shared), bell.clone());
+    let thread = std::thread::Builder::new()
+        .name("ropewalk-service".into())
+        .spawn(move || run(&weak, &inner))?;
+    Ok(Service { bell, thread: Some(thread) })
+}
+
+impl Service {
+    /// There is something new to serve: look at once.
+    pub fn nudge(&self) {
+        // A full counter means that it is nudged already.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Ends the thread; the endpoint is closing.
+    pub fn stop(mut self) {
+        self.nudge();
+        if let Some(thread) = self.thread.take() {
+            let own = thread.thread().id() == std::thread::current().id();
+            if !own {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
+    let mut seen = u64::MAX;
+    loop {
+        let Some(shared) = weak.upgrade() else { return };
+        if shared.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        let passes = shared.passes.load(Ordering::Relaxed);
+        let asleep = shared.sleepers.load(Ordering::SeqCst) > 0;
+        if passes != seen || asleep {
+            seen = passes;
+            let exposed = shared.exposures.load(Ordering::Relaxed) > 0 && !asleep;
+            drop(shared);
+            rest(bell, None, if exposed { LOOK_EXPOSED } else { LOOK });
+            continue;
+        }
+        serve(&shared, bell, seen);
+    }
+}
+
+/// Serves until the application makes passes again, or for one sleep.
+fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) {
+    let Some(mut engine) = shared.try_lock() else {
+        return rest(bell, None, LOOK_EXPOSED);
+    };
+    while engine.progress() {
+        if shared.passes.load(Ordering::Relaxed) != seen {
+            return shared.unlock(engine);
+        }
+    }
+    let armed = engine.arm();
+    let limit = engine.deadline().map_or(SLEEP_MAX, |due| due.since(engine.now()).min(SLEEP_MAX));
+    shared.unlock(engine);
+    if armed {
+        rest(bell, Some(&shared.epoll), limit);
+        if let Some(mut engine) = shared.try_lock() {
+            engine.disarm();
+            shared.unlock(engine);
+        }
+    }
+}
+
+fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, limit: Duration) {
+    let timeout = rustix::time::Timespec {
+        tv_sec: limit.as_secs() as i64,
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    };
+    let mut descriptors = vec![PollFd::new(bell, PollFlags::IN)];
+    descriptors.extend(rails.map(|rails| PollFd::new(rails, PollFlags::IN)));
+    // An interrupted sleep is a short one: the loop looks again in any case.
+    let _ = poll(&mut descriptors, Some(&timeout));
+    let mut count = [0u8; 8];
+    let _ = rustix::io::read(bell, &mut count);
+}

@@ -1,0 +1,609 @@
+//! One link: its rings, queues, accesses and exposures, and how it ends.
+//!
+//! Invariants:
+//! * an order is either done at once, or waits in exactly one queue of the link; what still waits at
+//!   the end is failed, then the link is forgotten;
+//! * a link ends only when the peer holds no region of ours any more, or is gone itself;
+//! * what arrived before the peer left is delivered before the end is reported;
+//! * all that a peer can do to a link by scribbling in the segment is to break that link.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
+use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{
+    Header, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Urgency,
+};
+use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
+
+use crate::barrier;
+use crate::local::{Letter, Peer, ring};
+use crate::native::{Access, Exposures, Origin, PeerMemory, RegionList, Scratch};
+use crate::ring::{Consumer, Front, Producer};
+use crate::segment::{Board, RING_BYTES, Segment, Side};
+use crate::sleep::Waker;
+
+/// Frames and bytes that one poll takes from one link, so that all are served in turn.
+const FRAMES_PER_POLL: usize = 64;
+const BYTES_PER_POLL: usize = 512 * 1024;
+/// Consumed bytes after which the producer gets its room back, even in the middle of a poll.
+const PUBLISH_BYTES: u64 = RING_BYTES as u64 / 8;
+/// How long a peer that broke the protocol may claim to hold a region of ours.
+const BROKEN_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How the end of a peer is learned, and ours told.
+#[derive(Debug)]
+pub enum Presence {
+    /// By the socket between two processes, and the peer's process where the kernel lets us watch it
+    /// (a child of the peer may hold its end of the socket open).
+    Socket { socket: OwnedFd, process: Option<OwnedFd> },
+    /// By letters within one process.
+    Local(Peer),
+}
+
+/// What a link is made of.
+pub struct Parts {
+    pub segment: Arc<Segment>,
+    pub side: Side,
+    pub board: Arc<Board>,
+    pub bell: Arc<OwnedFd>,
+    /// Both sides registered for the asymmetric barrier.
+    pub asymmetric: bool,
+    pub memory: PeerMemory,
+    pub presence: Presence,
+}
+
+/// A frame that waits for room.
+#[derive(Debug)]
+struct Queued {
+    header: Header,
+    payload: Slice,
+    token: Token,
+}
+
+/// What all links of a rail share.
+pub struct Common {
+    pub counters: RailCounters,
+    pub scratch: Scratch,
+    /// Bytes that native accesses may still move before the next poll.
+    pub native_budget: u64,
+}
+
+/// A link that is up.
+pub struct Link {
+    id: LinkId,
+    tx: Producer,
+    rx: Consumer,
+    parts: Parts,
+    waker: Waker,
+    queues: [VecDeque<Queued>; 2],
+    accesses: VecDeque<Access>,
+    list: RegionList,
+    exposures: Exposures,
+    /// Revocations that were complete at once, to be reported.
+    revoked: VecDeque<RemoteKey>,
+    closing: bool,
+    gone: bool,
+    broken: Option<Fault>,
+    /// When the link began to end: its exposures are withdrawn since then.
+    ending: Option<Time>,
+}
+
+impl Link {
+    /// A link over fresh rings.
+    pub fn new(id: LinkId, parts: Parts) -> Link {
+        Link {
+            id,
+            tx: Producer::default(),
+            rx: Consumer::default(),
+            parts,
+            waker: Waker::default(),
+            queues: [VecDeque::new(), VecDeque::new()],
+            accesses: VecDeque::new(),
+            list: RegionList::default(),
+            exposures: Exposures::default(),
+            revoked: VecDeque::new(),
+            closing: false,
+            gone: false,
+            broken: None,
+            ending: None,
+        }
+    }
+
+    /// What it is made of.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// Why no order is taken any more, if so.
+    fn refusal(&self) -> Option<Fault> {
+        if self.closing {
+            Some(Fault::Closed)
+        } else if self.gone || self.broken.is_some() {
+            Some(Fault::PeerReset)
+        } else {
+            None
+        }
+    }
+
+    /// Sends a frame or queues it.
+    pub fn send(
+        &mut self,
+        header: &Header,
+        payload: Slice,
+        urgency: Urgency,
+        token: Token,
+        buffers: &BufferTable,
+        common: &mut Common,
+    ) -> Ordered {
+        if let Some(fault) = self.refusal() {
+            return Ordered::Refused(fault);
+        }
+        if payload.len > u64::from(FRAME_PAYLOAD_BYTES_MAX) {
+            return Ordered::Refused(Fault::Oversize);
+        }
+        let lengths = (header.as_bytes().len(), payload.len as u32);
+        if frame_lengths(header.as_bytes()) != Some(lengths) {
+            return Ordered::Refused(Fault::Invalid);
+        }
+        let waits = match urgency {
+            Urgency::Urgent => !self.queues[0].is_empty(),
+            Urgency::Bulk => self.queues.iter().any(|queue| !queue.is_empty()),
+        };
+        if !waits {
+            match self.try_send(header, payload, buffers, common) {
+                Ok(true) => {
+                    self.wake_peer(common);
+                    return Ordered::Released;
+                }
+                Ok(false) => {}
+                Err(fault) => return Ordered::Refused(fault),
+            }
+        }
+        let queue = if urgency == Urgency::Urgent { 0 } else { 1 };
+        self.queues[queue].push_back(Queued { header: *header, payload, token });
+        self.parts.segment.wants_room(self.parts.side).store(1, Ordering::Relaxed);
+        Ordered::Pending
+    }
+
+    /// Writes a frame into the ring; false where there is no room.
+    fn try_send(
+        &mut self,
+        header: &Header,
+        payload: Slice,
+        buffers: &BufferTable,
+        common: &mut Common,
+    ) -> Result<bool, Fault> {
+        let ring = self.parts.segment.ring(self.parts.side);
+        let header = header.as_bytes();
+        let body = header.len() + payload.len as usize;
+        let reserved = match self.tx.reserve(&ring, body) {
+            Ok(Some(reserved)) => reserved,
+            Ok(None) => return Ok(false),
+            Err(_) => {
+                self.broken = Some(Fault::Protocol);
+                common.counters.violations += 1;
+                return Err(Fault::PeerReset);
+            }
+        };
+        let mut to = ring.at(reserved.at);
+        // SAFETY: the reserved room has `body` bytes and is the producer's alone; the header is a
+        // slice of ours.
+        unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), to, header.len()) };
+        to = to.wrapping_add(header.len());
+        let mut left = payload.len as usize;
+        if left > 0 {
+            for segment in buffers.resolve(payload) {
+                // SAFETY: resolved segments are alive and together at most `payload.len` bytes long,
+                // so that they end within the reserved room.
+                unsafe { std::ptr::copy_nonoverlapping(segment.as_mut_ptr(), to, segment.len()) };
+                to = to.wrapping_add(segment.len());
+                left -= segment.len();
+            }
+            if left > 0 {
+                return Err(Fault::Invalid);
+            }
+        }
+        self.tx.commit(&ring, reserved);
+        common.counters.frames_sent += 1;
+        common.counters.bytes_sent += body as u64;
+        Ok(true)
+    }
+
+    /// Rings where the peer sleeps and has not been rung for that sleep yet.
+    fn wake_peer(&mut self, common: &mut Common) {
+        barrier::light(self.parts.asymmetric);
+        if self.waker.due(&*self.parts.board) {
+            common.counters.doorbells += 1;
+            common.counters.system_calls += 1;
+            ring(&self.parts.bell);
+        }
+    }
+
+    /// Begins a native access; moves what the budget allows at once.
+    pub fn access(
+        &mut self,
+        mut access: Access,
+        buffers: &BufferTable,
+        common: &mut Common,
+    ) -> Ordered {
+        if let Some(fault) = self.refusal() {
+            return Ordered::Refused(fault);
+        }
+        if !access.is_consistent() {
+            return Ordered::Refused(Fault::Invalid);
+        }
+        while self.accesses.is_empty() && common.native_budget > 0 {
+            match self.step(&mut access, buffers, common) {
+                Ok(true) => return Ordered::Released,
+                Ok(false) => {}
+                Err(fault) => return Ordered::Refused(fault),
+            }
+        }
+        self.accesses.push_back(access);
+        Ordered::Pending
+    }
+
+    /// Moves a piece of an access; true where it is complete.
+    fn step(
+        &mut self,
+        access: &mut Access,
+        buffers: &BufferTable,
+        common: &mut Common,
+    ) -> Result<bool, Fault> {
+        let side = self.parts.side;
+        let mut origin = Origin {
+            segment: &self.parts.segment,
+            side,
+            memory: self.parts.memory,
+            list: &mut self.list,
+            scratch: &mut common.scratch,
+            system_calls: &mut common.counters.system_calls,
+        };
+        let result = origin.step(access, buffers, common.native_budget);
+        // The owner may be asleep until we leave its region.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.parts.segment.revoking(side.other()).load(Ordering::Relaxed) != 0 {
+            self.wake_peer(common);
+        }
+        let bytes = result?;
+        common.counters.bytes_native += bytes;
+        common.native_budget = common.native_budget.saturating_sub(bytes);
+        Ok(access.is_done())
+    }
+
+    /// Makes a region accessible to the peer.
+    pub fn expose(
+        &mut self,
+        key: RemoteKey,
+        region: Slice,
+        writable: bool,
+        buffers: &BufferTable,
+    ) -> Ordered {
+        if let Some(fault) = self.refusal() {
+            return Ordered::Refused(fault);
+        }
+        let Parts { segment, side, .. } = &self.parts;
+        match self.exposures.expose(segment, *side, key, region, writable, buffers) {
+            Ok(()) => Ordered::Released,
+            Err(fault) => Ordered::Refused(fault),
+        }
+    }
+
+    /// Ends what `expose` began.
+    pub fn revoke(&mut self, key: RemoteKey) -> Ordered {
+        match self.exposures.revoke(&self.parts.segment, self.parts.side, key) {
+            Ok(true) => self.revoked.push_back(key),
+            Ok(false) => {}
+            Err(fault) => return Ordered::Refused(fault),
+        }
+        Ordered::Released
+    }
+
+    /// No more orders; ends when what was ordered is sent.
+    pub fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// The peer has left or died.
+    pub fn peer_gone(&mut self) {
+        self.gone = true;
+    }
+
+    /// The peer did what no peer does.
+    pub fn break_off(&mut self, fault: Fault) {
+        self.broken.get_or_insert(fault);
+    }
+
+    /// Whether a poll would find something to do; for the moment before sleep.
+    pub fn has_work(&mut self) -> bool {
+        let Parts { segment, side, .. } = &self.parts;
+        let side = *side;
+        if self.gone || self.broken.is_some() || !self.revoked.is_empty() {
+            return true;
+        }
+        if !self.rx.is_empty(&segment.ring(side.other())) || !self.accesses.is_empty() {
+            return true;
+        }
+        let next = self.queues.iter().find_map(VecDeque::front);
+        if let Some(queued) = next {
+            let body = queued.header.as_bytes().len() + queued.payload.len as usize;
+            return self.tx.has_room(&segment.ring(side), body);
+        }
+        if self.exposures.is_revoking() && self.exposures.has_settled(segment, side) {
+            return true;
+        }
+        self.closing && (self.ending.is_none() || !self.exposures.is_held(segment, side))
+    }
+
+    /// Whether `poll` can be left out: nothing came and nothing waits.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.rx.is_empty(&self.parts.segment.ring(self.parts.side.other()))
+            && self.queues[0].is_empty()
+            && self.queues[1].is_empty()
+            && self.accesses.is_empty()
+            && self.revoked.is_empty()
+            && !self.exposures.is_revoking()
+            && !(self.closing || self.gone || self.broken.is_some())
+    }
+
+    /// Makes progress.
+    pub fn poll(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+        let mut worked = false;
+        if self.broken.is_none() {
+            worked |= self.receive(report, common);
+        }
+        if self.broken.is_none() && !self.gone {
+            worked |= self.flush(report, common);
+            worked |= self.continue_accesses(report, common);
+        }
+        while let Some(key) = self.revoked.pop_front() {
+            report.revoked(self.id, key);
+            worked = true;
+        }
+        if self.exposures.is_revoking() {
+            let Parts { segment, side, .. } = &self.parts;
+            while let Some(key) = self.exposures.settled(segment, *side) {
+                report.revoked(self.id, key);
+                worked = true;
+            }
+        }
+        worked
+    }
+
+    /// Takes frames out of the ring.
+    fn receive(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+        let segment = Arc::clone(&self.parts.segment);
+        let ring = segment.ring(self.parts.side.other());
+        let (mut frames, mut bytes) = (0, 0);
+        while frames < FRAMES_PER_POLL && bytes < BYTES_PER_POLL {
+            let front = match self.rx.front(&ring) {
+                Ok(Some(front)) => front,
+                Ok(None) => break,
+                Err(_) => {
+                    self.violation(common);
+                    break;
+                }
+            };
+            frames += 1;
+            bytes += front.body;
+            common.counters.bytes_received += front.body as u64;
+            if !self.deliver(&front, ring.at(front.at), report) {
+                self.violation(common);
+                break;
+            }
+            self.rx.pop::<crate::segment::Ring<'_>>(front);
+            if self.rx.unpublished() >= PUBLISH_BYTES {
+                self.rx.publish(&ring);
+            }
+        }
+        if frames > 0 {
+            self.rx.publish(&ring);
+            barrier::light(self.parts.asymmetric);
+            let wants = segment.wants_room(self.parts.side.other()).load(Ordering::Relaxed);
+            if wants != 0 && !self.gone {
+                self.wake_peer(common);
+            }
+        }
+        common.counters.frames_received += frames as u64;
+        frames > 0
+    }
+
+    fn violation(&mut self, common: &mut Common) {
+        common.counters.violations += 1;
+        self.broken = Some(Fault::Protocol);
+    }
+
+    /// Hands a frame up; false where it breaks the framing or the protocol.
+    fn deliver(&mut self, front: &Front, body: *mut u8, report: &mut dyn Report) -> bool {
+        if front.body < FRAME_PREFIX_BYTES {
+            return false;
+        }
+        // Everything is copied out before it is looked at, since the peer could change it meanwhile.
+        let mut header = [0u8; HEADER_BYTES_MAX];
+        // SAFETY: the body has `front.body` bytes within the ring, at least a prefix; both sides of
+        // the copies are apart.
+        unsafe { std::ptr::copy_nonoverlapping(body, header.as_mut_ptr(), FRAME_PREFIX_BYTES) };
+        let Some((header_bytes, payload_bytes)) = frame_lengths(&header) else { return false };
+        if header_bytes + payload_bytes as usize != front.body {
+            return false;
+        }
+        let rest = header_bytes - FRAME_PREFIX_BYTES;
+        // SAFETY: as above; `frame_lengths` bounds the header by `HEADER_BYTES_MAX`.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                body.wrapping_add(FRAME_PREFIX_BYTES),
+                header.as_mut_ptr().add(FRAME_PREFIX_BYTES),
+                rest,
+            );
+        }
+        match report.place(self.id, &header[..header_bytes], payload_bytes) {
+            Placement::Drop => true,
+            Placement::Violation(_) => false,
+            Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
+            Placement::Into { slice, token } => {
+                let mut from = body.wrapping_add(header_bytes);
+                let mut left = payload_bytes as usize;
+                for segment in report.buffers().resolve(slice) {
+                    let bytes = segment.len().min(left);
+                    // SAFETY: the segment is alive; `bytes` are left of the body within the ring.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(from, segment.as_mut_ptr(), bytes);
+                    }
+                    from = from.wrapping_add(bytes);
+                    left -= bytes;
+                    if left == 0 {
+                        break;
+                    }
+                }
+                report.landed(self.id, token);
+                true
+            }
+        }
+    }
+
+    /// Sends what waits, urgent frames first.
+    fn flush(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+        let mut sent = 0;
+        'queues: for queue in 0..2 {
+            while let Some(queued) = self.queues[queue].front() {
+                let (header, payload, token) = (queued.header, queued.payload, queued.token);
+                let outcome = self.try_send(&header, payload, report.buffers(), common);
+                match outcome {
+                    Ok(false) => break 'queues,
+                    Ok(true) => report_done(report, token),
+                    // A broken link fails all that waits when it ends, this frame included.
+                    Err(_) if self.broken.is_some() => break 'queues,
+                    Err(fault) => report_failed(report, token, fault),
+                }
+                self.queues[queue].pop_front();
+                sent += 1;
+            }
+        }
+        if sent == 0 {
+            return false;
+        }
+        if self.queues.iter().all(VecDeque::is_empty) {
+            self.parts.segment.wants_room(self.parts.side).store(0, Ordering::Relaxed);
+        }
+        self.wake_peer(common);
+        true
+    }
+
+    /// Moves the next pieces of accesses under way.
+    fn continue_accesses(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+        let mut worked = false;
+        while common.native_budget > 0 {
+            let Some(mut access) = self.accesses.pop_front() else { break };
+            worked = true;
+            match self.step(&mut access, report.buffers(), common) {
+                Ok(true) => report_done(report, access.token),
+                Ok(false) => self.accesses.push_front(access),
+                Err(fault) => report_failed(report, access.token, fault),
+            }
+        }
+        worked
+    }
+
+    /// Why the link is over, as soon as it is.
+    pub fn ended(&mut self, now: Time) -> Option<Fault> {
+        let Parts { segment, side, .. } = &self.parts;
+        let fault = if let Some(fault) = self.broken {
+            fault
+        } else if self.gone {
+            // What it sent before it left still counts.
+            if !self.rx.is_empty(&segment.ring(side.other())) {
+                return None;
+            }
+            if self.closing { Fault::Closed } else { Fault::PeerReset }
+        } else if self.closing {
+            if !self.accesses.is_empty() || self.queues.iter().any(|queue| !queue.is_empty()) {
+                return None;
+            }
+            Fault::Closed
+        } else {
+            return None;
+        };
+        let since = *self.ending.get_or_insert_with(|| {
+            segment.left(*side).store(1, Ordering::Relaxed);
+            self.exposures.withdraw(segment, *side);
+            now
+        });
+        let patience = self.broken.is_none() || now.since(since) < BROKEN_PATIENCE;
+        let held = !self.gone && patience && self.exposures.is_held(segment, *side);
+        (!held).then_some(fault)
+    }
+
+    /// When `ended` has to be asked again although nothing happens.
+    pub fn deadline(&self) -> Option<Time> {
+        self.ending.filter(|_| self.broken.is_some()).map(|since| since + BROKEN_PATIENCE)
+    }
+
+    /// Fails what waits; nothing of the link may be used after that but its parts.
+    pub fn fail_all(&mut self, report: &mut dyn Report) {
+        for queued in self.queues.iter_mut().flat_map(|queue| queue.drain(..)) {
+            report_failed(report, queued.token, Fault::PeerReset);
+        }
+        for access in self.accesses.drain(..) {
+            report_failed(report, access.token, Fault::PeerReset);
+        }
+        for key in self.revoked.drain(..) {
+            report.revoked(self.id, key);
+        }
+        while let Some(key) = self.exposures.released() {
+            report.revoked(self.id, key);
+        }
+    }
+
+    /// The rail itself ends: lets the peer finish a copy that is under way, so that our memory may
+    /// be freed after this. A peer needs microseconds for that unless it is dead or stopped.
+    pub fn abandon(&mut self) {
+        let Parts { segment, side, .. } = &self.parts;
+        segment.left(*side).store(1, Ordering::Relaxed);
+        self.exposures.withdraw(segment, *side);
+        const YIELDS_MAX: usize = 1_000_000;
+        let mut yields = 0;
+        while !self.gone && self.exposures.is_held(segment, *side) && yields < YIELDS_MAX {
+            yields += 1;
+            let process = match &self.parts.presence {
+                Presence::Socket { process, .. } if yields % 1000 == 0 => process.as_ref(),
+                _ => None,
+            };
+            self.gone = process.is_some_and(is_readable);
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Presence::Local(peer) = &self.parts.presence {
+            peer.inbox.post(Letter::Gone { link: peer.link });
+        }
+    }
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut set = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|count| count > 0)
+}
+
+fn report_done(report: &mut dyn Report, token: Token) {
+    if token != Token::NONE {
+        report.done(token);
+    }
+}
+
+fn report_failed(report: &mut dyn Report, token: Token, fault: Fault) {
+    if token != Token::NONE {
+        report.failed(token, fault);
+    }
+}

@@ -1,0 +1,119 @@
+//! How two rails of one process meet: a registry of names, and letters between rails.
+//!
+//! Letters play the part that sockets play between processes: they begin links and tell of their
+//! end. Everything else is the same code and the same memory layout.
+//!
+//! Invariants: a lock is held for a push or a swap only, and never two at once; a rail that is gone
+//! takes no letters, so that whoever writes to it learns of that.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ropewalk_base::slots::SlotId;
+
+use crate::segment::{Board, Segment};
+
+/// What one rail writes to another of the same process.
+#[derive(Debug)]
+pub enum Letter {
+    /// A new link: its memory and where its connector is found.
+    Connect { segment: Arc<Segment>, from: Peer },
+    /// The answer to `Connect`, for the connector's link `link`.
+    Accepted { link: SlotId, from: Peer },
+    /// The other side of `link` has left.
+    Gone { link: SlotId },
+}
+
+/// A link of a rail, as its peer needs it.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    pub link: SlotId,
+    pub inbox: Arc<Inbox>,
+}
+
+/// Where a rail gets its letters.
+#[derive(Debug)]
+pub struct Inbox {
+    /// What peers ring after they wrote; the bell of the rail.
+    pub bell: Arc<OwnedFd>,
+    /// Where peers see whether the rail sleeps.
+    pub board: Arc<Board>,
+    /// Whether there are letters; looked at without the lock.
+    filled: AtomicBool,
+    /// `None` after the rail's end.
+    letters: Mutex<Option<Vec<Letter>>>,
+}
+
+impl Inbox {
+    /// An empty inbox.
+    pub fn new(bell: Arc<OwnedFd>, board: Arc<Board>) -> Inbox {
+        let letters = Mutex::new(Some(Vec::new()));
+        Inbox { bell, board, filled: AtomicBool::new(false), letters }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Letter>>> {
+        // A push or a swap cannot leave the list half-changed, whatever happened to its thread.
+        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a letter in and rings. False where the rail is gone.
+    pub fn post(&self, letter: Letter) -> bool {
+        match &mut *self.lock() {
+            Some(letters) => letters.push(letter),
+            None => return false,
+        }
+        self.filled.store(true, Ordering::Release);
+        ring(&self.bell);
+        true
+    }
+
+    /// Whether there is anything.
+    #[inline]
+    pub fn is_filled(&self) -> bool {
+        self.filled.load(Ordering::Acquire)
+    }
+
+    /// Takes all letters out.
+    pub fn take(&self) -> Vec<Letter> {
+        self.filled.store(false, Ordering::Relaxed);
+        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// The rail ends: takes what is left and accepts nothing more.
+    pub fn close(&self) -> Vec<Letter> {
+        self.lock().take().unwrap_or_default()
+    }
+}
+
+/// Rings a bell. A counter that is full is as good as rung, so errors do not matter.
+pub fn ring(bell: &OwnedFd) {
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+static NAMES: Mutex<BTreeMap<String, Arc<Inbox>>> = Mutex::new(BTreeMap::new());
+
+fn names() -> MutexGuard<'static, BTreeMap<String, Arc<Inbox>>> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes `inbox` reachable as `name`; false where the name is taken.
+pub fn register(name: &str, inbox: &Arc<Inbox>) -> bool {
+    let mut names = names();
+    if names.contains_key(name) {
+        return false;
+    }
+    names.insert(name.to_string(), Arc::clone(inbox));
+    true
+}
+
+/// Frees a name.
+pub fn unregister(name: &str) {
+    names().remove(name);
+}
+
+/// The inbox behind `name`.
+pub fn find(name: &str) -> Option<Arc<Inbox>> {
+    names().get(name).cloned()
+}

@@ -1,0 +1,525 @@
+//! Native access to a peer's memory, guarded so that late data never lands.
+//!
+//! The exposing side keeps a table in shared memory; the accessing side (the origin) checks it and
+//! copies, with cross-memory attach between processes or `memcpy` between threads.
+//!
+//! The guard: the origin announces which entry it is about to use, passes a fence, and looks whether
+//! the entry is live; the exposing side marks it dead, passes a fence, and looks whether it is
+//! announced. Whoever is second sees the first. So after the announcement is gone, nobody touches
+//! the region any more. An origin announces for each piece anew, so that a revocation waits for one
+//! piece at most, however long the access is.
+//!
+//! Invariants: an entry's fields change only while it is neither live nor announced; what the origin
+//! reads from the table is checked or handed to the kernel, which checks it; the exposing side never
+//! reads its table, only its own notes, so that a peer's scribbling harms the peer's access alone.
+
+use std::sync::atomic::{Ordering, fence};
+
+use hashbrown::HashMap;
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::verb::{RemoteKey, RemoteLayout, Token};
+use rustix::process::Pid;
+
+use crate::segment::{EXPOSURES_MAX, Entry, PIECES_ONE, Segment, Side};
+
+/// Most pieces of one exposed region.
+pub const REGION_PIECES_MAX: usize = 8192;
+/// Bytes that one announcement covers, and so about what a revocation waits for (50 us).
+pub const PIECE_BYTES: u64 = 512 * 1024;
+/// Most vector elements that the kernel takes in a call, on either side.
+const VECTORS_MAX: usize = 1024;
+/// Free lists that a link keeps for reuse.
+const LISTS_KEPT_MAX: usize = 16;
+
+/// Address and length of a piece, as it lies in shared lists.
+type Piece = [u64; 2];
+
+/// What this side exposes over one link.
+#[derive(Debug, Default)]
+pub struct Exposures {
+    live: HashMap<u32, Exposure>,
+    /// Indices that were marked dead, but may still be announced.
+    revoking: Vec<u32>,
+    spare: Vec<Vec<Piece>>,
+}
+
+#[derive(Debug)]
+struct Exposure {
+    key: RemoteKey,
+    list: Vec<Piece>,
+    revoked: bool,
+}
+
+impl Exposures {
+    /// Makes `region` accessible.
+    pub fn expose(
+        &mut self,
+        segment: &Segment,
+        side: Side,
+        key: RemoteKey,
+        region: Slice,
+        writable: bool,
+        buffers: &BufferTable,
+    ) -> Result<(), Fault> {
+        let index = key.slot.index;
+        if index >= EXPOSURES_MAX || self.live.contains_key(&index) {
+            return Err(Fault::Busy);
+        }
+        let (mut pieces, mut bytes, mut address) = (0, 0u64, 0u64);
+        for piece in buffers.resolve(region) {
+            if pieces == 0 {
+                address = piece.address() as u64;
+            }
+            pieces += 1;
+            bytes += piece.len() as u64;
+        }
+        if key.slot.generation == 0 || bytes != region.len || pieces > REGION_PIECES_MAX {
+            return Err(Fault::Invalid);
+        }
+        let mut list = Vec::new();
+        if pieces > 1 {
+            list = self.spare.pop().unwrap_or_default();
+            list.extend(
+                buffers.resolve(region).map(|piece| [piece.address() as u64, piece.len() as u64]),
+            );
+            address = list.as_ptr().expose_provenance() as u64;
+        }
+        let entry = segment.entry(side, index);
+        entry.secret().store(key.secret, Ordering::Relaxed);
+        entry.address().store(address, Ordering::Relaxed);
+        entry.bytes().store(bytes, Ordering::Relaxed);
+        let count = if pieces > 1 { pieces as u64 } else { PIECES_ONE };
+        entry.pieces().store(count, Ordering::Relaxed);
+        entry.writable().store(u64::from(writable), Ordering::Relaxed);
+        entry.live().store(u64::from(key.slot.generation), Ordering::Release);
+        self.live.insert(index, Exposure { key, list, revoked: false });
+        Ok(())
+    }
+
+    /// Ends access under `key`. True where nobody holds the region any more; otherwise
+    /// [`Exposures::settled`] will name the key.
+    pub fn revoke(&mut self, segment: &Segment, side: Side, key: RemoteKey) -> Result<bool, Fault> {
+        let index = key.slot.index;
+        let exposure = self.live.get_mut(&index).filter(|exposure| exposure.key == key);
+        let Some(exposure) = exposure.filter(|exposure| !exposure.revoked) else {
+            return Err(Fault::BadKey);
+        };
+        exposure.revoked = true;
+        segment.entry(side, index).live().store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !announced(segment, side, index) {
+            self.forget(index);
+            return Ok(true);
+        }
+        self.revoking.push(index);
+        self.publish_revoking(segment, side);
+        Ok(false)
+    }
+
+    /// A key whose revocation is complete now. To be asked until it answers `None`.
+    pub fn settled(&mut self, segment: &Segment, side: Side) -> Option<RemoteKey> {
+        let position = self.revoking.iter().position(|index| !announced(segment, side, *index))?;
+        let index = self.revoking.swap_remove(position);
+        self.publish_revoking(segment, side);
+        self.forget(index)
+    }
+
+    /// Ends access under all keys of this link; [`Exposures::is_held`] tells when it is over.
+    pub fn withdraw(&mut self, segment: &Segment, side: Side) {
+        for (index, exposure) in &mut self.live {
+            if !exposure.revoked {
+                exposure.revoked = true;
+                segment.entry(side, *index).live().store(0, Ordering::Relaxed);
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the peer may still hold any region that was exposed over this link.
+    pub fn is_held(&self, segment: &Segment, side: Side) -> bool {
+        let accessing = segment.accessing(side.other()).load(Ordering::Acquire);
+        // Anything else than the number of an entry of ours is garbage, and guards nothing.
+        let index = accessing.checked_sub(1).and_then(|index| u32::try_from(index).ok());
+        index.is_some_and(|index| self.live.contains_key(&index))
+    }
+
+    /// Whether `settled` would name a key.
+    pub fn has_settled(&self, segment: &Segment, side: Side) -> bool {
+        self.revoking.iter().any(|index| !announced(segment, side, *index))
+    }
+
+    /// Whether revocations wait.
+    pub fn is_revoking(&self) -> bool {
+        !self.revoking.is_empty()
+    }
+
+    /// The peer is gone: a key whose revocation is complete thereby, until there is none.
+    pub fn released(&mut self) -> Option<RemoteKey> {
+        let index = self.revoking.pop()?;
+        self.forget(index)
+    }
+
+    fn publish_revoking(&self, segment: &Segment, side: Side) {
+        segment.revoking(side).store(self.revoking.len() as u32, Ordering::Relaxed);
+    }
+
+    fn forget(&mut self, index: u32) -> Option<RemoteKey> {
+        let mut exposure = self.live.remove(&index)?;
+        if exposure.list.capacity() > 0 && self.spare.len() < LISTS_KEPT_MAX {
+            exposure.list.clear();
+            self.spare.push(exposure.list);
+        }
+        Some(exposure.key)
+    }
+}
+
+fn announced(segment: &Segment, side: Side, index: u32) -> bool {
+    segment.accessing(side.other()).load(Ordering::Acquire) == u64::from(index) + 1
+}
+
+/// How the memory of the peer is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerMemory {
+    /// In another process: by the kernel.
+    Process(Pid),
+    /// In this process.
+    Own,
+}
+
+/// A native read or write under way.
+#[derive(Debug)]
+pub struct Access {
+    pub key: RemoteKey,
+    pub remote: RemoteLayout,
+    pub local: Slice,
+    pub token: Token,
+    pub write: bool,
+    done: u64,
+    /// For lists: the segment that comes next, and how much of it is done.
+    segment: usize,
+    within: u64,
+}
+
+impl Access {
+    /// An access that has not begun.
+    pub fn new(
+        key: RemoteKey,
+        remote: RemoteLayout,
+        local: Slice,
+        token: Token,
+        write: bool,
+    ) -> Access {
+        Access { key, remote, local, token, write, done: 0, segment: 0, within: 0 }
+    }
+
+    /// Whether the layout has as many bytes as the local slice.
+    pub fn is_consistent(&self) -> bool {
+        match &self.remote {
+            RemoteLayout::At(_) => true,
+            RemoteLayout::List(list) => {
+                let sum = list.iter().try_fold(0u64, |sum, part| sum.checked_add(part.len));
+                sum == Some(self.local.len)
+            }
+        }
+    }
+
+    /// Whether all of it lies within a region of `bytes` bytes.
+    fn fits(&self, bytes: u64) -> bool {
+        let inside =
+            |offset: u64, len: u64| offset.checked_add(len).is_some_and(|end| end <= bytes);
+        match &self.remote {
+            RemoteLayout::At(offset) => inside(*offset, self.local.len),
+            RemoteLayout::List(list) => list.iter().all(|part| inside(part.offset, part.len)),
+        }
+    }
+
+    fn advance(&mut self, mut bytes: u64) {
+        self.done += bytes;
+        let RemoteLayout::List(list) = &self.remote else { return };
+        while let Some(part) = list.get(self.segment) {
+            let left = part.len - self.within;
+            if bytes < left {
+                self.within += bytes;
+                return;
+            }
+            bytes -= left;
+            self.segment += 1;
+            self.within = 0;
+        }
+    }
+}
+
+/// Reused memory of the origin: vectors for the kernel, and the list of the region read last.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    local: Vec<libc::iovec>,
+    remote: Vec<libc::iovec>,
+}
+
+// SAFETY: the vectors are filled and used within one call; between calls they are dead numbers.
+unsafe impl Send for Scratch {}
+
+/// The list of a region's pieces, kept for the next access under the same key.
+#[derive(Debug, Default)]
+pub struct RegionList {
+    key: Option<RemoteKey>,
+    pieces: Vec<Piece>,
+    /// Where in the region each piece begins.
+    starts: Vec<u64>,
+}
+
+/// The accessing side of a link.
+pub struct Origin<'a> {
+    pub segment: &'a Segment,
+    pub side: Side,
+    pub memory: PeerMemory,
+    pub list: &'a mut RegionList,
+    pub scratch: &'a mut Scratch,
+    pub system_calls: &'a mut u64,
+}
+
+impl Origin<'_> {
+    /// Moves the next at most `budget` bytes. Returns their number; the access is complete where
+    /// nothing of it is left.
+    pub fn step(
+        &mut self,
+        access: &mut Access,
+        buffers: &BufferTable,
+        budget: u64,
+    ) -> Result<u64, Fault> {
+        let slot = access.key.slot;
+        if slot.generation == 0 || slot.index >= EXPOSURES_MAX {
+            return Err(Fault::BadKey);
+        }
+        let announcement = self.segment.accessing(self.side);
+        announcement.store(u64::from(slot.index) + 1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let result = self.step_announced(access, buffers, budget.min(PIECE_BYTES));
+        self.segment.accessing(self.side).store(0, Ordering::Release);
+        let bytes = result?;
+        access.advance(bytes);
+        Ok(bytes)
+    }
+
+    fn step_announced(
+        &mut self,
+        access: &Access,
+        buffers: &BufferTable,
+        budget: u64,
+    ) -> Result<u64, Fault> {
+        let other = self.side.other();
+        let entry = self.segment.entry(other, access.key.slot.index);
+        let live = entry.live().load(Ordering::Acquire) == u64::from(access.key.slot.generation);
+        if !live || entry.secret().load(Ordering::Relaxed) != access.key.secret {
+            let left = self.segment.left(other).load(Ordering::Relaxed) != 0;
+            return Err(if left { Fault::PeerReset } else { Fault::BadKey });
+        }
+        if access.write && entry.writable().load(Ordering::Relaxed) != 1 {
+            return Err(Fault::BadKey);
+        }
+        let bytes = entry.bytes().load(Ordering::Relaxed);
+        // The peer could change the number between two pieces, so the end is checked each time; the
+        // kernel would refuse an address that is none, and other memory of the peer is the peer's.
+        if !access.fits(bytes) {
+            return Err(Fault::BadKey);
+        }
+        let left = access.local.len - access.done;
+        if left == 0 {
+            return Ok(0);
+        }
+        let whole = self.find_pieces(&entry, access.key, bytes)?;
+        self.scratch.local.clear();
+        for segment in buffers.resolve(access.local.part(access.done, left.min(budget))) {
+            if self.scratch.local.len() == VECTORS_MAX {
+                break;
+            }
+            self.scratch.local.push(vector(segment.address() as u64, segment.len() as u64));
+        }
+        self.gather_remote(access, whole, left.min(budget));
+        let moved = match self.memory {
+            PeerMemory::Process(pid) => self.attach(pid, access.write)?,
+            PeerMemory::Own => self.copy(access.write),
+        };
+        if moved == 0 { Err(Fault::BadKey) } else { Ok(moved) }
+    }
+
+    /// Where the region lies: its address where it is in one piece; otherwise its list is at hand.
+    fn find_pieces(
+        &mut self,
+        entry: &Entry<'_>,
+        key: RemoteKey,
+        bytes: u64,
+    ) -> Result<Option<u64>, Fault> {
+        let address = entry.address().load(Ordering::Relaxed);
+        let count = entry.pieces().load(Ordering::Relaxed);
+        if count == PIECES_ONE {
+            return Ok(Some(address));
+        }
+        if self.list.key == Some(key) {
+            return Ok(None);
+        }
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > REGION_PIECES_MAX {
+            return Err(Fault::Protocol);
+        }
+        self.list.key = None;
+        self.list.pieces.clear();
+        self.list.pieces.resize(count, [0; 2]);
+        let list_bytes = (count * size_of::<Piece>()) as u64;
+        let to = self.list.pieces.as_mut_ptr().expose_provenance() as u64;
+        self.scratch.local.clear();
+        self.scratch.local.push(vector(to, list_bytes));
+        self.scratch.remote.clear();
+        self.scratch.remote.push(vector(address, list_bytes));
+        let read = match self.memory {
+            PeerMemory::Process(pid) => self.attach(pid, false)?,
+            PeerMemory::Own => self.copy(false),
+        };
+        self.list.starts.clear();
+        let mut start = 0u64;
+        for [_, len] in &self.list.pieces {
+            self.list.starts.push(start);
+            start = start.checked_add(*len).ok_or(Fault::Protocol)?;
+        }
+        if read != list_bytes || start != bytes {
+            return Err(Fault::Protocol);
+        }
+        self.list.key = Some(key);
+        Ok(None)
+    }
+
+    /// Fills the remote vector with what comes next of the access, at most `budget` bytes.
+    fn gather_remote(&mut self, access: &Access, whole: Option<u64>, budget: u64) {
+        self.scratch.remote.clear();
+        match &access.remote {
+            RemoteLayout::At(offset) => self.push_range(whole, offset + access.done, budget),
+            RemoteLayout::List(list) => {
+                let mut left = budget;
+                let mut within = access.within;
+                for part in &list[access.segment..] {
+                    let bytes = (part.len - within).min(left);
+                    self.push_range(whole, part.offset + within, bytes);
+                    within = 0;
+                    left -= bytes;
+                    if left == 0 || self.scratch.remote.len() >= VECTORS_MAX {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn push_range(&mut self, whole: Option<u64>, mut offset: u64, mut bytes: u64) {
+        let Self { scratch, list, .. } = self;
+        if let Some(address) = whole {
+            if bytes > 0 {
+                scratch.remote.push(vector(address.wrapping_add(offset), bytes));
+            }
+            return;
+        }
+        // The last piece that begins at or before the offset.
+        let mut index = list.starts.partition_point(|start| *start <= offset).saturating_sub(1);
+        while bytes > 0 && scratch.remote.len() < VECTORS_MAX {
+            let (Some([address, len]), Some(start)) =
+                (list.pieces.get(index), list.starts.get(index))
+            else {
+                return;
+            };
+            let within = offset - start;
+            let part = len.saturating_sub(within).min(bytes);
+            if part > 0 {
+                scratch.remote.push(vector(address.wrapping_add(within), part));
+            }
+            offset += part;
+            bytes -= part;
+            index += 1;
+        }
+    }
+
+    fn attach(&mut self, pid: Pid, write: bool) -> Result<u64, Fault> {
+        *self.system_calls += 1;
+        let (local, remote) = (&self.scratch.local, &self.scratch.remote);
+        let call = if write { libc::process_vm_writev } else { libc::process_vm_readv };
+        // SAFETY: the local vector names memory that the buffer table (or our list) keeps alive, for
+        // reading or for writing as the direction asks; the remote one is the kernel's to check.
+        let moved = unsafe {
+            call(
+                pid.as_raw_nonzero().get(),
+                local.as_ptr(),
+                local.len() as libc::c_ulong,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
+                0,
+            )
+        };
+        if moved >= 0 {
+            return Ok(moved as u64);
+        }
+        Err(match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::ESRCH) => Fault::PeerReset,
+            Some(libc::EPERM) => Fault::NotPermitted,
+            // The peer exposed what it had not mapped, or unmapped it: its key is worth nothing.
+            _ => Fault::BadKey,
+        })
+    }
+
+    /// The same between threads.
+    fn copy(&mut self, write: bool) -> u64 {
+        let (mut near, mut far) = (self.scratch.local.iter(), self.scratch.remote.iter());
+        let (mut a, mut b) = (vector(0, 0), vector(0, 0));
+        let mut moved = 0;
+        loop {
+            if a.iov_len == 0 {
+                let Some(next) = near.next() else { return moved };
+                a = *next;
+            }
+            if b.iov_len == 0 {
+                let Some(next) = far.next() else { return moved };
+                b = *next;
+            }
+            let bytes = a.iov_len.min(b.iov_len);
+            let (from, to) = if write { (&a, &b) } else { (&b, &a) };
+            // SAFETY: the near side is alive by the buffer table; the far side, a region of a rail
+            // of this process, stays alive while it is announced and was live after that (the
+            // guard). `copy` allows that both are the same memory.
+            unsafe { std::ptr::copy(from.iov_base.cast::<u8>(), to.iov_base.cast(), bytes) };
+            for vector in [&mut a, &mut b] {
+                vector.iov_base = vector.iov_base.wrapping_byte_add(bytes);
+                vector.iov_len -= bytes;
+            }
+            moved += bytes as u64;
+        }
+    }
+}
+
+impl Access {
+    /// Whether all bytes were moved.
+    pub fn is_done(&self) -> bool {
+        self.done == self.local.len
+    }
+}
+
+fn vector(address: u64, bytes: u64) -> libc::iovec {
+    let base = std::ptr::with_exposed_provenance_mut(address as usize);
+    libc::iovec { iov_base: base, iov_len: bytes as usize }
+}
+
+/// Whether the number at `address` of the process `pid` can be read from here, and is `expected`.
+pub fn probe(pid: Pid, address: u64, expected: u64) -> bool {
+    let mut value = 0u64;
+    let local = vector((&raw mut value).expose_provenance() as u64, 8);
+    let remote = vector(address, 8);
+    // SAFETY: the local vector names a live local of 8 bytes; the remote one is the kernel's to check.
+    let read = unsafe {
+        libc::process_vm_readv(
+            pid.as_raw_nonzero().get(),
+            &raw const local,
+            1,
+            &raw const remote,
+            1,
+            0,
+        )
+    };
+    read == 8 && value == expected
+}

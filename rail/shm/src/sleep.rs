@@ -1,0 +1,64 @@
+//! Who has to be woken: the sleeping word of a rail and those who look at it.
+//!
+//! The word is an epoch: odd while its owner sleeps. Peers see it read-only, so that none of them
+//! can disturb another's wake-ups, and each rings at most once in an epoch.
+//!
+//! Invariant (checked by the model in `tests/loom.rs`): after work was published, then a barrier,
+//! then `Waker::due`; and at the sleeper `fall_asleep`, then a barrier, then a look for work: one of
+//! the two sees the other. Which barrier is the caller's choice (see `barrier`).
+
+/// The word in shared memory.
+pub trait EpochWord {
+    /// Its value, relaxed.
+    fn load(&self) -> u32;
+    /// Sets it, relaxed.
+    fn store(&self, epoch: u32);
+}
+
+/// The owner's side.
+#[derive(Debug, Default)]
+pub struct Sleeper {
+    epoch: u32,
+}
+
+impl Sleeper {
+    /// Whether the word says "asleep".
+    pub fn is_asleep(&self) -> bool {
+        self.epoch % 2 == 1
+    }
+
+    /// From now on peers ring. A barrier and a look for work must follow.
+    pub fn fall_asleep(&mut self, word: &impl EpochWord) {
+        if !self.is_asleep() {
+            self.epoch = self.epoch.wrapping_add(1);
+            word.store(self.epoch);
+        }
+    }
+
+    /// Peers need not ring any more.
+    pub fn wake_up(&mut self, word: &impl EpochWord) {
+        if self.is_asleep() {
+            self.epoch = self.epoch.wrapping_add(1);
+            word.store(self.epoch);
+        }
+    }
+}
+
+/// A peer's side: remembers in which epoch it rang.
+#[derive(Debug, Default)]
+pub struct Waker {
+    rung: u32,
+}
+
+impl Waker {
+    /// Whether the bell has to be rung now; a barrier must separate it from what was published.
+    #[inline]
+    pub fn due(&mut self, word: &impl EpochWord) -> bool {
+        let epoch = word.load();
+        if epoch % 2 == 0 || epoch == self.rung {
+            return false;
+        }
+        self.rung = epoch;
+        true
+    }
+}

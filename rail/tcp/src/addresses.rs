@@ -1,0 +1,81 @@
+//! Under which addresses others reach a listener: of the wildcard address, those of all interfaces.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ptr;
+
+/// Addresses as peers may use them, those that most peers can use first, loopback last.
+pub fn reachable(bound: SocketAddr) -> Vec<String> {
+    if !bound.ip().is_unspecified() {
+        return vec![bound.to_string()];
+    }
+    let mut hosts = interfaces();
+    hosts.retain(|host| bound.is_ipv6() || host.is_ipv4());
+    if hosts.is_empty() {
+        hosts.push(if bound.is_ipv4() {
+            IpAddr::V4(Ipv4Addr::LOCALHOST)
+        } else {
+            IpAddr::V6(Ipv6Addr::LOCALHOST)
+        });
+    }
+    hosts.sort_by_key(|host| (host.is_loopback(), host.is_ipv6(), *host));
+    hosts.dedup();
+    hosts.into_iter().map(|host| SocketAddr::new(host, bound.port()).to_string()).collect()
+}
+
+/// Addresses of all interfaces that are up, without those that hold on one wire only.
+fn interfaces() -> Vec<IpAddr> {
+    let mut first = ptr::null_mut();
+    let mut found = Vec::new();
+    // SAFETY: on success `first` is set to a list that is ours until `freeifaddrs`.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return found;
+    }
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: `next` is an entry of the list, which is not freed yet.
+        let entry = unsafe { &*next };
+        next = entry.ifa_next;
+        if entry.ifa_addr.is_null() || entry.ifa_flags & libc::IFF_UP as u32 == 0 {
+            continue;
+        }
+        // SAFETY: the address is not null, belongs to the list, and its family says what it is.
+        found.extend(unsafe { address_of(entry.ifa_addr) });
+    }
+    // SAFETY: the list came from `getifaddrs`, and nothing of it is used from here on.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+/// # Safety
+/// `address` points to a socket address of the length that its family has.
+unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: every socket address begins with its family (the caller vouches for the rest).
+    match i32::from(unsafe { (*address).sa_family }) {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is a sockaddr_in; it may lie unaligned.
+            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is a sockaddr_in6; it may lie unaligned.
+            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let host = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            (!host.is_unicast_link_local()).then_some(IpAddr::V6(host))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wildcard_stands_for_interfaces_and_a_host_for_itself() {
+        assert_eq!(reachable("127.0.0.1:7".parse().unwrap()), ["127.0.0.1:7"]);
+        assert_eq!(reachable("[::1]:7".parse().unwrap()), ["[::1]:7"]);
+        let all = reachable("0.0.0.0:7000".parse().unwrap());
+        assert_eq!(all.last().map(String::as_str), Some("127.0.0.1:7000"));
+        assert!(all.iter().all(|address| !address.starts_with("0.0.0.0")));
+    }
+}

@@ -1,0 +1,74 @@
+//! What a user of the rail decides, and what can go wrong when it opens.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How a [`TcpRail`](crate::TcpRail) is set up. The default only connects.
+#[derive(Debug, Clone)]
+pub struct TcpConfig {
+    /// Where to listen; port 0 lets the system choose one.
+    pub listen: Option<SocketAddr>,
+    /// Addresses to tell peers instead of those of the machine's interfaces (`host:port`), for hosts
+    /// that others reach under another name.
+    pub advertise: Vec<String>,
+    /// How long a connect may take, with the look-up of a name.
+    pub connect_timeout: Duration,
+    /// How long an accepted link may live without a complete header.
+    pub greeting_timeout: Duration,
+    /// How long a closed link may go on without any progress in sending what was ordered before.
+    pub close_timeout: Duration,
+    /// How long the peer's machine may be silent before the link counts as dead; also the longest
+    /// time for which a peer may leave what was sent to it unread.
+    pub dead_after: Duration,
+    /// Most links at a time; further connects are `Busy`, further accepted ones are hung up.
+    pub links_max: usize,
+}
+
+impl Default for TcpConfig {
+    fn default() -> TcpConfig {
+        TcpConfig {
+            listen: None,
+            advertise: Vec::new(),
+            connect_timeout: Duration::from_secs(5),
+            greeting_timeout: Duration::from_secs(10),
+            close_timeout: Duration::from_secs(5),
+            dead_after: Duration::from_secs(30),
+            links_max: 65_536,
+        }
+    }
+}
+
+impl TcpConfig {
+    /// The default, but listening.
+    pub fn listening(address: SocketAddr) -> TcpConfig {
+        TcpConfig { listen: Some(address), ..TcpConfig::default() }
+    }
+}
+
+/// Why the rail could not be opened. Class: node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TcpError {
+    #[error(
+        "cannot listen on tcp://{0}: the port is in use; choose another port, or 0 for any free \
+         one, or end the process that holds it (`ss -ltnp` names it)"
+    )]
+    PortInUse(SocketAddr),
+    #[error(
+        "cannot listen on tcp://{0}: no interface of this machine has the address; \
+         `ip address` lists those that do, 0.0.0.0 stands for all"
+    )]
+    NoSuchAddress(SocketAddr),
+    #[error(
+        "cannot listen on tcp://{0}: ports below 1024 need rights; choose a higher port, \
+         or give the program CAP_NET_BIND_SERVICE"
+    )]
+    PortReserved(SocketAddr),
+    #[error("cannot listen on tcp://{address}: {cause}")]
+    Listen { address: SocketAddr, cause: std::io::Error },
+    #[error(
+        "cannot make an epoll set or an eventfd: {0}; \
+         where too many files are open, raise the limit (`ulimit -n`)"
+    )]
+    Descriptors(std::io::Error),
+}

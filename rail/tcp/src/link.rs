@@ -1,0 +1,178 @@
+//! One link: its socket, where it stands, what waits to go out, what is coming in.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ropewalk_base::limits::HEADER_BYTES_MAX;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::verb::{Header, Token, Urgency};
+
+/// Where a link stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// A name is being looked up; there is no socket so far.
+    Resolving,
+    /// The connect is under way.
+    Connecting,
+    /// Carries frames.
+    Up,
+    /// Closed by us; what was ordered before still goes out.
+    Flushing,
+    /// All is sent and the peer was told; what it still sends is thrown away until it hangs up.
+    Lingering,
+}
+
+/// A frame that has not left completely.
+#[derive(Debug)]
+pub struct Outgoing {
+    pub header: Header,
+    pub payload: Slice,
+    pub token: Token,
+    /// Bytes of header and payload that the socket took.
+    pub sent: u32,
+}
+
+impl Outgoing {
+    /// Bytes of header and payload that have not left.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.header.as_bytes().len() + self.payload.len as usize - self.sent as usize
+    }
+}
+
+/// The frames that wait on one link.
+#[derive(Debug, Default)]
+pub struct Outbound {
+    pub urgent: VecDeque<Outgoing>,
+    pub bulk: VecDeque<Outgoing>,
+    /// The queue whose first frame has left in part: it goes on before anything else.
+    pub partial: Option<Urgency>,
+}
+
+impl Outbound {
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.urgent.is_empty() && self.bulk.is_empty()
+    }
+
+    /// The queue of an urgency.
+    #[inline]
+    pub fn queue(&mut self, urgency: Urgency) -> &mut VecDeque<Outgoing> {
+        match urgency {
+            Urgency::Urgent => &mut self.urgent,
+            Urgency::Bulk => &mut self.bulk,
+        }
+    }
+
+    /// The queue whose first frame goes next.
+    #[inline]
+    pub fn turn(&self) -> Urgency {
+        match self.partial {
+            Some(urgency) => urgency,
+            None if self.urgent.is_empty() => Urgency::Bulk,
+            None => Urgency::Urgent,
+        }
+    }
+
+    /// All frames in the order in which they go.
+    pub fn frames(&self) -> impl Iterator<Item = &Outgoing> {
+        let begun = usize::from(self.partial == Some(Urgency::Bulk));
+        let first = self.bulk.iter().take(begun);
+        first.chain(&self.urgent).chain(self.bulk.iter().skip(begun))
+    }
+}
+
+/// The payload of a frame that is coming in.
+#[derive(Debug, Clone, Copy)]
+pub struct Incoming {
+    /// Where it belongs; bytes beyond it are skipped.
+    pub place: Slice,
+    /// To be reported when all has arrived.
+    pub token: Option<Token>,
+    /// Bytes that have arrived.
+    pub done: u32,
+    /// Bytes of the payload.
+    pub total: u32,
+}
+
+impl Incoming {
+    /// Bytes that have to land before the rest is skipped.
+    #[inline]
+    pub fn landing(&self) -> u32 {
+        let landing = self.place.len.min(u64::from(self.total)) as u32;
+        landing.saturating_sub(self.done)
+    }
+}
+
+/// What a link has of the frame that is coming in.
+#[derive(Debug)]
+pub struct Inbound {
+    /// The payload, once the header is complete.
+    pub payload: Option<Incoming>,
+    /// Bytes of the header that came without its end.
+    pub header: [u8; HEADER_BYTES_MAX],
+    pub header_bytes: u8,
+    /// The last frame was a long one: the next header is read alone, so that the payload behind it is
+    /// not staged.
+    pub bulk: bool,
+    /// How much is read at once where short frames are expected; grows while reads are filled.
+    pub read_bytes: u32,
+}
+
+/// The first read of a link, in bytes.
+pub const READ_BYTES_MIN: u32 = 4096;
+
+/// One link.
+#[derive(Debug)]
+pub struct Link {
+    pub socket: Option<OwnedFd>,
+    pub state: State,
+    /// The peer began it.
+    pub accepted: bool,
+    /// A complete header came.
+    pub greeted: bool,
+    /// The epoll set waits for room in the socket, too.
+    pub wants_room: bool,
+    /// Counts successful sends, for the deadline of a close.
+    pub progress: u32,
+    pub outbound: Outbound,
+    pub inbound: Inbound,
+    /// Further addresses of the peer's name, to try when this one fails; last first.
+    pub candidates: Vec<SocketAddr>,
+}
+
+impl Link {
+    /// A link in `state`.
+    pub fn new(state: State, socket: Option<OwnedFd>) -> Link {
+        Link {
+            socket,
+            state,
+            accepted: false,
+            greeted: false,
+            wants_room: false,
+            progress: 0,
+            outbound: Outbound::default(),
+            inbound: Inbound {
+                payload: None,
+                header: [0; HEADER_BYTES_MAX],
+                header_bytes: 0,
+                bulk: false,
+                read_bytes: READ_BYTES_MIN,
+            },
+            candidates: Vec::new(),
+        }
+    }
+
+    /// Whether it was reported as up.
+    pub fn was_up(&self) -> bool {
+        !matches!(self.state, State::Resolving | State::Connecting)
+    }
+
+    /// Its socket, where it has one.
+    #[inline]
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+}

@@ -1,0 +1,332 @@
+//! The rail itself: its links, the epoll set, and the pass that serves them.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX;
+use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{Capabilities, Header, LinkId, Ordered, RailCounters, Urgency, Verb};
+use ropewalk_rail::{Rail, Report, frame_lengths};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::Shutdown;
+
+use crate::config::{TcpConfig, TcpError};
+use crate::dial::{Lookups, Target, parse};
+use crate::link::{Link, Outgoing, State};
+use crate::receive::BUFFER_BYTES;
+use crate::send;
+use crate::timers::Timers;
+use crate::{addresses, socket};
+
+/// Names of the listener and of the look-ups in the epoll set; no link has them, since a generation
+/// is neither 0 nor used up to the last.
+pub(crate) const LISTENER: u64 = 0;
+pub(crate) const LOOKUPS: u64 = u64::MAX;
+/// Counters beyond those that all rails have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpStatistics {
+    /// How often accepting paused because descriptors or memory ran out.
+    pub accept_pauses: u64,
+    /// Connections hung up because there were too many links.
+    pub accepts_refused: u64,
+    /// Accepted links that were closed since no complete header came in time.
+    pub silent_links: u64,
+}
+
+/// Links over TCP.
+#[derive(Debug)]
+pub struct TcpRail {
+    pub(crate) config: TcpConfig,
+    pub(crate) index: u8,
+    pub(crate) epoll: OwnedFd,
+    pub(crate) listener: Option<(OwnedFd, SocketAddr)>,
+    pub(crate) accept_again: Option<Time>,
+    pub(crate) lookups: Lookups,
+    pub(crate) links: Slots<Link>,
+    /// Links that ended outside of a poll; reported by the next one.
+    pub(crate) stillborn: Vec<(SlotId, Fault)>,
+    /// The link that had all recent traffic: read without asking the epoll set first.
+    pub(crate) hot: Option<SlotId>,
+    pub(crate) last_traffic: Option<SlotId>,
+    pub(crate) hot_passes: u32,
+    pub(crate) passes_since_wait: u32,
+    /// Links that wait for room in their sockets.
+    pub(crate) waiting_for_room: usize,
+    pub(crate) buffer: Box<[u8]>,
+    pub(crate) connects: Timers,
+    pub(crate) greetings: Timers,
+    pub(crate) closes: Timers,
+    pub(crate) now: Time,
+    pub(crate) counters: RailCounters,
+    pub(crate) statistics: TcpStatistics,
+}
+
+impl TcpRail {
+    /// A rail as configured; listening from here on, where it is to.
+    pub fn open(config: TcpConfig) -> Result<TcpRail, TcpError> {
+        let failed = |errno: Errno| TcpError::Descriptors(errno.into());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let listener = config.listen.map(socket::listen).transpose()?;
+        let lookups = Lookups::new().map_err(failed)?;
+        let watch = |fd: BorrowedFd<'_>, name| {
+            epoll::add(&epoll, fd, EventData::new_u64(name), EventFlags::IN).map_err(failed)
+        };
+        watch(lookups.bell(), LOOKUPS)?;
+        if let Some((socket, _)) = &listener {
+            watch(socket.as_fd(), LISTENER)?;
+        }
+        Ok(TcpRail {
+            index: 0,
+            epoll,
+            listener,
+            accept_again: None,
+            lookups,
+            links: Slots::with_limit(config.links_max),
+            stillborn: Vec::new(),
+            hot: None,
+            last_traffic: None,
+            hot_passes: 0,
+            passes_since_wait: u32::MAX,
+            waiting_for_room: 0,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            connects: Timers::new(config.connect_timeout),
+            greetings: Timers::new(config.greeting_timeout),
+            closes: Timers::new(config.close_timeout),
+            now: Time::ZERO,
+            counters: RailCounters::default(),
+            statistics: TcpStatistics::default(),
+            config,
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_address(&self) -> Option<SocketAddr> {
+        self.listener.as_ref().map(|(_, address)| *address)
+    }
+
+    /// Counters beyond those that all rails have.
+    pub fn statistics(&self) -> TcpStatistics {
+        self.statistics
+    }
+
+    pub(crate) fn id(&self, slot: SlotId) -> LinkId {
+        LinkId { rail: self.index, slot }
+    }
+
+    /// Tells the epoll set whether to wait for room in the socket, too.
+    pub(crate) fn watch_room(&mut self, slot: SlotId, wanted: bool) {
+        let Some(link) = self.links.get_mut(slot) else { return };
+        let Some(socket) = &link.socket else { return };
+        let room = if wanted { EventFlags::OUT } else { EventFlags::empty() };
+        let name = EventData::new_u64(slot.to_u64());
+        self.counters.system_calls += 1;
+        // The socket is in the set as long as it lives, so that this cannot fail.
+        let _ = epoll::modify(&self.epoll, socket, name, EventFlags::IN | room);
+        self.waiting_for_room += usize::from(wanted);
+        self.waiting_for_room -= usize::from(link.wants_room);
+        link.wants_room = wanted;
+    }
+
+    /// Begins a connect to the next address of the link's peer.
+    pub(crate) fn dial(&mut self, slot: SlotId) -> Result<(), Fault> {
+        let link = self.links.get_mut(slot).ok_or(Fault::Invalid)?;
+        while let Some(address) = link.candidates.pop() {
+            self.counters.system_calls += 3;
+            let socket = match socket::connect(&address) {
+                Ok(socket) => socket,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    return Err(Fault::Busy);
+                }
+                Err(_) => continue,
+            };
+            let name = EventData::new_u64(slot.to_u64());
+            let interest = EventFlags::IN | EventFlags::OUT;
+            epoll::add(&self.epoll, &socket, name, interest).map_err(|_| Fault::Busy)?;
+            link.state = State::Connecting;
+            link.socket = Some(socket);
+            return Ok(());
+        }
+        Err(Fault::Unreachable)
+    }
+
+    fn order_frame(
+        &mut self,
+        id: LinkId,
+        frame: Outgoing,
+        urgency: Urgency,
+        buffers: &BufferTable,
+    ) -> Ordered {
+        if !is_legal(&frame.header, frame.payload, buffers) {
+            return Ordered::Refused(Fault::Invalid);
+        }
+        let Some(link) = self.links.get_mut(id.slot).filter(|_| id.rail == self.index) else {
+            return Ordered::Refused(Fault::PeerReset);
+        };
+        let mut frame = frame;
+        match link.state {
+            State::Flushing | State::Lingering => return Ordered::Refused(Fault::Closed),
+            State::Up if link.outbound.is_empty() => {
+                let sent = send::send_now(link, &frame, buffers, &mut self.counters);
+                if sent == frame.left() {
+                    self.counters.frames_sent += 1;
+                    return Ordered::Released;
+                }
+                frame.sent = sent as u32;
+                link.outbound.partial = (sent > 0).then_some(urgency);
+                link.outbound.queue(urgency).push_back(frame);
+                self.watch_room(id.slot, true);
+            }
+            State::Up | State::Resolving | State::Connecting => {
+                link.outbound.queue(urgency).push_back(frame);
+            }
+        }
+        Ordered::Pending
+    }
+
+    fn order_close(&mut self, id: LinkId) -> Ordered {
+        let Some(link) = self.links.get_mut(id.slot).filter(|_| id.rail == self.index) else {
+            return Ordered::Refused(Fault::PeerReset);
+        };
+        match link.state {
+            State::Resolving | State::Connecting => self.stillborn.push((id.slot, Fault::Closed)),
+            State::Up => {
+                link.state = State::Flushing;
+                let mark = link.progress;
+                self.closes.set(self.now, id.slot, mark);
+                let links = &self.links;
+                self.closes.sweep(links.len(), |timer| links.get(timer.link).is_some());
+                self.finish_sending(id.slot);
+            }
+            State::Flushing | State::Lingering => {}
+        }
+        Ordered::Released
+    }
+
+    /// Tells the peer of a closed link that nothing more comes, once nothing waits.
+    ///
+    /// The socket stays until the peer hangs up: closing it while unread bytes lie in it would
+    /// reset the connection, and the peer might lose what was just sent.
+    pub(crate) fn finish_sending(&mut self, slot: SlotId) {
+        let Some(link) = self.links.get_mut(slot) else { return };
+        if link.state == State::Flushing && link.outbound.is_empty() {
+            link.state = State::Lingering;
+            self.counters.system_calls += 1;
+            if let Some(socket) = &link.socket {
+                // Fails only where the connection is gone, which the next read tells.
+                let _ = rustix::net::shutdown(socket, Shutdown::Write);
+            }
+        }
+    }
+}
+
+/// Whether header and payload agree, and the payload lies in its memory.
+fn is_legal(header: &Header, payload: Slice, buffers: &BufferTable) -> bool {
+    let header = header.as_bytes();
+    let agreed = frame_lengths(header)
+        .is_some_and(|(length, bytes)| length == header.len() && u64::from(bytes) == payload.len);
+    let end = payload.offset.checked_add(payload.len);
+    let inside = || buffers.get(payload.buffer).zip(end).is_some_and(|(m, end)| end <= m.len());
+    agreed && (payload.len == 0 || inside())
+}
+
+impl Rail for TcpRail {
+    fn scheme(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn attach(&mut self, index: u8) {
+        self.index = index;
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            reliable: true,
+            ordered: true,
+            checksummed: false,
+            native_read: false,
+            native_write: false,
+            frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
+            preference: 50,
+            same_host_only: false,
+        }
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        match &self.listener {
+            None => Vec::new(),
+            Some(_) if !self.config.advertise.is_empty() => self.config.advertise.clone(),
+            Some((_, bound)) => addresses::reachable(*bound),
+        }
+    }
+
+    fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
+        self.now = now;
+        let target = parse(address).ok_or(Fault::Invalid)?;
+        let link = Link::new(State::Resolving, None);
+        let slot = self.links.insert(link).map_err(|_| Fault::Busy)?;
+        let begun = match target {
+            Target::Numeric(numeric) => {
+                let link = self.links.get_mut(slot).expect("inserted just now");
+                link.candidates.push(numeric);
+                self.dial(slot)
+            }
+            Target::Name(host, port) => self.lookups.begin(slot, host, port),
+        };
+        match begun {
+            Ok(()) => self.connects.set(now, slot, 0),
+            // The caller is told by the poll that follows, as with peers that are far away.
+            Err(Fault::Unreachable) => self.stillborn.push((slot, Fault::Unreachable)),
+            Err(fault) => {
+                self.links.remove(slot);
+                return Err(fault);
+            }
+        }
+        let links = &self.links;
+        let young = |slot| links.get(slot).is_some_and(|link| !link.was_up());
+        self.connects.sweep(links.len(), |timer| young(timer.link));
+        Ok(self.id(slot))
+    }
+
+    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered {
+        match verb {
+            Verb::Frame { link, header, payload, urgency, token } => {
+                let frame = Outgoing { header, payload, token, sent: 0 };
+                self.order_frame(link, frame, urgency, buffers)
+            }
+            Verb::Close { link } => self.order_close(link),
+            Verb::Read { .. } | Verb::Write { .. } | Verb::Expose { .. } | Verb::Revoke { .. } => {
+                Ordered::Refused(Fault::NotPermitted)
+            }
+        }
+    }
+
+    fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
+        self.pass(now, report)
+    }
+
+    fn arm(&mut self) -> bool {
+        // After the sleep the epoll set knows who woke us; the hot link is a guess.
+        self.passes_since_wait = u32::MAX;
+        self.stillborn.is_empty()
+    }
+
+    fn disarm(&mut self) {}
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let timers = [&self.connects, &self.greetings, &self.closes];
+        let next = timers.into_iter().filter_map(Timers::next);
+        next.chain(self.accept_again).min()
+    }
+
+    fn counters(&self) -> RailCounters {
+        self.counters
+    }
+}

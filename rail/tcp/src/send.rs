@@ -1,0 +1,136 @@
+//! The way out: at once where nothing waits, else in batches from the queues.
+//!
+//! Invariants: a frame that has left in part goes on before anything else; a frame leaves its queue
+//! only when the kernel took its last byte, and then its outcome is reported; what has not left at
+//! all can still be overtaken.
+
+use ropewalk_base::memory::{BufferTable, Segment};
+use ropewalk_base::verb::{RailCounters, Token};
+use ropewalk_rail::Report;
+use rustix::io::Errno;
+
+use crate::link::{Link, Outgoing};
+use crate::vectors::Vectors;
+
+/// Bytes of one system call.
+const BATCH_BYTES: usize = 256 * 1024;
+/// System calls of one link in one poll.
+const CALLS_MAX: usize = 4;
+
+/// How far a flush came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flushed {
+    /// Nothing waits any more.
+    All,
+    /// More waits; the socket is full, or it is others' turn.
+    Part,
+}
+
+/// Whether a send may be tried again later: the socket, or for the moment the kernel, has no room.
+fn is_passing(errno: Errno) -> bool {
+    matches!(errno, Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM)
+}
+
+/// Tries to send a frame with one system call; returns the bytes that left. An error that does not
+/// pass counts as nothing sent: the flush that follows meets it again, where it can be reported.
+pub fn send_now(
+    link: &Link,
+    frame: &Outgoing,
+    buffers: &BufferTable,
+    counters: &mut RailCounters,
+) -> usize {
+    let Some(socket) = link.socket() else { return 0 };
+    let mut vectors = Vectors::new();
+    gather(&mut vectors, frame, buffers);
+    counters.system_calls += 1;
+    // SAFETY: the header lies in `frame`, which outlives the call, and the payload in a memory of the
+    // table, which is borrowed; only slices of the caller's order are read.
+    let sent = unsafe { vectors.send(socket) }.unwrap_or(0);
+    counters.bytes_sent += sent as u64;
+    sent
+}
+
+/// Sends what waits on a link, a bounded amount, and reports the frames that have left.
+pub fn flush(
+    link: &mut Link,
+    report: &mut dyn Report,
+    counters: &mut RailCounters,
+) -> Result<Flushed, Errno> {
+    for _ in 0..CALLS_MAX {
+        if link.outbound.is_empty() {
+            return Ok(Flushed::All);
+        }
+        let Some(socket) = link.socket() else { return Ok(Flushed::Part) };
+        let mut vectors = Vectors::new();
+        for frame in link.outbound.frames() {
+            let complete = gather(&mut vectors, frame, report.buffers());
+            if !complete || vectors.bytes() >= BATCH_BYTES {
+                break;
+            }
+        }
+        counters.system_calls += 1;
+        // SAFETY: headers lie in the queues, which do not change before the call returns; payloads
+        // lie in memories of the table, which its owner keeps until the outcome is reported.
+        let sent = match unsafe { vectors.send(socket) } {
+            Ok(sent) => sent,
+            Err(errno) if is_passing(errno) => return Ok(Flushed::Part),
+            Err(errno) => return Err(errno),
+        };
+        counters.bytes_sent += sent as u64;
+        link.progress = link.progress.wrapping_add(1);
+        settle(link, sent, report, counters);
+        if sent < vectors.bytes() {
+            break;
+        }
+    }
+    Ok(if link.outbound.is_empty() { Flushed::All } else { Flushed::Part })
+}
+
+/// Adds what has not left of a frame; false where the list became full before its end.
+fn gather(vectors: &mut Vectors, frame: &Outgoing, buffers: &BufferTable) -> bool {
+    let header = frame.header.as_bytes();
+    let sent = frame.sent as usize;
+    if let Some(rest) = header.get(sent..).filter(|rest| !rest.is_empty()) {
+        let segment = Segment::new(rest.as_ptr().cast_mut(), rest.len());
+        if !vectors.push(segment) {
+            return false;
+        }
+    }
+    let begun = sent.saturating_sub(header.len()) as u64;
+    let rest = frame.payload.len - begun;
+    if rest == 0 {
+        return true;
+    }
+    let added = vectors.extend(buffers.resolve(frame.payload.part(begun, rest))) as u64;
+    if added == rest {
+        return true;
+    }
+    // Sending fewer bytes than the header says would make the peer take the next frame for payload.
+    assert!(vectors.is_full(), "the buffer of a queued frame left the table before its outcome");
+    false
+}
+
+/// Takes frames out of the queues as far as `sent` bytes reach.
+fn settle(link: &mut Link, mut sent: usize, report: &mut dyn Report, counters: &mut RailCounters) {
+    while !link.outbound.is_empty() {
+        let urgency = link.outbound.turn();
+        let queue = link.outbound.queue(urgency);
+        let frame = queue.front_mut().expect("the queue whose turn it is has a frame");
+        let left = frame.left();
+        if sent < left {
+            frame.sent += sent as u32;
+            if frame.sent > 0 {
+                link.outbound.partial = Some(urgency);
+            }
+            return;
+        }
+        sent -= left;
+        let token = frame.token;
+        queue.pop_front();
+        link.outbound.partial = None;
+        counters.frames_sent += 1;
+        if token != Token::NONE {
+            report.done(token);
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The pass that serves all links: deadlines, the hot link, and whoever the epoll set names.
+//!
+//! A caller that spins gets its answer from one `recv` on the link that had all recent traffic; every
+//! few passes, and always where there is no such link, the epoll set is asked for the others.
+//!
+//! Invariants: a pass does a bounded amount of work; a link that ends is reported once, after the
+//! outcomes of its orders, and its socket is closed by then.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::Token;
+use ropewalk_rail::Report;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::link::{Link, State};
+use crate::rail::{LISTENER, LOOKUPS, TcpRail};
+use crate::receive::Receiver;
+use crate::send::{self, Flushed};
+use crate::socket;
+
+/// Events of one look at the epoll set.
+const EVENTS: usize = 64;
+/// Links accepted in one poll.
+const ACCEPTS_MAX: usize = 32;
+/// Passes over the hot link for each look at the epoll set.
+const PASSES_PER_WAIT: u32 = 16;
+/// Passes without traffic after which a link is not hot any more.
+const HOT_PASSES: u32 = 2048;
+/// How long nothing is accepted after descriptors ran out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+impl TcpRail {
+    /// One pass; true where anything happened.
+    pub(crate) fn pass(&mut self, now: Time, report: &mut dyn Report) -> bool {
+        self.now = now;
+        let mut progress = self.expire(report);
+        while let Some((slot, fault)) = self.stillborn.pop() {
+            progress |= self.down(slot, fault, report);
+        }
+        self.passes_since_wait = self.passes_since_wait.saturating_add(1);
+        if let Some(hot) = self.hot
+            && self.passes_since_wait < PASSES_PER_WAIT
+            && self.waiting_for_room == 0
+        {
+            if self.receive(hot, report) {
+                self.hot_passes = 0;
+                return true;
+            }
+            self.hot_passes += 1;
+            if self.hot_passes > HOT_PASSES {
+                self.hot = None;
+            }
+            return progress;
+        }
+        self.serve_events(report) || progress
+    }
+
+    /// Serves everybody whom the epoll set names, each for a bounded turn.
+    fn serve_events(&mut self, report: &mut dyn Report) -> bool {
+        self.passes_since_wait = 0;
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        self.counters.system_calls += 1;
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&at_once)) else {
+            return false;
+        };
+        let mut progress = false;
+        for event in events {
+            progress |= match event.data.u64() {
+                LISTENER => self.accept(report),
+                LOOKUPS => self.take_answers(report),
+                name => self.serve(SlotId::from_u64(name), event.flags, report),
+            };
+        }
+        progress
+    }
+
+    /// Serves one link.
+    fn serve(&mut self, slot: SlotId, flags: EventFlags, report: &mut dyn Report) -> bool {
+        let Some(link) = self.links.get(slot) else { return false };
+        if link.state == State::Connecting {
+            return self.finish_connect(slot, report);
+        }
+        let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+        let mut progress = false;
+        if ended || flags.contains(EventFlags::IN) {
+            progress = self.receive(slot, report);
+            if progress {
+                self.note_traffic(slot);
+            }
+        }
+        // At the end of a link what came before it is read first, over several passes if need be; a
+        // failing send would cut that short.
+        if flags.contains(EventFlags::OUT) && !ended {
+            progress |= self.flush(slot, report);
+        }
+        progress
+    }
+
+    fn note_traffic(&mut self, slot: SlotId) {
+        self.hot = (self.last_traffic == Some(slot)).then_some(slot);
+        self.last_traffic = Some(slot);
+        self.hot_passes = 0;
+    }
+
+    fn receive(&mut self, slot: SlotId, report: &mut dyn Report) -> bool {
+        let id = self.id(slot);
+        let Some(link) = self.links.get_mut(slot) else {
+            self.hot = None;
+            return false;
+        };
+        let buffer = &mut self.buffer;
+        let mut receiver = Receiver { buffer, counters: &mut self.counters, report: &mut *report };
+        match receiver.receive(id, link) {
+            Ok(progress) => progress,
+            Err(fault) => self.down(slot, fault, report),
+        }
+    }
+
+    fn flush(&mut self, slot: SlotId, report: &mut dyn Report) -> bool {
+        let Some(link) = self.links.get_mut(slot) else { return false };
+        match send::flush(link, report, &mut self.counters) {
+            Ok(Flushed::All) => {
+                self.watch_room(slot, false);
+                self.finish_sending(slot);
+                true
+            }
+            Ok(Flushed::Part) => true,
+            Err(_) => self.down(slot, Fault::PeerReset, report),
+        }
+    }
+
+    /// Ends a link: the outcomes of its orders, then the last word.
+    fn down(&mut self, slot: SlotId, fault: Fault, report: &mut dyn Report) -> bool {
+        let Some(mut link) = self.links.remove(slot) else { return false };
+        if self.hot == Some(slot) {
+            self.hot = None;
+        }
+        self.waiting_for_room -= usize::from(link.wants_room);
+        self.counters.links_down += u64::from(link.was_up());
+        // Closing the socket takes it out of the epoll set.
+        link.socket = None;
+        for frame in link.outbound.frames() {
+            if frame.token != Token::NONE {
+                report.failed(frame.token, fault);
+            }
+        }
+        report.link_down(self.id(slot), fault);
+        // A descriptor is free again.
+        if self.accept_again.is_some() {
+            self.watch_listener(true);
+        }
+        true
+    }
+
+    fn finish_connect(&mut self, slot: SlotId, report: &mut dyn Report) -> bool {
+        let Some(link) = self.links.get_mut(slot) else { return false };
+        self.counters.system_calls += 3;
+        if link.socket().is_some_and(socket::connected) {
+            link.state = State::Up;
+            link.candidates = Vec::new();
+            if let Some(socket) = link.socket() {
+                socket::tune(socket, self.config.dead_after);
+            }
+            let queued = !link.outbound.is_empty();
+            self.watch_room(slot, queued);
+            self.counters.links_up += 1;
+            report.link_up(self.id(slot), false);
+            return true;
+        }
+        link.socket = None;
+        match self.dial(slot) {
+            Ok(()) => true,
+            Err(fault) => self.down(slot, fault, report),
+        }
+    }
+
+    fn take_answers(&mut self, report: &mut dyn Report) -> bool {
+        self.lookups.quiet();
+        while let Some((slot, found)) = self.lookups.next() {
+            let Some(link) = self.links.get_mut(slot) else { continue };
+            link.candidates = found;
+            if let Err(fault) = self.dial(slot) {
+                self.down(slot, fault, report);
+            }
+        }
+        true
+    }
+
+    fn accept(&mut self, report: &mut dyn Report) -> bool {
+        let mut progress = false;
+        for _ in 0..ACCEPTS_MAX {
+            let Some((listener, _)) = &self.listener else { break };
+            self.counters.system_calls += 1;
+            match socket::accept(listener.as_fd()) {
+                Ok(socket) => {
+                    progress = true;
+                    self.welcome(socket, report);
+                }
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // The connection stays in the kernel's queue, and the listener readable: without
+                    // a pause every waiter would spin on it.
+                    self.statistics.accept_pauses += 1;
+                    self.watch_listener(false);
+                    break;
+                }
+                Err(Errno::AGAIN) => break,
+                // The peer gave up before it was accepted; the next may be fine.
+                Err(_) => {}
+            }
+        }
+        progress
+    }
+
+    fn welcome(&mut self, socket: std::os::fd::OwnedFd, report: &mut dyn Report) {
+        socket::tune(socket.as_fd(), self.config.dead_after);
+        let mut link = Link::new(State::Up, Some(socket));
+        link.accepted = true;
+        let Ok(slot) = self.links.insert(link) else {
+            self.statistics.accepts_refused += 1;
+            return;
+        };
+        let link = self.links.get(slot).expect("inserted just now");
+        let name = EventData::new_u64(slot.to_u64());
+        let socket = link.socket.as_ref().expect("made with a socket");
+        if epoll::add(&self.epoll, socket, name, EventFlags::IN).is_err() {
+            self.links.remove(slot);
+            self.statistics.accepts_refused += 1;
+            return;
+        }
+        self.greetings.set(self.now, slot, 0);
+        let links = &self.links;
+        let silent = |slot| links.get(slot).is_some_and(|link| !link.greeted);
+        self.greetings.sweep(links.len(), |timer| silent(timer.link));
+        self.counters.links_up += 1;
+        report.link_up(self.id(slot), true);
+    }
+
+    fn watch_listener(&mut self, wanted: bool) {
+        let Some((listener, _)) = &self.listener else { return };
+        let interest = if wanted { EventFlags::IN } else { EventFlags::empty() };
+        self.counters.system_calls += 1;
+        // The listener is in the set as long as it lives, so that this cannot fail.
+        let _ = epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), interest);
+        self.accept_again = if wanted { None } else { Some(self.now + ACCEPT_PAUSE) };
+    }
+
+    /// Ends what took too long.
+    fn expire(&mut self, report: &mut dyn Report) -> bool {
+        let mut progress = false;
+        while let Some(timer) = self.connects.pop(self.now) {
+            if self.links.get(timer.link).is_some_and(|link| !link.was_up()) {
+                progress |= self.down(timer.link, Fault::Unreachable, report);
+            }
+        }
+        while let Some(timer) = self.greetings.pop(self.now) {
+            if self.links.get(timer.link).is_some_and(|link| !link.greeted) {
+                self.statistics.silent_links += 1;
+                self.counters.violations += 1;
+                progress |= self.down(timer.link, Fault::Protocol, report);
+            }
+        }
+        while let Some(timer) = self.closes.pop(self.now) {
+            let Some(link) = self.links.get(timer.link) else { continue };
+            if link.state == State::Flushing && link.progress != timer.mark {
+                self.closes.set(self.now, timer.link, link.progress);
+            } else {
+                progress |= self.down(timer.link, Fault::Closed, report);
+            }
+        }
+        if self.accept_again.is_some_and(|again| again <= self.now) {
+            self.watch_listener(true);
+        }
+        progress
+    }
+}

@@ -1,0 +1,442 @@
+//! Frames between two endpoints of ours: a header of 40 to 104 bytes, then a payload.
+//!
+//! All numbers are little endian. Every header begins with the same 40 bytes ([`Prefix`]); what
+//! follows depends on the kind. Fields for several paths (path, migration, packet, span) are part of
+//! version 1, although one path is all that version 1 uses (DESIGN 3.6).
+//!
+//! Invariants: the header's length is fixed by its kind; the header checksum covers the whole header
+//! with the checksum field as zero; nothing here allocates.
+
+use ropewalk_base::checksum;
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{Header, RemoteKey};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// Version of everything in this file.
+pub const VERSION: u16 = 1;
+/// Longest payload of a `Hello`, in bytes: addresses and authentication.
+pub const HELLO_PAYLOAD_BYTES_MAX: u32 = 4096;
+
+/// Flag: the payload's checksum is filled in.
+pub const FLAG_PAYLOAD_CHECKSUM: u16 = 1;
+/// Flag of `Hello`: the sender knows of no other link to this peer; an older one is dead.
+pub const FLAG_INSIST: u16 = 2;
+/// Flag of `Hello`: the answer of the accepting side.
+pub const FLAG_ANSWER: u16 = 4;
+/// Flag of `Hello`: this link is to take the place of one that is being set up (same host).
+pub const FLAG_UPGRADE: u16 = 8;
+
+macro_rules! layouts {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $type:ty,)* } $bytes:literal)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+            #[repr(C)]
+            pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+            const _: () = assert!(size_of::<$name>() == $bytes);
+        )*
+    };
+}
+
+layouts! {
+    /// What every header begins with.
+    Prefix {
+        kind: u8,
+        header_bytes: u8,
+        flags: U16,
+        payload_bytes: U32,
+        header_checksum: U32,
+        payload_checksum: U32,
+        /// Tag of the session, agreed in `Hello`; 0 in `Hello` itself.
+        session: U32,
+        path: u8,
+        migration: u8,
+        version: U16,
+        /// Number of the frame on its path.
+        packet: U64,
+        /// Number of the span in its session and direction; 0 for frames that are never re-sent.
+        span: U64,
+    } 40
+    /// First frame of a link, both ways.
+    HelloBody {
+        endpoint: [u8; 16],
+        cluster: [u8; 16],
+        incarnation: U64,
+        /// Identifies host and network namespace; 0 where unknown. A hint, proven by the rail.
+        host: U64,
+        /// Random; both sides' together make the session tag.
+        nonce: U32,
+        /// 1: sessions resume after a lost link.
+        mode: u8,
+        /// Of an answer: 0 accepted, else why not (`Refusal`).
+        refusal: u8,
+        /// Bytes of the payload that are addresses; the rest is authentication.
+        address_bytes: U16,
+        /// KiB of tagged and untagged messages that may come before the first `Credit`.
+        eager_credit: U16,
+        /// The same for requests.
+        request_credit: U16,
+        /// Announces that may come before the first `Credit`.
+        announce_credit: U16,
+        reserved: U16,
+    } 64
+    /// A whole small message.
+    EagerBody {
+        bits: U64,
+        message: U64,
+        channel: u8,
+        /// What the sender waits for (`Acknowledge`).
+        acknowledge: u8,
+        reserved: [u8; 6],
+    } 24
+    /// A large message: the receiver gets it when it knows where it belongs.
+    AnnounceBody {
+        bits: U64,
+        message: U64,
+        channel: u8,
+        reserved: [u8; 7],
+        total_bytes: U64,
+        key_slot: U64,
+        key_secret: U64,
+    } 48
+    /// Asks for a part of a region; `Data` frames with the cookie come back, or a `Result`.
+    GetBody {
+        key_slot: U64,
+        key_secret: U64,
+        offset: U64,
+        len: U64,
+        cookie: U64,
+        /// Added to the offsets of the `Data` frames: where this part belongs at the asker.
+        into_offset: U64,
+    } 48
+    /// Bytes that were asked for.
+    DataBody {
+        cookie: U64,
+        /// From the beginning of the asker's buffer.
+        offset: U64,
+    } 16
+    /// Bytes for a region. The frame can be placed on its own.
+    PutBody {
+        key_slot: U64,
+        key_secret: U64,
+        offset: U64,
+        cookie: U64,
+        /// Bytes of the whole operation; when all arrived, a `Result` goes back.
+        total_bytes: U64,
+    } 40
+    /// The end of a get that was refused, or of a put.
+    ResultBody {
+        cookie: U64,
+        status: u8,
+        reserved: [u8; 7],
+    } 16
+    /// The end of a message whose sender waits: announced, or with an acknowledgement asked for.
+    FinishBody {
+        message: U64,
+        channel: u8,
+        status: u8,
+        reserved: [u8; 6],
+        /// Bytes that the receiver took.
+        bytes: U64,
+    } 24
+    /// The sender gives an announced message up.
+    AbortBody {
+        message: U64,
+        channel: u8,
+        reserved: [u8; 7],
+    } 16
+    /// How far the receiver of this frame may go, counted from the session's beginning.
+    CreditBody {
+        eager_limit: U64,
+        request_limit: U64,
+        announce_limit: U64,
+    } 24
+    /// Spans that arrived: all below `cumulative`, and those of the bitmap above it.
+    AckBody {
+        cumulative: U64,
+        /// Bit n: span `cumulative + 1 + n`.
+        bitmap: U64,
+    } 16
+}
+
+/// Kinds of frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Hello = 1,
+    Confirm = 2,
+    Eager = 3,
+    Announce = 4,
+    Get = 5,
+    Data = 6,
+    Put = 7,
+    Result = 8,
+    Finish = 9,
+    Abort = 10,
+    Credit = 11,
+    Ack = 12,
+    Goodbye = 13,
+}
+
+/// A decoded header: what it says after the prefix.
+#[derive(Debug, Clone, Copy)]
+pub enum Body {
+    Hello(HelloBody),
+    /// The connecting side has chosen this link: the session begins.
+    Confirm,
+    Eager(EagerBody),
+    Announce(AnnounceBody),
+    Get(GetBody),
+    Data(DataBody),
+    Put(PutBody),
+    Result(ResultBody),
+    Finish(FinishBody),
+    Abort(AbortBody),
+    Credit(CreditBody),
+    Ack(AckBody),
+    /// The endpoint closes: nothing more will come.
+    Goodbye,
+}
+
+/// Why an accepting side refuses a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Refusal {
+    None = 0,
+    /// A link of ours to you survives: wait for it.
+    Duplicate = 1,
+    /// Another cluster.
+    Cluster = 2,
+    /// Too many peers.
+    Full = 3,
+    /// Another version.
+    Version = 4,
+}
+
+impl Refusal {
+    /// From its number; unknown ones refuse like `Full`.
+    pub fn from_u8(value: u8) -> Refusal {
+        match value {
+            0 => Refusal::None,
+            1 => Refusal::Duplicate,
+            2 => Refusal::Cluster,
+            4 => Refusal::Version,
+            _ => Refusal::Full,
+        }
+    }
+}
+
+/// A header that is not one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    #[error("the header is too short, too long or of an unknown kind")]
+    Shape,
+    #[error("the header's checksum does not hold")]
+    Checksum,
+    #[error("the frame has version {0}, this program speaks {VERSION}")]
+    Version(u16),
+}
+
+fn kind_of(body: &Body) -> Kind {
+    match body {
+        Body::Hello(_) => Kind::Hello,
+        Body::Confirm => Kind::Confirm,
+        Body::Eager(_) => Kind::Eager,
+        Body::Announce(_) => Kind::Announce,
+        Body::Get(_) => Kind::Get,
+        Body::Data(_) => Kind::Data,
+        Body::Put(_) => Kind::Put,
+        Body::Result(_) => Kind::Result,
+        Body::Finish(_) => Kind::Finish,
+        Body::Abort(_) => Kind::Abort,
+        Body::Credit(_) => Kind::Credit,
+        Body::Ack(_) => Kind::Ack,
+        Body::Goodbye => Kind::Goodbye,
+    }
+}
+
+fn body_bytes(body: &Body) -> &[u8] {
+    match body {
+        Body::Hello(body) => body.as_bytes(),
+        Body::Confirm | Body::Goodbye => &[],
+        Body::Eager(body) => body.as_bytes(),
+        Body::Announce(body) => body.as_bytes(),
+        Body::Get(body) => body.as_bytes(),
+        Body::Data(body) => body.as_bytes(),
+        Body::Put(body) => body.as_bytes(),
+        Body::Result(body) => body.as_bytes(),
+        Body::Finish(body) => body.as_bytes(),
+        Body::Abort(body) => body.as_bytes(),
+        Body::Credit(body) => body.as_bytes(),
+        Body::Ack(body) => body.as_bytes(),
+    }
+}
+
+/// What the sender of a frame fills into the prefix.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Envelope {
+    pub flags: u16,
+    pub payload_bytes: u32,
+    pub session: u32,
+    pub packet: u64,
+    pub span: u64,
+}
+
+/// Encodes a header. Checksums are added by [`seal`], where the medium needs them.
+#[inline]
+pub fn encode(envelope: Envelope, body: &Body) -> Header {
+    let tail = body_bytes(body);
+    let prefix = Prefix {
+        kind: kind_of(body) as u8,
+        header_bytes: (size_of::<Prefix>() + tail.len()) as u8,
+        flags: envelope.flags.into(),
+        payload_bytes: envelope.payload_bytes.into(),
+        header_checksum: 0.into(),
+        payload_checksum: 0.into(),
+        session: envelope.session.into(),
+        path: 0,
+        migration: 0,
+        version: VERSION.into(),
+        packet: envelope.packet.into(),
+        span: envelope.span.into(),
+    };
+    Header::from_parts(prefix.as_bytes(), tail)
+}
+
+/// Fills in the checksums: the payload's, where it is given, and the header's.
+pub fn seal(header: &mut Header, payload_checksum: Option<u32>) {
+    let bytes = header.as_bytes_mut();
+    if let Some(checksum) = payload_checksum {
+        let flags = u16::from_le_bytes([bytes[2], bytes[3]]) | FLAG_PAYLOAD_CHECKSUM;
+        bytes[2..4].copy_from_slice(&flags.to_le_bytes());
+        bytes[12..16].copy_from_slice(&checksum.to_le_bytes());
+    }
+    bytes[8..12].fill(0);
+    let checksum = checksum::crc32c(bytes);
+    bytes[8..12].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// Whether the header checksum holds.
+pub fn verify(header: &[u8]) -> bool {
+    let Some(stored) = header.get(8..12) else { return false };
+    let computed =
+        checksum::append(checksum::append(checksum::crc32c(&header[..8]), &[0; 4]), &header[12..]);
+    computed.to_le_bytes() == stored
+}
+
+/// Decodes a header whose checksum was verified, where it has one.
+#[inline]
+pub fn decode(header: &[u8]) -> Result<(Prefix, Body), FrameError> {
+    fn exact<T: FromBytes + KnownLayout + Immutable + Unaligned + Copy>(
+        bytes: &[u8],
+    ) -> Result<T, FrameError> {
+        T::ref_from_bytes(bytes).copied().map_err(|_| FrameError::Shape)
+    }
+    let (prefix, tail) = Prefix::ref_from_prefix(header).map_err(|_| FrameError::Shape)?;
+    if usize::from(prefix.header_bytes) != header.len() {
+        return Err(FrameError::Shape);
+    }
+    if prefix.version.get() != VERSION {
+        return Err(FrameError::Version(prefix.version.get()));
+    }
+    let body = match prefix.kind {
+        1 => Body::Hello(exact(tail)?),
+        2 if tail.is_empty() => Body::Confirm,
+        3 => Body::Eager(exact(tail)?),
+        4 => Body::Announce(exact(tail)?),
+        5 => Body::Get(exact(tail)?),
+        6 => Body::Data(exact(tail)?),
+        7 => Body::Put(exact(tail)?),
+        8 => Body::Result(exact(tail)?),
+        9 => Body::Finish(exact(tail)?),
+        10 => Body::Abort(exact(tail)?),
+        11 => Body::Credit(exact(tail)?),
+        12 => Body::Ack(exact(tail)?),
+        13 if tail.is_empty() => Body::Goodbye,
+        _ => return Err(FrameError::Shape),
+    };
+    Ok((*prefix, body))
+}
+
+/// A remote key as its two wire fields.
+pub fn key_to_wire(key: RemoteKey) -> (U64, U64) {
+    (key.slot.to_u64().into(), key.secret.into())
+}
+
+/// A remote key from its two wire fields.
+pub fn key_from_wire(slot: U64, secret: U64) -> RemoteKey {
+    RemoteKey { slot: SlotId::from_u64(slot.get()), secret: secret.get() }
+}
+
+/// The status byte of an outcome; 0 is success.
+pub fn status_to_wire(outcome: Result<(), Fault>) -> u8 {
+    match outcome {
+        Ok(()) => 0,
+        Err(Fault::Cancelled) => 1,
+        Err(Fault::Oversize) => 2,
+        Err(Fault::Truncated) => 3,
+        Err(Fault::BadKey) => 4,
+        Err(Fault::Corrupt) => 5,
+        Err(Fault::Busy) => 6,
+        Err(_) => 7,
+    }
+}
+
+/// The inverse of [`status_to_wire`]; unknown numbers are a peer that failed in a way of its own.
+pub fn status_from_wire(status: u8) -> Result<(), Fault> {
+    match status {
+        0 => Ok(()),
+        1 => Err(Fault::Cancelled),
+        2 => Err(Fault::Oversize),
+        3 => Err(Fault::Truncated),
+        4 => Err(Fault::BadKey),
+        5 => Err(Fault::Corrupt),
+        6 => Err(Fault::Busy),
+        _ => Err(Fault::Protocol),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_header_decodes_to_itself_and_any_flipped_bit_is_noticed() {
+        let body = Body::Put(PutBody {
+            key_slot: 1.into(),
+            key_secret: 2.into(),
+            offset: 3.into(),
+            cookie: 4.into(),
+            total_bytes: 5.into(),
+        });
+        let envelope = Envelope { flags: 0, payload_bytes: 77, session: 8, packet: 9, span: 10 };
+        let mut header = encode(envelope, &body);
+        seal(&mut header, Some(0xdead_beef));
+        assert!(verify(header.as_bytes()));
+        let (prefix, decoded) = decode(header.as_bytes()).unwrap();
+        assert_eq!(prefix.payload_bytes.get(), 77);
+        assert_eq!(prefix.payload_checksum.get(), 0xdead_beef);
+        assert_eq!(prefix.flags.get(), FLAG_PAYLOAD_CHECKSUM);
+        assert!(matches!(decoded, Body::Put(put) if put.total_bytes.get() == 5));
+        for bit in 0..header.as_bytes().len() * 8 {
+            let mut bytes = header.as_bytes().to_vec();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(!verify(&bytes), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn every_length_but_the_right_one_is_refused() {
+        let header = encode(Envelope::default(), &Body::Confirm);
+        for len in 0..header.as_bytes().len() {
+            assert!(decode(&header.as_bytes()[..len]).is_err());
+        }
+        let mut longer = header.as_bytes().to_vec();
+        longer.push(0);
+        assert!(decode(&longer).is_err());
+        longer[1] += 1;
+        assert!(decode(&longer).is_err());
+    }
+}

@@ -1,0 +1,53 @@
+//! What an inode is, as clients see it.
+
+use serde::{Deserialize, Serialize};
+
+use super::layout::Layout;
+use super::value::Timestamp;
+
+/// The type of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum InodeKind {
+    File,
+    Directory,
+    Symlink,
+    Fifo,
+    Socket,
+    CharacterDevice,
+    BlockDevice,
+}
+
+/// Attributes of an inode, as `stat` reports them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attributes {
+    pub inode: u64,
+    /// Grows each time the file's bytes are thrown away (truncate to 0): names the objects.
+    pub object_generation: u32,
+    pub kind: InodeKind,
+    /// Permission bits with setuid, setgid and sticky: 12 bits.
+    pub mode: u16,
+    pub link_count: u32,
+    pub user: u32,
+    pub group: u32,
+    /// Device number of device nodes, as `makedev` makes it.
+    pub device: u32,
+    /// Bytes. For directories: number of entries.
+    pub size: u64,
+    /// Allocated 512-byte units.
+    pub blocks: u64,
+    pub accessed: Timestamp,
+    pub modified: Timestamp,
+    pub changed: Timestamp,
+    pub created: Timestamp,
+    /// Grows with every change of the inode; lets a client order two views of it.
+    pub version: u64,
+}
+
+/// Where a file's bytes are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Content {
+    /// In the inode row itself; the reply that says so carries them where it was asked for them.
+    Inline,
+    /// In stripe objects on data servers.
+    Striped(Layout),
+}

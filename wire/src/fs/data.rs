@@ -1,0 +1,139 @@
+//! Requests to data servers and their replies.
+//!
+//! Bulk moves at the server's initiative (DESIGN 5): a write names a region of the client from which
+//! the server gets the bytes, a read one into which it puts them. Small pieces travel inside the
+//! messages instead. Every 4 KiB block travels with its CRC32C, computed where the bytes come from
+//! and checked where they end.
+
+use serde::{Deserialize, Serialize};
+
+use super::value::{Bytes, Errno};
+
+/// Bytes that one checksum covers; blocks begin at multiples of it within a stripe.
+pub const BLOCK_BYTES: u32 = 4096;
+/// Longest bytes of one read or write, over all its pieces.
+pub const TRANSFER_BYTES_MAX: u32 = 8 << 20;
+/// Most pieces of one request.
+pub const PIECES_MAX: usize = 256;
+/// Bytes up to which a write travels inside its request, and a read inside its reply.
+pub const EMBEDDED_BYTES_MAX: u32 = 16 * 1024;
+
+/// A file's objects, and the right to touch them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileId {
+    pub inode: u64,
+    /// `Attributes::object_generation`.
+    pub generation: u32,
+    /// The write epoch of the lease; older than what the server has seen of this file: `ESTALE`.
+    pub epoch: u32,
+}
+
+/// A range within one stripe object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectRange {
+    pub stripe: u32,
+    pub offset: u32,
+    pub len: u32,
+}
+
+/// A region of the client for the server to get from or put to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bulk {
+    pub key_slot: u64,
+    pub key_secret: u64,
+    /// Where the first byte of the first piece lies; the pieces follow each other from there.
+    pub offset: u64,
+}
+
+/// Where the bytes of a write are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source<'a> {
+    Embedded(#[serde(borrow)] Bytes<'a>),
+    Bulk(Bulk),
+}
+
+/// A request to a data server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataRequest<'a> {
+    Write {
+        file: FileId,
+        pieces: Vec<ObjectRange>,
+        #[serde(borrow)]
+        source: Source<'a>,
+        /// CRC32C of each piece's run of bytes within each block it touches, in order, four bytes
+        /// each, little endian.
+        #[serde(borrow)]
+        checksums: Bytes<'a>,
+    },
+    Read {
+        file: FileId,
+        pieces: Vec<ObjectRange>,
+        /// None: the bytes come in the reply (at most `EMBEDDED_BYTES_MAX`).
+        bulk: Option<Bulk>,
+    },
+    /// Throws away the bytes of a range; whole objects where it covers them.
+    Punch { file: FileId, pieces: Vec<ObjectRange> },
+    /// Cuts the file: objects from `stripe` on are removed, the one before is cut at `offset` (none
+    /// where `offset` is 0). Raises the epoch.
+    Truncate { file: FileId, stripe: u32, offset: u32 },
+    /// Makes everything durable that was written to these files before.
+    Sync { files: Vec<FileId> },
+    /// From the metadata server: the inode is gone up to this object generation; a tombstone stays.
+    Reap { inodes: Vec<(u64, u32)> },
+    /// From the metadata server: calls of this session with an epoch below are refused from now on.
+    Fence { session: u64, epoch: u32 },
+    /// Objects after `after`, for `check`.
+    List { after: Option<(u64, u32, u32)>, bytes_max: u32 },
+    /// Room and counters.
+    Status,
+}
+
+/// What was found of one piece of a read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Found {
+    /// The object exists: the bytes are there, zeros where nothing was written.
+    Present,
+    /// There is no such object: the client's written-map says whether these are zeros or a loss.
+    Absent,
+}
+
+/// One object of `List`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectInfo {
+    pub inode: u64,
+    pub generation: u32,
+    pub stripe: u32,
+    pub bytes: u64,
+}
+
+/// The reply to a [`DataRequest`] that succeeded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DataReply<'a> {
+    Done,
+    /// The bytes survive the death of the server; `Sync` makes them survive a power loss as long as
+    /// the server's boot id (in the head) is still the same then.
+    Written,
+    Read {
+        found: Vec<Found>,
+        /// Embedded: the pieces' bytes, one after the other. Empty with bulk.
+        #[serde(borrow)]
+        bytes: Bytes<'a>,
+        /// As in `Write`.
+        #[serde(borrow)]
+        checksums: Bytes<'a>,
+    },
+    Objects {
+        objects: Vec<ObjectInfo>,
+        end: bool,
+    },
+    Status {
+        total_bytes: u64,
+        available_bytes: u64,
+        objects: u64,
+        object_bytes: u64,
+        requests: u64,
+    },
+}
+
+/// The body of a reply of the data service.
+pub type DataResult<'a> = Result<DataReply<'a>, Errno>;

@@ -1,0 +1,530 @@
+//! Requests to the metadata server, its replies, and its callbacks to clients.
+//!
+//! Rules that the shape of these messages carries (DESIGN 5):
+//! * one request per create (it creates, opens and grants the lease), and per open + close: an open
+//!   under a held lease needs no message, a close gives nothing back unless the lease goes, too;
+//! * a lease covers the whole inode. `Read`: attributes, content, and for a directory its entries
+//!   may be cached. `Write`: the holder alone uses the file and is the authority on its size.
+//!   `Shared`: several writers; nothing is cached, size-extending writes report before they return;
+//! * reports carry the write epoch; one of an older epoch is refused with `ESTALE`.
+
+use serde::{Deserialize, Serialize};
+
+use super::attributes::{Attributes, Content, InodeKind};
+use super::layout::Pool;
+use super::value::{Bytes, Errno, Timestamp};
+
+/// The inode number of the root directory.
+pub const ROOT: u64 = 1;
+/// Longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+pub const TARGET_BYTES_MAX: usize = 4095;
+/// Longest value of an extended attribute, in bytes.
+pub const XATTR_BYTES_MAX: usize = 16 * 1024;
+/// Longest content kept in the inode row, in bytes.
+pub const INLINE_BYTES_MAX: u64 = 16 * 1024;
+/// Most supplementary groups that travel with a request.
+pub const GROUPS_MAX: usize = 1024;
+
+/// On whose behalf: checked by the server as POSIX demands. User 0 may do what root may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Who<'a> {
+    pub user: u32,
+    pub group: u32,
+    /// Supplementary groups, four bytes each, little endian.
+    #[serde(borrow)]
+    pub groups: Bytes<'a>,
+}
+
+impl Who<'_> {
+    /// The superuser.
+    pub const ROOT: Who<'static> = Who { user: 0, group: 0, groups: Bytes(&[]) };
+
+    /// Whether `group` is this caller's, primary or supplementary.
+    pub fn is_in(&self, group: u32) -> bool {
+        self.group == group
+            || self.groups.0.chunks_exact(4).any(|bytes| bytes == group.to_le_bytes())
+    }
+}
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Access {
+    pub read: bool,
+    pub write: bool,
+}
+
+/// The strength of a lease on an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum LeaseMode {
+    /// Nothing may be cached.
+    None,
+    /// Several writers, or readers beside a writer: nothing may be cached, but the file is in use.
+    Shared,
+    /// Attributes, content and entries may be cached.
+    Read,
+    /// As `Read`, and the holder alone writes and owns size and times.
+    Write,
+}
+
+/// A lease that a reply grants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    pub mode: LeaseMode,
+    /// The inode's write epoch, to be carried by data requests and reports under this lease.
+    pub epoch: u32,
+    /// Grows with every grant and recall of this inode to this session: tells a recall of an older
+    /// grant from one of this grant.
+    pub number: u64,
+}
+
+/// A new value of a time stamp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TimeChange {
+    Keep,
+    /// The server's clock.
+    Now,
+    At(Timestamp),
+}
+
+/// A change of attributes, as `chmod`, `chown`, `truncate` and `utimensat` make it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttributeChange {
+    pub mode: Option<u16>,
+    pub user: Option<u32>,
+    pub group: Option<u32>,
+    pub size: Option<u64>,
+    pub accessed: TimeChange,
+    pub modified: TimeChange,
+    /// Whether setuid, setgid (and capabilities) fall away as for a write by another user.
+    pub kill_privileges: bool,
+}
+
+/// What `Make` makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Node<'a> {
+    Directory,
+    Symlink {
+        #[serde(borrow)]
+        target: Bytes<'a>,
+    },
+    Fifo,
+    Socket,
+    CharacterDevice(u32),
+    BlockDevice(u32),
+    File,
+}
+
+/// What `Rename` does where the new name exists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RenameMode {
+    /// Replaces it, as `rename(2)` does.
+    Replace,
+    /// Fails with `EEXIST` (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Swaps the two (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// What a writer tells the metadata server about a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report<'a> {
+    /// The write epoch under which the bytes were written.
+    pub epoch: u32,
+    /// The file's size is at least this (under `Write`: exactly this).
+    pub size: Option<u64>,
+    pub modified: Option<Timestamp>,
+    pub accessed: Option<Timestamp>,
+    /// Stripes whose objects were written for the first time: pairs of first stripe and count, eight
+    /// bytes each, little endian.
+    #[serde(borrow)]
+    pub written: Bytes<'a>,
+}
+
+/// Whether a lock is shared or exclusive; or none, to unlock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockKind {
+    Unlock,
+    Shared,
+    Exclusive,
+}
+
+/// A byte-range lock (`fcntl`) or a whole-file lock (`flock`): two families that ignore each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRange {
+    pub kind: LockKind,
+    /// True for `flock`.
+    pub whole_file: bool,
+    /// The lock owner within the session, as the kernel names it.
+    pub owner: u64,
+    /// The process that asks, for `F_GETLK`.
+    pub process: u32,
+    /// First byte.
+    pub start: u64,
+    /// Last byte, inclusive; `u64::MAX` for the end of the file wherever it is.
+    pub end: u64,
+}
+
+/// A request to the metadata server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaRequest<'a> {
+    /// The entry `name` of a directory. Grants what can be cached.
+    Lookup {
+        #[serde(borrow)]
+        who: Who<'a>,
+        parent: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+    },
+    /// Attributes of an inode.
+    GetAttributes {
+        inode: u64,
+    },
+    SetAttributes {
+        #[serde(borrow)]
+        who: Who<'a>,
+        inode: u64,
+        change: AttributeChange,
+    },
+    /// Creates a regular file, or opens the existing one, and opens it.
+    Create {
+        #[serde(borrow)]
+        who: Who<'a>,
+        parent: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+        /// Permission bits, the umask already taken off.
+        mode: u16,
+        access: Access,
+        /// `O_EXCL`: an existing name is `EEXIST`.
+        exclusive: bool,
+        /// `O_TRUNC`.
+        truncate: bool,
+    },
+    /// Creates a file without a name (`O_TMPFILE`) and opens it.
+    Temporary {
+        #[serde(borrow)]
+        who: Who<'a>,
+        parent: u64,
+        mode: u16,
+        access: Access,
+    },
+    /// Creates anything, without opening it.
+    Make {
+        #[serde(borrow)]
+        who: Who<'a>,
+        parent: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+        mode: u16,
+        #[serde(borrow)]
+        node: Node<'a>,
+    },
+    Open {
+        #[serde(borrow)]
+        who: Who<'a>,
+        inode: u64,
+        access: Access,
+        truncate: bool,
+    },
+    Unlink {
+        #[serde(borrow)]
+        who: Who<'a>,
+        parent: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+    },
+    RemoveDirectory {
+        #[serde(borrow)]
+        who: Who<'a>,
+        parent: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+    },
+    Rename {
+        #[serde(borrow)]
+        who: Who<'a>,
+        parent: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+        new_parent: u64,
+        #[serde(borrow)]
+        new_name: Bytes<'a>,
+        mode: RenameMode,
+    },
+    Link {
+        #[serde(borrow)]
+        who: Who<'a>,
+        inode: u64,
+        parent: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+    },
+    /// Entries after `cookie` (0: from the beginning), as many as fit `bytes_max` bytes of reply.
+    ReadDirectory {
+        #[serde(borrow)]
+        who: Who<'a>,
+        inode: u64,
+        cookie: u64,
+        bytes_max: u32,
+        /// With attributes and read leases of each (`readdirplus`).
+        attributes: bool,
+    },
+    ReadLink {
+        inode: u64,
+    },
+    GetXattr {
+        #[serde(borrow)]
+        who: Who<'a>,
+        inode: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+    },
+    ListXattr {
+        #[serde(borrow)]
+        who: Who<'a>,
+        inode: u64,
+    },
+    SetXattr {
+        #[serde(borrow)]
+        who: Who<'a>,
+        inode: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+        #[serde(borrow)]
+        value: Bytes<'a>,
+        /// `XATTR_CREATE`: must not exist.
+        create: bool,
+        /// `XATTR_REPLACE`: must exist.
+        replace: bool,
+    },
+    RemoveXattr {
+        #[serde(borrow)]
+        who: Who<'a>,
+        inode: u64,
+        #[serde(borrow)]
+        name: Bytes<'a>,
+    },
+    /// Asks for a lease (stronger than the one held); waits for recalls.
+    Acquire {
+        inode: u64,
+        mode: LeaseMode,
+    },
+    /// Gives a lease back or down to `keep`, with what the holder knows. `open`: the session still
+    /// has the file open.
+    Release {
+        inode: u64,
+        number: u64,
+        keep: LeaseMode,
+        open: bool,
+        #[serde(borrow)]
+        report: Option<Report<'a>>,
+    },
+    /// Tells size, times and written stripes.
+    Report {
+        inode: u64,
+        #[serde(borrow)]
+        report: Report<'a>,
+    },
+    /// The content of an inline file.
+    ReadInline {
+        inode: u64,
+    },
+    /// Writes into an inline file; `E2BIG` where it would not stay inline.
+    WriteInline {
+        inode: u64,
+        epoch: u32,
+        offset: u64,
+        #[serde(borrow)]
+        data: Bytes<'a>,
+        /// At the end of the file, whatever `offset` says.
+        append: bool,
+        kill_privileges: bool,
+    },
+    /// The file leaves the inode row: its bytes were written to the stripes of `layout`, which the
+    /// server had offered with the open. One transaction.
+    LeaveInline {
+        inode: u64,
+        #[serde(borrow)]
+        report: Report<'a>,
+    },
+    /// Reserves `len` bytes at the end of the file for an append; replies with the offset.
+    ReserveAppend {
+        inode: u64,
+        epoch: u32,
+        len: u64,
+    },
+    /// Takes or gives back a lock. `wait`: queue where it conflicts; `LockGranted` calls back.
+    SetLock {
+        inode: u64,
+        range: LockRange,
+        wait: bool,
+    },
+    /// The first conflicting lock.
+    TestLock {
+        inode: u64,
+        range: LockRange,
+    },
+    /// Gives up a queued lock.
+    CancelLock {
+        inode: u64,
+        range: LockRange,
+    },
+    /// All locks of an owner fall: the file was closed.
+    ReleaseOwner {
+        inode: u64,
+        owner: u64,
+        whole_file: bool,
+    },
+    /// Free room and inodes.
+    StatFileSystem,
+    /// Answered when everything that this session was told is durable.
+    Sync,
+    /// A pool version (0: the newest) and the addresses of its servers.
+    GetPool {
+        version: u32,
+    },
+    /// From a data server, each second: it lives, and has so much room.
+    Heartbeat {
+        server: u32,
+        boot: u64,
+        total_bytes: u64,
+        available_bytes: u64,
+        #[serde(borrow)]
+        address: Bytes<'a>,
+    },
+    /// Inodes from number `from` on, for `check`.
+    ListInodes {
+        from: u64,
+        bytes_max: u32,
+    },
+}
+
+/// An entry that a lookup or a creating request found or made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    pub attributes: Attributes,
+    /// The session may cache the entry: it holds a read lease on the directory.
+    pub entry_cached: bool,
+    /// A lease on the inode that the reply grants.
+    pub grant: Option<Grant>,
+}
+
+/// One entry of `ReadDirectory`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryEntry<'a> {
+    #[serde(borrow)]
+    pub name: Bytes<'a>,
+    pub inode: u64,
+    pub kind: InodeKind,
+    /// Where the next read goes on after this entry.
+    pub cookie: u64,
+    /// With `attributes` asked for.
+    pub attributes: Option<Attributes>,
+    pub grant: Option<Grant>,
+}
+
+/// A server of the cluster as `GetPool` and `status` name it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerInfo<'a> {
+    pub server: u32,
+    #[serde(borrow)]
+    pub address: Bytes<'a>,
+    /// Heard of within the last seconds.
+    pub alive: bool,
+    pub total_bytes: u64,
+    pub available_bytes: u64,
+}
+
+/// One inode of `ListInodes`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InodeInfo {
+    pub attributes: Attributes,
+    pub content: Content,
+    /// Written stripes: first and count of each run.
+    pub written: Vec<(u32, u32)>,
+}
+
+/// The reply to a [`MetaRequest`] that succeeded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaReply<'a> {
+    /// Nothing to say but that it was done.
+    Done,
+    /// Lookup, Make, Link.
+    Entry(Entry),
+    /// Lookup of a name that is not there. `cached`: the client may remember that.
+    Missing {
+        cached: bool,
+    },
+    /// GetAttributes, SetAttributes, Report, Acquire, Release.
+    Attributes {
+        attributes: Attributes,
+        grant: Option<Grant>,
+    },
+    /// Create, Temporary, Open.
+    Opened {
+        entry: Entry,
+        content: Content,
+        /// Inline: the content, so that reading a small file costs no further message.
+        #[serde(borrow)]
+        inline: Bytes<'a>,
+        /// The layout that the file will have when it leaves the inode row (or has).
+        layout: super::layout::Layout,
+        /// Written stripes: first and count of each run.
+        written: Vec<(u32, u32)>,
+        /// Create: whether the file is new.
+        created: bool,
+    },
+    /// ReadDirectory. `end`: there are no more.
+    Directory {
+        #[serde(borrow)]
+        entries: Vec<DirectoryEntry<'a>>,
+        end: bool,
+        grant: Option<Grant>,
+    },
+    /// ReadLink, GetXattr, ReadInline: the bytes. ListXattr: names, each ended by a zero byte.
+    Content {
+        #[serde(borrow)]
+        bytes: Bytes<'a>,
+    },
+    /// WriteInline, ReserveAppend: where the bytes went, and the file's size now.
+    Written {
+        offset: u64,
+        size: u64,
+    },
+    /// SetLock: not now; a callback tells when.
+    Queued,
+    /// TestLock: the conflict, or none.
+    Lock {
+        conflict: Option<LockRange>,
+    },
+    FileSystem {
+        total_bytes: u64,
+        available_bytes: u64,
+        inodes: u64,
+    },
+    Pool {
+        pool: Pool,
+        #[serde(borrow)]
+        servers: Vec<ServerInfo<'a>>,
+    },
+    Inodes {
+        inodes: Vec<InodeInfo>,
+        end: bool,
+    },
+}
+
+/// The body of a reply of the metadata service.
+pub type MetaResult<'a> = Result<MetaReply<'a>, Errno>;
+
+/// From the metadata server to a client. Answered with `Ok(())` at once: what it asks for is done
+/// by requests of the client's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Callback {
+    /// Give the lease `number` (and every older one) of `inode` back, or down to `keep`, by
+    /// `Release`, after caches were dropped and changes reported.
+    Recall { inode: u64, number: u64, keep: LeaseMode },
+    /// A queued lock can be taken now: ask again.
+    LockGranted { inode: u64, owner: u64 },
+}

@@ -1,0 +1,32 @@
+//! The file system's messages: what clients, metadata servers and data servers say to each other.
+//!
+//! Encoding: [postcard](https://postcard.jamesmunns.com) (stable, compact, borrowed decoding) behind
+//! a fixed head ([`head`]). Names, link targets and file bytes are borrowed from the message.
+
+pub mod attributes;
+pub mod data;
+pub mod head;
+pub mod layout;
+pub mod meta;
+pub mod value;
+
+use serde::{Deserialize, Serialize};
+
+/// A message that does not decode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a file system message does not decode")]
+pub struct Malformed;
+
+/// Appends the encoding of `value` to `out`.
+pub fn encode<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+    let begin = std::mem::take(out);
+    *out = postcard::to_extend(value, begin).expect("encoding into memory cannot fail");
+}
+
+/// Decodes exactly one value from all of `bytes`.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(Malformed),
+    }
+}

@@ -1,0 +1,199 @@
+//! `cargo verify`: everything that must hold, in one command, on a laptop as in CI.
+//!
+//! Steps run one after the other ([`steps`]), each a command whose output is kept ([`run`]) and
+//! counted ([`count`]); the first that fails ends the run and shows its output. What a step needs
+//! from the system it asks for itself ([`packages`]).
+//!
+//! Invariants:
+//! * one target directory and one profile, so that nothing is built twice (model checks and
+//!   sanitizers need flags of their own and build their few crates apart);
+//! * where the environment says `CI=true` a skipped test is a failure, never a silence;
+//! * the last line is `N passed, N failed`, summed over all test runs.
+
+mod count;
+mod packages;
+mod run;
+mod steps;
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use self::count::Count;
+use self::steps::{Action, Step};
+use crate::metadata::Workspace;
+
+/// How much is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Depth {
+    Quick,
+    Normal,
+    Deep,
+}
+
+/// What became of a step.
+struct Outcome {
+    passed: bool,
+    count: Count,
+    /// What the reader should know, beside the numbers.
+    remark: String,
+    /// Output of the command that failed, and the command.
+    shown: String,
+}
+
+/// A line of the final table.
+struct Row {
+    name: &'static str,
+    elapsed: Duration,
+    outcome: Outcome,
+}
+
+/// Runs all steps of `depth`; true where all passed.
+pub fn command(depth: Depth) -> Result<bool> {
+    let workspace = Workspace::read()?;
+    let strict = std::env::var("CI").is_ok_and(|value| value == "true" || value == "1");
+    let mut rows = Vec::new();
+    for step in steps::all(&workspace, depth) {
+        eprintln!("==> {}", step.name);
+        let begin = Instant::now();
+        let outcome = perform(&workspace, &step, strict)?;
+        let elapsed = begin.elapsed();
+        if !outcome.shown.is_empty() {
+            eprintln!("{}", outcome.shown);
+        }
+        for skip in &outcome.count.skips {
+            eprintln!("    {skip}");
+        }
+        let passed = outcome.passed;
+        eprintln!("    {} {}", seconds(elapsed), verdict(&outcome));
+        rows.push(Row { name: step.name, elapsed, outcome });
+        if !passed {
+            break;
+        }
+    }
+    print!("{}", summary(&rows));
+    Ok(rows.iter().all(|row| row.outcome.passed))
+}
+
+fn perform(workspace: &Workspace, step: &Step, strict: bool) -> Result<Outcome> {
+    let mut remarks = Vec::new();
+    if let Some(complaint) = packages::install(step.packages) {
+        remarks.push(complaint);
+    }
+    let mut total = Count::default();
+    let mut passed = true;
+    let mut shown = String::new();
+    for action in &step.actions {
+        let (command, output) = match action {
+            Action::Tidy => {
+                passed &= crate::tidy::command()?;
+                continue;
+            }
+            Action::Remark(remark) => {
+                remarks.push(remark.clone());
+                continue;
+            }
+            Action::Run(command) => (command, run::run(command, &workspace.root, step.limit)?),
+        };
+        let count = Count::of(&output.text);
+        let skipped = strict && !count.skips.is_empty();
+        if skipped {
+            remarks.push("a skipped test is a failure under CI=true".to_string());
+        }
+        if !output.passed || skipped || count.failed > 0 {
+            passed = false;
+            shown = format!("{}\n    failed: {}", output.text.trim_end(), command.line());
+            if output.timed_out {
+                remarks.push(format!("ended after its limit of {} s", step.limit.as_secs()));
+            }
+        }
+        total.add(count);
+        if !passed {
+            break;
+        }
+    }
+    Ok(Outcome { passed, count: total, remark: remarks.join("; "), shown })
+}
+
+fn verdict(outcome: &Outcome) -> String {
+    let mut words = vec![if outcome.passed { "ok" } else { "FAILED" }.to_string()];
+    let count = &outcome.count;
+    if count.passed + count.failed > 0 {
+        words.push(format!("{} passed, {} failed", count.passed, count.failed));
+    }
+    if !count.skips.is_empty() {
+        words.push(format!("{} SKIPPED", count.skips.len()));
+    }
+    if count.ignored > 0 {
+        words.push(format!("{} left for --deep", count.ignored));
+    }
+    if !outcome.remark.is_empty() {
+        words.push(outcome.remark.clone());
+    }
+    words.join(", ")
+}
+
+fn summary(rows: &[Row]) -> String {
+    let mut text = String::from("\n");
+    let mut total = Count::default();
+    for Row { name, elapsed, outcome } in rows {
+        text += &format!("{name:<16} {:>9}  {}\n", seconds(*elapsed), verdict(outcome));
+        total.add(outcome.count.clone());
+    }
+    let elapsed = rows.iter().map(|row| row.elapsed).sum();
+    text += &format!("{:<16} {:>9}\n", "total", seconds(elapsed));
+    // A step that runs no tests and fails is one failure, so that the last line never hides it.
+    let silent = rows.iter().filter(|row| !row.outcome.passed && row.outcome.count.failed == 0);
+    text + &format!("{} passed, {} failed\n", total.passed, total.failed + silent.count())
+}
+
+fn seconds(elapsed: Duration) -> String {
+    format!("{:.1} s", elapsed.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &'static str, passed: bool, count: Count) -> Row {
+        let outcome = Outcome { passed, count, remark: String::new(), shown: String::new() };
+        Row { name, elapsed: Duration::from_millis(1500), outcome }
+    }
+
+    #[test]
+    fn the_last_line_sums_all_runs_and_never_hides_a_failed_step() {
+        let count = |passed, failed| Count { passed, failed, ..Count::default() };
+        let rows = [row("tests", true, count(7, 0)), row("models", true, count(2, 0))];
+        assert!(summary(&rows).ends_with("\n9 passed, 0 failed\n"));
+        let rows = [row("tests", false, count(7, 2))];
+        assert!(summary(&rows).ends_with("\n7 passed, 2 failed\n"));
+        let rows = [row("format", false, count(0, 0))];
+        let text = summary(&rows);
+        assert!(text.ends_with("\n0 passed, 1 failed\n"));
+        assert!(text.contains("format") && text.contains("1.5 s") && text.contains("FAILED"));
+    }
+
+    fn shell(script: &str) -> Step {
+        let command = run::Invocation::new("sh").args(["-c", script]);
+        Step {
+            name: "shell",
+            packages: &[],
+            limit: Duration::from_secs(20),
+            actions: vec![Action::Run(command)],
+        }
+    }
+
+    #[test]
+    fn a_skipped_test_passes_on_a_laptop_and_fails_in_ci() {
+        let workspace = Workspace { root: "/".into(), packages: Vec::new() };
+        let script =
+            "echo 'SKIP: no device'; echo 'test result: ok. 3 passed; 0 failed; 1 ignored;'";
+        let outcome = perform(&workspace, &shell(script), false).unwrap();
+        assert!(outcome.passed && verdict(&outcome).contains("1 SKIPPED"));
+        assert!(outcome.shown.is_empty());
+        let outcome = perform(&workspace, &shell(script), true).unwrap();
+        assert!(!outcome.passed && outcome.shown.contains("no device"));
+        let outcome = perform(&workspace, &shell("exit 3"), false).unwrap();
+        assert!(!outcome.passed && outcome.shown.ends_with("failed: sh -c 'exit 3'"));
+    }
+}

@@ -1,0 +1,103 @@
+//! System programs that some steps use, as Debian packages: the one list, and how they get here.
+//!
+//! Invariant: installing is help, never a condition. Where it does not work, the tests that need
+//! the program say `SKIP:` themselves, and that is a failure only where `CI=true`.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// A package and a program by which one sees that it is there.
+#[derive(Debug, Clone, Copy)]
+pub struct Package {
+    pub name: &'static str,
+    pub program: &'static str,
+}
+
+const fn package(name: &'static str, program: &'static str) -> Package {
+    Package { name, program }
+}
+
+/// What the tests on a mount use: ordinary tools that must work on the file system.
+pub const MOUNT: &[Package] = &[
+    package("fuse3", "fusermount3"),
+    package("attr", "setfattr"),
+    package("sqlite3", "sqlite3"),
+    package("fio", "fio"),
+    package("git", "git"),
+    package("tar", "tar"),
+    package("postmark", "postmark"),
+];
+
+/// What the tests with real processes use: file systems whose power can be cut.
+pub const PROCESSES: &[Package] = &[
+    package("xfsprogs", "mkfs.xfs"),
+    package("xfsprogs", "xfs_io"),
+    package("e2fsprogs", "mkfs.ext4"),
+];
+
+/// Installs what is missing of `wanted`; a sentence where that did not work.
+pub fn install(wanted: &[Package]) -> Option<String> {
+    let mut missing = missing(wanted, is_installed);
+    if missing.is_empty() {
+        return None;
+    }
+    let list = missing.join(" ");
+    if !is_root() || !is_installed("apt-get") {
+        return Some(format!("missing: {list} (as root on Debian they would be installed here)"));
+    }
+    // Lists may be absent on a fresh machine, or out of date on an old one.
+    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
+    arguments.append(&mut missing);
+    if apt(&arguments) || (apt(&["update"]) && apt(&arguments)) {
+        return None;
+    }
+    Some(format!("apt-get could not install: {list}"))
+}
+
+fn missing(wanted: &[Package], is_there: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let mut names: Vec<&'static str> =
+        wanted.iter().filter(|package| !is_there(package.program)).map(|p| p.name).collect();
+    names.dedup();
+    names
+}
+
+fn apt(arguments: &[&str]) -> bool {
+    Command::new("apt-get")
+        .arg("--quiet")
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Programs of the administrator are not on everyone's path.
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(|folder| Path::new(folder).to_path_buf()))
+        .any(|folder| folder.join(program).is_file())
+}
+
+fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status.lines().any(|line| {
+        line.strip_prefix("Uid:").and_then(|ids| ids.split_whitespace().nth(1)) == Some("0")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_asked_for_and_once() {
+        assert_eq!(missing(MOUNT, |_| true), [""; 0]);
+        assert_eq!(missing(PROCESSES, |_| false), ["xfsprogs", "e2fsprogs"]);
+        assert_eq!(missing(MOUNT, |program| program != "setfattr"), ["attr"]);
+        assert_eq!(install(&[]), None);
+        assert!(is_installed("sh") && !is_installed("no-such-program-anywhere"));
+    }
+}

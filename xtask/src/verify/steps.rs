@@ -1,0 +1,231 @@
+//! What `cargo verify` runs, in order: cheap and telling steps first.
+//!
+//! Integration tests are sorted by the beginning of their file's name:
+//! * `loom_*`: model checks, built apart with `--cfg loom`,
+//! * `process_*`: real servers as processes; `mount_*`: a mounted file system; each kind has a step
+//!   of its own, one test at a time, with the system packages it uses,
+//! * all others run with the unit tests.
+
+use std::time::Duration;
+
+use super::Depth;
+use super::packages::{self, Package};
+use super::run::Invocation;
+use crate::metadata::{Workspace, cargo};
+
+/// A named group of commands that pass or fail together.
+pub struct Step {
+    pub name: &'static str,
+    pub packages: &'static [Package],
+    /// Time for each of its commands.
+    pub limit: Duration,
+    pub actions: Vec<Action>,
+}
+
+/// One part of a step.
+pub enum Action {
+    Run(Invocation),
+    Tidy,
+    /// Something that is not run here, and why.
+    Remark(String),
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// The sanitizer step needs the target named, so that build scripts are built without it.
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// The crates that hold unsafe code or hand memory to those that do.
+const SANITIZED: &[&str] =
+    &["ropewalk-base", "ropewalk-rail-shm", "ropewalk-rail-tcp", "ropewalk-net"];
+
+/// The fuzzing crate, and seconds for each of its targets in `--deep`.
+const FUZZ: &str = "ropewalk-fuzz";
+const FUZZ_SECONDS: &str = "60";
+
+/// All steps of `depth`.
+pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
+    let step =
+        |name, minutes, actions| Step { name, packages: &[], limit: MINUTE * minutes, actions };
+    let run = |invocation| vec![Action::Run(invocation)];
+    let mut steps = vec![
+        step("format", 2, run(cargo_with(&["fmt", "--all", "--check"]))),
+        step("tidy", 2, vec![Action::Tidy]),
+        step("lints", 15, run(lints())),
+    ];
+    if depth == Depth::Quick {
+        steps.push(step("unit tests", 20, run(unit_tests())));
+        return steps;
+    }
+    steps.push(step("documentation", 10, run(documentation())));
+    steps.push(step("tests", if depth == Depth::Deep { 600 } else { 20 }, tests(workspace, depth)));
+    steps.push(step("model checks", 15, models(workspace)));
+    steps.push(Step {
+        packages: packages::PROCESSES,
+        ..step("processes", 20, alone(workspace, "process_", depth))
+    });
+    steps.push(Step {
+        packages: packages::MOUNT,
+        ..step("mount", 20, alone(workspace, "mount_", depth))
+    });
+    if depth == Depth::Deep {
+        steps.push(step("fuzzing", 120, fuzzing(workspace)));
+        steps.push(step("sanitizers", 60, sanitizers(workspace)));
+    }
+    // A step of the late kinds exists only where there is something to run, so that no package is
+    // installed for nothing.
+    steps.retain(|step| !step.actions.is_empty());
+    steps
+}
+
+fn cargo_with(arguments: &[&str]) -> Invocation {
+    Invocation::new(&cargo().to_string_lossy()).args(arguments.iter().copied())
+}
+
+fn lints() -> Invocation {
+    cargo_with(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+}
+
+fn documentation() -> Invocation {
+    cargo_with(&["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"])
+        .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")
+}
+
+fn unit_tests() -> Invocation {
+    cargo_with(&["test", "--workspace", "--locked", "--lib", "--bins", "--", "--show-output"])
+}
+
+/// Unit tests, ordinary integration tests and examples in one go, then the documentation's examples.
+fn tests(workspace: &Workspace, depth: Depth) -> Vec<Action> {
+    let ordinary = |name: &str| !["loom", "process_", "mount_"].iter().any(|b| name.starts_with(b));
+    let mut names: Vec<&str> =
+        workspace.tests(ordinary).into_iter().map(|(_, test)| test).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut all = cargo_with(&["test", "--workspace", "--locked", "--no-fail-fast"])
+        .args(["--lib", "--bins", "--examples"])
+        .args(names.into_iter().flat_map(|name| ["--test", name]))
+        // What passing tests print is shown, too: that is where a test says that it was skipped.
+        .args(["--", "--show-output"]);
+    if depth == Depth::Deep {
+        all = deep(all);
+    }
+    let examples = cargo_with(&["test", "--workspace", "--locked", "--doc"]);
+    vec![Action::Run(all), Action::Run(examples)]
+}
+
+/// The environment and options of `--deep`.
+fn deep(invocation: Invocation) -> Invocation {
+    invocation
+        .args(["--include-ignored"])
+        .env("ROPEWALK_SEEDS", "10000")
+        .env("ROPEWALK_FUZZ_ITERATIONS", "20000000")
+}
+
+/// Model checks of lock-free code; their flag changes every crate, so they build apart.
+fn models(workspace: &Workspace) -> Vec<Action> {
+    let model = |(package, test): (&str, &str)| {
+        let arguments = ["test", "--locked", "--package", package, "--test", test];
+        Action::Run(
+            cargo_with(&arguments)
+                .args(["--target-dir", "target/loom", "--", "--show-output"])
+                .env("RUSTFLAGS", "--cfg loom"),
+        )
+    };
+    workspace.tests(|name| name.starts_with("loom")).into_iter().map(model).collect()
+}
+
+/// Tests that want the machine for themselves.
+fn alone(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action> {
+    let test = |(package, test): (&str, &str)| {
+        let arguments = ["test", "--locked", "--package", package, "--test", test];
+        let invocation = cargo_with(&arguments).args(["--", "--show-output", "--test-threads=1"]);
+        Action::Run(if depth == Depth::Deep { deep(invocation) } else { invocation })
+    };
+    workspace.tests(|name| name.starts_with(beginning)).into_iter().map(test).collect()
+}
+
+fn fuzzing(workspace: &Workspace) -> Vec<Action> {
+    if !workspace.has(FUZZ) {
+        return Vec::new();
+    }
+    let long = cargo_with(&["run", "--locked", "--package", FUZZ, "--", "run"]);
+    vec![Action::Run(long.args(["--seconds", FUZZ_SECONDS]))]
+}
+
+fn sanitizers(workspace: &Workspace) -> Vec<Action> {
+    let nightly = std::process::Command::new("cargo")
+        .args(["+nightly", "--version"])
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !nightly {
+        let remark = "NOT RUN: there is no nightly toolchain (rustup toolchain install nightly)";
+        return vec![Action::Remark(remark.to_string())];
+    }
+    let packages = SANITIZED.iter().filter(|name| workspace.has(name));
+    let run = Invocation::new("cargo")
+        .args(["+nightly", "test", "--locked", "--lib", "--tests", "--target", TARGET])
+        .args(["--target-dir", "target/sanitizer"])
+        .args(packages.flat_map(|name| ["--package", name]))
+        .env("RUSTFLAGS", "-Zsanitizer=address")
+        // Slabs and pools live as long as the process; what counts is use after free and bounds.
+        .env("ASAN_OPTIONS", "detect_leaks=0");
+    vec![Action::Run(run)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metadata::Package;
+
+    fn workspace(tests: &[&str]) -> Workspace {
+        let tests = tests.iter().map(|name| (*name).to_string()).collect();
+        let package = Package { name: "ropewalk-x".into(), dependencies: Vec::new(), tests };
+        Workspace { root: "/".into(), packages: vec![package] }
+    }
+
+    fn lines(step: &Step) -> String {
+        let line = |action: &Action| match action {
+            Action::Run(invocation) => invocation.line(),
+            Action::Tidy => "tidy".to_string(),
+            Action::Remark(remark) => remark.clone(),
+        };
+        step.actions.iter().map(line).collect::<Vec<_>>().join("\n")
+    }
+
+    #[test]
+    fn every_integration_test_runs_in_exactly_one_step() {
+        let names = ["loom_ring", "process_kill", "mount_tools", "scenario"];
+        let steps = all(&workspace(&names), Depth::Normal);
+        let homes = ["model checks", "processes", "mount", "tests"];
+        for (name, home) in names.iter().zip(homes) {
+            let wanted = format!("--test {name}");
+            let found: Vec<&str> = steps
+                .iter()
+                .filter(|step| lines(step).contains(&wanted))
+                .map(|step| step.name)
+                .collect();
+            assert_eq!(found, [home], "{name}");
+        }
+    }
+
+    #[test]
+    fn steps_with_nothing_to_run_ask_for_no_packages() {
+        let steps = all(&workspace(&["scenario"]), Depth::Normal);
+        assert!(steps.iter().all(|step| step.packages.is_empty() && !step.actions.is_empty()));
+        let steps = all(&workspace(&["mount_tools"]), Depth::Normal);
+        assert!(steps.iter().any(|step| !step.packages.is_empty()));
+    }
+
+    #[test]
+    fn quick_stays_quick_and_deep_runs_more() {
+        let quick: Vec<&str> =
+            all(&workspace(&["loom_ring"]), Depth::Quick).iter().map(|step| step.name).collect();
+        assert_eq!(quick, ["format", "tidy", "lints", "unit tests"]);
+        let deep = all(&workspace(&[]), Depth::Deep);
+        let tests = deep.iter().find(|step| step.name == "tests").map(lines).unwrap();
+        assert!(tests.contains("ROPEWALK_SEEDS=10000") && tests.contains("--include-ignored"));
+        assert!(deep.iter().any(|step| step.name == "sanitizers"));
+    }
+}
