@@ -236,7 +236,7 @@ impl ShmRail {
                 };
                 let news = if process { socket::Received::Broken } else { socket::receive(socket) };
                 match news {
-                    socket::Received::Nothing => return,
+                    socket::Received::Nothing => {}
                     socket::Received::Broken => {
                         // Level-triggered, an end would be news for ever.
                         let _ = epoll::delete(&self.epoll, socket);
