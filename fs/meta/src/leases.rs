@@ -175,19 +175,27 @@ impl Leases {
         self.contended.retain(|_, until| *until > now);
     }
 
-    /// The mode that `session` can have on an inode where it wants `wish`, with the others as they
-    /// are. `Need`s must have been settled before: nobody else holds `Write`, and nobody `Read`
-    /// where `wish` is more than that.
+    /// What `session` can hope for where it wants `wish`: beside a writer a reader must share, too.
+    pub fn attainable(&self, inode: u64, session: u64, wish: LeaseMode) -> LeaseMode {
+        let written = |holder: &Holder| holder.writes() || holder.mode == LeaseMode::Shared;
+        match wish {
+            LeaseMode::Read if self.others(inode, session).any(written) => LeaseMode::Shared,
+            _ => wish,
+        }
+    }
+
+    /// The mode that `session` can have on an inode where it wants the attainable `wish`, with the
+    /// others as they are. The `Need` of the wish must have been settled before: nobody else holds
+    /// `Write`, and nobody `Read` where `wish` allows writing.
     pub fn possible(&self, inode: u64, session: u64, wish: LeaseMode) -> LeaseMode {
         let own = self.mode(inode, session);
         let in_use = |holder: &Holder| holder.open.is_some() || holder.mode == LeaseMode::Shared;
-        let written = |holder: &Holder| holder.writes() || holder.mode == LeaseMode::Shared;
         match wish {
             LeaseMode::None => own,
-            LeaseMode::Shared => own.max(LeaseMode::Shared),
-            LeaseMode::Read if self.others(inode, session).any(written) => LeaseMode::Shared,
+            LeaseMode::Read => own.max(LeaseMode::Read),
+            LeaseMode::Shared if own != LeaseMode::Write => LeaseMode::Shared,
             LeaseMode::Write if self.others(inode, session).any(in_use) => LeaseMode::Shared,
-            LeaseMode::Read | LeaseMode::Write => own.max(wish),
+            LeaseMode::Shared | LeaseMode::Write => LeaseMode::Write,
         }
     }
 

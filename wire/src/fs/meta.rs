@@ -142,7 +142,7 @@ pub enum RenameMode {
 pub struct Report<'a> {
     /// The write epoch under which the bytes were written.
     pub epoch: u32,
-    /// The file's size is at least this (under `Write`: exactly this).
+    /// The file's size is at least this; `SetAttributes` is what makes it smaller.
     pub size: Option<u64>,
     pub modified: Option<Timestamp>,
     pub accessed: Option<Timestamp>,
@@ -258,6 +258,8 @@ pub enum MetaRequest<'a> {
         parent: u64,
         #[serde(borrow)]
         name: Bytes<'a>,
+        /// As in `Unlink`.
+        closed: u64,
     },
     Rename {
         #[serde(borrow)]

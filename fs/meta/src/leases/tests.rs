@@ -57,7 +57,7 @@ fn a_writer_under_recall_keeps_what_the_need_allows() {
     assert!(leases.holder(5, 1).expect("held").is_recalled());
     leases.release(5, 1, write.number, LeaseMode::Shared, Some(WRITE));
     assert_eq!(leases.mode(5, 1), LeaseMode::Shared);
-    assert_eq!(leases.possible(5, 2, LeaseMode::Read), LeaseMode::Shared);
+    assert_eq!(leases.attainable(5, 2, LeaseMode::Read), LeaseMode::Shared);
     assert!(leases.recall(5, 2, Need::Alone, LATER, &mut out));
 }
 
@@ -95,6 +95,7 @@ fn random_holders_stay_compatible() {
             let mode = modes[random.below(4) as usize];
             match random.below(3) {
                 0 if mode != LeaseMode::None => {
+                    let mode = leases.attainable(inode, session, mode);
                     let need = if mode == LeaseMode::Read { Need::Fresh } else { Need::Quiet };
                     if !leases.recall(inode, session, need, LATER, &mut out) {
                         let mode = leases.possible(inode, session, mode);

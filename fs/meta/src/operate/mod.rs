@@ -126,7 +126,9 @@ impl<'a, R: Rows> Operation<'a, R> {
                 self.open(&who, inode, access, truncate, false)
             }
             M::Unlink { who, parent, name, closed } => self.unlink(&who, parent, name.0, closed),
-            M::RemoveDirectory { who, parent, name } => self.remove_directory(&who, parent, name.0),
+            M::RemoveDirectory { who, parent, name, closed } => {
+                self.remove_directory(&who, parent, name.0, closed)
+            }
             M::Rename { who, parent, name, new_parent, new_name, mode, closed } => {
                 self.rename(&who, (parent, name.0), (new_parent, new_name.0), mode, closed)
             }
@@ -299,13 +301,16 @@ impl<'a, R: Rows> Operation<'a, R> {
 
     /// The lease that the session has on an inode, or a read lease where nobody minds.
     pub fn cache_grant(&mut self, inode: u64, epoch: u32) -> Option<Grant> {
-        let shard = &mut *self.shard;
-        let held = shard.leases.holder(inode, self.session).copied();
+        let held = self.shard.leases.holder(inode, self.session).copied();
         if let Some(holder) = held.filter(|holder| holder.mode != LeaseMode::None) {
             let grant = Grant { mode: holder.mode, epoch, number: holder.number };
             return (!holder.is_recalled()).then_some(grant);
         }
-        let may = self.session != 0
+        // Nobody begins to use what has no name; its users have it open.
+        let named = self.inode(inode).is_ok_and(|found| found.links > 0);
+        let shard = &mut *self.shard;
+        let may = named
+            && self.session != 0
             && !shard.parking.is_awaited(inode, self.ticket)
             && !shard.cuts.contains_key(&inode)
             && shard.leases.may_cache(inode, self.session, self.now.time)

@@ -37,6 +37,7 @@ impl<R: Rows> Operation<'_, R> {
             return self.answer_opened(number, entry_cached, false, false);
         }
         let wish = if access.write { LeaseMode::Write } else { LeaseMode::Read };
+        let wish = self.shard.leases.attainable(number, self.session, wish);
         self.need_turn(number);
         self.need(number, if truncate { Need::Alone } else { need_of(wish) });
         self.settle()?;
@@ -57,6 +58,7 @@ impl<R: Rows> Operation<'_, R> {
             self.cache_grant(number, inode.epoch);
             return self.answer_opened(number, self.caches_entries(number), false, false);
         }
+        let wish = self.shard.leases.attainable(number, self.session, wish);
         self.need_turn(number);
         self.need(number, need_of(wish));
         self.settle()?;
@@ -64,7 +66,7 @@ impl<R: Rows> Operation<'_, R> {
         if mode != LeaseMode::None {
             self.shard.leases.grant(number, self.session, mode, inode.epoch);
         }
-        self.answer_opened(number, false, false, wish >= LeaseMode::Read)
+        self.answer_opened(number, false, false, mode >= LeaseMode::Read)
     }
 
     /// Replies with everything that a client needs to use the inode; with inline bytes where asked.

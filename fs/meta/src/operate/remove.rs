@@ -37,7 +37,13 @@ impl<R: Rows> Operation<'_, R> {
         self.drop_link(parent, dentry, closed)
     }
 
-    pub fn remove_directory(&mut self, who: &Who<'_>, parent: u64, name: &[u8]) -> Step<()> {
+    pub fn remove_directory(
+        &mut self,
+        who: &Who<'_>,
+        parent: u64,
+        name: &[u8],
+        closed: u64,
+    ) -> Step<()> {
         let directory = self.directory(parent)?;
         permission::check_name(name)?;
         permission::check(&directory, who, SEARCH)?;
@@ -60,7 +66,7 @@ impl<R: Rows> Operation<'_, R> {
         self.settle()?;
         self.remove_dentry(parent, name, dentry.cookie);
         self.count_entries(parent, -1, -1)?;
-        self.drop_link(parent, dentry, 0)
+        self.drop_link(parent, dentry, closed)
     }
 
     /// An inode lost the entry `dentry` of `parent`; replies with what is left of it.
