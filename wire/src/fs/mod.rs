@@ -8,6 +8,7 @@ pub mod data;
 pub mod head;
 pub mod layout;
 pub mod meta;
+pub mod runs;
 pub mod session;
 pub mod value;
 
