@@ -32,7 +32,11 @@ pub struct Caller {
 impl Caller {
     /// A user with a primary group and supplementary groups.
     pub fn new(user: u32, group: u32, groups: &[u32]) -> Caller {
-        Caller { user, group, groups: groups.iter().flat_map(|group| group.to_le_bytes()).collect() }
+        Caller {
+            user,
+            group,
+            groups: groups.iter().flat_map(|group| group.to_le_bytes()).collect(),
+        }
     }
 
     /// The superuser.
