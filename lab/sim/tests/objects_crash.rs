@@ -366,7 +366,7 @@ impl Run {
         let (a, b) = data.split_at(cut);
         let result = store.write(object, (from * CELL_BYTES) as u64, &[a, b], &sums, BY);
         let expected = model.objects.entry(object).or_insert_with(Object::new);
-        if std::env::var("DBG").is_ok() && object == (ObjectId{inode:1,generation:2,stripe:1}) { eprintln!("write {from}..{to} v{version} {result:?}"); }
+        if std::env::var("DBG").is_ok() && object == (ObjectId{inode:3,generation:1,stripe:0}) { eprintln!("write {from}..{to} v{version} {result:?}"); }
         expected.change(from, to, version, version, result.is_ok());
     }
 
@@ -383,7 +383,7 @@ impl Run {
         let model = &mut *self.model.borrow_mut();
         model.version += 1;
         let expected = model.objects.entry(object).or_insert_with(Object::new);
-        if std::env::var("DBG").is_ok() && object == (ObjectId{inode:1,generation:2,stripe:1}) { eprintln!("punch {from}..{to} s{} {result:?}", model.version); }
+        if std::env::var("DBG").is_ok() && object == (ObjectId{inode:3,generation:1,stripe:0}) { eprintln!("punch {from}..{to} s{} {result:?}", model.version); }
         expected.change(from, to, 0, model.version, result.is_ok());
     }
 

@@ -11,12 +11,16 @@ use std::collections::BTreeMap;
 
 use ropewalk_base::disk::File;
 
+use super::block::entry;
 use super::error::about;
 use super::layout::HEADER_BYTES;
-use super::object::Object;
+use super::object::{Object, Patch};
+use super::read::read_filled;
 use super::record::Record;
 use super::{Inner, ObjectError, ObjectId, ObjectStore, State};
 
+/// Blocks of one object that a failed sync left in doubt and that go through the log instead.
+const SUSPECTS_CARRIED_MAX: usize = 1024;
 /// Object files that are synced at the same time.
 const SYNCS_AT_ONCE: usize = 16;
 
@@ -258,12 +262,27 @@ impl Inner {
         if let Some((first, count)) = known.suspects.span() {
             state.log.push(&Record::Suspect { object, first, count });
         }
-        let mut oldest = self.commit(&mut state.log)?;
+        let oldest = self.commit(&mut state.log)?;
+        // Whatever the device lost of these is in the page cache still: the log keeps it whole.
+        let suspects: Vec<u32> = known.suspects.iter().take(SUSPECTS_CARRIED_MAX).collect();
+        for block in suspects {
+            let mut content = state.scratch.take();
+            let offset = self.layout.block_offset(block);
+            let read = known.file.as_ref().map(|file| read_filled(&**file, offset, &mut content[..]));
+            if !matches!(read, Some(Ok(()))) || entry(&content[..]) != known.entry(block) {
+                continue;
+            }
+            known.suspects.remove(block);
+            let entry = known.entry(block);
+            let patch = Patch { content, entry, imaged_at: oldest, changed_at: oldest };
+            if known.overlay.insert(block, patch).is_none() {
+                state.overlay_blocks += 1;
+            }
+        }
         for (block, patch) in &mut known.overlay {
             state.log.push(&Record::Image { object, block: *block, bytes: &patch.content[..] });
             let position = self.commit(&mut state.log)?;
             (patch.imaged_at, patch.changed_at) = (position, position);
-            oldest = oldest.min(position);
         }
         known.first_position = Some(oldest);
         known.table_changed = Some((0, known.entries.len() as u32));
