@@ -150,7 +150,6 @@ impl Inner {
 /// file that became shorter would hide entries that a later write brings back.
 pub(super) fn free_range(file: &dyn File, from: u64, to: u64) -> std::io::Result<()> {
     let to = to.min(file.len()?);
-    if std::env::var("DBG").is_ok() { eprintln!("set free {}..{}", from/4096, to/4096); }
     if from < to { file.punch(from, to - from) } else { Ok(()) }
 }
 

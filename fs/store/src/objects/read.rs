@@ -175,7 +175,6 @@ impl Inner {
             let block = first + index as u32;
             let found = checksum::crc32c(content);
             if entry_of(found) != known.entry(block) {
-                if std::env::var("DBG").is_ok() { eprintln!("set READ {object} {block} found {:x} entry {:x}", entry_of(found), known.entry(block)); }
                 return Err(ObjectError::Corrupt { object, block });
             }
             checksums.push(found);
