@@ -541,14 +541,6 @@ impl File for VirtualFile {
             return Err(halted());
         }
         let node = state.files.get_mut(&self.number).expect("an open file exists");
-<<<<<<< HEAD
-        if stops {
-            // Nothing is decided yet: if the machine lives on, the kernel still knows the pages
-            // as dirty; if the power is cut, each change is kept or lost then.
-            return Err(halted());
-        }
-=======
->>>>>>> objects
         if fails {
             // What the failed sync did not reach is clean as far as the kernel knows, and will
             // not be written by a later one.
