@@ -249,7 +249,11 @@ impl Core {
         match self.next_message(id, channel, body.message.get()) {
             NextMessage::Now => {}
             NextMessage::Early => return self.hold_eager(link, id, prefix, body, channel),
-            NextMessage::Wrong => return self.violation("a message out of order"),
+            NextMessage::Wrong => {
+                let session = self.session_of(id);
+                self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
+                return self.violation("a message out of order");
+            }
         }
         let placement = self.match_eager(link, id, prefix, &body, channel);
         self.release_held(id, channel);
@@ -274,7 +278,8 @@ impl Core {
                 self.emit_finish(id, channel, message, Ok(()), 0);
             }
             if bytes == 0 {
-                self.request_landed(Some(id), bits, 0, Slice::NONE);
+                let session = self.session_of(id);
+                self.request_landed(Some(id), session, bits, 0, Slice::NONE);
                 return Placement::Drop;
             }
             let kind = LandingKind::Request { bits, bytes: bytes as u32 };
@@ -315,6 +320,7 @@ impl Core {
             arrival: 0,
         };
         let Some(slot) = self.matching.arrive(unmatched) else {
+            self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
             return self.violation("more unmatched messages than the endpoint holds");
         };
         if bytes == 0 {
@@ -384,6 +390,7 @@ impl Core {
     pub(crate) fn request_landed(
         &mut self,
         peer: Option<PeerId>,
+        session: u32,
         bits: u64,
         bytes: u32,
         slice: Slice,
@@ -391,7 +398,6 @@ impl Core {
         let Some(peer) = peer else { return };
         self.counters.messages_received += 1;
         let payload = (bytes > 0).then_some((slice.buffer, bytes));
-        let session = self.session_of(peer);
         self.outputs.push_back(Output::Request { peer, session, bits, payload });
     }
 
