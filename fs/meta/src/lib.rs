@@ -32,7 +32,9 @@ pub mod rows;
 pub use ropewalk_wire::fs::runs;
 pub mod sessions;
 pub mod shard;
+mod store_rows;
 
 pub use config::Config;
 pub use rows::{Batch, Rows, RowsError, VolatileRows};
 pub use shard::{Call, Completed, Cut, Moment, Opening, Outcome, Reap, Reply, Shard};
+pub use store_rows::StoreRows;
