@@ -108,11 +108,20 @@ impl Core {
             let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
             return self.finish(id, Err(fault), 0);
         }
-        let wanted = wanted(&receive);
+        self.match_receive(id, wanted(&receive));
+    }
+
+    /// Gives a receive the message that it takes, or posts it.
+    pub(crate) fn match_receive(&mut self, id: OperationId, wanted: Wanted) {
         let Some(found) = self.matching.find_message(wanted) else {
             self.matching.post(id, wanted);
             return;
         };
+        let Some(Kind::Receive(state)) = self.operations.get(id).map(|operation| &operation.kind)
+        else {
+            return;
+        };
+        let receive = state.receive;
         let Some(message) = self.matching.message_mut(found) else { return };
         if message.bytes > receive.into.len && receive.oversize == Oversize::Refuse {
             let (peer, bits, bytes) = (message.peer, message.bits, message.bytes);
@@ -240,7 +249,11 @@ impl Core {
         match self.next_message(id, channel, body.message.get()) {
             NextMessage::Now => {}
             NextMessage::Early => return self.hold_eager(link, id, prefix, body, channel),
-            NextMessage::Wrong => return self.violation("a message out of order"),
+            NextMessage::Wrong => {
+                let session = self.session_of(id);
+                self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
+                return self.violation("a message out of order");
+            }
         }
         let placement = self.match_eager(link, id, prefix, &body, channel);
         self.release_held(id, channel);
@@ -265,7 +278,8 @@ impl Core {
                 self.emit_finish(id, channel, message, Ok(()), 0);
             }
             if bytes == 0 {
-                self.request_landed(Some(id), bits, 0, Slice::NONE);
+                let session = self.session_of(id);
+                self.request_landed(Some(id), session, bits, 0, Slice::NONE);
                 return Placement::Drop;
             }
             let kind = LandingKind::Request { bits, bytes: bytes as u32 };
@@ -306,6 +320,7 @@ impl Core {
             arrival: 0,
         };
         let Some(slot) = self.matching.arrive(unmatched) else {
+            self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
             return self.violation("more unmatched messages than the endpoint holds");
         };
         if bytes == 0 {
@@ -375,6 +390,7 @@ impl Core {
     pub(crate) fn request_landed(
         &mut self,
         peer: Option<PeerId>,
+        session: u32,
         bits: u64,
         bytes: u32,
         slice: Slice,
@@ -382,7 +398,6 @@ impl Core {
         let Some(peer) = peer else { return };
         self.counters.messages_received += 1;
         let payload = (bytes > 0).then_some((slice.buffer, bytes));
-        let session = self.session_of(peer);
         self.outputs.push_back(Output::Request { peer, session, bits, payload });
     }
 

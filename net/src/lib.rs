@@ -23,6 +23,7 @@ mod service;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};
+pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_core::{
     Audience, Channel, Counters, Direction, Level, Mode, OperationId, Oversize, PeerId,
 };

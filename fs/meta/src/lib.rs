@@ -29,7 +29,7 @@ mod parking;
 pub mod permission;
 pub mod pools;
 pub mod rows;
-pub mod runs;
+pub use ropewalk_wire::fs::runs;
 pub mod sessions;
 pub mod shard;
 mod store_rows;

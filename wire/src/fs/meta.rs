@@ -63,9 +63,12 @@ pub struct Access {
 }
 
 /// The strength of a lease on an inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub enum LeaseMode {
     /// Nothing may be cached.
+    #[default]
     None,
     /// Several writers, or readers beside a writer: nothing may be cached, but the file is in use.
     Shared,

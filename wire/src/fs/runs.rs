@@ -18,6 +18,32 @@ impl Runs {
         &self.0
     }
 
+    /// Whether this stripe is in the set.
+    pub fn contains(&self, stripe: u32) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= stripe);
+        after > 0 && {
+            let (first, count) = self.0[after - 1];
+            stripe - first < count
+        }
+    }
+
+    /// The set of these runs; invalid ones are left out.
+    pub fn from_slice(runs: &[(u32, u32)]) -> Runs {
+        let mut set = Runs::default();
+        for (first, count) in runs {
+            if *count > 0 && first.checked_add(count - 1).is_some() {
+                // A set over the limit cannot come from a server; what is over it reads as zeros.
+                let _ = set.add(*first, *count);
+            }
+        }
+        set
+    }
+
+    /// The form of a report: first and count of each run, four bytes each, little endian.
+    pub fn to_report(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|(first, count)| [first.to_le_bytes(), count.to_le_bytes()]).flatten().collect()
+    }
+
     /// Whether no stripe is in the set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,0 +1,203 @@
+//! Endpoints over every medium, driven by one thread, so that each test runs over all of them.
+#![allow(dead_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+use ropewalk_base::memory::Memory;
+use ropewalk_base::pool::{Pool, PoolBuffer};
+use ropewalk_base::time::Time;
+use ropewalk_net::context::Completed;
+use ropewalk_net::{Context, Endpoint, EndpointConfig, Mode, PeerId, Posted};
+use ropewalk_rail::Rail;
+use ropewalk_rail::address::Address;
+use ropewalk_rail_shm::{ShmConfig, ShmRail};
+use ropewalk_rail_sim::{SimConfig, SimNetwork};
+use ropewalk_rail_tcp::{TcpConfig, TcpRail};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Medium {
+    Tcp,
+    Tcp6,
+    Shm,
+    Loop,
+    SimStream,
+    SimNative,
+    SimDatagram,
+}
+
+pub const ALL: [Medium; 7] = [
+    Medium::Tcp,
+    Medium::Tcp6,
+    Medium::Shm,
+    Medium::Loop,
+    Medium::SimStream,
+    Medium::SimNative,
+    Medium::SimDatagram,
+];
+
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+/// Endpoints that one thread drives.
+pub struct World {
+    pub medium: Medium,
+    pub network: SimNetwork,
+    pub nodes: Vec<Node>,
+    pub pool: Pool,
+    pub mode: Mode,
+    clock: Arc<AtomicU64>,
+    start: Instant,
+}
+
+pub struct Node {
+    pub endpoint: Endpoint,
+    pub context: Context,
+    pub done: Vec<Completed>,
+}
+
+impl World {
+    pub fn new(medium: Medium) -> World {
+        World {
+            medium,
+            network: SimNetwork::new(7),
+            nodes: Vec::new(),
+            pool: Pool::with_budget(1 << 30),
+            mode: Mode::Fail,
+            clock: Arc::new(AtomicU64::new(0)),
+            start: Instant::now(),
+        }
+    }
+
+    pub fn pair(medium: Medium) -> World {
+        let mut world = World::new(medium);
+        world.add();
+        world.add();
+        world
+    }
+
+    pub fn simulated(&self) -> bool {
+        matches!(self.medium, Medium::SimStream | Medium::SimNative | Medium::SimDatagram)
+    }
+
+    pub fn rail(&self, number: u64) -> Box<dyn Rail> {
+        let name = format!("t{}-{number}", std::process::id());
+        let listen = |text: &str| TcpConfig::listening(text.parse().unwrap());
+        match self.medium {
+            Medium::Tcp => Box::new(TcpRail::open(listen("127.0.0.1:0")).unwrap()),
+            Medium::Tcp6 => Box::new(TcpRail::open(listen("[::1]:0")).unwrap()),
+            Medium::Shm => Box::new(ShmRail::open(ShmConfig::named(name)).unwrap()),
+            Medium::Loop => Box::new(ShmRail::open(ShmConfig::within_process(name)).unwrap()),
+            Medium::SimStream => Box::new(self.network.rail(&name, SimConfig::stream())),
+            Medium::SimNative => Box::new(self.network.rail(&name, SimConfig::native())),
+            Medium::SimDatagram => Box::new(self.network.rail(&name, SimConfig::datagram())),
+        }
+    }
+
+    pub fn config(&self, number: u64) -> EndpointConfig {
+        let mut config = EndpointConfig::new(ClusterId(1));
+        config.endpoint = EndpointId(u128::from(number) + 1);
+        config.incarnation = Incarnation(number + 1);
+        config.service_thread = false;
+        config.core.mode = self.mode;
+        if self.simulated() {
+            let clock = self.clock.clone();
+            config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
+            config.host = 0;
+        }
+        config
+    }
+
+    /// Adds an endpoint; its index.
+    pub fn add(&mut self) -> usize {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let endpoint = Endpoint::open(self.config(number), vec![self.rail(number)]).unwrap();
+        let context = endpoint.context(true).unwrap();
+        self.nodes.push(Node { endpoint, context, done: Vec::new() });
+        self.nodes.len() - 1
+    }
+
+    /// What `from` calls `to`.
+    pub fn peer(&self, from: usize, to: usize) -> PeerId {
+        let address = Address::parse(self.nodes[to].endpoint.addresses()).unwrap();
+        self.nodes[from].endpoint.lookup(&address).unwrap()
+    }
+
+    pub fn step(&mut self) {
+        let mut any = false;
+        for node in &mut self.nodes {
+            any |= node.endpoint.progress();
+            while let Some(completed) = node.endpoint.test(&node.context) {
+                any = true;
+                node.done.push(completed);
+            }
+        }
+        if self.simulated() && !any {
+            let now = Time(self.clock.load(Ordering::Relaxed));
+            let deadlines = self.nodes.iter().filter_map(|node| node.endpoint.deadline());
+            let next = deadlines.chain(self.network.next_event()).min();
+            let next = next.map_or(now + Duration::from_millis(1), |next| {
+                next.max(now + Duration::from_nanos(1))
+            });
+            self.clock.store(next.0, Ordering::Relaxed);
+            self.network.set_now(next);
+        }
+    }
+
+    /// Steps until `done` says so.
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut World) -> bool) {
+        let begin = Instant::now();
+        while !done(self) {
+            self.step();
+            assert!(begin.elapsed() < Duration::from_secs(20), "{:?}: no {what}", self.medium);
+        }
+    }
+
+    pub fn buffer(&self, len: usize, seed: u8) -> PoolBuffer {
+        let mut buffer = self.pool.take(len).unwrap();
+        for (index, byte) in buffer.iter_mut().enumerate() {
+            *byte = pattern(index, seed);
+        }
+        buffer
+    }
+
+    pub fn memory(&self, len: usize, seed: u8) -> Memory {
+        Memory::pooled(self.buffer(len, seed))
+    }
+
+    /// The completion of `node` with this number, when it is there.
+    pub fn take(&mut self, node: usize, user: u64) -> Completed {
+        self.until(&format!("completion {user} at {node}"), |world| {
+            world.nodes[node].done.iter().any(|completed| completed.user == user)
+        });
+        let done = &mut self.nodes[node].done;
+        let index = done.iter().position(|completed| completed.user == user).unwrap();
+        done.remove(index)
+    }
+
+    /// Notes a post's immediate completion among the others.
+    pub fn posted(
+        &mut self,
+        node: usize,
+        posted: Result<Posted, (Memory, ropewalk_base::error::Fault)>,
+    ) {
+        match posted {
+            Ok(Posted::Done(completed)) => self.nodes[node].done.push(completed),
+            Ok(Posted::Pending(_)) => {}
+            Err((_, fault)) => panic!("a post was refused: {fault}"),
+        }
+    }
+}
+
+pub fn pattern(index: usize, seed: u8) -> u8 {
+    (index as u8).wrapping_mul(31).wrapping_add((index >> 8) as u8).wrapping_add(seed)
+}
+
+pub fn check(memory: Memory, len: usize, seed: u8) {
+    let bytes: Vec<u8> = memory.into_many().iter().flat_map(|buffer| buffer.to_vec()).collect();
+    assert!(bytes.len() >= len);
+    for (index, byte) in bytes[..len].iter().enumerate() {
+        assert_eq!(*byte, pattern(index, seed), "byte {index} of {len}");
+    }
+}

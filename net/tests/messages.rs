@@ -1,0 +1,404 @@
+//! The message layer over every medium: what is sent arrives, once, in order, where it belongs.
+
+mod common;
+
+use common::{ALL, Medium, World, check};
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Memory;
+use ropewalk_base::verb::{RemoteLayout, RemoteSegment};
+use ropewalk_net::{Audience, Channel, Direction, Level, Oversize, PeerId, Posted};
+
+fn send(world: &mut World, from: usize, to: PeerId, bits: u64, len: usize, user: u64) {
+    let memory = world.memory(len, bits as u8);
+    let node = &world.nodes[from];
+    let posted = node.endpoint.post_send(
+        &node.context,
+        to,
+        Channel::Tagged,
+        bits,
+        memory,
+        Level::Buffered,
+        user,
+    );
+    world.posted(from, posted);
+}
+
+fn receive(world: &mut World, at: usize, source: Option<PeerId>, bits: u64, len: usize, user: u64) {
+    receive_masked(world, at, source, bits, u64::MAX, len, user);
+}
+
+fn receive_masked(
+    world: &mut World,
+    at: usize,
+    source: Option<PeerId>,
+    bits: u64,
+    mask: u64,
+    len: usize,
+    user: u64,
+) {
+    let memory = world.memory(len, 0);
+    let node = &world.nodes[at];
+    let oversize = Oversize::Truncate;
+    let posted = node.endpoint.post_receive(
+        &node.context,
+        Channel::Tagged,
+        source,
+        bits,
+        mask,
+        memory,
+        oversize,
+        user,
+    );
+    world.posted(at, posted);
+}
+
+const SIZES: [usize; 12] =
+    [0, 1, 8, 63, 4096, 16383, 16384, 16385, 65536, 262_144, 262_145, 3_000_000];
+
+#[test]
+fn every_size_arrives_whether_the_receive_comes_first_or_late() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        for (index, len) in SIZES.into_iter().enumerate() {
+            for late in [false, true] {
+                let (bits, user) = (index as u64 * 2 + u64::from(late), 100);
+                if !late {
+                    receive(&mut world, 1, None, bits, len, user);
+                }
+                send(&mut world, 0, to, bits, len, 1);
+                if late {
+                    for _ in 0..20 {
+                        world.step();
+                    }
+                    receive(&mut world, 1, None, bits, len, user);
+                }
+                let received = world.take(1, user);
+                assert_eq!(received.outcome, Ok(()), "{medium:?} {len}");
+                assert_eq!((received.bytes, received.message_bytes), (len as u64, len as u64));
+                check(received.memory, len, bits as u8);
+                let sent = world.take(0, 1);
+                assert_eq!(sent.outcome, Ok(()), "{medium:?} {len}");
+            }
+        }
+    }
+}
+
+#[test]
+fn large_messages_that_were_awaited_are_not_staged() {
+    for medium in [Medium::Tcp, Medium::Shm, Medium::Loop] {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        for round in 0..20 {
+            receive(&mut world, 1, None, round, 1 << 20, 100);
+            send(&mut world, 0, to, round, 1 << 20, 1);
+            world.take(1, 100);
+            world.take(0, 1);
+        }
+        let (_, rails) = world.nodes[1].endpoint.counters();
+        let staged: u64 = rails.iter().map(|(_, counters)| counters.bytes_staged).sum();
+        // Of 20 MiB only what came in one read with a header may be staged: well under 4 KiB for
+        // each of the 80 data frames.
+        assert!(staged <= 80 * 4096, "{medium:?}: {staged} bytes staged");
+        let (counters, _) = world.nodes[1].endpoint.counters();
+        assert_eq!(counters.bytes_unmatched, 0);
+    }
+}
+
+#[test]
+fn messages_of_a_peer_match_in_the_order_of_sending_small_and_large_mixed() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        let lens = [10usize, 100_000, 20, 300_000, 0, 30, 50_000, 40];
+        for (index, len) in lens.into_iter().enumerate() {
+            send(&mut world, 0, to, 5, len, index as u64);
+        }
+        for _ in 0..20 {
+            world.step();
+        }
+        for (index, len) in lens.into_iter().enumerate() {
+            // Alternately by exact bits and by wildcard: the earliest sent wins all the same.
+            let mask = if index % 2 == 0 { u64::MAX } else { 0 };
+            receive_masked(&mut world, 1, None, 5, mask, 400_000, 100 + index as u64);
+            let received = world.take(1, 100 + index as u64);
+            assert_eq!(received.message_bytes, len as u64, "{medium:?} message {index}");
+            check(received.memory, len, 5);
+        }
+    }
+}
+
+#[test]
+fn requests_arrive_without_a_receive_and_in_order() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        for number in 0..200u64 {
+            let memory = world.memory(number as usize * 7 % 3000, number as u8);
+            let node = &world.nodes[0];
+            let channel = Channel::Request;
+            let posted = node.endpoint.post_send(
+                &node.context,
+                to,
+                channel,
+                number,
+                memory,
+                Level::Buffered,
+                number,
+            );
+            world.posted(0, posted);
+        }
+        let mut next = 0;
+        world.until("requests", |world| {
+            while let Some(request) = world.nodes[1].endpoint.next_request() {
+                assert_eq!(request.bits, next, "{:?}", world.medium);
+                assert_eq!(request.bytes().len(), next as usize * 7 % 3000);
+                next += 1;
+            }
+            next == 200
+        });
+    }
+}
+
+#[test]
+fn put_and_get_reach_exactly_the_ranges_that_their_key_allows() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        let region = world.memory(1 << 20, 9);
+        let key = world.nodes[1].endpoint.expose(region, true, Audience::Everybody).unwrap();
+        let access = |world: &mut World, direction, remote, memory, user| {
+            let node = &world.nodes[0];
+            let posted =
+                node.endpoint.post_access(&node.context, direction, to, key, remote, memory, user);
+            world.posted(0, posted);
+            world.take(0, user)
+        };
+        let memory = world.memory(600_000, 0);
+        let got = access(&mut world, Direction::Get, RemoteLayout::At(1000), memory, 1);
+        assert_eq!(got.outcome, Ok(()), "{medium:?}");
+        let bytes = got.memory.into_pooled().unwrap();
+        assert!((0..600_000).all(|index| bytes[index] == common::pattern(index + 1000, 9)));
+        let memory = world.memory(700_000, 77);
+        let put = access(&mut world, Direction::Put, RemoteLayout::At(5), memory, 2);
+        assert_eq!(put.outcome, Ok(()), "{medium:?}");
+        let list = |segments: &[(u64, u64)]| {
+            let segments = segments.iter().map(|&(offset, len)| RemoteSegment { offset, len });
+            RemoteLayout::List(segments.collect())
+        };
+        let layout = list(&[(5, 10), (700_000, 3), (0, 0), (100, 400_000)]);
+        let memory = world.memory(400_013, 0);
+        let got = access(&mut world, Direction::Get, layout, memory, 3);
+        assert_eq!(got.outcome, Ok(()), "{medium:?}");
+        let bytes = got.memory.into_pooled().unwrap();
+        assert!((0..10).all(|index| bytes[index] == common::pattern(index, 77)));
+        assert!((0..3).all(|index| bytes[10 + index] == common::pattern(699_995 + index, 77)));
+        assert!((0..400_000).all(|index| bytes[13 + index] == common::pattern(95 + index, 77)));
+        for layout in [RemoteLayout::At((1 << 20) - 5), RemoteLayout::At(u64::MAX - 2)] {
+            let memory = world.memory(6, 0);
+            let node = &world.nodes[0];
+            let posted = node.endpoint.post_access(
+                &node.context,
+                Direction::Get,
+                to,
+                key,
+                layout,
+                memory,
+                4,
+            );
+            world.posted(0, posted);
+            let refused = world.take(0, 4).outcome;
+            assert!(
+                matches!(refused, Err(Fault::BadKey | Fault::Invalid)),
+                "{medium:?} {refused:?}"
+            );
+        }
+        let node = &world.nodes[1];
+        node.endpoint.unexpose(key, &node.context, 50).unwrap();
+        let back = world.take(1, 50);
+        assert_eq!(back.memory.len(), 1 << 20);
+        let memory = world.memory(6, 0);
+        let stale = access(&mut world, Direction::Get, RemoteLayout::At(0), memory, 5);
+        assert_eq!(stale.outcome, Err(Fault::BadKey), "{medium:?}");
+    }
+}
+
+#[test]
+fn operations_end_once_when_the_peer_goes_and_the_next_ones_reach_its_successor() {
+    for medium in [Medium::Tcp, Medium::Shm, Medium::Loop, Medium::SimStream] {
+        let mut world = World::pair(medium);
+        let (to, from) = (world.peer(0, 1), world.peer(1, 0));
+        send(&mut world, 0, to, 1, 10, 1);
+        receive(&mut world, 1, None, 1, 10, 2);
+        world.take(0, 1);
+        world.take(1, 2);
+        receive(&mut world, 0, Some(to), 7, 10, 3);
+        receive(&mut world, 0, None, 7, 10, 4);
+        send(&mut world, 0, to, 8, 1 << 20, 5);
+        let _ = from;
+        world.step();
+        world.nodes[1].endpoint.close();
+        for user in [3, 5] {
+            assert_eq!(world.take(0, user).outcome, Err(Fault::PeerReset), "{medium:?} {user}");
+        }
+        assert!(world.nodes[0].done.iter().all(|completed| completed.user != 4));
+    }
+}
+
+#[test]
+fn two_that_connect_to_each_other_at_once_end_up_with_one_session() {
+    for medium in ALL {
+        for _ in 0..20 {
+            let mut world = World::pair(medium);
+            let (a, b) = (world.peer(0, 1), world.peer(1, 0));
+            send(&mut world, 0, a, 1, 10, 1);
+            send(&mut world, 1, b, 2, 10, 2);
+            receive(&mut world, 0, Some(a), 2, 10, 3);
+            receive(&mut world, 1, Some(b), 1, 10, 4);
+            for (node, user) in [(0, 1), (1, 2), (0, 3), (1, 4)] {
+                assert_eq!(world.take(node, user).outcome, Ok(()), "{medium:?}");
+            }
+            for node in &world.nodes {
+                assert_eq!(node.endpoint.counters().0.sessions, 1, "{medium:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn sends_complete_at_the_level_that_was_asked_for() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        for (bits, level) in [(1, Level::Delivered), (2, Level::Matched)] {
+            let memory = world.memory(100, 1);
+            let node = &world.nodes[0];
+            let posted = node.endpoint.post_send(
+                &node.context,
+                to,
+                Channel::Tagged,
+                bits,
+                memory,
+                level,
+                bits,
+            );
+            world.posted(0, posted);
+        }
+        assert_eq!(world.take(0, 1).outcome, Ok(()));
+        for _ in 0..50 {
+            world.step();
+        }
+        assert!(world.nodes[0].done.is_empty(), "{medium:?}: matched without a receive");
+        receive(&mut world, 1, None, 2, 100, 9);
+        assert_eq!(world.take(0, 2).outcome, Ok(()));
+    }
+}
+
+#[test]
+fn a_cancelled_operation_ends_and_its_neighbours_live_on() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        // A large send that nobody receives, and a receive that nobody satisfies.
+        let memory = world.memory(1 << 20, 1);
+        let node = &world.nodes[0];
+        let large = node
+            .endpoint
+            .post_send(&node.context, to, Channel::Tagged, 1, memory, Level::Buffered, 1)
+            .unwrap();
+        let memory = world.memory(10, 0);
+        let idle = node.endpoint.post_receive(
+            &node.context,
+            Channel::Tagged,
+            Some(to),
+            3,
+            u64::MAX,
+            memory,
+            Oversize::Truncate,
+            2,
+        );
+        let (Posted::Pending(large), Ok(Posted::Pending(idle))) = (large, idle) else {
+            panic!("{medium:?}: completed without a peer");
+        };
+        for _ in 0..30 {
+            world.step();
+        }
+        world.nodes[0].endpoint.cancel(large);
+        world.nodes[0].endpoint.cancel(idle);
+        assert_eq!(world.take(0, 1).outcome, Err(Fault::Cancelled), "{medium:?}");
+        assert_eq!(world.take(0, 2).outcome, Err(Fault::Cancelled), "{medium:?}");
+        // The peer hears of it; a receive that came before would have been cancelled with it.
+        for _ in 0..50 {
+            world.step();
+        }
+        send(&mut world, 0, to, 1, 20, 3);
+        receive(&mut world, 1, None, 1, 1 << 20, 4);
+        let received = world.take(1, 4);
+        assert_eq!((received.outcome, received.message_bytes), (Ok(()), 20), "{medium:?}");
+    }
+}
+
+#[test]
+fn a_receive_that_is_too_short_cuts_or_refuses_as_asked() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        for (bits, len) in [(1, 1000), (2, 100_000)] {
+            receive(&mut world, 1, None, bits, 10, 5);
+            send(&mut world, 0, to, bits, len, 1);
+            let cut = world.take(1, 5);
+            assert_eq!(cut.outcome, Err(Fault::Truncated), "{medium:?}");
+            assert_eq!((cut.bytes, cut.message_bytes), (10, len as u64));
+            check(cut.memory, 10, bits as u8);
+            let memory = world.memory(10, 0);
+            let node = &world.nodes[1];
+            let posted = node.endpoint.post_receive(
+                &node.context,
+                Channel::Tagged,
+                None,
+                bits,
+                u64::MAX,
+                memory,
+                Oversize::Refuse,
+                6,
+            );
+            world.posted(1, posted);
+            send(&mut world, 0, to, bits, len, 2);
+            let refused = world.take(1, 6);
+            assert_eq!(refused.outcome, Err(Fault::Oversize), "{medium:?}");
+            assert_eq!(refused.message_bytes, len as u64);
+            receive(&mut world, 1, None, bits, len, 7);
+            let whole = world.take(1, 7);
+            assert_eq!(whole.outcome, Ok(()), "{medium:?}: the refused message stayed");
+            check(whole.memory, len, bits as u8);
+            world.nodes[0].done.clear();
+        }
+    }
+}
+
+#[test]
+fn nobody_there_is_unreachable() {
+    for medium in [Medium::Tcp, Medium::Shm, Medium::Loop, Medium::SimStream] {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        let gone = world.nodes.pop().unwrap();
+        gone.endpoint.close();
+        drop(gone);
+        if world.simulated() {
+            continue;
+        }
+        let memory = Memory::constant(b"hello");
+        let node = &world.nodes[0];
+        let posted = node.endpoint.post_send(
+            &node.context,
+            to,
+            Channel::Tagged,
+            1,
+            memory,
+            Level::Buffered,
+            1,
+        );
+        world.posted(0, posted);
+        assert_eq!(world.take(0, 1).outcome, Err(Fault::Unreachable), "{medium:?}");
+    }
+}
