@@ -227,6 +227,19 @@ impl Client {
         self.ask(&MetaRequest::Sync, |_| Ok(())).await
     }
 
+    /// Makes everything durable that this client was told is done.
+    pub async fn sync_all(&self) -> Result<(), Errno> {
+        let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
+        for inode in inodes {
+            let pending =
+                !inode.unsynced.borrow().is_empty() || !inode.state.borrow().dirty.is_clean();
+            if pending {
+                self.sync_inode(&inode).await?;
+            }
+        }
+        self.ask(&MetaRequest::Sync, |_| Ok(())).await
+    }
+
     pub(crate) fn file_id(&self, inode: &Inode) -> FileId {
         let state = inode.state.borrow();
         FileId {

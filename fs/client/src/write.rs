@@ -69,24 +69,25 @@ impl Client {
         data: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> Result<u64, Errno> {
-        self.write_with(file, offset, data, range, false).await
+        if !file.options().access.write {
+            return Err(Errno::EBADF);
+        }
+        let how = (file.options().append, false);
+        self.write_for_kernel(file, offset, data, range, how).await
     }
 
-    /// As [`Client::write`]; `kill_privileges`: setuid and setgid fall away.
-    pub async fn write_with(
+    /// Writes as the kernel asks for it: its callers are checked, and whether the bytes go to the
+    /// end of the file (`append`) and take setuid and setgid away (`kill_privileges`) is its to say.
+    pub async fn write_for_kernel(
         &self,
         file: &File,
         offset: u64,
         data: PoolBuffer,
         range: std::ops::Range<usize>,
-        kill_privileges: bool,
+        (append, kill_privileges): (bool, bool),
     ) -> Result<u64, Errno> {
-        if !file.options().access.write {
-            return Err(Errno::EBADF);
-        }
         assert!(range.end <= data.len(), "what is written lies in its buffer");
         let inode = &file.inode;
-        let append = file.options().append;
         let end = offset.checked_add(range.len() as u64).ok_or(Errno::EFBIG)?;
         if end > i64::MAX as u64 {
             return Err(Errno::EFBIG);
