@@ -366,7 +366,11 @@ impl Run {
         let (a, b) = data.split_at(cut);
         let result = store.write(object, (from * CELL_BYTES) as u64, &[a, b], &sums, BY);
         let expected = model.objects.entry(object).or_insert_with(Object::new);
-        if std::env::var("DBG").is_ok() && object == (ObjectId{inode:1,generation:2,stripe:1}) { eprintln!("write {from}..{to} v{version} {result:?}"); }
+        if std::env::var("DBG").is_ok()
+            && object == (ObjectId { inode: 1, generation: 2, stripe: 1 })
+        {
+            eprintln!("write {from}..{to} v{version} {result:?}");
+        }
         expected.change(from, to, version, version, result.is_ok());
     }
 
@@ -383,7 +387,11 @@ impl Run {
         let model = &mut *self.model.borrow_mut();
         model.version += 1;
         let expected = model.objects.entry(object).or_insert_with(Object::new);
-        if std::env::var("DBG").is_ok() && object == (ObjectId{inode:1,generation:2,stripe:1}) { eprintln!("punch {from}..{to} s{} {result:?}", model.version); }
+        if std::env::var("DBG").is_ok()
+            && object == (ObjectId { inode: 1, generation: 2, stripe: 1 })
+        {
+            eprintln!("punch {from}..{to} s{} {result:?}", model.version);
+        }
         expected.change(from, to, 0, model.version, result.is_ok());
     }
 
@@ -405,7 +413,9 @@ impl Run {
                 return;
             }
             let mut model = model.borrow_mut();
-            if std::env::var("DBG").is_ok() { eprintln!("synced {stamp} {:?}", begun.keys()); }
+            if std::env::var("DBG").is_ok() {
+                eprintln!("synced {stamp} {:?}", begun.keys());
+            }
             for (object, begun) in begun {
                 let Some(known) = model.objects.get_mut(&object) else { continue };
                 for (cell, begun) in known.cells.iter_mut().zip(&begun.cells) {
@@ -507,7 +517,9 @@ impl Run {
         for _ in 0..LIVES {
             let compared = self.live(power, machine);
             let cut = self.random.below(2) == 0;
-            if std::env::var("DBG").is_ok() { eprintln!("LIFE ENDS compared {compared} cut {cut}"); }
+            if std::env::var("DBG").is_ok() {
+                eprintln!("LIFE ENDS compared {compared} cut {cut}");
+            }
             // What one crash left and nobody has seen, another one may have changed.
             power = cut || (power && !compared);
             if cut {
