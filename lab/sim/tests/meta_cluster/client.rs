@@ -237,6 +237,15 @@ impl Client {
         }
     }
 
+    /// Permission bits; None where the inode is gone.
+    async fn get_mode(&self, inode: u64) -> Option<u16> {
+        let result = self.call(&MetaRequest::GetAttributes { inode }).await;
+        match result.get() {
+            Err(Errno::ESTALE) => None,
+            _ => Some(result.attributes().mode),
+        }
+    }
+
     /// The directory's entries: name, inode, permission bits.
     pub async fn list(&self, directory: u64) -> BTreeMap<Vec<u8>, (u64, u16)> {
         let mut found = BTreeMap::new();
@@ -254,10 +263,17 @@ impl Client {
                 panic!("a directory reads as {result:?}");
             };
             for entry in entries {
-                let mode = entry.attributes.expect("asked for").mode;
+                cookie = entry.cookie;
+                let mode = match entry.attributes {
+                    Some(attributes) => attributes.mode,
+                    // Another session writes it, and is asked.
+                    None => match self.get_mode(entry.inode).await {
+                        Some(mode) => mode,
+                        None => continue,
+                    },
+                };
                 let before = found.insert(entry.name.0.to_vec(), (entry.inode, mode));
                 assert_eq!(before, None, "a name came twice");
-                cookie = entry.cookie;
             }
             if end {
                 return found;
