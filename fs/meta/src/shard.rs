@@ -175,6 +175,7 @@ impl<R: Rows> Shard<R> {
         match self.sessions.judge(call.session, call.slot, call.sequence) {
             Verdict::Bad => return Outcome::Refused(Status::BadSequence),
             Verdict::Parked(ticket) => return Outcome::Wait(ticket),
+            Verdict::Stored(reply, _) if self.is_lost_temporary(&call.request, &reply) => {}
             Verdict::Stored(reply, position) => {
                 let bytes = self.refresh(call.session, &call.request, reply);
                 return Outcome::Reply(Reply { bytes, position, durable: false });
@@ -354,6 +355,20 @@ impl<R: Rows> Shard<R> {
         let mut bytes = Vec::new();
         encode(&MetaResult::Ok(result), &mut bytes);
         bytes
+    }
+
+    /// Whether a stored reply names a file without a name that is gone: the server restarted before
+    /// the client learned of it, so nobody reclaimed it. Of that call no effect is left, and it may
+    /// be executed anew.
+    fn is_lost_temporary(&self, request: &MetaRequest<'_>, reply: &[u8]) -> bool {
+        if !matches!(request, MetaRequest::Temporary { .. }) {
+            return false;
+        }
+        let Ok(Ok(MetaReply::Opened { entry, .. })) = decode::<MetaResult<'_>>(reply) else {
+            return false;
+        };
+        let key = keys::key(Table::Inode, &[entry.attributes.inode]);
+        self.rows.get(&key).is_ok_and(|row| row.is_none())
     }
 
     /// The rows, for looking at what is kept.
