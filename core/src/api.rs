@@ -18,6 +18,11 @@ pub struct PeerId(pub SlotId);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub SlotId);
 
+/// The link of an endpoint to itself: the driver hands its frames to [`Core::place`] again.
+///
+/// [`Core::place`]: crate::Core::place
+pub const LOOP_LINK: LinkId = LinkId { rail: u8::MAX, slot: SlotId { index: 0, generation: 1 } };
+
 /// Messages of different channels never match each other and have no order among each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]

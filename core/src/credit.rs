@@ -10,7 +10,25 @@ use crate::api::{Channel, PeerId};
 use crate::engine::Core;
 
 /// Bytes that a message counts beside its payload: what we keep to remember it.
-pub(crate) const OVERHEAD_BYTES: u64 = 128;
+const OVERHEAD_BYTES: u64 = 128;
+/// The least that a message with a payload occupies.
+const BUFFER_BYTES_MIN: u64 = 256;
+
+/// What an eager message counts: both sides reckon with the buffer that it may occupy, whose size is
+/// a power of two, so that what was lent is never less than what is used.
+pub(crate) fn charge_bytes(payload_bytes: u64) -> u64 {
+    let buffer = match payload_bytes {
+        0 => 0,
+        bytes => bytes.next_power_of_two().max(BUFFER_BYTES_MIN),
+    };
+    buffer + OVERHEAD_BYTES
+}
+
+/// The smallest window with which a sender of the longest messages never gets stuck: the receiver
+/// tells news of half a window, so that one message has to fit into the other half.
+fn window_min(eager_bytes_max: u32) -> u64 {
+    (2 * charge_bytes(u64::from(eager_bytes_max))).next_multiple_of(1024)
+}
 
 /// What the peer allowed us, and what we used of it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,8 +70,11 @@ impl Account {
     /// Counts an arrival; false where the peer was not allowed to send it.
     #[must_use]
     fn arrive(&mut self, amount: u64) -> bool {
-        self.arrived += amount;
-        self.arrived <= self.told
+        let allowed = self.arrived + amount <= self.told;
+        if allowed {
+            self.arrived += amount;
+        }
+        allowed
     }
 
     /// Frees some of it; true where the peer should be told.
@@ -71,7 +92,7 @@ impl Granted {
             Channel::Request => (self.request_limit, &mut self.request_used),
             _ => (self.eager_limit, &mut self.eager_used),
         };
-        let charge = payload_bytes + OVERHEAD_BYTES;
+        let charge = charge_bytes(payload_bytes);
         if *used + charge > limit {
             return false;
         }
@@ -103,10 +124,10 @@ impl Core {
         let Some(peer) = self.peers.get_mut(peer.0) else { return false };
         match charge {
             Charge::Eager { channel: Channel::Request, payload_bytes } => {
-                peer.received.request.arrive(payload_bytes + OVERHEAD_BYTES)
+                peer.received.request.arrive(charge_bytes(payload_bytes))
             }
             Charge::Eager { payload_bytes, .. } => {
-                peer.received.eager.arrive(payload_bytes + OVERHEAD_BYTES)
+                peer.received.eager.arrive(charge_bytes(payload_bytes))
             }
             Charge::Announce => peer.received.announce.arrive(1),
         }
@@ -114,16 +135,18 @@ impl Core {
 
     /// Gives credit of this session back: the message does not occupy us any more.
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if peer.session != session {
+        let Some(peer) = self.peers.get_mut(id.0).filter(|peer| peer.session == session) else {
+            if let Charge::Eager { payload_bytes, .. } = charge {
+                self.orphan_bytes -= charge_bytes(payload_bytes);
+            }
             return;
-        }
+        };
         let tell = match charge {
             Charge::Eager { channel: Channel::Request, payload_bytes } => {
-                peer.received.request.free(payload_bytes + OVERHEAD_BYTES)
+                peer.received.request.free(charge_bytes(payload_bytes))
             }
             Charge::Eager { payload_bytes, .. } => {
-                peer.received.eager.free(payload_bytes + OVERHEAD_BYTES)
+                peer.received.eager.free(charge_bytes(payload_bytes))
             }
             Charge::Announce => peer.received.announce.free(1),
         };
@@ -139,7 +162,7 @@ impl Core {
         for account in [&mut peer.received.eager, &mut peer.received.request] {
             let more = account.window.min(u64::from(max).saturating_sub(account.window));
             let busy = account.freed + account.window - account.told >= account.window / 2;
-            if busy && more > 0 && self.lent_bytes + more <= pool {
+            if busy && more > 0 && self.lent_bytes + self.orphan_bytes + more <= pool {
                 account.window += more;
                 self.lent_bytes += more;
             }
@@ -157,9 +180,22 @@ impl Core {
         self.emit_control(id, body);
     }
 
-    /// The session begins: the first windows are lent.
-    pub(crate) fn begin_credit(&mut self, id: PeerId) {
-        let window = u64::from(self.config.eager_window_bytes);
+    /// The first windows of a new session, in bytes each; `None` where the pool has none left. Once
+    /// half the pool is lent, newcomers get the least that works.
+    pub(crate) fn first_window(&self) -> Option<u64> {
+        let min = window_min(self.config.eager_bytes_max);
+        let usual = u64::from(self.config.eager_window_bytes).next_multiple_of(1024).max(min);
+        let used = self.lent_bytes + self.orphan_bytes;
+        let pool = self.config.eager_pool_bytes;
+        match used {
+            used if used + 2 * usual <= pool / 2 => Some(usual),
+            used if used + 2 * min <= pool => Some(min),
+            _ => None,
+        }
+    }
+
+    /// The session begins: the first windows, of which the peer was told, are lent.
+    pub(crate) fn begin_credit(&mut self, id: PeerId, window: u64) {
         let announces = u64::from(self.config.announce_window);
         self.lent_bytes += 2 * window;
         let Some(peer) = self.peers.get_mut(id.0) else { return };
@@ -168,10 +204,13 @@ impl Core {
         peer.received.announce = Account::begin(announces);
     }
 
-    /// The session ended: what was lent comes back.
+    /// The session ended: what was lent comes back, but for messages that are still here.
     pub(crate) fn end_credit(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        self.lent_bytes -= peer.received.eager.window + peer.received.request.window;
+        for account in [&peer.received.eager, &peer.received.request] {
+            self.lent_bytes -= account.window;
+            self.orphan_bytes += account.arrived - account.freed;
+        }
         peer.received = Received::default();
         peer.granted = Granted::default();
     }

@@ -1,6 +1,7 @@
 //! Small messages: sent at once where credit allows, matched at arrival.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::REQUEST_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Urgency};
@@ -20,7 +21,7 @@ impl Core {
         let state = SendState { send, stage: SendStage::Waiting, message: 0 };
         self.operations.insert(id, Kind::Send(state));
         let too_long = send.channel == Channel::Request
-            && send.payload.len > u64::from(self.config.eager_bytes_max);
+            && send.payload.len > u64::from(REQUEST_BYTES_MAX);
         if too_long || self.closing {
             let fault = if too_long { Fault::Oversize } else { Fault::Closed };
             return self.finish(id, Err(fault), 0);
@@ -45,7 +46,9 @@ impl Core {
         if peer.frames_pending >= FRAMES_PENDING_MAX {
             return false;
         }
-        let small = send.payload.len <= u64::from(self.config.eager_bytes_max);
+        // A request is never announced: nobody posts for it.
+        let small = send.channel == Channel::Request
+            || send.payload.len <= u64::from(self.config.eager_bytes_max);
         let message = peer.send_next[send.channel as usize];
         if small && peer.granted.take_eager(send.channel, send.payload.len) {
             peer.send_next[send.channel as usize] += 1;
@@ -249,7 +252,11 @@ impl Core {
         match self.next_message(id, channel, body.message.get()) {
             NextMessage::Now => {}
             NextMessage::Early => return self.hold_eager(link, id, prefix, body, channel),
-            NextMessage::Wrong => return self.violation("a message out of order"),
+            NextMessage::Wrong => {
+                let session = self.session_of(id);
+                self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
+                return self.violation("a message out of order");
+            }
         }
         let placement = self.match_eager(link, id, prefix, &body, channel);
         self.release_held(id, channel);
@@ -274,7 +281,8 @@ impl Core {
                 self.emit_finish(id, channel, message, Ok(()), 0);
             }
             if bytes == 0 {
-                self.request_landed(Some(id), bits, 0, Slice::NONE);
+                let session = self.session_of(id);
+                self.request_landed(Some(id), session, bits, 0, Slice::NONE);
                 return Placement::Drop;
             }
             let kind = LandingKind::Request { bits, bytes: bytes as u32 };
@@ -315,6 +323,7 @@ impl Core {
             arrival: 0,
         };
         let Some(slot) = self.matching.arrive(unmatched) else {
+            self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
             return self.violation("more unmatched messages than the endpoint holds");
         };
         if bytes == 0 {
@@ -384,6 +393,7 @@ impl Core {
     pub(crate) fn request_landed(
         &mut self,
         peer: Option<PeerId>,
+        session: u32,
         bits: u64,
         bytes: u32,
         slice: Slice,
@@ -391,7 +401,6 @@ impl Core {
         let Some(peer) = peer else { return };
         self.counters.messages_received += 1;
         let payload = (bytes > 0).then_some((slice.buffer, bytes));
-        let session = self.session_of(peer);
         self.outputs.push_back(Output::Request { peer, session, bits, payload });
     }
 

@@ -37,6 +37,8 @@ pub struct Core {
     pub(crate) outputs: VecDeque<Output>,
     /// Credit windows lent to all peers together.
     pub(crate) lent_bytes: u64,
+    /// What messages of sessions that ended still occupy.
+    pub(crate) orphan_bytes: u64,
     pub(crate) closing: bool,
     /// No timer is due before.
     pub(crate) wake: Time,
@@ -65,6 +67,10 @@ pub(crate) enum Order {
 pub(crate) struct Landing {
     pub link: LinkId,
     pub peer: Option<PeerId>,
+    /// The session that its frame belongs to.
+    pub session: u32,
+    /// Bytes of the frame's payload; the place may be shorter.
+    pub payload_bytes: u32,
     pub kind: LandingKind,
     /// Where it lands; known late where it is staged.
     pub slice: Slice,
@@ -141,6 +147,7 @@ impl Core {
             landings: Slots::with_limit(ORDERS_MAX),
             outputs: VecDeque::new(),
             lent_bytes: 0,
+            orphan_bytes: 0,
             closing: false,
             wake: Time::NEVER,
             counters: Counters::default(),
@@ -304,7 +311,7 @@ impl Core {
 
     /// Whether frames of this link carry checksums.
     pub fn needs_checksum(&self, link: LinkId) -> bool {
-        self.rails.get(usize::from(link.rail)).is_none_or(|rail| !rail.checksummed)
+        link != LOOP_LINK && self.rails.get(usize::from(link.rail)).is_none_or(|rail| !rail.checksummed)
     }
 
     /// A header whose checksum does not hold: a lossy rail loses the frame, another one its link.
@@ -319,6 +326,29 @@ impl Core {
     /// The header's checksum was verified by the driver where the rail needs one. After `Stage` the
     /// driver calls [`Core::staged`] with a buffer of the asked size.
     pub fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        let placement = self.place_frame(link, header, payload_bytes);
+        if matches!(placement, Placement::Violation(_)) {
+            self.break_link(link);
+        }
+        placement
+    }
+
+    fn break_link(&mut self, link: LinkId) {
+        if let Some(state) = self.links.get_mut(&link) {
+            state.broken = true;
+        }
+    }
+
+    /// There is no buffer for a `Stage` placement: the answer for the rail.
+    pub fn unstaged(&mut self, token: Token) -> Placement {
+        if let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) {
+            self.break_link(landing.link);
+            self.landing_lost(landing);
+        }
+        self.violation("the endpoint's staging memory is used up")
+    }
+
+    fn place_frame(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
         let Some(state) = self.links.get(&link) else { return Placement::Drop };
         if state.stage == LinkStage::Closing {
             return Placement::Drop;
@@ -404,10 +434,12 @@ impl Core {
         let whole = slice.buffer == Slice::NONE.buffer || slice.len == payload_bytes;
         let checksum = (checked && whole).then(|| prefix.payload_checksum.get());
         let span = prefix.span.get();
-        let landing = Landing { link, peer, kind, slice, checksum, span };
+        let session = prefix.session.get();
+        let payload_bytes = payload_bytes as u32;
+        let landing = Landing { link, peer, session, payload_bytes, kind, slice, checksum, span };
         match self.landings.insert(landing) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
-                Placement::Stage { bytes: payload_bytes as u32, token: Token(slot.to_u64()) }
+                Placement::Stage { bytes: payload_bytes, token: Token(slot.to_u64()) }
             }
             Ok(slot) => Placement::Into { slice, token: Token(slot.to_u64()) },
             Err(_) => Placement::Violation("more placements than a link can have"),
@@ -439,6 +471,10 @@ impl Core {
     pub fn landed(&mut self, token: Token, bytes: &[u8]) {
         let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) else { return };
         if let Some(peer) = landing.peer {
+            if self.session_of(peer) != landing.session {
+                // Its session ended while its last bytes were on their way.
+                return self.landing_lost(landing);
+            }
             self.span_placed(peer, landing.span);
         }
         match landing.kind {
@@ -449,7 +485,7 @@ impl Core {
             LandingKind::Eager { operation } => self.eager_landed(operation),
             LandingKind::Unmatched { message } => self.unmatched_landed(message, landing.slice),
             LandingKind::Request { bits, bytes } => {
-                self.request_landed(landing.peer, bits, bytes, landing.slice);
+                self.request_landed(landing.peer, landing.session, bits, bytes, landing.slice);
             }
             LandingKind::Held { channel, message } => {
                 self.held_landed(landing.peer, channel, message, landing.slice);

@@ -19,6 +19,17 @@ pub(crate) struct Operation {
     pub ending: Option<Ending>,
 }
 
+impl Operation {
+    /// The peer that it is about, where there is one.
+    pub fn peer(&self) -> Option<PeerId> {
+        match &self.kind {
+            Kind::Send(state) => Some(state.send.peer),
+            Kind::Receive(state) => state.receive.source,
+            Kind::Access(state) => Some(state.access.peer),
+        }
+    }
+}
+
 /// The end of an operation, decided and waiting for rails to let go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ending {

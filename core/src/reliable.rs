@@ -10,7 +10,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{AckBody, AnnounceBody, Body, EagerBody, Envelope, Prefix};
@@ -57,7 +59,8 @@ struct Sent {
     payload: Option<Payload>,
     sent_at: Time,
     tries: u32,
-    in_rail: bool,
+    /// The order by which a rail holds its payload.
+    in_rail: Option<SlotId>,
     acknowledged: bool,
 }
 
@@ -148,7 +151,7 @@ impl Core {
             payload,
             sent_at: now,
             tries: 0,
-            in_rail: false,
+            in_rail: None,
             acknowledged: false,
         });
         let index = reliable.sent.len() - 1;
@@ -162,28 +165,26 @@ impl Core {
         let session = peer.session;
         let Some(reliable) = peer.reliable.as_mut() else { return };
         let Some(sent) = reliable.sent.get_mut(index) else { return };
-        if sent.in_rail || sent.acknowledged {
+        if sent.in_rail.is_some() || sent.acknowledged {
             return;
         }
         sent.sent_at = now;
         sent.tries += 1;
-        sent.in_rail = sent.payload.is_some();
+        if sent.payload.is_some() {
+            match self.orders.insert(Order::Span { peer: id, span: sent.span }) {
+                Ok(slot) => sent.in_rail = Some(slot),
+                Err(_) => return,
+            }
+        }
+        let token = sent.in_rail.map_or(Token::NONE, |slot| Token(slot.to_u64()));
         sent.envelope.session = session;
-        let (envelope, body, payload, span) = (sent.envelope, sent.body, sent.payload, sent.span);
+        let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
         if sent.tries > 1 {
             self.counters.frames_re_sent += 1;
         }
         let due = now + after;
         reliable.resend_at = Some(reliable.resend_at.map_or(due, |at| at.min(due)));
         self.wake_by(due);
-        let token = if payload.is_some() {
-            match self.orders.insert(Order::Span { peer: id, span }) {
-                Ok(slot) => Token(slot.to_u64()),
-                Err(_) => return,
-            }
-        } else {
-            Token::NONE
-        };
         self.emit_on(link, envelope, &body, payload, token);
     }
 
@@ -194,7 +195,7 @@ impl Core {
             return;
         };
         let Some(index) = reliable.sent.iter().position(|sent| sent.span == span) else { return };
-        reliable.sent[index].in_rail = false;
+        reliable.sent[index].in_rail = None;
         if reliable.sent[index].acknowledged {
             let ended = reliable.sent.remove(index);
             if let Some(payload) = ended.and_then(|sent| sent.payload) {
@@ -218,7 +219,7 @@ impl Core {
                 return true;
             }
             sent.acknowledged = true;
-            if sent.in_rail {
+            if sent.in_rail.is_some() {
                 return true;
             }
             ended.extend(sent.payload.map(|payload| payload.order));
@@ -269,7 +270,7 @@ impl Core {
             return Placement::Drop;
         }
         if let Some(landing) = reliable.broken.remove(&span) {
-            return self.land_again(link, landing);
+            return self.land_again(link, landing, payload_bytes);
         }
         let placement = self.dispatch(link, id, prefix, body, payload_bytes);
         if matches!(placement, Placement::Drop) {
@@ -278,7 +279,16 @@ impl Core {
         placement
     }
 
-    fn land_again(&mut self, link: LinkId, mut landing: Landing) -> Placement {
+    fn land_again(
+        &mut self,
+        link: LinkId,
+        mut landing: Landing,
+        payload_bytes: u32,
+    ) -> Placement {
+        if landing.payload_bytes != payload_bytes {
+            self.landing_lost(landing);
+            return self.violation("a span came again with another length");
+        }
         landing.link = link;
         let slice = landing.slice;
         match self.landings.insert(landing) {
@@ -372,7 +382,7 @@ impl Core {
                 if sent.acknowledged {
                     continue;
                 }
-                if at <= now && due.len() < BURST {
+                if at <= now && sent.in_rail.is_none() && due.len() < BURST {
                     due.push(index);
                 } else {
                     let at = at.max(now + after / 4);
@@ -402,31 +412,27 @@ impl Core {
     }
 
     /// The session is over: what its spans held is let go.
-    pub(crate) fn drop_spans(&mut self, reliable: Reliable) {
+    pub(crate) fn drop_spans(&mut self, id: PeerId, session: u32, reliable: Reliable) {
         for sent in reliable.sent {
-            if let (Some(payload), false) = (sent.payload, sent.in_rail) {
-                let fault = ropewalk_base::error::Fault::PeerReset;
-                self.order_ended(payload.order, Err(fault));
-            } else if let Some(payload) = sent.payload {
+            let Some(payload) = sent.payload else { continue };
+            match sent.in_rail.and_then(|slot| self.orders.get_mut(slot)) {
                 // The rail still has it: its release ends the order itself.
-                self.replace_order(sent.span, payload.order);
+                Some(order) => *order = payload.order,
+                None => self.order_ended(payload.order, Err(Fault::PeerReset)),
             }
         }
         for landing in reliable.broken.into_values() {
             self.landing_lost(landing);
         }
-        for held in reliable.held.into_values() {
-            if let Held::Eager { buffer: Some(buffer), landed: true, .. } = held {
+        for ((channel, _), held) in reliable.held {
+            // What has not landed is let go with its landing.
+            let Held::Eager { bytes, buffer, landed: true, .. } = held else { continue };
+            if let Some(buffer) = buffer {
                 self.outputs.push_back(Output::Release(buffer));
             }
-        }
-    }
-
-    fn replace_order(&mut self, span: u64, order: Order) {
-        for (_, entry) in self.orders.iter_mut() {
-            if matches!(entry, Order::Span { span: other, .. } if *other == span) {
-                *entry = order;
-                return;
+            if let Some(channel) = Channel::from_u8(channel) {
+                let charge = Charge::Eager { channel, payload_bytes: bytes };
+                self.free_charge(id, session, charge);
             }
         }
     }
@@ -517,7 +523,8 @@ impl Core {
             }
             let slice =
                 buffer.map_or(Slice::NONE, |buffer| Slice { buffer, offset: 0, len: bytes });
-            return self.request_landed(Some(id), bits, bytes as u32, slice);
+            let session = self.session_of(id);
+            return self.request_landed(Some(id), session, bits, bytes as u32, slice);
         }
         if body.acknowledge == Level::Delivered as u8 {
             self.emit_finish(id, channel, message, Ok(()), 0);

@@ -21,8 +21,8 @@ use crate::api::*;
 use crate::engine::{Core, LandingKind, Order, Payload};
 use crate::operation::{AccessState, Kind, ReceiveStage};
 use crate::path::{
-    ACCESSES_MAX, BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, STREAMS_MAX, Segments, Stream,
-    StreamKind,
+    ACCESSES_MAX, BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, PUTS_MAX, STREAMS_MAX, Segments,
+    Stream, StreamKind,
 };
 
 /// Memory that peers may access.
@@ -39,12 +39,7 @@ pub(crate) struct Region {
     held: u32,
     /// Rails that have not confirmed the end.
     revoking: Vec<LinkId>,
-    /// Bytes of puts that arrived, by cookie: several may be under way.
-    puts: Vec<(PeerId, u64, u64)>,
 }
-
-/// Puts into one region under way at a time; more come one after the other from honest peers.
-const PUTS_MAX: usize = 1024;
 
 impl Core {
     /// Makes memory accessible. The key is what a peer needs.
@@ -78,7 +73,6 @@ impl Core {
             closing: false,
             held: 0,
             revoking: Vec::new(),
-            puts: Vec::new(),
         };
         let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
         let key = RemoteKey { slot, secret };
@@ -286,6 +280,10 @@ impl Core {
         if idle {
             return self.start_access(id);
         }
+        self.queue_access(id, peer);
+    }
+
+    fn queue_access(&mut self, id: OperationId, peer: PeerId) {
         if let Some(state) = self.access_mut(id) {
             state.waiting = true;
         }
@@ -381,15 +379,31 @@ impl Core {
     pub(crate) fn native_ended(
         &mut self,
         id: OperationId,
-        _peer: PeerId,
+        peer: PeerId,
         bytes: u64,
         outcome: Result<(), Fault>,
     ) {
         if let (Some(state), true) = (self.access_mut(id), outcome.is_ok()) {
             state.moved = bytes;
         }
-        self.access_ended(id, outcome);
+        let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
+        if !(lost && self.begin_again(id, peer)) {
+            self.access_ended(id, outcome);
+        }
         self.let_go(id);
+    }
+
+    /// The link went away under a native access, but its session resumes: the access waits for the
+    /// next link. Reading or writing the same bytes once more changes nothing.
+    fn begin_again(&mut self, id: OperationId, peer: PeerId) -> bool {
+        let Some(state) = self.peers.get_mut(peer.0) else { return false };
+        let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
+        if state.reliable.is_none() || over {
+            return false;
+        }
+        state.accesses = state.accesses.saturating_sub(1);
+        self.queue_access(id, peer);
+        true
     }
 
     /// Asks for the bytes of a get, a frame for each remote segment.
@@ -445,6 +459,9 @@ impl Core {
     pub(crate) fn arrive_get(&mut self, id: PeerId, body: GetBody) {
         let key = key_from_wire(body.key_slot, body.key_secret);
         let cookie = body.cookie.get();
+        if body.len.get() == 0 {
+            return self.emit_result(id, cookie, Err(Fault::Invalid));
+        }
         let Some(slice) = self.check_key(id, key, body.offset.get(), body.len.get(), false) else {
             return self.emit_result(id, cookie, Err(Fault::BadKey));
         };
@@ -495,7 +512,8 @@ impl Core {
                     state.held += 1;
                 }
                 let body = DataBody { cookie: (*cookie).into(), offset: (*into_offset).into() };
-                *into_offset += len;
+                // The peer's own number: it is its affair where this ends.
+                *into_offset = into_offset.wrapping_add(len);
                 (Body::Data(body), Order::ServeFrame { region: *region, peer: id })
             }
             StreamKind::Put { operation, key, segments, total } => {
@@ -590,6 +608,9 @@ impl Core {
         let bytes = u64::from(prefix.payload_bytes.get());
         let key = key_from_wire(body.key_slot, body.key_secret);
         let cookie = body.cookie.get();
+        if bytes == 0 {
+            return self.violation("a put of nothing");
+        }
         let Some(slice) = self.check_key(id, key, body.offset.get(), bytes, true) else {
             self.emit_result(id, cookie, Err(Fault::BadKey));
             return Placement::Drop;
@@ -609,25 +630,21 @@ impl Core {
         bytes: u64,
         total: u64,
     ) {
-        let (Some(id), Some(region)) = (peer, self.regions.get_mut(slot)) else { return };
-        let index = region.puts.iter().position(|put| put.0 == id && put.1 == cookie);
-        let arrived = match index {
-            Some(index) => {
-                region.puts[index].2 += bytes;
-                region.puts[index].2
-            }
-            None => bytes,
-        };
-        if arrived >= total {
-            if let Some(index) = index {
-                region.puts.swap_remove(index);
-            }
-            self.emit_result(id, cookie, Ok(()));
-        } else if index.is_none() {
-            if region.puts.len() < PUTS_MAX {
-                region.puts.push((id, cookie, bytes));
+        if let Some((id, peer)) = peer.and_then(|id| Some((id, self.peers.get_mut(id.0)?))) {
+            let index = peer.puts.iter().position(|put| put.0 == slot && put.1 == cookie);
+            let before = index.map_or(0, |index| peer.puts[index].2);
+            if before + bytes >= total {
+                if let Some(index) = index {
+                    peer.puts.remove(index);
+                }
+                self.emit_result(id, cookie, Ok(()));
+            } else if let Some(index) = index {
+                peer.puts[index].2 += bytes;
             } else {
-                self.emit_result(id, cookie, Err(Fault::Busy));
+                if peer.puts.len() >= PUTS_MAX {
+                    peer.puts.pop_front();
+                }
+                peer.puts.push_back((slot, cookie, bytes));
             }
         }
         self.region_let_go(slot);

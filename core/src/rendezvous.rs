@@ -137,6 +137,8 @@ impl Core {
         self.emit_finish(peer, channel, message, outcome, bytes);
         match outcome {
             Ok(()) => self.receive_done(id),
+            // The region of an announced message is closed only when its sender gives it up.
+            Err(Fault::BadKey) => self.finish(id, Err(Fault::Cancelled), bytes),
             Err(fault) => self.finish(id, Err(fault), bytes),
         }
     }

@@ -156,7 +156,11 @@ impl Endpoint {
         };
         let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
         let random = Random::from_seed(config.seed);
-        let core = Core::new(config.core, identity, capabilities, greeting, random);
+        // What peers are lent has to fit into the staging memory, with room for greetings.
+        let pool_bytes = (config.staging_bytes - config.staging_bytes / 5) as u64;
+        let mut limits = config.core;
+        limits.eager_pool_bytes = limits.eager_pool_bytes.min(pool_bytes);
+        let core = Core::new(limits, identity, capabilities, greeting, random);
         let pool = Pool::with_budget(config.staging_bytes);
         let requests = Arc::new(Mutex::new(VecDeque::new()));
         let engine = Engine::new(
@@ -491,7 +495,7 @@ impl Endpoint {
     pub fn peer_rail(&self, peer: PeerId) -> Option<&'static str> {
         let engine = self.locked();
         let link: LinkId = engine.core.peer_link(peer)?;
-        Some(engine.rails[usize::from(link.rail)].scheme())
+        engine.rails.get(usize::from(link.rail)).map_or(Some("loop"), |rail| Some(rail.scheme()))
     }
 
     /// The peer's own endpoint id, once it greeted us.

@@ -8,10 +8,10 @@ use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
 use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{LinkId, Ordered, Placement, RemoteKey, Token, Verb};
+use ropewalk_base::verb::{Header, LinkId, Ordered, Placement, RemoteKey, Token, Verb};
 use ropewalk_core::{
-    Access, Audience, Channel, Completion, Core, Level, OperationId, Output, Oversize, PeerId,
-    Receive, Send,
+    Access, Audience, Channel, Completion, Core, LOOP_LINK, Level, OperationId, Output, Oversize,
+    PeerId, Receive, Send,
 };
 use ropewalk_rail::address::Address;
 use ropewalk_rail::{Rail, Report};
@@ -369,6 +369,12 @@ impl Engine {
 
     fn order(&mut self, verb: Verb) {
         let mut verb = verb;
+        if let Verb::Frame { link: LOOP_LINK, header, payload, token, .. } = &verb {
+            return self.loop_frame(header, *payload, *token);
+        }
+        if matches!(verb, Verb::Close { link: LOOP_LINK }) {
+            return self.core.link_down(LOOP_LINK, Fault::Closed);
+        }
         let (link, token) = match &mut verb {
             Verb::Frame { link, header, payload, token, .. } => {
                 if self.core.needs_checksum(*link) {
@@ -392,6 +398,22 @@ impl Engine {
         };
         let answer = self.rails[usize::from(link.rail)].order(verb, &self.buffers);
         self.core.ordered(token, answer);
+    }
+
+    /// A frame from this endpoint to itself: placed like any other, and copied.
+    fn loop_frame(&mut self, header: &Header, payload: Slice, token: Token) {
+        let Engine { core, buffers, pool, .. } = self;
+        let mut upper = Upper { core, buffers, pool };
+        match upper.place(LOOP_LINK, header.as_bytes(), payload.len as u32) {
+            Placement::Into { slice, token } => {
+                upper.buffers.copy(payload, slice);
+                upper.landed(LOOP_LINK, token);
+            }
+            Placement::Drop => {}
+            Placement::Stage { .. } => unreachable!("turned into a place by `Upper`"),
+            Placement::Violation(_) => self.core.link_down(LOOP_LINK, Fault::Protocol),
+        }
+        self.core.ordered(token, Ordered::Released);
     }
 
     fn completed(&mut self, completion: Completion) {
@@ -511,11 +533,11 @@ impl Report for Upper<'_> {
         match self.core.place(link, header, payload_bytes) {
             Placement::Stage { bytes, token } => {
                 let Some(buffer) = self.pool.take(bytes as usize) else {
-                    return Placement::Violation("the endpoint's staging memory is used up");
+                    return self.core.unstaged(token);
                 };
                 match self.buffers.insert(Memory::pooled(buffer)) {
                     Ok(id) => Placement::Into { slice: self.core.staged(token, id, bytes), token },
-                    Err(_) => Placement::Violation("the endpoint's buffer table is full"),
+                    Err(_) => self.core.unstaged(token),
                 }
             }
             placement => placement,

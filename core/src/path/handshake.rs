@@ -14,7 +14,8 @@ use ropewalk_wire::frame::{
 };
 
 use super::{Link, LinkStage, Peer, PeerStage};
-use crate::api::{Mode, Output, PeerId};
+use crate::api::{Channel, Mode, Output, PeerId};
+use crate::credit::Charge;
 use crate::engine::{Core, Landing, LandingKind, Order};
 
 /// How long a peer whose link shall survive may take before we insist on ours.
@@ -38,16 +39,7 @@ impl Core {
 
     fn begin_link(&mut self, peer: PeerId, link: LinkId, upgrade: bool, insist: bool) {
         let nonce = self.random.next_u64() as u32;
-        let state = Link {
-            peer: Some(peer),
-            outbound: true,
-            upgrade,
-            insist,
-            stage: LinkStage::Opening,
-            nonce,
-            hello: None,
-            packet: 0,
-        };
+        let state = Link { upgrade, insist, ..Link::new(Some(peer), nonce) };
         self.links.insert(link, state);
     }
 
@@ -68,17 +60,7 @@ impl Core {
     pub fn link_up(&mut self, link: LinkId, accepted: bool) {
         if accepted {
             let nonce = self.random.next_u64() as u32;
-            let state = Link {
-                peer: None,
-                outbound: false,
-                upgrade: false,
-                insist: false,
-                stage: LinkStage::Greeting,
-                nonce,
-                hello: None,
-                packet: 0,
-            };
-            self.links.insert(link, state);
+            self.links.insert(link, Link::new(None, nonce));
             return;
         }
         let Some(state) = self.links.get_mut(&link) else { return };
@@ -92,8 +74,18 @@ impl Core {
     }
 
     fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
-        let Some(state) = self.links.get(&link) else { return };
-        let nonce = state.nonce;
+        let least = self.config.eager_window_bytes.into();
+        let window = self.first_window().unwrap_or(least);
+        let resumes = self.config.mode == Mode::Resume;
+        let Some(state) = self.links.get_mut(&link) else { return };
+        let peer = state.peer.and_then(|peer| self.peers.get(peer.0));
+        let same_life = |peer: &&Peer| {
+            state.hello.is_none_or(|hello| peer.incarnation.0 == hello.incarnation.get())
+        };
+        let kept = peer.filter(|peer| resumes && peer.reliable.is_some()).filter(same_life);
+        state.ours = kept.map_or(0, |peer| peer.session);
+        state.window = window;
+        let (nonce, session, credit) = (state.nonce, state.ours, (window / 1024) as u16);
         let body = Body::Hello(HelloBody {
             endpoint: self.identity.endpoint.0.to_le_bytes(),
             cluster: self.identity.cluster.0.to_le_bytes(),
@@ -103,14 +95,14 @@ impl Core {
             mode: u8::from(self.config.mode == Mode::Resume),
             refusal: refusal as u8,
             address_bytes: (self.greeting.len as u16).into(),
-            eager_credit: ((self.config.eager_window_bytes / 1024) as u16).into(),
-            request_credit: ((self.config.eager_window_bytes / 1024) as u16).into(),
+            eager_credit: credit.into(),
+            request_credit: credit.into(),
             announce_credit: (self.config.announce_window as u16).into(),
             reserved: 0.into(),
         });
         let slice = self.greeting;
         let payload_bytes = slice.len as u32;
-        let envelope = Envelope { flags, payload_bytes, ..Envelope::default() };
+        let envelope = Envelope { flags, payload_bytes, session, ..Envelope::default() };
         let token = match self.orders.insert(Order::Hello) {
             Ok(slot) => Token(slot.to_u64()),
             Err(_) => Token::NONE,
@@ -136,6 +128,7 @@ impl Core {
             return self.violation("an unexpected greeting");
         }
         state.hello = Some(hello);
+        state.theirs = prefix.session.get();
         if !answer {
             state.upgrade = prefix.flags.get() & FLAG_UPGRADE != 0;
             state.insist = prefix.flags.get() & FLAG_INSIST != 0;
@@ -165,15 +158,12 @@ impl Core {
         if u128::from_le_bytes(hello.cluster) != self.identity.cluster.0 {
             return self.refuse_link(link, Refusal::Cluster);
         }
-        let id = match self.by_endpoint.get(&endpoint) {
-            Some(id) => *id,
-            None => {
-                let Ok(slot) = self.peers.insert(Peer::new(false)) else {
-                    return self.refuse_link(link, Refusal::Full);
-                };
-                self.by_endpoint.insert(endpoint, PeerId(slot));
-                PeerId(slot)
-            }
+        if endpoint == self.identity.endpoint.0 {
+            // Ourselves: the connecting end of this link notices it, too, and needs no link.
+            return self.refuse_link(link, Refusal::Duplicate);
+        }
+        let Some(id) = self.peer_of(endpoint).filter(|_| self.first_window().is_some()) else {
+            return self.refuse_link(link, Refusal::Full);
         };
         let (upgrade, insist) = match self.links.get(&link) {
             Some(state) => (state.upgrade, state.insist),
@@ -204,6 +194,33 @@ impl Core {
         self.greet(link, FLAG_ANSWER, Refusal::None);
     }
 
+    /// The record of an endpoint that connected to us; a new one where it is unknown.
+    fn peer_of(&mut self, endpoint: u128) -> Option<PeerId> {
+        if let Some(id) = self.by_endpoint.get(&endpoint) {
+            return Some(*id);
+        }
+        if self.peers.is_full() {
+            self.evict_peer();
+        }
+        let id = self.peers.insert(Peer::new(false)).map(PeerId).ok()?;
+        self.by_endpoint.insert(endpoint, id);
+        Some(id)
+    }
+
+    /// Makes room among the peers: strangers that came, went and concern nobody are forgotten.
+    fn evict_peer(&mut self) {
+        let mut used: Vec<PeerId> = self.operations.iter().filter_map(|(_, it)| it.peer()).collect();
+        used.extend(self.links.values().filter_map(|link| link.peer));
+        used.sort_unstable();
+        let idle = self.peers.iter().find(|(slot, peer)| {
+            let strange = !peer.reachable && peer.alias_of.is_none() && peer.session == 0;
+            strange && used.binary_search(&PeerId(*slot)).is_err()
+        });
+        if let Some((slot, _)) = idle {
+            self.forget_peer(PeerId(slot));
+        }
+    }
+
     fn refuse_link(&mut self, link: LinkId, refusal: Refusal) {
         self.greet(link, FLAG_ANSWER, refusal);
         self.close_link(link);
@@ -226,6 +243,10 @@ impl Core {
         if u128::from_le_bytes(hello.cluster) != self.identity.cluster.0 {
             self.close_link(link);
             return self.refused(asked, link, Refusal::Cluster);
+        }
+        if endpoint == self.identity.endpoint.0 {
+            self.close_link(link);
+            return self.begin_loop(asked);
         }
         // Also one that refuses us says who it is: perhaps one that is connected to us already.
         let id = self.identify(asked, endpoint);
@@ -266,7 +287,7 @@ impl Core {
     fn refused(&mut self, id: PeerId, link: LinkId, refusal: Refusal) {
         let upgrade = self.links.get(&link).is_some_and(|state| state.upgrade);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if upgrade || peer.link().is_some() {
+        if upgrade || peer.link().is_some() || matches!(peer.stage, PeerStage::Suspended { .. }) {
             return;
         }
         match refusal {
@@ -283,19 +304,22 @@ impl Core {
 
     /// Finds out whether a peer that answered is one that we know under another address.
     fn identify(&mut self, asked: PeerId, endpoint: u128) -> PeerId {
-        match self.by_endpoint.get(&endpoint).copied() {
-            Some(known) if known != asked => {
+        let known = self.by_endpoint.get(&endpoint).copied();
+        if known == Some(asked) {
+            return asked;
+        }
+        let old = self.peers.get(asked.0).map_or(0, |peer| peer.endpoint);
+        if old != 0 {
+            // Another endpoint answers at this address now.
+            self.by_endpoint.remove(&old);
+            self.fail_session(asked, Fault::PeerReset);
+        }
+        match known {
+            Some(known) => {
                 self.alias(asked, known);
                 known
             }
-            Some(known) => known,
             None => {
-                let old = self.peers.get(asked.0).map_or(0, |peer| peer.endpoint);
-                if old != 0 {
-                    // Another endpoint answers at this address now.
-                    self.by_endpoint.remove(&old);
-                    self.end_session(asked, Fault::PeerReset);
-                }
                 if let Some(peer) = self.peers.get_mut(asked.0) {
                     peer.endpoint = endpoint;
                 }
@@ -354,7 +378,11 @@ impl Core {
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         if peer.link() == Some(link) {
-            return self.session_link_lost(id);
+            // To resume a session in which a peer broke the protocol would be to hear it again.
+            return match state.broken {
+                true => self.end_session(id, Fault::PeerReset),
+                false => self.session_link_lost(id),
+            };
         }
         if !state.outbound || peer.link().is_some() || state.stage == LinkStage::Closing {
             return;
@@ -393,7 +421,16 @@ impl Core {
             }
             LandingKind::Put { region, .. } => self.region_let_go(region),
             LandingKind::Unmatched { message } => self.unmatched_lost(message),
-            LandingKind::Hello | LandingKind::Request { .. } | LandingKind::Held { .. } => {}
+            LandingKind::Request { .. } => self.free_lost(&landing, Channel::Request),
+            LandingKind::Held { channel, .. } => self.free_lost(&landing, channel),
+            LandingKind::Hello => {}
+        }
+    }
+
+    fn free_lost(&mut self, landing: &Landing, channel: Channel) {
+        let charge = Charge::Eager { channel, payload_bytes: landing.payload_bytes.into() };
+        if let Some(peer) = landing.peer {
+            self.free_charge(peer, landing.session, charge);
         }
     }
 

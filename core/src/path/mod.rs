@@ -29,6 +29,9 @@ pub(crate) const BULK_PENDING_MAX: u32 = 4;
 pub(crate) const STREAMS_MAX: usize = 4096;
 /// Gets and puts of ours to one peer at a time.
 pub(crate) const ACCESSES_MAX: u32 = 256;
+/// Puts of one peer that arrived in part. An honest one has at most `ACCESSES_MAX` under way; older
+/// ones were cancelled.
+pub(crate) const PUTS_MAX: usize = 2 * ACCESSES_MAX as usize;
 
 /// A connection.
 #[derive(Debug)]
@@ -42,6 +45,13 @@ pub(crate) struct Link {
     /// Our random part of the session tag, and the peer's greeting.
     pub nonce: u32,
     pub hello: Option<HelloBody>,
+    /// The session that we, and the peer, would go on with; 0: a new one.
+    pub ours: u32,
+    pub theirs: u32,
+    /// Credit that our greeting names, in bytes.
+    pub window: u64,
+    /// The peer broke the protocol here: its session is not resumed.
+    pub broken: bool,
     /// Numbers of frames on this path.
     pub packet: u64,
 }
@@ -104,6 +114,8 @@ pub(crate) struct Peer {
     pub unfinished: HashMap<(u8, u64), OperationId>,
     /// Data frames to make, in turn.
     pub streams: VecDeque<Stream>,
+    /// Puts of the peer that arrived in part: region, cookie, bytes so far; the oldest first.
+    pub puts: VecDeque<(SlotId, u64, u64)>,
     pub reliable: Option<Box<Reliable>>,
 }
 
@@ -137,6 +149,26 @@ pub(crate) enum Segments {
     List { list: std::sync::Arc<[RemoteSegment]>, index: usize, done: u64 },
 }
 
+impl Link {
+    /// A link before any greeting. `peer`: the one that we connect to.
+    pub fn new(peer: Option<PeerId>, nonce: u32) -> Link {
+        Link {
+            peer,
+            outbound: peer.is_some(),
+            upgrade: false,
+            insist: false,
+            stage: if peer.is_some() { LinkStage::Opening } else { LinkStage::Greeting },
+            nonce,
+            hello: None,
+            ours: 0,
+            theirs: 0,
+            window: 0,
+            broken: false,
+            packet: 0,
+        }
+    }
+}
+
 impl Peer {
     pub fn new(reachable: bool) -> Peer {
         Peer {
@@ -158,6 +190,7 @@ impl Peer {
             received: Received::default(),
             unfinished: HashMap::new(),
             streams: VecDeque::new(),
+            puts: VecDeque::new(),
             reliable: None,
         }
     }

@@ -7,12 +7,12 @@ use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
 use super::handshake::INSIST_FROM;
-use super::{LinkStage, Peer, PeerStage, Queue};
+use super::{Link, LinkStage, Peer, PeerStage, Queue};
 use crate::api::*;
-use crate::credit::Granted;
+use crate::credit::{Charge, Granted};
 use crate::eager::wanted;
 use crate::engine::Core;
-use crate::matching::Content;
+use crate::matching::{Content, Unmatched};
 use crate::operation::{Kind, ReceiveStage, SendStage};
 use crate::reliable::Reliable;
 
@@ -39,8 +39,19 @@ impl Core {
         for found in self.matching.messages_of(id) {
             self.drop_message(found);
         }
+        let aliases: Vec<SlotId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.alias_of == Some(id))
+            .map(|(slot, _)| slot)
+            .collect();
+        for alias in aliases {
+            self.peers.remove(alias);
+        }
         if let Some(peer) = self.peers.remove(id.0) {
-            self.by_endpoint.remove(&peer.endpoint);
+            if self.by_endpoint.get(&peer.endpoint) == Some(&id) {
+                self.by_endpoint.remove(&peer.endpoint);
+            }
         }
     }
 
@@ -100,11 +111,18 @@ impl Core {
     /// A link was confirmed: the session begins, or goes on.
     pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
         let incarnation = self.greeted_incarnation(link).unwrap_or_default();
+        let Some((ours, theirs)) = self.links.get(&link).map(|link| (link.ours, link.theirs)) else {
+            return;
+        };
         let Some(peer) = self.peers.get(id.0) else { return };
         let old_link = peer.link();
-        let goes_on = peer.reliable.is_some() && peer.incarnation == incarnation;
-        let had_session = old_link.is_some() || matches!(peer.stage, PeerStage::Suspended { .. });
-        if !goes_on && had_session {
+        let goes_on = ours != 0 && ours == theirs;
+        if goes_on && peer.session != ours {
+            // It was given up after both sides had greeted: the peer learns it with the next greeting.
+            self.close_link(link);
+            return self.connect_if_needed(id);
+        }
+        if !goes_on && peer.session != 0 {
             // The peer lost what it knew of us; what was under way has failed.
             self.fail_session(id, Fault::PeerReset);
         }
@@ -113,6 +131,7 @@ impl Core {
         }
         let Some(state) = self.links.get_mut(&link) else { return };
         state.stage = LinkStage::Up;
+        let window = state.window;
         let Some(hello) = state.hello else { return };
         let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
         let resume = self.config.mode == Mode::Resume && hello.mode == 1;
@@ -124,7 +143,6 @@ impl Core {
         peer.stage = PeerStage::Up { link };
         peer.incarnation = incarnation;
         if goes_on {
-            peer.session = session;
             self.resume_spans(id);
         } else {
             peer.session = session;
@@ -137,11 +155,55 @@ impl Core {
                 announce_limit: u64::from(hello.announce_credit.get()),
                 ..Granted::default()
             };
-            self.begin_credit(id);
+            self.begin_credit(id, window);
             self.counters.sessions += 1;
             self.outputs.push_back(Output::PeerUp { peer: id });
         }
         self.pump(id);
+    }
+
+    /// An endpoint talks to itself: a session whose frames the driver hands back to us.
+    pub(crate) fn begin_loop(&mut self, asked: PeerId) {
+        let own = self.identity.endpoint.0;
+        let id = *self.by_endpoint.entry(own).or_insert(asked);
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.endpoint = own;
+            peer.incarnation = self.identity.incarnation;
+        }
+        if id != asked {
+            return self.alias(asked, id);
+        }
+        let nonce = self.random.next_u64() as u32;
+        let window = self.first_window().unwrap_or(u64::from(self.config.eager_window_bytes));
+        self.links.insert(LOOP_LINK, Link { stage: LinkStage::Up, ..Link::new(Some(id), nonce) });
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.stage = PeerStage::Up { link: LOOP_LINK };
+        peer.session = nonce | 1;
+        peer.send_next = [0; CHANNELS];
+        peer.receive_next = [0; CHANNELS];
+        peer.granted = Granted {
+            eager_limit: window,
+            request_limit: window,
+            announce_limit: u64::from(self.config.announce_window),
+            ..Granted::default()
+        };
+        self.begin_credit(id, window);
+        self.counters.sessions += 1;
+        self.outputs.push_back(Output::PeerUp { peer: id });
+        self.pump(id);
+    }
+
+    /// Connects to a peer for which something waits.
+    fn connect_if_needed(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if matches!(peer.stage, PeerStage::Up { .. } | PeerStage::Suspended { .. }) {
+            return;
+        }
+        peer.stage = PeerStage::Idle;
+        let sends = peer.waiting.iter().any(|queue| queue.first.is_some());
+        if sends || peer.waiting_accesses.first.is_some() {
+            self.want_session(id);
+        }
     }
 
     /// The link of a running session is gone.
@@ -183,22 +245,23 @@ impl Core {
         }
     }
 
-    fn fail_session(&mut self, id: PeerId, fault: Fault) {
+    pub(crate) fn fail_session(&mut self, id: PeerId, fault: Fault) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let had_session = peer.session != 0;
+        let session = std::mem::take(&mut peer.session);
+        let had_session = session != 0;
+        peer.stage = PeerStage::Idle;
+        peer.puts.clear();
         peer.streams.clear();
         peer.unfinished.clear();
         peer.waiting = [Queue::default(); CHANNELS];
         peer.waiting_accesses = Queue::default();
-        peer.frames_pending = 0;
-        peer.bulk_pending = 0;
         let reliable = peer.reliable.take();
         if had_session {
             self.end_credit(id);
             self.counters.resets += 1;
         }
         if let Some(reliable) = reliable {
-            self.drop_spans(*reliable);
+            self.drop_spans(id, session, *reliable);
         }
         self.fail_operations(id, fault, had_session);
         for found in self.matching.messages_of(id) {
@@ -211,7 +274,6 @@ impl Core {
             }
         }
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.session = 0;
             peer.accesses = 0;
         }
         self.outputs.push_back(Output::PeerDown { peer: id, fault });
@@ -274,6 +336,7 @@ impl Core {
     /// A staged message broke off.
     pub(crate) fn unmatched_lost(&mut self, found: SlotId) {
         let Some(message) = self.matching.remove_message(found) else { return };
+        self.free_unmatched(&message);
         if let Content::Arriving { claimed_by: Some(operation) } = message.content {
             self.finish(operation, Err(Fault::PeerReset), 0);
         }
@@ -281,15 +344,30 @@ impl Core {
 
     fn drop_message(&mut self, found: SlotId) {
         if let Some(message) = self.matching.remove_message(found) {
+            self.free_unmatched(&message);
             if let Content::Staged(buffer) = message.content {
                 self.outputs.push_back(Output::Release(buffer));
             }
         }
     }
 
+    fn free_unmatched(&mut self, message: &Unmatched) {
+        let charge = match message.content {
+            Content::Announced(_) => Charge::Announce,
+            _ => Charge::Eager { channel: message.channel, payload_bytes: message.bytes },
+        };
+        self.free_charge(message.peer, message.session, charge);
+    }
+
     /// Two peers are one endpoint: what was posted for `alias` goes to `peer`.
     pub(crate) fn alias(&mut self, alias: PeerId, peer: PeerId) {
+        for (_, other) in self.peers.iter_mut() {
+            if other.alias_of == Some(alias) {
+                other.alias_of = Some(peer);
+            }
+        }
         let Some(old) = self.peers.get_mut(alias.0) else { return };
+        old.endpoint = 0;
         old.alias_of = Some(peer);
         old.stage = PeerStage::Idle;
         let waiting = std::mem::take(&mut old.waiting);
@@ -335,12 +413,9 @@ impl Core {
             self.match_receive(id, wanted);
         }
         self.pump(peer);
-        let waits = self.peers.get(peer.0).is_some_and(|peer| {
-            let queues = peer.waiting.iter().chain([&peer.waiting_accesses]);
-            queues.into_iter().any(|queue| queue.first.is_some())
-        });
-        if waits {
-            self.want_session(peer);
+        let idle = self.peers.get(peer.0).is_some_and(|peer| peer.stage == PeerStage::Idle);
+        if idle {
+            self.connect_if_needed(peer);
         }
     }
 
@@ -443,8 +518,11 @@ impl Core {
         let mut links: Vec<LinkId> = self.links.keys().copied().collect();
         links.sort_unstable();
         for link in links {
-            if self.links.get(&link).is_some_and(|state| state.stage == LinkStage::Up) {
-                self.emit_on(link, Envelope::default(), &Body::Goodbye, None, Token::NONE);
+            let up = self.links.get(&link).filter(|state| state.stage == LinkStage::Up);
+            let session = up.and_then(|state| state.peer).map(|peer| self.session_of(peer));
+            if let Some(session) = session.filter(|_| link != LOOP_LINK) {
+                let envelope = Envelope { session, ..Envelope::default() };
+                self.emit_on(link, envelope, &Body::Goodbye, None, Token::NONE);
             }
             self.close_link(link);
         }

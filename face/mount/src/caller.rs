@@ -53,10 +53,11 @@ pub(crate) struct Groups {
 impl Groups {
     /// The supplementary groups of process `pid`, which runs as `uid`.
     pub(crate) fn of(&self, pid: u32, uid: u32, now: Time) -> Rc<[u32]> {
-        if let Some(known) = self.known.borrow().get(&pid) {
-            if known.uid == uid && now < known.until {
-                return known.groups.clone();
-            }
+        if let Some(known) = self.known.borrow().get(&pid)
+            && known.uid == uid
+            && now < known.until
+        {
+            return known.groups.clone();
         }
         let text = status(pid);
         let list = text.as_deref().and_then(|text| field(text, "Groups")).unwrap_or("");

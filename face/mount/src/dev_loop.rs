@@ -214,10 +214,10 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
 
     fn take(&mut self, incoming: Incoming<S::Ticket>) {
         let Incoming { header, body, ticket } = incoming;
-        if self.state == State::Greeting {
-            if let Some(agreement) = self.connection.agreement() {
-                self.adopt(&agreement);
-            }
+        if self.state == State::Greeting
+            && let Some(agreement) = self.connection.agreement()
+        {
+            self.adopt(&agreement);
         }
         let body = match body {
             Body::Whole(bytes) if is_immediate(header.opcode) => {

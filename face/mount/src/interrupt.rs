@@ -98,10 +98,9 @@ impl Registry {
 
     /// The reply is written.
     pub(crate) fn finish(&self, slot: SlotId) {
-        if let Some(done) = self.running.borrow_mut().remove(slot) {
-            if done.is_open() {
-                self.signalled.set(self.signalled.get() - 1);
-            }
+        let done = self.running.borrow_mut().remove(slot);
+        if done.is_some_and(|done| done.is_open()) {
+            self.signalled.set(self.signalled.get() - 1);
         }
     }
 

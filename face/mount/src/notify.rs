@@ -250,7 +250,7 @@ mod tests {
         rustix::net::sockopt::set_socket_send_buffer_size(&daemon, 2048).unwrap();
         let notifier = Notifier::new(daemon.into());
         for node in 0..10_000 {
-            let _ = notifier.invalidate_inode(node, 0, 0).unwrap();
+            drop(notifier.invalidate_inode(node, 0, 0).unwrap());
         }
         let threads = notifier.handle.inner.lock().threads;
         assert!(threads > 1 && threads <= THREADS_MAX, "{threads}");

@@ -21,6 +21,7 @@ use zerocopy::FromBytes;
 use crate::abi::Opcode;
 use crate::abi::requests::{InHeader, WriteIn};
 use crate::errno::Errno;
+use crate::negotiate::PAGE_BYTES;
 
 /// Header of a WRITE, which is what the kernel wants room for beside `max_write`.
 const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
@@ -110,6 +111,14 @@ impl Device {
         Ok(Device { file: Rc::new(file), pool, spare: None, payload_bytes })
     }
 
+    /// A copy of a small WRITE's data, in a buffer that begins a page as all others do.
+    fn small(&self, data: &[u8]) -> Option<PoolBuffer> {
+        let mut copy = self.pool.take(data.len().max(PAGE_BYTES as usize))?;
+        copy.set_len(data.len());
+        copy.copy_from_slice(data);
+        Some(copy)
+    }
+
     fn incoming(
         &mut self,
         head: &[u8; HEAD_BYTES],
@@ -123,11 +132,8 @@ impl Device {
             let (write, _) = WriteIn::read_from_prefix(fixed).ok()?;
             if write.size as usize == behind && header.extension_words == 0 {
                 let fixed = *fixed.first_chunk()?;
-                let copy = if behind <= COPY_BYTES_MAX {
-                    self.pool.copy_of(&spare[..behind])
-                } else {
-                    None
-                };
+                let copy =
+                    if behind <= COPY_BYTES_MAX { self.small(&spare[..behind]) } else { None };
                 let data = match copy {
                     Some(copy) => {
                         self.spare = Some(spare);

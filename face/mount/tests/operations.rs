@@ -367,26 +367,26 @@ fn what_others_change_is_seen_after_its_invalidation() {
     // doubt the time of access, and with that it asks for all attributes.)
     assert_eq!(fs::read(at("file")).unwrap()[..3], b"old"[..]);
     let notifier = served.notifier.as_ref().unwrap();
-    let _ = notifier.invalidate_inode(node, 0, 0).unwrap();
+    drop(notifier.invalidate_inode(node, 0, 0).unwrap());
     support::wait_until("pages are dropped", || fs::read(at("file")).unwrap() == b"newer");
     served.run(|filesystem| filesystem.change_behind(b"file", b"longer still"));
     assert_eq!(fs::read(at("file")).unwrap()[..5], b"newer"[..]);
     // Attributes alone: the pages stay.
-    let _ = notifier.invalidate_inode(node, -1, 0).unwrap();
+    drop(notifier.invalidate_inode(node, -1, 0).unwrap());
     support::wait_until("the size is asked", || fs::metadata(at("file")).unwrap().len() == 12);
     assert_eq!(fs::read(at("file")).unwrap()[..5], b"newer"[..]);
     served.run(|filesystem| filesystem.remove_behind(b"file"));
     assert!(fs::metadata(at("file")).is_ok());
-    let _ = notifier.expire_entry(1, b"file").unwrap();
+    drop(notifier.expire_entry(1, b"file").unwrap());
     support::wait_until("the name expires", || fs::metadata(at("file")).is_err());
     fs::write(at("second"), b"x").unwrap();
     let child = served.run(|filesystem| filesystem.remove_behind(b"second"));
-    let _ = notifier.delete(1, child, b"second").unwrap();
+    drop(notifier.delete(1, child, b"second").unwrap());
     support::wait_until("the name is deleted", || fs::metadata(at("second")).is_err());
     fs::write(at("third"), b"x").unwrap();
     served.run(|filesystem| filesystem.remove_behind(b"third"));
-    let _ = notifier.invalidate_entry(1, b"third").unwrap();
+    drop(notifier.invalidate_entry(1, b"third").unwrap());
     support::wait_until("the entry is dropped", || fs::metadata(at("third")).is_err());
     // Nothing to forget is no error.
-    let _ = notifier.invalidate_entry(1, b"never there").unwrap();
+    drop(notifier.invalidate_entry(1, b"never there").unwrap());
 }

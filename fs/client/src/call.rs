@@ -20,10 +20,8 @@ impl Client {
     ) -> Result<T, Errno> {
         let mut body = Vec::with_capacity(128);
         encode(request, &mut body);
-        let listing = matches!(
-            request,
-            MetaRequest::ReadDirectory { .. } | MetaRequest::ListInodes { .. }
-        );
+        let listing =
+            matches!(request, MetaRequest::ReadDirectory { .. } | MetaRequest::ListInodes { .. });
         let reply = self.send(&body, listing).await?;
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(reply)) => read(reply),

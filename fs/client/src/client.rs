@@ -32,7 +32,11 @@ pub struct Caller {
 impl Caller {
     /// A user with a primary group and supplementary groups.
     pub fn new(user: u32, group: u32, groups: &[u32]) -> Caller {
-        Caller { user, group, groups: groups.iter().flat_map(|group| group.to_le_bytes()).collect() }
+        Caller {
+            user,
+            group,
+            groups: groups.iter().flat_map(|group| group.to_le_bytes()).collect(),
+        }
     }
 
     /// The superuser.
@@ -195,6 +199,11 @@ impl Client {
     /// Caches above this client that have to follow its leases.
     pub fn set_invalidate(&self, invalidate: Rc<dyn Invalidate>) {
         *self.inner.invalidate.borrow_mut() = invalidate;
+    }
+
+    /// The world in which it lives.
+    pub fn world(&self) -> World {
+        self.inner.world.clone()
     }
 
     /// The client's counters.

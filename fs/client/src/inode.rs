@@ -17,10 +17,15 @@ pub(crate) struct Inode {
     /// Users of the lease: operations that rely on it. It is given back when there are none.
     pub users: Cell<u32>,
     pub idle: Notify,
-    /// One change of the lease (acquire, give back) or of the content's place at a time.
+    /// One acquisition of the lease, or change of the content's place, at a time.
     pub change: Semaphore,
+    /// One giving back at a time. Apart from `change`: an acquisition may be waiting at the server
+    /// for somebody whose acquisition waits for what we give back.
+    pub giving: Semaphore,
     /// When it was used last, on the client's own count.
     pub used: Cell<u64>,
+    /// Data servers with bytes that were not made durable: their boot ids at the first such write.
+    pub unsynced: RefCell<BTreeMap<u32, u64>>,
 }
 
 #[derive(Debug, Default)]
@@ -54,10 +59,7 @@ pub(crate) struct Dirty {
 
 impl Dirty {
     pub fn is_clean(&self) -> bool {
-        !self.size
-            && self.modified.is_none()
-            && self.accessed.is_none()
-            && self.written.is_empty()
+        !self.size && self.modified.is_none() && self.accessed.is_none() && self.written.is_empty()
     }
 }
 
@@ -75,7 +77,9 @@ impl Inode {
             users: Cell::new(0),
             idle: Notify::new(),
             change: Semaphore::new(1),
+            giving: Semaphore::new(1),
             used: Cell::new(0),
+            unsynced: RefCell::new(BTreeMap::new()),
         }
     }
 

@@ -32,14 +32,9 @@ pub(crate) struct Opened {
 /// The reply that opens a file.
 pub(crate) fn opened(reply: MetaReply<'_>) -> Result<Opened, Errno> {
     match reply {
-        MetaReply::Opened { entry, content, inline, layout, written, created } => Ok(Opened {
-            entry,
-            content,
-            inline: inline.0.to_vec(),
-            layout,
-            written,
-            created,
-        }),
+        MetaReply::Opened { entry, content, inline, layout, written, created } => {
+            Ok(Opened { entry, content, inline: inline.0.to_vec(), layout, written, created })
+        }
         _ => unexpected(),
     }
 }
@@ -142,7 +137,7 @@ impl Client {
             // The kernel writes back what was changed by mmap; that is still accepted here.
             self.invalidate().inode(number).await;
         }
-        let _change = inode.change.acquire().await;
+        let _giving = inode.giving.acquire().await;
         inode.state.borrow_mut().closing = true;
         loop {
             let idle = inode.idle.notified();
@@ -168,6 +163,11 @@ impl Client {
             .await;
         let mut state = inode.state.borrow_mut();
         state.closing = false;
+        if state.number > number {
+            // A newer lease came meanwhile; the one that went is no longer of interest.
+            drop(state);
+            return inode.idle.notify_all();
+        }
         if keep < LeaseMode::Read {
             state.attributes = None;
             state.inline = None;

@@ -120,6 +120,11 @@ impl Client {
         self.stale(parent);
     }
 
+    /// A file of ours came into a directory.
+    pub(crate) fn created(&self, parent: u64, name: &[u8], inode: u64, cached: bool) {
+        self.changed(parent, name, Some(inode), cached);
+    }
+
     /// Attributes have to be asked for again.
     pub(crate) fn stale(&self, inode: u64) {
         if let Some(inode) = self.inner.inodes.borrow().get(&inode) {
@@ -214,7 +219,9 @@ impl Client {
         name: &[u8],
     ) -> Result<(), Errno> {
         check(name)?;
-        let request = MetaRequest::RemoveDirectory { who: caller.who(), parent, name: Bytes(name) };
+        let closed = self.known(parent, name).flatten().unwrap_or(0);
+        let who = caller.who();
+        let request = MetaRequest::RemoveDirectory { who, parent, name: Bytes(name), closed };
         let attributes = self.ask(&request, attributes_of).await?;
         self.removed(parent, name, attributes);
         Ok(())

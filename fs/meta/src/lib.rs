@@ -34,9 +34,10 @@ pub use ropewalk_wire::fs::runs;
 pub mod server;
 pub mod sessions;
 pub mod shard;
-pub mod store_rows;
+mod store_rows;
 
 pub use config::Config;
 pub use rows::{Batch, Rows, RowsError, VolatileRows};
 pub use server::{MetaConfig, MetaError, MetaServer};
 pub use shard::{Call, Completed, Cut, Moment, Opening, Outcome, Reap, Reply, Shard};
+pub use store_rows::StoreRows;

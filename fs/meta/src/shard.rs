@@ -18,7 +18,7 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
-use ropewalk_wire::fs::value::Timestamp;
+use ropewalk_wire::fs::value::{Errno, Timestamp};
 use ropewalk_wire::fs::{decode, encode};
 use serde::{Deserialize, Serialize};
 
@@ -132,6 +132,8 @@ pub struct Shard<R> {
     pub(crate) reap_waiting: bool,
     pub(crate) inode_count: u64,
     pub(crate) next_range: u64,
+    /// The store takes no change: its disk is full.
+    pub(crate) full: bool,
     reaps: output::Reaps,
     fences: VecDeque<(u64, u32)>,
     completed: VecDeque<Completed>,
@@ -199,6 +201,8 @@ impl<R: Rows> Shard<R> {
     ) -> Outcome {
         let stop = if self.grace.is_some() && !serves_in_grace(request) {
             Stop::Wait { on: vec![WaitOn::Grace], keep: false }
+        } else if self.full && !serves_when_full(request) {
+            Stop::Errno(Errno::ENOSPC)
         } else {
             let mut operation = Operation::new(self, session, ticket, now);
             match operation.dispatch(request) {
@@ -292,8 +296,14 @@ impl<R: Rows> Shard<R> {
                 Ok(request) => self.run(session, slot, sequence, &request, now, ticket),
                 Err(_) => Outcome::Refused(Status::Malformed),
             };
+            // Whoever stood behind it is tried when it is done, and also when it goes on to wait for
+            // something else: a name may mean another inode by now.
+            for on in on {
+                if !self.parking.waits(on, ticket) {
+                    self.parking.wake(on);
+                }
+            }
             if !matches!(outcome, Outcome::Wait(_)) {
-                on.into_iter().for_each(|on| self.parking.wake(on));
                 let done = Completed { ticket, session, slot, sequence, outcome };
                 self.completed.push_back(done);
             }
@@ -408,5 +418,30 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::Heartbeat { .. }
             | MetaRequest::GetPool { .. }
             | MetaRequest::StatFileSystem
+    )
+}
+
+/// What changes no row, or can leave its change for later.
+fn serves_when_full(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::Lookup { .. }
+            | MetaRequest::GetAttributes { .. }
+            | MetaRequest::Open { truncate: false, .. }
+            | MetaRequest::Acquire { .. }
+            | MetaRequest::Release { report: None, .. }
+            | MetaRequest::Reclaim { .. }
+            | MetaRequest::ReclaimDone
+            | MetaRequest::ReadDirectory { .. }
+            | MetaRequest::ReadLink { .. }
+            | MetaRequest::ReadInline { .. }
+            | MetaRequest::GetXattr { .. }
+            | MetaRequest::ListXattr { .. }
+            | MetaRequest::TestLock { .. }
+            | MetaRequest::StatFileSystem
+            | MetaRequest::Sync
+            | MetaRequest::GetPool { .. }
+            | MetaRequest::Heartbeat { .. }
+            | MetaRequest::ListInodes { .. }
     )
 }

@@ -1,56 +1,58 @@
-//! The embedded store as the shard's rows.
+//! [`Rows`] over a [`MetaStore`], which is what a server runs on.
 //!
-//! Invariant: whoever commits through this waited for `MetaStore::ready` before, so that `Busy` is
-//! no answer here; any error stops the shard.
+//! The server waits for the store's `ready` before it hands a call to the shard, and tells the shard
+//! when that says that the disk is full; so a commit never meets a store that is busy.
 
-use ropewalk_store::{EmbeddedStore, KeyRange, MetaStore, Order, StoreError};
+use ropewalk_store::{KeyRange, MetaStore, Order, StoreError};
 
 use crate::rows::{Batch, Rows, RowsError, Visit};
 
-/// Rows that the first piece of a scan reads: most scans look at few.
-const SCAN_ROWS_FIRST: usize = 16;
-/// Rows that later pieces of a scan read at most.
-const SCAN_ROWS_MAX: usize = 1024;
+/// Rows of the first page of a scan, and of the further ones: most scans look for one row.
+const FIRST_PAGE: usize = 4;
+const FURTHER_PAGE: usize = 256;
 
-/// Rows in an embedded store.
-pub struct StoreRows {
-    store: EmbeddedStore,
+/// The rows of a store.
+#[derive(Debug, Clone)]
+pub struct StoreRows<S> {
+    store: S,
 }
 
-impl StoreRows {
-    /// Rows of this store; nobody else may write to it.
-    pub fn new(store: EmbeddedStore) -> StoreRows {
+impl<S: MetaStore> StoreRows<S> {
+    /// The rows of `store`, which nobody else changes.
+    pub fn new(store: S) -> StoreRows<S> {
         StoreRows { store }
+    }
+
+    /// The store, for its marks and for `ready`.
+    pub fn store(&self) -> &S {
+        &self.store
     }
 }
 
-fn failed(error: StoreError) -> RowsError {
-    RowsError(error.to_string())
+impl From<StoreError> for RowsError {
+    fn from(error: StoreError) -> RowsError {
+        RowsError(error.to_string())
+    }
 }
 
-impl Rows for StoreRows {
+impl<S: MetaStore> Rows for StoreRows<S> {
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, RowsError> {
-        let value = self.store.get(key).map_err(failed)?;
-        Ok(value.map(|value| value.to_vec()))
+        Ok(self.store.get(key)?.map(|value| value.to_vec()))
     }
 
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), RowsError> {
-        let mut limit = SCAN_ROWS_FIRST;
-        let mut range = KeyRange::between(from, to);
-        let mut last;
+        if from >= to {
+            return Ok(());
+        }
+        let mut limit = FIRST_PAGE;
+        let mut rows = self.store.scan(KeyRange::between(from, to), Order::Forward, limit)?;
         loop {
-            let mut rows = self.store.scan(range, Order::Forward, limit).map_err(failed)?;
-            for (key, value) in &rows {
-                if !visit(key, value) {
-                    return Ok(());
-                }
+            if !rows.iter().all(|(key, value)| visit(key, value)) || rows.len() < limit {
+                return Ok(());
             }
-            match rows.pop() {
-                Some((key, _)) if rows.len() + 1 == limit => last = key,
-                _ => return Ok(()),
-            }
-            range = KeyRange::after(&last, to);
-            limit = (limit * 4).min(SCAN_ROWS_MAX);
+            let Some((last, _)) = rows.pop() else { return Ok(()) };
+            limit = FURTHER_PAGE;
+            rows = self.store.scan(KeyRange::after(&last, to), Order::Forward, limit)?;
         }
     }
 
@@ -62,8 +64,7 @@ impl Rows for StoreRows {
                 None => changes.delete(key),
             };
         }
-        let position = self.store.commit(&changes).map_err(failed)?;
-        Ok(position.0)
+        Ok(self.store.commit(&changes)?.0)
     }
 
     fn durable(&self) -> u64 {

@@ -535,12 +535,12 @@ impl File for VirtualFile {
         state.counts.syncs += 1;
         let fails = due(&mut state.faults.sync);
         let state = &mut *state;
-        let node = state.files.get_mut(&self.number).expect("an open file exists");
         if stops {
-            // Nothing is decided yet: if the machine lives on, the kernel still knows the pages
-            // as dirty; if the power is cut, each change is kept or lost then.
+            // Nothing is decided yet: the death of the process does not take writes out of the page
+            // cache, and a power cut draws for each of them anyway.
             return Err(halted());
         }
+        let node = state.files.get_mut(&self.number).expect("an open file exists");
         if fails {
             // What the failed sync did not reach is clean as far as the kernel knows, and will
             // not be written by a later one.

@@ -366,11 +366,6 @@ impl Run {
         let (a, b) = data.split_at(cut);
         let result = store.write(object, (from * CELL_BYTES) as u64, &[a, b], &sums, BY);
         let expected = model.objects.entry(object).or_insert_with(Object::new);
-        if std::env::var("DBG").is_ok()
-            && object == (ObjectId { inode: 1, generation: 2, stripe: 1 })
-        {
-            eprintln!("write {from}..{to} v{version} {result:?}");
-        }
         expected.change(from, to, version, version, result.is_ok());
     }
 
@@ -387,11 +382,6 @@ impl Run {
         let model = &mut *self.model.borrow_mut();
         model.version += 1;
         let expected = model.objects.entry(object).or_insert_with(Object::new);
-        if std::env::var("DBG").is_ok()
-            && object == (ObjectId { inode: 1, generation: 2, stripe: 1 })
-        {
-            eprintln!("punch {from}..{to} s{} {result:?}", model.version);
-        }
         expected.change(from, to, 0, model.version, result.is_ok());
     }
 
@@ -413,9 +403,6 @@ impl Run {
                 return;
             }
             let mut model = model.borrow_mut();
-            if std::env::var("DBG").is_ok() {
-                eprintln!("synced {stamp} {:?}", begun.keys());
-            }
             for (object, begun) in begun {
                 let Some(known) = model.objects.get_mut(&object) else { continue };
                 for (cell, begun) in known.cells.iter_mut().zip(&begun.cells) {
@@ -517,9 +504,6 @@ impl Run {
         for _ in 0..LIVES {
             let compared = self.live(power, machine);
             let cut = self.random.below(2) == 0;
-            if std::env::var("DBG").is_ok() {
-                eprintln!("LIFE ENDS compared {compared} cut {cut}");
-            }
             // What one crash left and nobody has seen, another one may have changed.
             power = cut || (power && !compared);
             if cut {
@@ -534,9 +518,13 @@ impl Run {
     }
 }
 
+/// All seeds, or the one that `SEED` names, or as many as `SEEDS` says.
 fn seeds(default: u64) -> std::ops::Range<u64> {
-    let from = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
-    from.map_or(0..default, |seed: u64| seed..seed + 1)
+    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    match number("SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SEEDS").unwrap_or(default),
+    }
 }
 
 #[test]

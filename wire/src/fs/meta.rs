@@ -11,7 +11,8 @@
 //!   or writes;
 //! * reports carry the write epoch; one of another epoch is refused with `ESTALE`;
 //! * a recall is answered at once, also for a grant whose reply is still on its way: the client
-//!   remembers the number, and a grant of this number or an older one is none when it arrives.
+//!   remembers the highest number that was recalled or that it released, and a grant of this number
+//!   or an older one is none when it arrives.
 //!   `Release` and `Report` never wait at the server, so answering needs no other session.
 
 use serde::{Deserialize, Serialize};
@@ -62,9 +63,12 @@ pub struct Access {
 }
 
 /// The strength of a lease on an inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub enum LeaseMode {
     /// Nothing may be cached.
+    #[default]
     None,
     /// Several writers, or readers beside a writer: nothing may be cached, but the file is in use.
     Shared,
@@ -124,6 +128,13 @@ pub enum Node<'a> {
     CharacterDevice(u32),
     BlockDevice(u32),
     File,
+}
+
+impl<'a> Node<'a> {
+    /// A symbolic link to `target`.
+    pub fn symlink(target: &'a [u8]) -> Node<'a> {
+        Node::Symlink { target: Bytes(target) }
+    }
 }
 
 /// What `Rename` does where the new name exists.
@@ -248,8 +259,8 @@ pub enum MetaRequest<'a> {
         parent: u64,
         #[serde(borrow)]
         name: Bytes<'a>,
-        /// An inode that this session has not open: where it is the one that loses the name, the
-        /// session's lease on it ends with this request. 0: none.
+        /// An inode that this session has not open: where it is the one that loses its last name,
+        /// the session's lease on it ends with this request. 0: none.
         closed: u64,
     },
     RemoveDirectory {

@@ -184,27 +184,36 @@ impl Drop for Mount {
 impl Unmounter {
     /// Unmounts where nothing is open any more.
     pub fn unmount(&self) -> Result<(), UnmountError> {
-        self.run(false)
+        self.run(UnmountFlags::empty())
     }
 
     /// Takes the mount out of the tree at once. What is open stays usable as long as a loop serves
     /// it; the loop ends when it is closed.
     pub fn unmount_lazily(&self) -> Result<(), UnmountError> {
-        self.run(true)
+        self.run(UnmountFlags::DETACH)
     }
 
-    fn run(&self, lazy: bool) -> Result<(), UnmountError> {
+    /// As `unmount_lazily`, and cuts off everything that is in work or open: whoever waits gets
+    /// ECONNABORTED, and the loop ends. The last resort against a file system that hangs, from any
+    /// process; only for those who may unmount by system call.
+    pub fn abort(&self) -> Result<(), UnmountError> {
+        self.run(UnmountFlags::DETACH | UnmountFlags::FORCE)
+    }
+
+    fn run(&self, flags: UnmountFlags) -> Result<(), UnmountError> {
         let found = table::fuse_mount_at(&self.path);
         let ours = found.is_some_and(|mount| self.id.is_none_or(|id| id == mount.id));
         if !ours {
             return Err(UnmountError::NotMounted(self.path.clone()));
         }
-        let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
         match rustix::mount::unmount(&*self.path, flags | UnmountFlags::NOFOLLOW) {
             Ok(()) => Ok(()),
             Err(Os::BUSY) => Err(UnmountError::Busy(self.path.clone())),
             Err(Os::INVAL | Os::NOENT) => Err(UnmountError::NotMounted(self.path.clone())),
-            Err(Os::PERM | Os::ACCESS) => self.run_helper(lazy),
+            Err(Os::PERM | Os::ACCESS) if flags.contains(UnmountFlags::FORCE) => {
+                Err(UnmountError::NoRights(self.path.clone()))
+            }
+            Err(Os::PERM | Os::ACCESS) => self.run_helper(flags.contains(UnmountFlags::DETACH)),
             Err(error) => {
                 let message = error.to_string();
                 Err(UnmountError::Other { path: self.path.clone(), message })

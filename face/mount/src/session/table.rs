@@ -16,10 +16,11 @@ pub(super) struct Mounted {
 /// The FUSE mount on top of `path`, where there is one. Touches no mount.
 pub(super) fn fuse_mount_at(path: &Path) -> Option<Mounted> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
-    let on_top =
-        table.split(|byte| *byte == b'\n').filter_map(parse).filter(|one| one.path == path);
-    // What was mounted last hides the others.
-    on_top.last().filter(|one| one.kind == "fuse" || one.kind.starts_with("fuse."))
+    let mut lines = table.rsplit(|byte| *byte == b'\n').filter_map(parse);
+    // What was mounted last stands last, and hides the others.
+    lines
+        .find(|one| one.path == path)
+        .filter(|one| one.kind == "fuse" || one.kind.starts_with("fuse."))
 }
 
 /// A line: number, parent, device, root, mount point, options, optional fields, a dash, type, ...

@@ -5,7 +5,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,15 @@ use ropewalk_base::executor::Executor;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
 use ropewalk_mount::dev_loop::Counters;
+use ropewalk_mount::session::Unmounter;
 use ropewalk_mount::{
     Connection, Device, DeviceLoop, Filesystem, Mount, MountOptions, Notifier, Settings,
 };
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 pub const POOL_BYTES: usize = 8 << 30;
+/// How long a mount may live, in seconds.
+pub static LIFE_SECONDS: AtomicU64 = AtomicU64::new(30);
 
 /// Whether FUSE can be used here. Under CI it must be.
 pub fn usable() -> bool {
@@ -132,6 +136,7 @@ pub struct Served<F: Filesystem> {
     jobs: Sender<Job<F>>,
     wake: OwnedFd,
     thread: Option<JoinHandle<Counters>>,
+    _watchdog: Watchdog,
     _folder: tempfile::TempDir,
 }
 
@@ -166,6 +171,7 @@ impl<F: Filesystem> Served<F> {
             let connection = Connection::new();
             serve(device, connection, settings, pool, filesystem, &driver, control)
         });
+        let watched = mount.unmounter();
         Served {
             path: mount.path().to_owned(),
             mount: Some(mount),
@@ -173,6 +179,7 @@ impl<F: Filesystem> Served<F> {
             jobs,
             wake: wake.recv().unwrap(),
             thread: Some(thread),
+            _watchdog: Watchdog::new(watched),
             _folder: folder,
         }
     }
@@ -205,8 +212,29 @@ impl<F: Filesystem> Served<F> {
 
 impl<F: Filesystem> Drop for Served<F> {
     fn drop(&mut self) {
-        // Lazily, should the test have failed.
-        self.mount = None;
+        // Should the test have failed, threads of it may hang in the mount.
+        if let Some(mount) = self.mount.take() {
+            let _ = mount.unmounter().abort();
+        }
+    }
+}
+
+/// Cuts a mount off that has lived for too long: threads of a test that failed may wait in it, and
+/// a process whose threads wait for its own mount cannot be killed.
+pub struct Watchdog {
+    _alive: Sender<()>,
+}
+
+impl Watchdog {
+    pub fn new(unmounter: Unmounter) -> Watchdog {
+        let (alive, gone) = channel::<()>();
+        std::thread::spawn(move || {
+            let limit = Duration::from_secs(LIFE_SECONDS.load(Ordering::Relaxed));
+            if gone.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("the mount is cut off: {:?}", unmounter.abort());
+            }
+        });
+        Watchdog { _alive: alive }
     }
 }
 

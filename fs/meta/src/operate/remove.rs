@@ -87,20 +87,30 @@ impl<R: Rows> Operation<'_, R> {
             if closed == number {
                 self.shard.leases.remove(number, self.session);
             }
-            self.batch.put(keys::key(Table::Orphan, &[number]), Vec::new());
-            self.collect(number)?;
+            if self.shard.leases.is_used(number) {
+                self.batch.put(keys::key(Table::Orphan, &[number]), Vec::new());
+            } else {
+                self.destroy(&inode)?;
+            }
         }
         Ok(inode)
     }
 
-    /// Destroys an inode that has no link if no session uses it any more.
+    /// Destroys an orphan if no session uses it any more.
     pub fn collect(&mut self, number: u64) -> Step<()> {
         let inode = self.inode(number)?.clone();
-        if inode.links > 0 || self.shard.leases.is_used(number) {
+        // On a full disk the orphan stays, to be collected when there is room again.
+        if inode.links > 0 || self.shard.leases.is_used(number) || self.shard.full {
             return Ok(());
         }
-        self.forget_inode(number)?;
         self.batch.remove(keys::key(Table::Orphan, &[number]));
+        self.destroy(&inode)
+    }
+
+    /// Takes away every row of an inode, and queues its objects.
+    fn destroy(&mut self, inode: &Inode) -> Step<()> {
+        let number = inode.number;
+        self.forget_inode(number)?;
         if inode.inline_bytes > 0 {
             self.batch.remove(keys::key(Table::Inline, &[number]));
         }
@@ -108,7 +118,7 @@ impl<R: Rows> Operation<'_, R> {
             self.remove_range(&keys::key(Table::Xattr, &[number]))?;
         }
         if inode.striped {
-            self.queue_reap(&inode);
+            self.queue_reap(inode);
         }
         if self.shard.cuts.remove(&number).is_some() {
             self.batch.remove(keys::key(Table::Shrink, &[number]));

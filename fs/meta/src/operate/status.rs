@@ -40,6 +40,9 @@ impl<R: Rows> Operation<'_, R> {
     /// Makes a new pool version where the usable servers are others than those of the newest.
     pub fn renew_pool(&mut self) {
         let silence = self.shard.config.server_silence;
+        if self.shard.full {
+            return;
+        }
         if let Some(pool) = self.shard.pools.successor(self.now.time, silence) {
             let key = keys::key(Table::Pool, &[u64::from(pool.version)]);
             self.batch.put(key, encode_row(POOL_VERSION, &pool));

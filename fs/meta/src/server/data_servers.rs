@@ -27,6 +27,7 @@ use ropewalk_wire::fs::{decode, encode};
 use super::{DataMessages, MetaServer};
 use crate::shard::{Cut, Reap, Shard};
 use crate::store_rows::StoreRows;
+use ropewalk_store::EmbeddedStore;
 
 /// How long a data server has for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -74,7 +75,7 @@ impl DataServer {
 impl DataServers {
     /// Counts the servers of the newest pool version as alive, until they were silent for long
     /// enough.
-    pub fn expect(&self, shard: &Shard<StoreRows>, now: Time) {
+    pub fn expect(&self, shard: &Shard<StoreRows<EmbeddedStore>>, now: Time) {
         let mut servers = self.servers.borrow_mut();
         for server in shard.pools.newest().iter().flat_map(|pool| &pool.servers) {
             servers.insert(*server, DataServer::new(now));

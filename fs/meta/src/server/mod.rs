@@ -54,7 +54,7 @@ pub struct MetaServer {
     config: MetaConfig,
     store: EmbeddedStore,
     /// Gone once the server was stopped.
-    shard: RefCell<Option<Shard<StoreRows>>>,
+    shard: RefCell<Option<Shard<StoreRows<EmbeddedStore>>>>,
     claim: RefCell<Option<ClaimedDirectory>>,
     failure: RefCell<Option<String>>,
     /// Calls that came while the store had no room.
@@ -176,7 +176,7 @@ impl MetaServer {
     }
 
     /// The shard; None once the server was stopped.
-    fn shard(&self) -> Option<RefMut<'_, Shard<StoreRows>>> {
+    fn shard(&self) -> Option<RefMut<'_, Shard<StoreRows<EmbeddedStore>>>> {
         RefMut::filter_map(self.shard.borrow_mut(), Option::as_mut).ok()
     }
 

@@ -11,8 +11,8 @@ use crate::parking::WaitOn;
 use crate::rows::{Batch, Rows, RowsError};
 use crate::sessions::{SESSION_VERSION, Sessions};
 
-/// Orphans that one batch collects at the end of the grace period.
-const ORPHANS_PER_BATCH: usize = 1000;
+/// Inodes that one batch collects, or takes from a session that ends.
+const INODES_PER_BATCH: usize = 1000;
 
 impl<R: Rows> Shard<R> {
     /// The client lives. False where the session is not (any more): it has to open another.
@@ -27,9 +27,10 @@ impl<R: Rows> Shard<R> {
         }
     }
 
-    /// The client is done, and reported everything. The position of the end, if there was a session.
+    /// The client is done, and reported everything. The position of the end, if there was a session
+    /// that could be ended; on a full disk it expires later.
     pub fn close_session(&mut self, session: u64, now: Moment) -> Option<u64> {
-        self.sessions.get(session).filter(|session| !session.row.fencing)?;
+        self.sessions.get(session).filter(|session| !session.row.fencing && !self.full)?;
         self.end(session, false, now);
         self.run_woken(now);
         Some(self.position)
@@ -45,7 +46,7 @@ impl<R: Rows> Shard<R> {
 
     /// Every second or so: ends what was silent for too long, and follows the data servers.
     pub fn tick(&mut self, now: Moment) {
-        if self.stopped.is_some() {
+        if self.stopped.is_some() || self.full {
             return;
         }
         let grace_over = self.grace.is_some_and(|until| until <= now.time);
@@ -93,8 +94,25 @@ impl<R: Rows> Shard<R> {
 
     /// All data servers refuse the session: what it held goes to others.
     pub fn handle_fenced(&mut self, session: u64, now: Moment) {
-        if self.sessions.get(session).is_some_and(|session| session.row.fencing) {
-            self.end(session, true, now);
+        let Some(state) = self.sessions.get(session).filter(|state| state.row.fencing) else {
+            return;
+        };
+        if self.full {
+            // Ending it takes room; the fence stays, and is asked for once more.
+            self.fences.push_back((session, state.row.epoch));
+            return;
+        }
+        self.end(session, true, now);
+        self.run_woken(now);
+    }
+
+    /// Whether the store has room for changes. Without, everything that would change something is
+    /// refused (`ENOSPC`), and what the shard does by itself waits.
+    pub fn set_full(&mut self, full: bool, now: Moment) {
+        let freed = self.full && !full;
+        self.full = full;
+        if freed && self.grace.is_none() {
+            self.collect_all(now);
             self.run_woken(now);
         }
     }
@@ -104,9 +122,17 @@ impl<R: Rows> Shard<R> {
         for ticket in self.parking.of_session(session) {
             self.drop_parked(ticket);
         }
+        let inodes = self.leases.inodes_of(session);
+        // A crash between the batches leaves the session's row, and so its end to be repeated.
+        for some in inodes.chunks(INODES_PER_BATCH) {
+            let mut operation = Operation::new(self, session, u64::MAX, now);
+            let outcome = operation.give_up(some, expired).map(|()| operation.finish().0);
+            self.conclude_alone(outcome);
+        }
         let mut operation = Operation::new(self, session, u64::MAX, now);
-        let outcome = operation.end_session(expired).map(|()| operation.finish().0);
-        self.conclude_alone(outcome);
+        operation.end_session();
+        let batch = operation.finish().0;
+        self.conclude_alone(Ok(batch));
     }
 
     /// Commits what the shard did by itself.
@@ -130,6 +156,11 @@ impl<R: Rows> Shard<R> {
         }
         self.grace = None;
         self.parking.wake(WaitOn::Grace);
+        self.collect_all(now);
+    }
+
+    /// Destroys all orphans that nobody uses.
+    fn collect_all(&mut self, now: Moment) {
         let mut after = vec![Table::Orphan as u8];
         while let Some(last) = self.collect_orphans(&after, now) {
             after = keys::key(Table::Orphan, &[last + 1]);
@@ -141,7 +172,7 @@ impl<R: Rows> Shard<R> {
         let (to, mut orphans) = (keys::after(&[Table::Orphan as u8]), Vec::new());
         let scanned = self.rows.scan(from, &to, &mut |key, _| {
             orphans.extend(keys::number(key, 0));
-            orphans.len() < ORPHANS_PER_BATCH
+            orphans.len() < INODES_PER_BATCH
         });
         if let Err(error) = scanned {
             self.stop(error);
@@ -162,9 +193,10 @@ impl<R: Rows> Shard<R> {
 }
 
 impl<R: Rows> Operation<'_, R> {
-    fn end_session(&mut self, expired: bool) -> Step<()> {
+    /// Takes from the session what it holds on some inodes.
+    fn give_up(&mut self, inodes: &[u64], expired: bool) -> Step<()> {
         let session = self.session;
-        for inode in self.shard.leases.inodes_of(session) {
+        for &inode in inodes {
             let mode = self.shard.leases.mode(inode, session);
             self.shard.leases.remove(inode, session);
             self.shard.parking.wake(WaitOn::Inode(inode));
@@ -176,6 +208,12 @@ impl<R: Rows> Operation<'_, R> {
                 Err(stop) => return Err(stop),
             }
         }
+        Ok(())
+    }
+
+    /// Takes away the session's locks, its stored replies and its row.
+    fn end_session(&mut self) {
+        let session = self.session;
         let mut effects = Effects::default();
         self.shard.locks.release_session(session, &mut effects);
         self.apply_locks(effects);
@@ -185,7 +223,6 @@ impl<R: Rows> Operation<'_, R> {
             }
         }
         self.batch.remove(keys::key(Table::Session, &[session]));
-        Ok(())
     }
 
     /// A writer died. If its file is inline, it may have begun to write stripes of which nobody

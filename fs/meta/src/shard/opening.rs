@@ -71,6 +71,7 @@ impl<R: Rows> Shard<R> {
             reap_waiting: true,
             inode_count,
             next_range,
+            full: false,
             reaps: Reaps::default(),
             fences: VecDeque::new(),
             completed: VecDeque::new(),
@@ -145,6 +146,9 @@ impl<R: Rows> Shard<R> {
     /// Opens a session for `client`, a number that the client chose for this life of it. A session
     /// that the same client had before ends as if its term were over.
     pub fn open_session(&mut self, client: u128, now: Moment) -> Result<Opening, RowsError> {
+        if self.full {
+            return Err(RowsError("the disk is full".to_owned()));
+        }
         let old: Vec<u64> = self
             .sessions
             .iter()

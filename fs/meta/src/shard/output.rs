@@ -62,7 +62,7 @@ impl<R: Rows> Shard<R> {
         if self.cuts.get(&cut.inode) != Some(&cut) {
             return;
         }
-        if !done {
+        if !done || self.full {
             self.cut_queue.push_back(cut.inode);
             return;
         }
@@ -116,7 +116,7 @@ impl<R: Rows> Shard<R> {
             return;
         }
         self.reap_waiting = true;
-        if done {
+        if done && !self.full {
             let mut batch = Batch::default();
             let key = keys::key(Table::Reap, &[reap.inode, u64::from(reap.generation)]);
             batch.remove(key);

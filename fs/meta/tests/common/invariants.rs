@@ -68,6 +68,7 @@ pub fn check(shard: &Shard<VolatileRows>) {
                 assert!(back.insert((inode.parent, inode.cookie)), "a back pointer is there once");
             }
             assert_eq!(back, names, "back pointers of {inode:?}");
+            assert_eq!(inode.parent != 0, !names.is_empty(), "its row names one entry: {inode:?}");
         }
         if inode.is_directory() {
             let children = rows.subdirectories.get(number).copied().unwrap_or(0);

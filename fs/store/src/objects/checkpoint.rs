@@ -13,10 +13,13 @@ use ropewalk_base::disk::File;
 
 use super::error::about;
 use super::layout::HEADER_BYTES;
-use super::object::Object;
+use super::object::{Object, Patch};
+use super::read::read_filled;
 use super::record::Record;
 use super::{Inner, ObjectError, ObjectId, ObjectStore, State};
 
+/// Blocks of one object that a failed sync left in doubt and that go through the log instead.
+const SUSPECTS_CARRIED_MAX: usize = 1024;
 /// Object files that are synced at the same time.
 const SYNCS_AT_ONCE: usize = 16;
 
@@ -108,12 +111,15 @@ impl ObjectStore {
             for object in batch {
                 rounds.extend(self.flush(*object, tail));
             }
+            // Each one is looked after, also when another could not be: nobody asks again later.
+            let mut carried = Ok(());
             for Flushed { object, round, failures, result } in rounds {
                 let synced = self.sync_round(object, round).await;
                 if synced.and(result).is_err() || self.inner.sync_failures(object) != failures {
-                    self.inner.carry(object)?;
+                    carried = self.inner.carry(object).and(carried);
                 }
             }
+            carried?;
         }
         self.sync_removals_and_marks().await?;
         let end = {
@@ -249,6 +255,9 @@ impl Inner {
     fn carry(&self, object: ObjectId) -> Result<(), ObjectError> {
         let state = &mut *self.state.borrow_mut();
         let Some(known) = state.objects.get_mut(&object) else { return Ok(()) };
+        // Should this fail, the checkpoint fails, and the next one begins with all of it again.
+        known.first_position = Some(0);
+        known.table_changed = Some((0, known.entries.len() as u32));
         let mut pairs = Vec::with_capacity(known.entries.len() * 8);
         for entry in &known.entries {
             pairs.extend_from_slice(&entry.to_le_bytes());
@@ -258,15 +267,31 @@ impl Inner {
         if let Some((first, count)) = known.suspects.span() {
             state.log.push(&Record::Suspect { object, first, count });
         }
-        let mut oldest = self.commit(&mut state.log)?;
+        let oldest = self.commit(&mut state.log)?;
         for (block, patch) in &mut known.overlay {
             state.log.push(&Record::Image { object, block: *block, bytes: &patch.content[..] });
             let position = self.commit(&mut state.log)?;
             (patch.imaged_at, patch.changed_at) = (position, position);
-            oldest = oldest.min(position);
+        }
+        // Whatever the device lost of these is in the page cache still: the log keeps it whole.
+        let suspects: Vec<u32> = known.suspects.iter().take(SUSPECTS_CARRIED_MAX).collect();
+        for block in suspects {
+            let mut content = state.scratch.take();
+            let offset = self.layout.block_offset(block);
+            let read =
+                known.file.as_ref().map(|file| read_filled(&**file, offset, &mut content[..]));
+            let entry = known.entry(block);
+            if !matches!(read, Some(Ok(()))) || super::block::entry(&content[..]) != entry {
+                continue;
+            }
+            state.log.push(&Record::Image { object, block, bytes: &content[..] });
+            let position = self.commit(&mut state.log)?;
+            let patch = Patch { content, entry, imaged_at: position, changed_at: position };
+            known.overlay.insert(block, patch);
+            known.suspects.remove(block);
+            state.overlay_blocks += 1;
         }
         known.first_position = Some(oldest);
-        known.table_changed = Some((0, known.entries.len() as u32));
         Ok(())
     }
 

@@ -80,7 +80,6 @@ impl Object {
         let before = std::mem::replace(&mut self.entries[index], entry);
         if before != entry {
             self.change_table(block);
-            if std::env::var("DBG").is_ok_and(|v| v.ends_with(&format!(":{block}"))) { eprintln!("set {block} {before:x} -> {entry:x}"); }
             if let Some(as_of) = &mut self.as_of {
                 as_of.entry(block).or_insert(before);
             }

@@ -242,7 +242,6 @@ impl Mender<'_> {
                     0
                 }
                 Resolved::Damaged(entry) => {
-                    if std::env::var("DBG").is_ok() { eprintln!("DAMAGED {} {block} strict {} last {} mark {} table {:x} file {} disk {:x}", self.object, self.crash.process_only, self.crash.last_batch, self.history.mark, known.entry(block), file.is_some(), crate::objects::block::entry(&content[..])); for e in events { match e { Event::Write{old,new,position,batch}=>eprintln!("  W {old:x}->{new:x} @{position} b{batch}"), Event::Image(_)=>eprintln!("  I"), Event::Hole=>eprintln!("  H") } } }
                     self.report.damaged_blocks += 1;
                     if self.report.damaged.len() < DAMAGED_NAMED_MAX {
                         self.report.damaged.push((self.object, block));
@@ -250,7 +249,6 @@ impl Mender<'_> {
                     entry
                 }
             };
-            if std::env::var("DBG").is_ok_and(|v| v == format!("{}:{block}", self.object)) { eprintln!("MEND {} {block} entry {entry:x} table {:x} strict {} mark {}", self.object, known.entry(block), self.crash.process_only, self.history.mark);  for e in events { match e { Event::Write{old,new,position,batch}=>eprintln!("  W {old:x}->{new:x} @{position} b{batch}"), Event::Image(_)=>eprintln!("  I"), Event::Hole=>eprintln!("  H") } } }
             known.set_entry(block, entry);
             // Also where the file is too short to show an entry that a crash has left behind.
             known.change_table(block);
