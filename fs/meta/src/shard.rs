@@ -199,7 +199,8 @@ impl<R: Rows> Shard<R> {
         now: Moment,
         ticket: u64,
     ) -> Outcome {
-        let stop = if self.grace.is_some() && !serves_in_grace(request) {
+        let early = serves_in_grace(request) && !self.awaits_reclaim(session, request);
+        let stop = if self.grace.is_some() && !early {
             Stop::Wait { on: vec![WaitOn::Grace], keep: false }
         } else if self.full && !serves_when_full(request) {
             Stop::Errno(Errno::ENOSPC)
@@ -237,6 +238,17 @@ impl<R: Rows> Shard<R> {
             }
             Stop::Rows(error) => self.stop(error),
         }
+    }
+
+    /// Whether the request tells of a lease that the session has yet to reclaim: one that was under
+    /// way when the server died, and comes before the reclaim.
+    fn awaits_reclaim(&self, session: u64, request: &MetaRequest<'_>) -> bool {
+        let (MetaRequest::Release { inode, .. } | MetaRequest::Report { inode, .. }) = request
+        else {
+            return false;
+        };
+        let reclaiming = self.sessions.get(session).is_some_and(|session| session.reclaiming);
+        reclaiming && self.leases.holder(*inode, session).is_none()
     }
 
     /// Commits what an operation did, with its reply.

@@ -194,3 +194,30 @@ fn the_grace_period_ends_at_once_when_nobody_has_anything_to_reclaim() {
         assert_eq!(found.attributes().mode, 0o644);
     });
 }
+
+#[test]
+fn a_full_disk_refuses_changes_serves_the_rest_and_recovers_by_itself() {
+    run_seeds(0..5, |simulation| {
+        let meta = Meta::add(simulation, config());
+        data_server::add(simulation, 1);
+        let a = add_client(simulation, "a");
+        call(simulation, "a", &a, create(ROOT, b"f", 0o644)).ok();
+        meta.disk.set_capacity(1 << 20);
+        let filler = a.clone();
+        let refused = simulation.block_on("a", LIMIT, async move {
+            for number in 0..2000u32 {
+                let name = format!("file-{number}").into_bytes();
+                if let Err(errno) = filler.call(&create(ROOT, &name, 0o600)).await.get() {
+                    return Some(errno);
+                }
+            }
+            None
+        });
+        assert_eq!(refused, Some(Some(Errno::ENOSPC)));
+        call(simulation, "a", &a, lookup(ROOT, b"f")).ok();
+        meta.disk.set_capacity(1 << 30);
+        simulation.run_for(Duration::from_secs(2));
+        call(simulation, "a", &a, create(ROOT, b"g", 0o644)).ok();
+        assert_eq!(meta.server().failure(), None);
+    });
+}
