@@ -174,6 +174,9 @@ impl MetaServer {
             servers.keys().copied().collect()
         };
         join_all(ids.into_iter().map(|id| self.fence_at(id, session, epoch))).await;
+        if !self.wait_for_room().await {
+            return;
+        }
         let now = self.now();
         if let Some(mut shard) = self.shard() {
             shard.handle_fenced(session, now);
@@ -232,6 +235,9 @@ impl MetaServer {
         let done = self.cut_everywhere(cut).await;
         if !done {
             self.world.sleep(CUT_RETRY).await;
+        }
+        if !self.wait_for_room().await {
+            return;
         }
         let cuts = &self.data_servers.cuts;
         cuts.set(cuts.get() - 1);
@@ -339,10 +345,8 @@ impl MetaServer {
             if failed.contains(reap) {
                 continue;
             }
-            if number % REAPS_PER_TURN == 0 && self.store.ready().await.is_err() {
-                // Reaped once more after a restart, or when there is room again.
-                failed.insert(*reap);
-                continue;
+            if number.is_multiple_of(REAPS_PER_TURN) && !self.wait_for_room().await {
+                break;
             }
             if let Some(mut shard) = self.shard() {
                 shard.handle_reaped(*reap, true);

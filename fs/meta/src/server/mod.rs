@@ -57,6 +57,8 @@ pub struct MetaServer {
     shard: RefCell<Option<Shard<StoreRows<EmbeddedStore>>>>,
     claim: RefCell<Option<ClaimedDirectory>>,
     failure: RefCell<Option<String>>,
+    /// The disk has no room for changes.
+    full: Cell<bool>,
     /// Calls that came while the store had no room.
     backlog: RefCell<VecDeque<Arrived>>,
     backlog_added: Notify,
@@ -115,6 +117,7 @@ impl MetaServer {
             shard: RefCell::new(Some(shard)),
             claim: RefCell::new(Some(claimed)),
             failure: RefCell::default(),
+            full: Cell::new(false),
             backlog: RefCell::default(),
             backlog_added: Notify::new(),
             waiting: RefCell::default(),
@@ -302,12 +305,8 @@ impl MetaServer {
     async fn keep_time(self: Rc<Self>) {
         loop {
             self.world.sleep(self.config.tick).await;
-            if let Err(error) = self.store.ready().await {
-                if !error.is_full() {
-                    self.fail(&error);
-                }
-                continue;
-            }
+            let room = self.store.ready().await;
+            self.note_room(room.err().as_ref());
             let now = self.now();
             let Some(mut shard) = self.shard() else { return };
             shard.tick(now);

@@ -28,7 +28,7 @@ use crate::shard::{Call, Completed, Opening, Outcome, Reply};
 /// Calls that wait for room in the store, at most; more are dropped, and sent again by their
 /// clients.
 const BACKLOG_MAX: usize = 1 << 14;
-/// How long calls wait before a full disk is asked again.
+/// How long to wait before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(100);
 
 /// A call that was not looked at yet.
@@ -100,9 +100,12 @@ impl Handler for MetaServer {
         let mut backlog = self.backlog.borrow_mut();
         if backlog.is_empty() {
             drop(backlog);
-            match self.room() {
-                Poll::Ready(Ok(())) => return self.serve(arrived),
-                Poll::Ready(Err(error)) => return self.turn_away(arrived, &error),
+            let room = pin!(self.store.ready()).poll(&mut Context::from_waker(Waker::noop()));
+            match room {
+                Poll::Ready(room) => {
+                    self.note_room(room.err().as_ref());
+                    return self.serve(arrived);
+                }
                 Poll::Pending => backlog = self.backlog.borrow_mut(),
             }
         }
@@ -115,16 +118,41 @@ impl Handler for MetaServer {
 }
 
 impl MetaServer {
-    /// Whether the store has room for what a call may commit, right now.
-    fn room(&self) -> Poll<Result<(), StoreError>> {
-        pin!(self.store.ready()).poll(&mut Context::from_waker(Waker::noop()))
-    }
-
-    fn turn_away(&self, arrived: Arrived, error: &StoreError) {
-        if !error.is_full() {
+    /// What the store said of its room. On a full disk the shard refuses what would change anything
+    /// and serves the rest.
+    pub(super) fn note_room(self: &Rc<Self>, error: Option<&StoreError>) {
+        let full = error.is_some_and(StoreError::is_full);
+        if let Some(error) = error.filter(|_| !full) {
             self.fail(error);
         }
-        self.send(arrived.responder, Status::Unavailable, Vec::new());
+        if full == self.full.replace(full) {
+            return;
+        }
+        let directory = self.config.directory.display();
+        (self.config.log)(&match full {
+            true => {
+                format!("no room below {directory}: nothing changes until space is freed there")
+            }
+            false => format!("there is room below {directory} again"),
+        });
+        let now = self.now();
+        if let Some(mut shard) = self.shard() {
+            shard.set_full(full, now);
+        }
+        self.drain();
+    }
+
+    /// Waits until the shard may commit; false where the store failed.
+    pub(super) async fn wait_for_room(self: &Rc<Self>) -> bool {
+        loop {
+            let room = self.store.ready().await;
+            self.note_room(room.as_ref().err());
+            match room {
+                Ok(()) => return true,
+                Err(error) if error.is_full() => self.world.sleep(FULL_RETRY).await,
+                Err(_) => return false,
+            }
+        }
     }
 
     /// Serves what came while the store had no room.
@@ -136,15 +164,10 @@ impl MetaServer {
                 continue;
             }
             let room = self.store.ready().await;
-            let Some(arrived) = self.backlog.borrow_mut().pop_front() else { continue };
-            match room {
-                Ok(()) => self.serve(arrived),
-                Err(error) => {
-                    self.turn_away(arrived, &error);
-                    if error.is_full() && self.backlog.borrow().len() > 1 {
-                        self.world.sleep(FULL_RETRY).await;
-                    }
-                }
+            self.note_room(room.err().as_ref());
+            let arrived = self.backlog.borrow_mut().pop_front();
+            if let Some(arrived) = arrived {
+                self.serve(arrived);
             }
         }
     }
@@ -261,6 +284,9 @@ impl MetaServer {
             return Some(*opening);
         }
         let now = self.now();
+        if self.full.get() {
+            return None;
+        }
         match self.shard()?.open_session(client, now) {
             Ok(opening) => {
                 openings.clients.insert(client, (bits, opening));
