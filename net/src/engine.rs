@@ -326,18 +326,19 @@ impl Engine {
         self.rails.iter().filter_map(|rail| rail.deadline()).chain(self.core.deadline()).min()
     }
 
-    /// Prepares the rails for sleep; false where there is work. Rails that were armed stay so: other
-    /// sleepers rely on it.
+    /// Prepares the rails for sleep; false where there is work. Rails that were armed are armed afresh:
+    /// a peer rings once for each arming, and that bell may have been heard already.
     pub fn arm(&mut self) -> bool {
+        if self.armed {
+            self.disarm();
+        }
+        self.armed = true;
         for index in 0..self.rails.len() {
             if !self.rails[index].arm() {
-                if !self.armed {
-                    self.rails[..=index].iter_mut().for_each(|rail| rail.disarm());
-                }
+                self.disarm();
                 return false;
             }
         }
-        self.armed = true;
         true
     }
 

@@ -228,9 +228,10 @@ impl Core {
                 && !matches!(state.stage, LinkStage::Up | LinkStage::Closing)
         });
         let runs = peer.link().is_some() && peer.incarnation.0 == hello.incarnation.get();
-        // A session that runs, or a link of ours that shall survive: the peer waits for that one, and
-        // insists where it does not come.
-        if (runs && !insist && !upgrade) || (ours_survives && ours_pending) {
+        // A session that runs or is about to, or a link of ours that shall survive: the peer waits for
+        // that one, and insists where it does not come.
+        let about_to = self.has_agreed(id, true, link);
+        if ((runs || about_to) && !insist && !upgrade) || (ours_survives && ours_pending) {
             return self.refuse_link(link, Refusal::Duplicate);
         }
         if let Some(state) = self.links.get_mut(&link) {
@@ -316,10 +317,11 @@ impl Core {
             return self.close_link(link);
         }
         let theirs_survives = self.identity.endpoint.0 > endpoint && !upgrade;
-        let theirs_agreed = self.links.iter().any(|(_, state)| {
-            !state.outbound && state.peer == Some(id) && state.stage == LinkStage::Agreed
-        });
-        if theirs_survives && theirs_agreed {
+        if !upgrade && self.has_agreed(id, true, link) {
+            // Another one of ours is about to carry the session.
+            return self.close_link(link);
+        }
+        if theirs_survives && self.has_agreed(id, false, link) {
             self.close_link(link);
             return self.refused(id, link, Refusal::Duplicate);
         }
@@ -376,6 +378,14 @@ impl Core {
                 asked
             }
         }
+    }
+
+    /// Whether another link with this peer, begun by us or by it, is agreed upon.
+    fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
+        self.links.iter().any(|(other, state)| {
+            let same = state.outbound == outbound && state.peer == Some(id);
+            same && *other != link && state.stage == LinkStage::Agreed
+        })
     }
 
     /// We choose this link; the session begins on our side.
