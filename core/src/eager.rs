@@ -111,14 +111,16 @@ impl Core {
             let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
             return self.finish(id, Err(fault), 0);
         }
-        self.match_receive(id, wanted(&receive));
+        self.match_receive(id, wanted(&receive), None);
     }
 
-    /// Gives a receive the message that it takes, or posts it.
-    pub(crate) fn match_receive(&mut self, id: OperationId, wanted: Wanted) {
+    /// Gives a receive the message that it takes, or posts it; with the turn that it had already.
+    pub(crate) fn match_receive(&mut self, id: OperationId, wanted: Wanted, post: Option<u64>) {
         let Some(found) = self.matching.find_message(wanted) else {
-            self.matching.post(id, wanted);
-            return;
+            return match post {
+                Some(post) => self.matching.post_as(post, id, wanted),
+                None => self.matching.post(id, wanted),
+            };
         };
         let Some(Kind::Receive(state)) = self.operations.get(id).map(|operation| &operation.kind)
         else {
@@ -251,7 +253,11 @@ impl Core {
         }
         match self.next_message(id, channel, body.message.get()) {
             NextMessage::Now => {}
-            NextMessage::Early => return self.hold_eager(link, id, prefix, body, channel),
+            NextMessage::Early => {
+                let placement = self.hold_eager(link, id, prefix, body, channel);
+                self.release_held(id, channel);
+                return placement;
+            }
             NextMessage::Wrong => {
                 let session = self.session_of(id);
                 self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
@@ -433,11 +439,21 @@ impl Core {
     ) -> NextMessage {
         let Some(peer) = self.peers.get_mut(id.0) else { return NextMessage::Wrong };
         let next = &mut peer.receive_next[channel as usize];
-        if message == *next {
+        let Some(reliable) = &peer.reliable else {
+            return match message == *next {
+                true => {
+                    *next += 1;
+                    NextMessage::Now
+                }
+                false => NextMessage::Wrong,
+            };
+        };
+        // A request is handed over when its last byte is here, which may be after those of later
+        // ones: all of them wait for their turn.
+        if message == *next && channel != Channel::Request {
             *next += 1;
-            return NextMessage::Now;
-        }
-        if message > *next && peer.reliable.is_some() {
+            NextMessage::Now
+        } else if message >= *next && !reliable.holds(channel, message) {
             NextMessage::Early
         } else {
             NextMessage::Wrong

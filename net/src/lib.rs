@@ -20,6 +20,7 @@ pub mod host;
 pub mod local;
 pub mod reactor;
 mod service;
+mod spin;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};

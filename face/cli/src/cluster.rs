@@ -7,6 +7,7 @@ use std::rc::Rc;
 use anyhow::Context;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_data::{DataConfig, DataServer};
+use ropewalk_net::Address;
 use ropewalk_meta::server::{MetaConfig, MetaServer};
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -62,12 +63,25 @@ async fn serve_data(
     meta: String,
 ) {
     let role = format!("data server {server}");
-    let config = DataConfig::new(directory, cluster, server, &meta, log(&role));
+    let peer = match Address::parse(&meta) {
+        Ok(address) => match node.endpoint.endpoint().lookup(&address) {
+            Ok(peer) => peer,
+            Err(fault) => return node.ready.failed(&fault),
+        },
+        Err(error) => return node.ready.failed(&error),
+    };
+    let config = DataConfig {
+        meta: Some(peer),
+        log: log(&role),
+        ..DataConfig::new(directory, cluster, server)
+    };
     match DataServer::start(&node.world, node.endpoint, config).await {
         Ok(server) => {
             node.ready.serving();
             node.stop.await;
-            server.stop().await;
+            if let Err(error) = server.stop().await {
+                eprintln!("{role}: {error}");
+            }
         }
         Err(error) => node.ready.failed(&error),
     }

@@ -1,65 +1,81 @@
-//! What a data server is told at start, and why it does not start.
+//! What a data server needs to know to start, and why it may not.
 
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 
+use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
-use ropewalk_net::AddressError;
-use ropewalk_store::objects;
+use ropewalk_net::PeerId;
+use ropewalk_store::objects::{Config, ObjectError};
 use ropewalk_store::superblock::{ClaimError, Expect};
 
-/// How a data server runs.
+/// Takes a line for people. Lines are few: the server holds back what repeats itself.
+pub type Log = Rc<dyn Fn(&str)>;
+
+/// How a data server is set up.
 #[derive(Clone)]
 pub struct DataConfig {
+    /// Where its superblock and its objects are.
     pub directory: PathBuf,
     pub cluster: ClusterId,
     pub server: ServerId,
-    /// The metadata server's address; empty: nobody is told (tests).
-    pub meta: String,
-    /// Whether an empty directory may take the place of a server that had data.
+    /// Whether the cluster has seen this server before; decides what an empty directory means.
     pub expect: Expect,
-    pub objects: objects::Config,
-    /// Bytes in flight between clients and the store.
+    /// Sizes and limits of the object store.
+    pub objects: Config,
+    /// The metadata server, which gets heartbeats. Looked up on the server's own endpoint.
+    pub meta: Option<PeerId>,
+    /// Under what addresses clients reach this server; `None`: what the endpoint says itself.
+    pub address: Option<String>,
+    /// Memory for bulk transfers, in bytes; at least 2 MiB are used. Requests wait in turn for it.
     pub transfer_bytes: usize,
-    /// How often the metadata server is told that this one lives.
-    pub heartbeat: Duration,
-    pub log: Rc<dyn Fn(&str)>,
+    pub log: Log,
 }
 
 impl DataConfig {
-    /// A server of this number with the usual sizes.
-    pub fn new(
-        directory: PathBuf,
-        cluster: ClusterId,
-        server: ServerId,
-        meta: &str,
-        log: Rc<dyn Fn(&str)>,
-    ) -> DataConfig {
+    /// A server without a metadata server, with sizes for a usual machine, that logs nothing.
+    pub fn new(directory: PathBuf, cluster: ClusterId, server: ServerId) -> DataConfig {
         DataConfig {
             directory,
             cluster,
             server,
-            meta: meta.to_string(),
             expect: Expect::Any,
-            objects: objects::Config::default(),
+            objects: Config::default(),
+            meta: None,
+            address: None,
             transfer_bytes: 64 << 20,
-            heartbeat: Duration::from_secs(1),
-            log,
+            log: Rc::new(|_| ()),
         }
     }
 }
 
-/// Why a data server does not start.
+/// Why a data server cannot start, or not end tidily.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataError {
     #[error(transparent)]
-    Directory(#[from] ClaimError),
+    Claim(#[from] ClaimError),
     #[error(transparent)]
-    Store(#[from] objects::ObjectError),
-    #[error("the metadata server's address '{address}' is not one: {cause}")]
-    Address { address: String, cause: AddressError },
-    #[error("this process has no room for another peer")]
-    NoPeer,
+    Objects(#[from] ObjectError),
+    #[error(
+        "{} has a superblock, but its objects are gone: mount the right disk, restore the folder \
+         `objects`, or order the replacement of server {server} explicitly", path.display()
+    )]
+    ObjectsGone { path: PathBuf, server: ServerId },
+    #[error("cannot {doing} {}: {cause}", path.display())]
+    Io { doing: &'static str, path: PathBuf, cause: std::io::Error },
+    #[error("the executor ended while the server started")]
+    Closed,
+}
+
+impl DataError {
+    /// The class by which recovery is decided.
+    pub fn class(&self) -> Class {
+        match self {
+            DataError::Claim(error) => error.class(),
+            DataError::Objects(error) => error.class(),
+            DataError::ObjectsGone { .. } => Class::Data,
+            DataError::Io { .. } | DataError::Closed => Class::Node,
+        }
+    }
 }

@@ -228,6 +228,22 @@ impl ObjectStore {
         self.inner.boot
     }
 
+    /// Most bytes of one object, as fixed when the store was made.
+    pub fn object_bytes(&self) -> u64 {
+        self.inner.layout.object_bytes()
+    }
+
+    /// Where the log ends now: everything before survives the death of the process.
+    pub fn log_end(&self) -> u64 {
+        self.inner.state.borrow().log.end()
+    }
+
+    /// The least epoch of a session whose changes are not refused. Reads are not checked here: who
+    /// wants them refused as well asks for this.
+    pub fn minimum_epoch(&self, session: u64) -> u32 {
+        self.inner.state.borrow().marks.minimum(session)
+    }
+
     /// Up to where writes survive a power loss, as far as the log alone decides.
     pub fn log_durable(&self) -> u64 {
         self.inner.state.borrow().log.durable()
