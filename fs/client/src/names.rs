@@ -119,6 +119,7 @@ impl Client {
             }
         }
         // Its times and size are no longer what they were.
+        self.note_change(&self.inode(parent));
         self.stale(parent);
     }
 
@@ -173,6 +174,7 @@ impl Client {
             return self
                 .resize(&inode, async {
                     let attributes = self.ask_attributes(&inode, &request).await?;
+                    self.note_change(&inode);
                     Ok((attributes, true))
                 })
                 .await;
@@ -180,6 +182,7 @@ impl Client {
         // What we wrote before counts before.
         self.report(&inode).await?;
         let attributes = self.ask_attributes(&inode, &request).await?;
+        self.note_change(&inode);
         let mut state = inode.state.borrow_mut();
         if let (Some(known), true) = (&mut state.attributes, change.modified != TimeChange::Keep) {
             known.modified = attributes.modified;
@@ -224,7 +227,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::Make { who, parent, name: Bytes(name), mode, node };
         let entry = self.ask(&request, entry_of).await?;
-        self.learn(&entry);
+        self.note_change(&self.learn(&entry));
         self.changed(parent, name, Some(entry.attributes.inode), entry.entry_cached);
         Ok(entry.attributes)
     }
@@ -321,7 +324,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::Link { who, inode: number, parent, name: Bytes(name) };
         let entry = self.ask(&request, entry_of).await?;
-        self.learn(&entry);
+        self.note_change(&self.learn(&entry));
         self.changed(parent, name, Some(number), entry.entry_cached);
         Ok(entry.attributes)
     }
@@ -408,6 +411,7 @@ impl Client {
             replace,
         };
         self.ask(&request, |_| Ok(())).await?;
+        self.note_change(&self.inode(number));
         self.stale(number);
         Ok(())
     }
@@ -422,6 +426,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::RemoveXattr { who, inode: number, name: Bytes(name) };
         self.ask(&request, |_| Ok(())).await?;
+        self.note_change(&self.inode(number));
         self.stale(number);
         Ok(())
     }
