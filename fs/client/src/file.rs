@@ -116,15 +116,19 @@ impl Client {
                 return Ok(file);
             }
         }
-        self.report(&inode).await?;
-        let Access { read, write } = options.access;
-        let access = Access { read, write };
-        let who = caller.who();
-        let request = MetaRequest::Open { who, inode: number, access, truncate: options.truncate };
-        let reply = self.ask(&request, opened).await?;
-        if options.truncate {
-            inode.lose_lease();
+        let (who, access, truncate) = (caller.who(), options.access, options.truncate);
+        let request = MetaRequest::Open { who, inode: number, access, truncate };
+        if !truncate {
+            let reply = self.ask(&request, opened).await?;
+            let inode = self.learn_opened(&reply);
+            return Ok(self.file(inode, options));
         }
+        let reply = self
+            .resize(&inode, async {
+                let reply = self.ask(&request, opened).await?;
+                Ok((reply, true))
+            })
+            .await?;
         let inode = self.learn_opened(&reply);
         Ok(self.file(inode, options))
     }

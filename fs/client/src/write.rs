@@ -271,10 +271,10 @@ impl Client {
         buffer: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> (Result<u64, Errno>, Option<PoolBuffer>) {
-        let (layout, mode) = {
+        let (layout, mode, number) = {
             let state = inode.state.borrow();
             match &state.content {
-                Some(Content::Striped(layout)) => (*layout, state.mode),
+                Some(Content::Striped(layout)) => (*layout, state.mode, state.number),
                 _ => return (Err(Errno::ESTALE), Some(buffer)),
             }
         };
@@ -295,6 +295,13 @@ impl Client {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
         };
+        {
+            let state = inode.state.borrow();
+            if (state.mode, state.number) != (mode, number) {
+                // The lease went under the transfer: what was written may be nobody's bytes.
+                return (Err(Errno::ESTALE), buffer);
+            }
+        }
         let extends = self.wrote(inode, offset + len, &written);
         if mode == LeaseMode::Shared && extends {
             // Others have to see the size before this write returns.

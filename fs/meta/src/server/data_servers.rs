@@ -17,7 +17,7 @@ use ropewalk_base::task::join_all;
 use ropewalk_base::time::Time;
 use ropewalk_net::Address;
 use ropewalk_rpc::{Connection, Options};
-use ropewalk_store::MetaStore;
+use ropewalk_store::{EmbeddedStore, MetaStore};
 use ropewalk_store::marks::Position;
 use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
 use ropewalk_wire::fs::head::Service;
