@@ -118,6 +118,9 @@ impl ObjectStore {
                 if synced.and(result).is_err() || self.inner.sync_failures(object) != failures {
                     carried = self.inner.carry(object).and(carried);
                 }
+                if let Some(known) = self.inner.state.borrow_mut().objects.get_mut(&object) {
+                    known.flushing = false;
+                }
             }
             carried?;
         }
@@ -128,7 +131,11 @@ impl ObjectStore {
             state.log.end()
         };
         self.log_durable_to(end).await?;
-        self.inner.state.borrow_mut().log.forget_before(tail);
+        let state = &mut *self.inner.state.borrow_mut();
+        state.log.forget_before(tail);
+        // Whoever waits for room waits for this, too; twice round, since use gives one reprieve.
+        let steps = 2 * state.clock.len();
+        self.inner.evict(state, steps);
         Ok(())
     }
 
@@ -141,6 +148,7 @@ impl ObjectStore {
             return None;
         }
         let failures = known.sync_failures;
+        known.flushing = true;
         let result = self.inner.flush_object(state, object, tail);
         let known = state.objects.get_mut(&object)?;
         let mut round = known.sync_started + 1;

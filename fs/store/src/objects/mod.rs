@@ -34,6 +34,9 @@ mod resolve;
 mod sync;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;

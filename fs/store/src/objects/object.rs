@@ -58,6 +58,8 @@ pub(super) struct Object {
     pub(super) table_pages: u64,
     /// Oldest log record that is not in place yet.
     pub(super) first_position: Option<u64>,
+    /// A checkpoint has written it out and not yet heard how that ended.
+    pub(super) flushing: bool,
     /// Was used since the clock hand last came by.
     pub(super) touched: bool,
 }
@@ -100,7 +102,10 @@ impl Object {
 
     /// Whether it may be dropped from memory.
     pub(super) fn is_clean(&self) -> bool {
-        self.first_position.is_none() && self.is_synced() && self.suspects.is_empty()
+        self.first_position.is_none()
+            && !self.flushing
+            && self.is_synced()
+            && self.suspects.is_empty()
     }
 
     /// Whether a sync of its file would have nothing to do.
