@@ -299,6 +299,11 @@ impl Inner {
             known.suspects.remove(block);
             state.overlay_blocks += 1;
         }
+        // What is not in doubt was synced before: said now, since the sync itself could not say so.
+        if known.suspects.is_empty() && !known.sync_failed {
+            state.log.push(&Record::Mark { object, position: known.synced_position });
+            self.commit(&mut state.log)?;
+        }
         known.first_position = Some(oldest);
         Ok(())
     }

@@ -47,6 +47,8 @@ pub(super) struct Object {
     /// The last one that ended has failed; how many have.
     pub(super) sync_failed: bool,
     pub(super) sync_failures: u64,
+    /// Log position at the start of the last successful one.
+    pub(super) synced_position: u64,
     /// A failed sync may have lost the header: the next one writes it again.
     pub(super) header_suspect: bool,
     /// Entries that the table in the file lacks: from, to.

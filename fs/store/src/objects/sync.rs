@@ -187,6 +187,7 @@ impl Inner {
         known.sync_finished += 1;
         if matches!(result, Some(Ok(()))) {
             known.sync_failed = false;
+            known.synced_position = position;
             known.header_suspect = false;
             if known.name_unsynced {
                 known.name_unsynced = false;
