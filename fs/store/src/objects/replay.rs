@@ -218,7 +218,8 @@ impl Mender<'_> {
             FileState::Damaged => return Ok(()),
         };
         let mut known = Object { entries, ..Object::default() };
-        known.table_changed = (!known.entries.is_empty()).then(|| (0, known.entries.len() as u32));
+        known.table_changed =
+            (!known.entries.is_empty()).then_some((0, known.entries.len() as u32));
         let mut restored: Vec<(u32, &Block)> = Vec::new();
         let mut holes = Vec::new();
         let mut content = Box::new([0; BLOCK_BYTES]);
