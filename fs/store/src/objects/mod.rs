@@ -308,6 +308,7 @@ impl State {
     /// From now on the store refuses changes: what it would acknowledge could not be kept.
     fn fail(&mut self, cause: String) {
         self.failed.get_or_insert(cause);
+        self.log.close();
     }
 
     fn count_bytes(&mut self, blocks: i64) {
