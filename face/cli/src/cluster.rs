@@ -7,8 +7,8 @@ use std::rc::Rc;
 use anyhow::Context;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_data::{DataConfig, DataServer};
-use ropewalk_net::Address;
 use ropewalk_meta::server::{MetaConfig, MetaServer};
+use ropewalk_net::Address;
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 

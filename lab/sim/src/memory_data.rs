@@ -8,11 +8,11 @@ use std::time::Duration;
 use ropewalk_base::checksum::crc32c;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
-use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_net::Address;
-use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::Direction;
+use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{Answer, Connection, Handler, Incoming, Marks, Options, Responder, Server};
 use ropewalk_wire::fs::data::*;
 use ropewalk_wire::fs::head::Status;
@@ -85,10 +85,16 @@ impl MemoryData {
                 let bytes = match source {
                     Source::Embedded(bytes) => bytes.0.to_vec(),
                     Source::Bulk(bulk) => {
-                        let key = RemoteKey { slot: SlotId::from_u64(bulk.key_slot), secret: bulk.key_secret };
+                        let key = RemoteKey {
+                            slot: SlotId::from_u64(bulk.key_slot),
+                            secret: bulk.key_secret,
+                        };
                         let memory = Memory::pooled(self.pool.take(total).unwrap());
                         let remote = RemoteLayout::At(bulk.offset);
-                        let done = self.endpoint.access(Direction::Get, incoming.peer, key, remote, memory).await;
+                        let done = self
+                            .endpoint
+                            .access(Direction::Get, incoming.peer, key, remote, memory)
+                            .await;
                         if done.outcome.is_err() {
                             reply(Err(Errno::EIO));
                             return out;
@@ -103,7 +109,8 @@ impl MemoryData {
                     sums(data, piece.offset, &mut own);
                     at += piece.len as usize;
                     let mut objects = self.objects.borrow_mut();
-                    let object = objects.entry((file.inode, file.generation, piece.stripe)).or_default();
+                    let object =
+                        objects.entry((file.inode, file.generation, piece.stripe)).or_default();
                     let end = (piece.offset + piece.len) as usize;
                     if object.len() < end {
                         object.resize(end, 0);
@@ -130,11 +137,17 @@ impl MemoryData {
                     bytes.extend(data);
                 }
                 if let Some(bulk) = bulk {
-                    let key = RemoteKey { slot: SlotId::from_u64(bulk.key_slot), secret: bulk.key_secret };
+                    let key = RemoteKey {
+                        slot: SlotId::from_u64(bulk.key_slot),
+                        secret: bulk.key_secret,
+                    };
                     let total = bytes.len() as u64;
                     let memory = Memory::pooled(self.pool.copy_of(&bytes).unwrap());
                     let remote = RemoteLayout::At(bulk.offset);
-                    let done = self.endpoint.access(Direction::Put, incoming.peer, key, remote, memory).await;
+                    let done = self
+                        .endpoint
+                        .access(Direction::Put, incoming.peer, key, remote, memory)
+                        .await;
                     if done.outcome.is_err() {
                         reply(Err(Errno::EIO));
                         return out;
@@ -158,7 +171,8 @@ impl MemoryData {
             }
             DataRequest::Reap { inodes } => {
                 let mut objects = self.objects.borrow_mut();
-                objects.retain(|key, _| !inodes.iter().any(|gone| gone.0 == key.0 && gone.1 >= key.1));
+                objects
+                    .retain(|key, _| !inodes.iter().any(|gone| gone.0 == key.0 && gone.1 >= key.1));
                 reply(Ok(DataReply::Done));
             }
             _ => reply(Ok(DataReply::Done)),

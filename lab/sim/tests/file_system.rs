@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use programs::*;
 use ropewalk_client::{Access, AttributeChange, Caller, Errno, OpenOptions, RenameMode};
-use ropewalk_sim::{Cluster, ClusterConfig, Simulation, SimConfig};
+use ropewalk_sim::{Cluster, ClusterConfig, SimConfig, Simulation};
 use ropewalk_wire::fs::meta::ROOT;
 
 const INLINE: usize = 16 * 1024;
@@ -24,7 +24,8 @@ fn sizes() -> Vec<usize> {
 fn files_of_all_sizes_read_back() {
     for rail in [SimConfig::stream(), SimConfig::native()] {
         let mut simulation = Simulation::new(1);
-        let config = ClusterConfig { data_servers: 4, clients: 2, rail, ..ClusterConfig::default() };
+        let config =
+            ClusterConfig { data_servers: 4, clients: 2, rail, ..ClusterConfig::default() };
         let cluster = Cluster::start(&mut simulation, config);
         for (number, size) in sizes().into_iter().enumerate() {
             let name = format!("file{number}");

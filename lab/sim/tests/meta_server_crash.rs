@@ -99,7 +99,9 @@ fn same(a: &BTreeMap<Vec<u8>, (u64, u16)>, b: &BTreeMap<Vec<u8>, (u64, u16)>) ->
             name == other && mode == bits
         });
     let distinct = |pick: fn(&(u64, u64)) -> u64| pairs.iter().map(pick).collect::<BTreeSet<_>>();
-    alike && distinct(|pair| pair.0).len() == pairs.len() && distinct(|pair| pair.1).len() == pairs.len()
+    alike
+        && distinct(|pair| pair.0).len() == pairs.len()
+        && distinct(|pair| pair.1).len() == pairs.len()
 }
 
 /// What is known of one client's directory, over the client's lives.
@@ -128,9 +130,9 @@ impl Model {
 
     /// A new life sees this after a power cut: it must be the outcome of enough deeds.
     fn adopt(&mut self, seen: &BTreeMap<Vec<u8>, (u64, u16)>) {
-        let fits = (self.synced..=self.deeds.len()).rev().find(|deeds| {
-            same(&self.state(*deeds).listing(), seen)
-        });
+        let fits = (self.synced..=self.deeds.len())
+            .rev()
+            .find(|deeds| same(&self.state(*deeds).listing(), seen));
         let Some(fits) = fits else {
             panic!("{seen:?} is no outcome of {self:?}, of which {} were synced", self.synced);
         };

@@ -17,8 +17,8 @@ use ropewalk_base::task::join_all;
 use ropewalk_base::time::Time;
 use ropewalk_net::Address;
 use ropewalk_rpc::{Connection, Options};
-use ropewalk_store::{EmbeddedStore, MetaStore};
 use ropewalk_store::marks::Position;
+use ropewalk_store::{EmbeddedStore, MetaStore};
 use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
@@ -27,7 +27,6 @@ use ropewalk_wire::fs::{decode, encode};
 use super::{DataMessages, MetaServer};
 use crate::shard::{Cut, Reap, Shard};
 use crate::store_rows::StoreRows;
-use ropewalk_store::EmbeddedStore;
 
 /// How long a data server has for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);

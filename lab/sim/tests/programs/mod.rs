@@ -54,12 +54,7 @@ pub async fn write(client: &Client, file: &File, offset: u64, bytes: &[u8]) -> R
 }
 
 /// Reads a range; shorter at the end of the file.
-pub async fn read(
-    client: &Client,
-    file: &File,
-    offset: u64,
-    len: usize,
-) -> Result<Vec<u8>, Errno> {
+pub async fn read(client: &Client, file: &File, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
     let mut buffer = client.pool().take(len.max(1)).expect("memory");
     buffer.fill(0xee);
     let (buffer, count) = client.read(file, offset, buffer).await?;
