@@ -2,6 +2,8 @@
 
 mod cluster;
 mod demo;
+mod files;
+mod mounted;
 mod node;
 mod report;
 mod stop;
