@@ -60,19 +60,13 @@ pub fn list(root: &Path) -> anyhow::Result<Vec<Entry>> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Moved {
     pub files: u64,
-    /// Directories and links, too.
-    pub entries: u64,
     pub bytes: u64,
 }
 
 /// What these entries are together.
 pub fn moved(entries: &[Entry]) -> Moved {
     let files = entries.iter().filter(|entry| entry.kind == InodeKind::File);
-    Moved {
-        files: files.clone().count() as u64,
-        entries: entries.len() as u64,
-        bytes: files.map(|entry| entry.bytes).sum(),
-    }
+    Moved { files: files.clone().count() as u64, bytes: files.map(|entry| entry.bytes).sum() }
 }
 
 /// Files that are copied or compared at a time.
