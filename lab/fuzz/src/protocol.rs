@@ -329,8 +329,7 @@ impl<'a> Player<'a> {
             0 => self.core.post_send(id, Send { peer, channel, bits: 1, payload: slice, level }),
             1 => {
                 let source = (choice & 1 == 0).then_some(peer);
-                let oversize =
-                    if choice & 2 == 0 { Oversize::Truncate } else { Oversize::Refuse };
+                let oversize = if choice & 2 == 0 { Oversize::Truncate } else { Oversize::Refuse };
                 let mask = if choice & 4 == 0 { 0 } else { u64::MAX };
                 let receive = Receive { channel, source, bits: 1, mask, into: slice, oversize };
                 self.core.post_receive(id, receive);
