@@ -52,24 +52,26 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let (last_writer, leased, dirty) = {
+        let (last, last_writer, kept, dirty) = {
             let mut state = self.inode.state.borrow_mut();
             state.readers -= u32::from(self.options.access.read);
             state.writers -= u32::from(self.options.access.write);
             let last_writer = self.options.access.write && state.writers == 0;
-            (last_writer, state.mode != LeaseMode::None, !state.dirty.is_clean())
+            let named = state.attributes.is_none_or(|attributes| attributes.link_count > 0);
+            let kept = state.mode >= LeaseMode::Read && named;
+            (state.readers + state.writers == 0, last_writer, kept, !state.dirty.is_clean())
         };
         let (client, inode) = (self.client.clone(), self.inode.clone());
-        if last_writer && dirty && leased {
-            let world = client.inner.world.clone();
+        let world = client.inner.world.clone();
+        if !kept && (last || self.inode.mode() == LeaseMode::None) {
+            // The server counts our opens where no lease stands for them, and keeps a file without
+            // a name for us: it has to be told.
+            world.spawn(async move { client.tell_closed(&inode).await });
+        } else if last_writer && dirty {
             world.spawn(async move {
                 // What fails here is tried again by the next periodic report.
                 let _ = client.report(&inode).await;
             });
-        } else if !leased {
-            // Without a lease the server counts our opens: it has to be told.
-            let world = client.inner.world.clone();
-            world.spawn(async move { client.tell_closed(&inode).await });
         }
     }
 }
@@ -84,14 +86,17 @@ impl Client {
         File { client: self.clone(), inode, options }
     }
 
+    /// Tells that a file was closed, unless it was opened again meanwhile: gives a lease back that
+    /// is of no use any more.
     async fn tell_closed(&self, inode: &Rc<Inode>) {
-        let (number, mode) = {
-            let state = inode.state.borrow();
-            (state.number.max(state.recalled), state.mode)
-        };
-        if mode != LeaseMode::None {
-            return;
+        if inode.mode() != LeaseMode::None {
+            let number = inode.state.borrow().number;
+            return self.return_unused(inode, number).await;
         }
+        let number = {
+            let state = inode.state.borrow();
+            state.number.max(state.recalled)
+        };
         let request = MetaRequest::Release {
             inode: inode.number,
             number,

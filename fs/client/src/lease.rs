@@ -138,15 +138,35 @@ impl Client {
             self.invalidate().inode(number).await;
         }
         let _giving = inode.giving.acquire().await;
+        self.close_to_users(&inode).await;
+        // Among several writers there is nothing to keep for a file that is not open.
+        let unused = keep == LeaseMode::Shared && inode.opened().is_none();
+        let keep = if unused { LeaseMode::None } else { keep };
+        self.give_back(&inode, grant, keep).await;
+    }
+
+    /// Gives a lease back that nobody recalled, unless the file is open.
+    pub(crate) async fn return_unused(&self, inode: &Rc<Inode>, number: u64) {
+        self.invalidate().inode(inode.number).await;
+        let _giving = inode.giving.acquire().await;
+        self.close_to_users(inode).await;
+        if inode.opened().is_some() || inode.state.borrow().number != number {
+            inode.state.borrow_mut().closing = false;
+            return inode.idle.notify_all();
+        }
+        self.give_back(inode, number, LeaseMode::None).await;
+    }
+
+    /// Lets no new users to the lease, and waits for those that it has.
+    async fn close_to_users(&self, inode: &Rc<Inode>) {
         inode.state.borrow_mut().closing = true;
         loop {
             let idle = inode.idle.notified();
             if inode.users.get() == 0 {
-                break;
+                return;
             }
             idle.await;
         }
-        self.give_back(&inode, grant, keep).await;
     }
 
     async fn give_back(&self, inode: &Rc<Inode>, number: u64, keep: LeaseMode) {

@@ -207,6 +207,17 @@ impl Client {
         if !self.is_inline(inode) {
             return Ok(());
         }
+        match self.move_out(inode).await {
+            Err(Errno::ESTALE) => {
+                // Somebody was faster; what is true now is learned with the next lease.
+                inode.state.borrow_mut().content = None;
+                Ok(())
+            }
+            moved => moved,
+        }
+    }
+
+    async fn move_out(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let request = MetaRequest::GetAttributes { inode: inode.number };
         let attributes = self.ask_attributes(inode, &request).await?;
         let (layout, epoch) = {
@@ -215,13 +226,7 @@ impl Client {
         };
         let mut written = Runs::default();
         if attributes.size > 0 {
-            let request = MetaRequest::ReadInline { inode: inode.number };
-            let bytes = self
-                .ask(&request, |reply| match reply {
-                    MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
-                    _ => unexpected(),
-                })
-                .await?;
+            let bytes = self.inline_bytes(inode).await?;
             if !bytes.is_empty() {
                 let buffer = self.inner.pool.copy_of(&bytes).ok_or(Errno::ENOMEM)?;
                 let (outcome, _) =
@@ -240,27 +245,25 @@ impl Client {
         };
         let request =
             MetaRequest::LeaveInline { inode: inode.number, version: attributes.version, report };
-        let outcome = self.ask_attributes(inode, &request).await;
-        match outcome {
-            Ok(_) => {
-                let mut state = inode.state.borrow_mut();
-                state.content = Some(Content::Striped(layout));
-                state.inline = None;
-                state.written = written;
-                if state.epoch == epoch {
-                    // The epoch grew with the transaction; without a grant that says so it has to
-                    // be asked for.
-                    state.epoch += 1;
-                }
-                Ok(())
-            }
-            Err(Errno::ESTALE) => {
-                // Somebody was faster; what is true now is learned with the next lease.
-                inode.state.borrow_mut().content = None;
-                Ok(())
-            }
-            Err(errno) => Err(errno),
+        self.ask_attributes(inode, &request).await?;
+        let mut state = inode.state.borrow_mut();
+        state.content = Some(Content::Striped(layout));
+        state.inline = None;
+        state.written = written;
+        if state.epoch == epoch {
+            // The epoch grew with the transaction.
+            state.epoch += 1;
         }
+        Ok(())
+    }
+
+    async fn inline_bytes(&self, inode: &Inode) -> Result<Vec<u8>, Errno> {
+        let request = MetaRequest::ReadInline { inode: inode.number };
+        self.ask(&request, |reply| match reply {
+            MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
+            _ => unexpected(),
+        })
+        .await
     }
 
     async fn write_striped(
