@@ -1,6 +1,7 @@
 //! Small messages: sent at once where credit allows, matched at arrival.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::REQUEST_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Urgency};
@@ -19,8 +20,8 @@ impl Core {
         send.peer = self.resolve(send.peer);
         let state = SendState { send, stage: SendStage::Waiting, message: 0 };
         self.operations.insert(id, Kind::Send(state));
-        let too_long = send.channel == Channel::Request
-            && send.payload.len > u64::from(self.config.eager_bytes_max);
+        let too_long =
+            send.channel == Channel::Request && send.payload.len > u64::from(REQUEST_BYTES_MAX);
         if too_long || self.closing {
             let fault = if too_long { Fault::Oversize } else { Fault::Closed };
             return self.finish(id, Err(fault), 0);
@@ -45,7 +46,9 @@ impl Core {
         if peer.frames_pending >= FRAMES_PENDING_MAX {
             return false;
         }
-        let small = send.payload.len <= u64::from(self.config.eager_bytes_max);
+        // A request is never announced: nobody posts for it.
+        let small = send.channel == Channel::Request
+            || send.payload.len <= u64::from(self.config.eager_bytes_max);
         let message = peer.send_next[send.channel as usize];
         if small && peer.granted.take_eager(send.channel, send.payload.len) {
             peer.send_next[send.channel as usize] += 1;
@@ -108,14 +111,16 @@ impl Core {
             let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
             return self.finish(id, Err(fault), 0);
         }
-        self.match_receive(id, wanted(&receive));
+        self.match_receive(id, wanted(&receive), None);
     }
 
-    /// Gives a receive the message that it takes, or posts it.
-    pub(crate) fn match_receive(&mut self, id: OperationId, wanted: Wanted) {
+    /// Gives a receive the message that it takes, or posts it; with the turn that it had already.
+    pub(crate) fn match_receive(&mut self, id: OperationId, wanted: Wanted, post: Option<u64>) {
         let Some(found) = self.matching.find_message(wanted) else {
-            self.matching.post(id, wanted);
-            return;
+            return match post {
+                Some(post) => self.matching.post_as(post, id, wanted),
+                None => self.matching.post(id, wanted),
+            };
         };
         let Some(Kind::Receive(state)) = self.operations.get(id).map(|operation| &operation.kind)
         else {
@@ -248,7 +253,11 @@ impl Core {
         }
         match self.next_message(id, channel, body.message.get()) {
             NextMessage::Now => {}
-            NextMessage::Early => return self.hold_eager(link, id, prefix, body, channel),
+            NextMessage::Early => {
+                let placement = self.hold_eager(link, id, prefix, body, channel);
+                self.release_held(id, channel);
+                return placement;
+            }
             NextMessage::Wrong => {
                 let session = self.session_of(id);
                 self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
@@ -430,11 +439,21 @@ impl Core {
     ) -> NextMessage {
         let Some(peer) = self.peers.get_mut(id.0) else { return NextMessage::Wrong };
         let next = &mut peer.receive_next[channel as usize];
-        if message == *next {
+        let Some(reliable) = &peer.reliable else {
+            return match message == *next {
+                true => {
+                    *next += 1;
+                    NextMessage::Now
+                }
+                false => NextMessage::Wrong,
+            };
+        };
+        // A request is handed over when its last byte is here, which may be after those of later
+        // ones: all of them wait for their turn.
+        if message == *next && channel != Channel::Request {
             *next += 1;
-            return NextMessage::Now;
-        }
-        if message > *next && peer.reliable.is_some() {
+            NextMessage::Now
+        } else if message >= *next && !reliable.holds(channel, message) {
             NextMessage::Early
         } else {
             NextMessage::Wrong

@@ -311,7 +311,8 @@ impl Core {
 
     /// Whether frames of this link carry checksums.
     pub fn needs_checksum(&self, link: LinkId) -> bool {
-        link != LOOP_LINK && self.rails.get(usize::from(link.rail)).is_none_or(|rail| !rail.checksummed)
+        link != LOOP_LINK
+            && self.rails.get(usize::from(link.rail)).is_none_or(|rail| !rail.checksummed)
     }
 
     /// A header whose checksum does not hold: a lossy rail loses the frame, another one its link.
@@ -350,7 +351,8 @@ impl Core {
 
     fn place_frame(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
         let Some(state) = self.links.get(&link) else { return Placement::Drop };
-        if state.stage == LinkStage::Closing {
+        let stage = state.stage;
+        if stage == LinkStage::Closing {
             return Placement::Drop;
         }
         let (prefix, body) = match frame::decode(header) {
@@ -368,6 +370,9 @@ impl Core {
         };
         if matches!(body, Body::Confirm) {
             return self.arrive_confirm(link, id);
+        }
+        if stage == LinkStage::Agreed && self.is_confirmed_by(link, prefix.session.get()) {
+            self.begin_session(id, link);
         }
         let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
         if peer.link() != Some(link) {

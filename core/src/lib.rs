@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod check;
 mod credit;
 mod eager;
 mod engine;

@@ -115,21 +115,25 @@ impl Matching {
     pub fn post(&mut self, operation: OperationId, wanted: Wanted) {
         let post = self.posts;
         self.posts += 1;
+        self.post_as(post, operation, wanted);
+    }
+
+    /// Adds a receive in the turn that a post number gives it.
+    pub fn post_as(&mut self, post: u64, operation: OperationId, wanted: Wanted) {
         match wanted.exact() {
             Some(key) => {
                 let spare = &mut self.spare_posts;
                 let queue =
                     self.exact.entry(key).or_insert_with(|| spare.pop().unwrap_or_default());
-                queue.push_back((post, operation));
+                let at = queue.partition_point(|(other, _)| *other < post);
+                queue.insert(at, (post, operation));
             }
-            None => self.wildcards.push_back(Wildcard {
-                post,
-                operation,
-                channel: wanted.channel,
-                source: wanted.source,
-                bits: wanted.bits,
-                mask: wanted.mask,
-            }),
+            None => {
+                let at = self.wildcards.partition_point(|other| other.post < post);
+                let Wanted { channel, source, bits, mask } = wanted;
+                let wildcard = Wildcard { post, operation, channel, source, bits, mask };
+                self.wildcards.insert(at, wildcard);
+            }
         }
     }
 
@@ -177,23 +181,19 @@ impl Matching {
         }
     }
 
-    /// Takes a posted receive out, wherever it is. False where it is not posted.
-    pub fn withdraw(&mut self, operation: OperationId, wanted: Wanted) -> bool {
+    /// Takes a posted receive out, wherever it is; its post number. `None` where it is not posted.
+    pub fn withdraw(&mut self, operation: OperationId, wanted: Wanted) -> Option<u64> {
         if let Some(key) = wanted.exact() {
-            let Some(queue) = self.exact.get_mut(&key) else { return false };
-            let Some(index) = queue.iter().position(|(_, other)| *other == operation) else {
-                return false;
-            };
-            queue.remove(index);
+            let queue = self.exact.get_mut(&key)?;
+            let index = queue.iter().position(|(_, other)| *other == operation)?;
+            let post = queue.remove(index).map(|(post, _)| post);
             if queue.is_empty() {
                 self.recycle_posts(key);
             }
-            return true;
+            return post;
         }
-        match self.wildcards.iter().position(|wildcard| wildcard.operation == operation) {
-            Some(index) => self.wildcards.remove(index).is_some(),
-            None => false,
-        }
+        let index = self.wildcards.iter().position(|wildcard| wildcard.operation == operation)?;
+        self.wildcards.remove(index).map(|wildcard| wildcard.post)
     }
 
     /// Adds a message that no receive in here accepts; `None` where there is no room.
@@ -287,6 +287,11 @@ impl Matching {
         found.into_iter().map(|(_, id)| id).collect()
     }
 
+    /// All messages.
+    pub fn messages(&self) -> impl Iterator<Item = &Unmatched> {
+        self.messages.iter().map(|(_, message)| message)
+    }
+
     /// How many messages wait for a receive.
     pub fn message_count(&self) -> usize {
         self.messages.len()
@@ -326,7 +331,7 @@ mod tests {
         assert_eq!(matching.take_receive(tagged, peer(1), 5), Some(operation(1)));
         assert_eq!(matching.take_receive(Channel::Untagged, peer(1), 5), None);
         assert_eq!(matching.take_receive(tagged, peer(2), 5), Some(operation(3)));
-        assert!(matching.withdraw(operation(2), wanted(Some(peer(1)), 5, u64::MAX)));
+        assert_eq!(matching.withdraw(operation(2), wanted(Some(peer(1)), 5, u64::MAX)), Some(2));
         assert_eq!(matching.take_receive(tagged, peer(1), 5), None);
     }
 

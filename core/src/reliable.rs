@@ -18,7 +18,7 @@ use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{AckBody, AnnounceBody, Body, EagerBody, Envelope, Prefix};
 
 use crate::api::*;
-use crate::credit::Charge;
+use crate::credit::{Charge, charge_bytes};
 use crate::engine::{Core, Landing, LandingKind, Order, Payload};
 use crate::matching::{Content, Unmatched};
 
@@ -113,6 +113,36 @@ impl Reliable {
             self.window.pop_front();
             self.cumulative += 1;
         }
+    }
+
+    /// The orders of payloads that are not acknowledged.
+    pub fn kept_orders(&self) -> impl Iterator<Item = &Order> {
+        self.sent.iter().filter_map(|sent| sent.payload.as_ref().map(|payload| &payload.order))
+    }
+
+    /// Placements that wait for their span to come again.
+    pub fn broken_landings(&self) -> impl Iterator<Item = &Landing> {
+        self.broken.values()
+    }
+
+    /// Eager credit, without that of requests, and announces of messages whose turn has not come.
+    pub fn held_charges(&self) -> (u64, u64) {
+        let (mut eager, mut announces) = (0, 0);
+        for ((channel, _), held) in &self.held {
+            match held {
+                Held::Announce(_) => announces += 1,
+                Held::Eager { bytes, .. } if *channel != Channel::Request as u8 => {
+                    eager += charge_bytes(*bytes);
+                }
+                Held::Eager { .. } => {}
+            }
+        }
+        (eager, announces)
+    }
+
+    /// Whether a message of this number waits for its turn.
+    pub fn holds(&self, channel: Channel, message: u64) -> bool {
+        self.held.contains_key(&(channel as u8, message))
     }
 
     fn bitmap(&self) -> u64 {
@@ -279,12 +309,7 @@ impl Core {
         placement
     }
 
-    fn land_again(
-        &mut self,
-        link: LinkId,
-        mut landing: Landing,
-        payload_bytes: u32,
-    ) -> Placement {
+    fn land_again(&mut self, link: LinkId, mut landing: Landing, payload_bytes: u32) -> Placement {
         if landing.payload_bytes != payload_bytes {
             self.landing_lost(landing);
             return self.violation("a span came again with another length");

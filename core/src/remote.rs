@@ -41,6 +41,16 @@ pub(crate) struct Region {
     revoking: Vec<LinkId>,
 }
 
+impl Region {
+    pub fn held(&self) -> u32 {
+        self.held
+    }
+
+    pub fn owner(&self) -> Option<OperationId> {
+        self.owner
+    }
+}
+
 impl Core {
     /// Makes memory accessible. The key is what a peer needs.
     pub fn expose(

@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_core::{OperationId, PeerId};
+
+use crate::spin::Spin;
 
 /// How an operation ended.
 #[derive(Debug)]
@@ -47,9 +49,12 @@ pub(crate) struct Queue {
     /// Requests wake this context, too.
     pub wants_requests: bool,
     bell: OwnedFd,
+    /// What its waiter learned about spinning.
+    spin: AtomicU32,
 }
 
-/// A queue of completions. Cloning gives another handle on the same queue.
+/// A queue of completions. Cloning gives another handle on the same queue; one thread at a time may
+/// wait on it (the others would sleep through its bell).
 #[derive(Debug, Clone)]
 pub struct Context {
     pub(crate) queue: Arc<Queue>,
@@ -63,6 +68,7 @@ impl Queue {
             armed: AtomicBool::new(false),
             wants_requests,
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            spin: AtomicU32::new(Spin::new().0),
         })
     }
 
@@ -82,6 +88,15 @@ impl Queue {
 
     pub(crate) fn pop(&self) -> Option<Completed> {
         self.lock().pop_front()
+    }
+
+    /// What is known about spinning; a context has one waiter, so that nothing is lost between.
+    pub(crate) fn spin(&self) -> Spin {
+        Spin(self.spin.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_spin(&self, spin: Spin) {
+        self.spin.store(spin.0, Ordering::Relaxed);
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -108,8 +108,14 @@ pub(crate) struct Shared {
     reserve: Mutex<Vec<OperationId>>,
     requests: Arc<Mutex<VecDeque<Request>>>,
     contexts: Mutex<Vec<Context>>,
-    /// Readable when an armed rail has work.
+    /// Readable when an armed rail has work, or sleepers shall look again.
     pub epoll: OwnedFd,
+    nudge: OwnedFd,
+    nudged: AtomicBool,
+    /// Threads that sleep on the rails; changed under the engine's lock, but for going down.
+    armed: AtomicU32,
+    /// When the sleepers will look by themselves.
+    sleep_until: AtomicU64,
     /// Passes that applications made: the service thread steps back while this moves.
     pub passes: AtomicU64,
     /// Waiters that sleep on the rails themselves.
@@ -120,6 +126,18 @@ pub(crate) struct Shared {
     identity: Identity,
     addresses: String,
     pub service: Mutex<Option<Service>>,
+}
+
+/// Tries to leave the rails armed after a pass beside sleepers, before these are woken instead.
+const ARM_TRIES: u32 = 16;
+
+/// Between a write and a look at what another thread writes before it looks at ours. On x86-64 both
+/// writes that this is about, counting a command and opening the lock, are locked instructions and
+/// order everything already.
+#[inline]
+fn order_write_before_look() {
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(Ordering::SeqCst);
 }
 
 /// Commands that wait for the holder of the engine, at most.
@@ -133,8 +151,10 @@ impl Endpoint {
         config: EndpointConfig,
         mut rails: Vec<Box<dyn Rail>>,
     ) -> std::io::Result<Endpoint> {
-        use rustix::event::epoll;
+        use rustix::event::{EventfdFlags, epoll, eventfd};
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let nudge = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        epoll::add(&epoll, &nudge, epoll::EventData::new_u64(u64::MAX), epoll::EventFlags::IN)?;
         let mut addresses = Vec::new();
         for (index, rail) in rails.iter_mut().enumerate() {
             rail.attach(index as u8);
@@ -181,6 +201,10 @@ impl Endpoint {
             requests,
             contexts: Mutex::new(Vec::new()),
             epoll,
+            nudge,
+            nudged: AtomicBool::new(false),
+            armed: AtomicU32::new(0),
+            sleep_until: AtomicU64::new(u64::MAX),
             passes: AtomicU64::new(0),
             sleepers: AtomicU32::new(0),
             exposures: AtomicU32::new(0),
@@ -373,7 +397,7 @@ impl Endpoint {
     pub fn progress(&self) -> bool {
         self.shared.passes.fetch_add(1, Ordering::Relaxed);
         let Some(mut engine) = self.try_lock() else { return false };
-        let any = engine.progress();
+        let any = self.shared.pass(&mut engine);
         self.unlock(engine);
         any
     }
@@ -393,8 +417,29 @@ impl Endpoint {
             if now >= deadline {
                 return None;
             }
-            self.sleep(context, deadline.since(now));
+            if !self.spin(context, deadline) {
+                self.sleep(context, deadline.since(now));
+            }
         }
+    }
+
+    /// Spins for a completion while that pays; true where there is something to look at.
+    fn spin(&self, context: &Context, deadline: Time) -> bool {
+        let mut spin = context.queue.spin();
+        let budget = spin.budget();
+        let until = ((self.shared.clock)() + budget).min(deadline);
+        let mut found = false;
+        while !budget.is_zero() && !found && (self.shared.clock)() < until {
+            self.progress();
+            found =
+                !context.queue.is_empty() || (context.queue.wants_requests && self.has_requests());
+            std::hint::spin_loop();
+        }
+        if !budget.is_zero() && !found {
+            spin.missed();
+        }
+        context.queue.set_spin(spin);
+        found
     }
 
     fn has_requests(&self) -> bool {
@@ -426,14 +471,18 @@ impl Endpoint {
         let requests = context.queue.wants_requests && self.has_requests();
         let mut limit = limit;
         let mut ready = requests || !context.queue.is_empty();
+        let mut armed = false;
         if !ready {
             match self.try_lock() {
                 Some(mut engine) => {
-                    ready = !engine.arm();
+                    armed = self.shared.arm(&mut engine);
+                    ready = !armed;
                     if let Some(deadline) = engine.deadline() {
                         limit = limit.min(deadline.since(engine.now()));
                     }
                     self.unlock(engine);
+                    // Commands that were carried out just now may have completed something of ours.
+                    ready |= !context.queue.is_empty();
                 }
                 // Somebody else makes passes; what concerns us will ring.
                 None => limit = limit.min(Duration::from_millis(1)),
@@ -452,10 +501,9 @@ impl Endpoint {
             // An interrupted sleep is a short one: the caller looks again in any case.
             let _ = poll(&mut descriptors, Some(&timeout));
             self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
-            if let Some(mut engine) = self.try_lock() {
-                engine.disarm();
-                self.unlock(engine);
-            }
+        }
+        if armed {
+            self.shared.disarm();
         }
         context.queue.disarm();
     }
@@ -481,9 +529,14 @@ impl Endpoint {
     /// The sleep is over.
     pub fn disarm_rails(&self) {
         if let Some(mut engine) = self.try_lock() {
-            engine.disarm();
+            self.shared.stand_up(&mut engine);
             self.unlock(engine);
         }
+    }
+
+    /// Passes over the rails so far, whoever made them.
+    pub fn passes(&self) -> u64 {
+        self.locked().passes
     }
 
     /// When a pass has to be made at the latest.
@@ -534,6 +587,11 @@ impl Endpoint {
         self.locked().core.unmatched_count()
     }
 
+    /// Recounts everything that the protocol counts and panics where it disagrees. For tests.
+    pub fn check(&self) {
+        self.locked().core.check();
+    }
+
     /// Closes the endpoint: operations fail with `Closed`, peers are told.
     pub fn close(&self) {
         if self.shared.closing.swap(true, Ordering::SeqCst) {
@@ -546,7 +604,7 @@ impl Endpoint {
         let mut engine = self.locked();
         engine.core.close();
         engine.drain();
-        engine.progress();
+        self.shared.pass(&mut engine);
         self.unlock(engine);
     }
 
@@ -586,7 +644,9 @@ impl Endpoint {
                     }
                 }
             }
-            // Either we get the engine and carry commands out, or its holder sees the count.
+            // Either we get the engine and carry commands out, or its holder sees the count: of two
+            // that each write first and then look at what the other wrote, one sees it.
+            order_write_before_look();
             if let Some(engine) = self.try_lock() {
                 self.unlock(engine);
             }
@@ -615,7 +675,11 @@ impl Shared {
             while self.command_count.load(Ordering::SeqCst) > 0 {
                 self.run_commands(&mut engine);
             }
+            if self.armed.load(Ordering::Relaxed) > 0 {
+                self.warn_sleepers(&engine);
+            }
             drop(engine);
+            order_write_before_look();
             if self.command_count.load(Ordering::SeqCst) == 0 {
                 return;
             }
@@ -624,6 +688,73 @@ impl Shared {
                 None => return,
             }
         }
+    }
+
+    /// One pass. Whoever makes it leaves the rails armed for those who sleep: the pass may have taken
+    /// the event that would have woken them, and nobody knows whether there will be another pass.
+    pub fn pass(&self, engine: &mut Engine) -> bool {
+        let any = engine.progress();
+        if self.armed.load(Ordering::Relaxed) == 0 {
+            if engine.armed {
+                engine.disarm();
+            }
+            return any;
+        }
+        for _ in 0..ARM_TRIES {
+            if engine.arm() {
+                return any;
+            }
+            engine.progress();
+        }
+        self.nudge();
+        any
+    }
+
+    /// Arms the rails for a sleep of the caller; false where there is work.
+    pub fn arm(&self, engine: &mut Engine) -> bool {
+        if !engine.arm() {
+            return false;
+        }
+        let until = engine.deadline().unwrap_or(Time::NEVER);
+        self.armed.fetch_add(1, Ordering::Relaxed);
+        self.sleep_until.store(until.0, Ordering::Relaxed);
+        true
+    }
+
+    /// A sleep after [`Shared::arm`] is over.
+    pub fn disarm(&self) {
+        let last = self.armed.fetch_sub(1, Ordering::Relaxed) == 1;
+        // Where the engine is taken, its holder's pass, or the next one, ends the arming.
+        if let Some(mut engine) = self.try_lock().filter(|_| last) {
+            self.stand_up(&mut engine);
+            self.unlock(engine);
+        }
+    }
+
+    /// Ends the arming where nobody sleeps any more.
+    fn stand_up(&self, engine: &mut Engine) {
+        if self.nudged.swap(false, Ordering::Relaxed) {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&self.nudge, &mut count);
+        }
+        if self.armed.load(Ordering::Relaxed) == 0 {
+            engine.disarm();
+        }
+    }
+
+    /// Sleepers counted on a later deadline than there is now: they look again.
+    fn warn_sleepers(&self, engine: &Engine) {
+        let due = engine.deadline().unwrap_or(Time::NEVER).0;
+        if due < self.sleep_until.load(Ordering::Relaxed) {
+            self.sleep_until.store(due, Ordering::Relaxed);
+            self.nudge();
+        }
+    }
+
+    fn nudge(&self) {
+        // A full counter means that it is readable already.
+        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        self.nudged.store(true, Ordering::Relaxed);
     }
 
     fn run_commands(&self, engine: &mut Engine) {

@@ -81,6 +81,10 @@ pub(crate) struct Engine {
     posting: Option<OperationId>,
     posted: Option<Completed>,
     pub events: VecDeque<PeerEvent>,
+    /// Rails were prepared for a sleep and not told of its end.
+    pub armed: bool,
+    /// Passes over the rails.
+    pub passes: u64,
 }
 
 /// A change in a peer's session.
@@ -122,6 +126,8 @@ impl Engine {
             posting: None,
             posted: None,
             events: VecDeque::new(),
+            armed: false,
+            passes: 0,
         }
     }
 
@@ -301,6 +307,7 @@ impl Engine {
     /// One pass: time, rails, what they bring about. True where anything happened.
     pub fn progress(&mut self) -> bool {
         let now = self.now();
+        self.passes += 1;
         self.core.advance(now);
         let mut any = self.drain();
         for index in 0..self.rails.len() {
@@ -319,11 +326,16 @@ impl Engine {
         self.rails.iter().filter_map(|rail| rail.deadline()).chain(self.core.deadline()).min()
     }
 
-    /// Prepares the rails for sleep; false where there is work.
+    /// Prepares the rails for sleep; false where there is work. Rails that were armed are armed afresh:
+    /// a peer rings once for each arming, and that bell may have been heard already.
     pub fn arm(&mut self) -> bool {
+        if self.armed {
+            self.disarm();
+        }
+        self.armed = true;
         for index in 0..self.rails.len() {
             if !self.rails[index].arm() {
-                self.rails[..=index].iter_mut().for_each(|rail| rail.disarm());
+                self.disarm();
                 return false;
             }
         }
@@ -331,6 +343,7 @@ impl Engine {
     }
 
     pub fn disarm(&mut self) {
+        self.armed = false;
         self.rails.iter_mut().for_each(|rail| rail.disarm());
     }
 

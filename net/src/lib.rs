@@ -20,10 +20,11 @@ pub mod host;
 pub mod local;
 pub mod reactor;
 mod service;
+mod spin;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};
-pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_core::{
     Audience, Channel, Counters, Direction, Level, Mode, OperationId, Oversize, PeerId,
 };
+pub use ropewalk_rail::address::{Address, AddressError};

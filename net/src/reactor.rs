@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ropewalk_base::disk::Disk;
 use ropewalk_base::executor::Executor;
@@ -23,6 +23,7 @@ use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::local::LocalEndpoint;
+use crate::spin::Spin;
 
 /// Something that brings work to the tasks of a thread.
 pub trait Source {
@@ -62,16 +63,6 @@ pub struct Reactor {
     spin: std::cell::Cell<Spin>,
 }
 
-/// How long spinning pays just now.
-#[derive(Debug, Clone, Copy)]
-struct Spin {
-    budget: Duration,
-    /// Sleeps to go before spinning is tried again after it did not pay.
-    pause: u32,
-}
-
-const SPIN_MAX: Duration = Duration::from_micros(40);
-const SPIN_PAUSE: u32 = 64;
 const BELL: u64 = u64::MAX;
 
 impl Reactor {
@@ -91,7 +82,7 @@ impl Reactor {
             epoll,
             bell,
             start: Instant::now(),
-            spin: std::cell::Cell::new(Spin { budget: Duration::ZERO, pause: SPIN_PAUSE }),
+            spin: std::cell::Cell::new(Spin::new()),
         })
     }
 
@@ -171,14 +162,9 @@ impl Reactor {
     /// Nothing is ready: spins while that pays, then sleeps.
     fn idle(&self) {
         let mut spin = self.spin.get();
-        if spin.pause > 0 {
-            spin.pause -= 1;
-            if spin.pause == 0 {
-                spin.budget = SPIN_MAX;
-            }
-        }
-        if !spin.budget.is_zero() {
-            let until = Instant::now() + spin.budget;
+        let budget = spin.budget();
+        if !budget.is_zero() {
+            let until = Instant::now() + budget;
             while Instant::now() < until {
                 if self.turn() {
                     self.spin.set(spin);
@@ -186,7 +172,7 @@ impl Reactor {
                 }
                 std::hint::spin_loop();
             }
-            spin = Spin { budget: Duration::ZERO, pause: SPIN_PAUSE };
+            spin.missed();
         }
         self.spin.set(spin);
         self.sleep();

@@ -80,20 +80,17 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) {
     let Some(mut engine) = shared.try_lock() else {
         return rest(bell, None, LOOK_EXPOSED);
     };
-    while engine.progress() {
+    while shared.pass(&mut engine) {
         if shared.passes.load(Ordering::Relaxed) != seen {
             return shared.unlock(engine);
         }
     }
-    let armed = engine.arm();
+    let armed = shared.arm(&mut engine);
     let limit = engine.deadline().map_or(SLEEP_MAX, |due| due.since(engine.now()).min(SLEEP_MAX));
     shared.unlock(engine);
     if armed {
         rest(bell, Some(&shared.epoll), limit);
-        if let Some(mut engine) = shared.try_lock() {
-            engine.disarm();
-            shared.unlock(engine);
-        }
+        shared.disarm();
     }
 }
 

@@ -402,3 +402,49 @@ fn nobody_there_is_unreachable() {
         assert_eq!(world.take(0, 1).outcome, Err(Fault::Unreachable), "{medium:?}");
     }
 }
+
+#[test]
+fn an_endpoint_reaches_itself() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let own = world.peer(0, 0);
+        let again = world.peer(0, 0);
+        for (number, len) in [0, 10, 5_000, 700_000].into_iter().enumerate() {
+            let (bits, to) = (number as u64, [own, again][number % 2]);
+            if number % 2 == 0 {
+                receive(&mut world, 0, Some(own), bits, len, 100 + bits);
+            }
+            send(&mut world, 0, to, bits, len, bits);
+            if number % 2 == 1 {
+                receive(&mut world, 0, None, bits, len, 100 + bits);
+            }
+            let received = world.take(0, 100 + bits);
+            assert_eq!(received.outcome, Ok(()), "{medium:?} {len}");
+            check(received.memory, len, bits as u8);
+            assert_eq!(world.take(0, bits).outcome, Ok(()), "{medium:?} {len}");
+        }
+        assert!(world.nodes[0].endpoint.same_peer(own, again));
+        assert_eq!(world.nodes[0].endpoint.peer_rail(own), Some("loop"));
+        let region = world.memory(300_000, 5);
+        let key = world.nodes[0].endpoint.expose(region, true, Audience::Everybody).unwrap();
+        for (direction, user) in [(Direction::Get, 7), (Direction::Put, 8)] {
+            let memory = world.memory(290_000, 6);
+            let node = &world.nodes[0];
+            let remote = RemoteLayout::At(10);
+            let posted =
+                node.endpoint.post_access(&node.context, direction, own, key, remote, memory, user);
+            world.posted(0, posted);
+            let access = world.take(0, user);
+            assert_eq!(access.outcome, Ok(()), "{medium:?}");
+            let bytes = access.memory.into_pooled().unwrap();
+            let from = if direction == Direction::Get { (10, 5) } else { (0, 6) };
+            assert!((0..290_000).all(|at| bytes[at] == common::pattern(at + from.0, from.1)));
+        }
+        // A message to itself that nobody receives, and a farewell: both end.
+        send(&mut world, 0, own, 99, 700_000, 9);
+        world.step();
+        world.nodes[0].endpoint.check();
+        world.nodes[0].endpoint.close();
+        assert_eq!(world.take(0, 9).outcome, Err(Fault::Closed), "{medium:?}");
+    }
+}

@@ -7,6 +7,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::Incarnation;
 use ropewalk_base::memory::Slice;
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token, Urgency, Verb};
 use ropewalk_wire::frame::{
     self, Body, Envelope, FLAG_ANSWER, FLAG_INSIST, FLAG_UPGRADE, HELLO_PAYLOAD_BYTES_MAX,
@@ -20,6 +21,10 @@ use crate::engine::{Core, Landing, LandingKind, Order};
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
+/// How long an answer to a greeting may take where none is lost.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// Greetings in a row over a lossy rail before its address counts as dead.
+const GREETINGS_MAX: u32 = 10;
 
 impl Core {
     /// The driver began a link to a peer, as `Output::Connect` asked.
@@ -68,9 +73,47 @@ impl Core {
             return;
         }
         state.stage = LinkStage::Greeting;
+        let id = state.peer;
         let flags = if state.upgrade { FLAG_UPGRADE } else { 0 }
             | if state.insist { FLAG_INSIST } else { 0 };
         self.greet(link, flags, Refusal::None);
+        let lossy = self.is_lossy(link);
+        let Some(peer) = id.and_then(|id| self.peers.get_mut(id.0)) else { return };
+        let patience = match lossy {
+            true => self.config.resend_after * (8 << peer.greetings_lost.min(6)),
+            false => PATIENCE,
+        };
+        let until = self.now + patience;
+        peer.greeted_until = until;
+        peer.greeted_over = Some(link);
+        self.wake_by(until);
+    }
+
+    /// Whether frames of this link may be lost, doubled or overtaken.
+    pub(crate) fn is_lossy(&self, link: LinkId) -> bool {
+        let rail = self.rails.get(usize::from(link.rail));
+        rail.is_some_and(|rail| !rail.reliable || !rail.ordered)
+    }
+
+    /// Nobody answered our greeting in time.
+    pub(crate) fn greeting_lost(&mut self, id: PeerId, attempt: u32) {
+        let mut late: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, state)| state.outbound && state.peer == Some(id))
+            .map(|(link, _)| *link)
+            .collect();
+        late.sort_unstable();
+        let greeted_over = self.peers.get(id.0).and_then(|peer| peer.greeted_over);
+        let lossy = greeted_over.is_some_and(|link| self.is_lossy(link));
+        for link in late {
+            self.close_link(link);
+        }
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.greeted_until = Time::NEVER;
+        peer.greetings_lost += 1;
+        let again = lossy && peer.greetings_lost < GREETINGS_MAX;
+        self.connect_next(id, if again { attempt } else { attempt + 1 });
     }
 
     fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
@@ -124,6 +167,11 @@ impl Core {
         let expected = state.stage == LinkStage::Greeting && state.outbound == answer;
         let lengths = payload_bytes <= HELLO_PAYLOAD_BYTES_MAX
             && u32::from(hello.address_bytes.get()) <= payload_bytes;
+        if (!expected || state.hello.is_some()) && self.is_lossy(link) {
+            // One that came twice, or late.
+            return Placement::Drop;
+        }
+        let Some(state) = self.links.get_mut(&link) else { return Placement::Drop };
         if !expected || !lengths || state.hello.is_some() {
             return self.violation("an unexpected greeting");
         }
@@ -177,12 +225,13 @@ impl Core {
             *other != link
                 && state.outbound
                 && state.peer == Some(id)
-                && state.stage != LinkStage::Closing
+                && !matches!(state.stage, LinkStage::Up | LinkStage::Closing)
         });
         let runs = peer.link().is_some() && peer.incarnation.0 == hello.incarnation.get();
-        // A session that runs, or a link of ours that shall survive: the peer waits for that one, and
-        // insists where it does not come.
-        if (runs && !insist && !upgrade) || (ours_survives && ours_pending) {
+        // A session that runs or is about to, or a link of ours that shall survive: the peer waits for
+        // that one, and insists where it does not come.
+        let about_to = self.has_agreed(id, true, link);
+        if ((runs || about_to) && !insist && !upgrade) || (ours_survives && ours_pending) {
             return self.refuse_link(link, Refusal::Duplicate);
         }
         if let Some(state) = self.links.get_mut(&link) {
@@ -209,7 +258,8 @@ impl Core {
 
     /// Makes room among the peers: strangers that came, went and concern nobody are forgotten.
     fn evict_peer(&mut self) {
-        let mut used: Vec<PeerId> = self.operations.iter().filter_map(|(_, it)| it.peer()).collect();
+        let mut used: Vec<PeerId> =
+            self.operations.iter().filter_map(|(_, it)| it.peer()).collect();
         used.extend(self.links.values().filter_map(|link| link.peer));
         used.sort_unstable();
         let idle = self.peers.iter().find(|(slot, peer)| {
@@ -267,10 +317,11 @@ impl Core {
             return self.close_link(link);
         }
         let theirs_survives = self.identity.endpoint.0 > endpoint && !upgrade;
-        let theirs_agreed = self.links.iter().any(|(_, state)| {
-            !state.outbound && state.peer == Some(id) && state.stage == LinkStage::Agreed
-        });
-        if theirs_survives && theirs_agreed {
+        if !upgrade && self.has_agreed(id, true, link) {
+            // Another one of ours is about to carry the session.
+            return self.close_link(link);
+        }
+        if theirs_survives && self.has_agreed(id, false, link) {
             self.close_link(link);
             return self.refused(id, link, Refusal::Duplicate);
         }
@@ -329,6 +380,14 @@ impl Core {
         }
     }
 
+    /// Whether another link with this peer, begun by us or by it, is agreed upon.
+    fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
+        self.links.iter().any(|(other, state)| {
+            let same = state.outbound == outbound && state.peer == Some(id);
+            same && *other != link && state.stage == LinkStage::Agreed
+        })
+    }
+
     /// We choose this link; the session begins on our side.
     fn confirm(&mut self, id: PeerId, link: LinkId) {
         self.expose_existing(id, link);
@@ -347,12 +406,28 @@ impl Core {
         }
     }
 
+    /// Whether a frame of this session, on a link that carries none yet, stands for a confirmation
+    /// that was lost or overtaken.
+    pub(crate) fn is_confirmed_by(&self, link: LinkId, session: u32) -> bool {
+        let Some(state) = self.links.get(&link) else { return false };
+        let agreed = state.stage == LinkStage::Agreed && !state.outbound;
+        let tag = match state.hello {
+            _ if state.ours != 0 && state.ours == state.theirs => state.ours,
+            Some(hello) => state.nonce.wrapping_add(hello.nonce.get()) | 1,
+            None => return false,
+        };
+        agreed && tag == session && self.is_lossy(link)
+    }
+
     /// The connecting side chose this link; the session begins on our side, too.
     pub(crate) fn arrive_confirm(&mut self, link: LinkId, id: PeerId) -> Placement {
         let agreed = self
             .links
             .get(&link)
             .is_some_and(|state| state.stage == LinkStage::Agreed && !state.outbound);
+        if !agreed && self.is_lossy(link) {
+            return Placement::Drop;
+        }
         if !agreed {
             return self.violation("an unexpected confirmation");
         }
@@ -376,6 +451,7 @@ impl Core {
         let Some(state) = self.links.remove(&link) else { return };
         self.revoked_by_loss(link);
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
+        let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         if peer.link() == Some(link) {
             // To resume a session in which a peer broke the protocol would be to hear it again.
@@ -399,7 +475,11 @@ impl Core {
         }
         let _ = fault;
         if let PeerStage::Connecting { attempt } = peer.stage {
-            self.connect_next(id, attempt + 1);
+            // A link that was up and broke while we greeted was there: perhaps the greeting suffered.
+            let greeted = state.stage == LinkStage::Greeting;
+            peer.greetings_lost += 1;
+            let again = greeted && lossy && peer.greetings_lost < GREETINGS_MAX;
+            self.connect_next(id, if again { attempt } else { attempt + 1 });
         }
     }
 

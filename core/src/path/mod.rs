@@ -99,6 +99,10 @@ pub(crate) struct Peer {
     /// We know an address of it (else only it can connect).
     pub reachable: bool,
     pub session: u32,
+    /// A greeting that is not answered by then was in vain; how often that happened in a row.
+    pub greeted_until: Time,
+    pub greeted_over: Option<LinkId>,
+    pub greetings_lost: u32,
     pub frames_pending: u32,
     pub bulk_pending: u32,
     pub accesses: u32,
@@ -179,6 +183,9 @@ impl Peer {
             alias_of: None,
             reachable,
             session: 0,
+            greeted_until: Time::NEVER,
+            greeted_over: None,
+            greetings_lost: 0,
             frames_pending: 0,
             bulk_pending: 0,
             accesses: 0,

@@ -103,6 +103,7 @@ impl Core {
     pub(crate) fn connect_next(&mut self, id: PeerId, attempt: u32) {
         if let Some(peer) = self.peers.get_mut(id.0) {
             peer.stage = PeerStage::Connecting { attempt };
+            peer.greeted_until = Time::NEVER;
             let attempt = attempt % INSIST_FROM;
             self.outputs.push_back(Output::Connect { peer: id, attempt });
         }
@@ -111,7 +112,8 @@ impl Core {
     /// A link was confirmed: the session begins, or goes on.
     pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
         let incarnation = self.greeted_incarnation(link).unwrap_or_default();
-        let Some((ours, theirs)) = self.links.get(&link).map(|link| (link.ours, link.theirs)) else {
+        let Some((ours, theirs)) = self.links.get(&link).map(|link| (link.ours, link.theirs))
+        else {
             return;
         };
         let Some(peer) = self.peers.get(id.0) else { return };
@@ -141,6 +143,7 @@ impl Core {
             .is_some_and(|rail| !rail.reliable || !rail.ordered);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link };
+        peer.greetings_lost = 0;
         peer.incarnation = incarnation;
         if goes_on {
             self.resume_spans(id);
@@ -383,8 +386,8 @@ impl Core {
                     let before = wanted(&state.receive);
                     state.receive.source = Some(peer);
                     let after = wanted(&state.receive);
-                    if self.matching.withdraw(id, before) {
-                        reposted.push((id, after));
+                    if let Some(post) = self.matching.withdraw(id, before) {
+                        reposted.push((post, id, after));
                     }
                 }
                 _ => {}
@@ -409,8 +412,9 @@ impl Core {
             }
         }
         self.outputs.push_back(Output::Aliased { alias, peer });
-        for (id, wanted) in reposted {
-            self.match_receive(id, wanted);
+        reposted.sort_unstable_by_key(|(post, ..)| *post);
+        for (post, id, wanted) in reposted {
+            self.match_receive(id, wanted, Some(post));
         }
         self.pump(peer);
         let idle = self.peers.get(peer.0).is_some_and(|peer| peer.stage == PeerStage::Idle);
@@ -549,6 +553,7 @@ impl Core {
             .iter()
             .filter_map(|(_, peer)| match peer.stage {
                 PeerStage::Yielded { until } => Some(until),
+                PeerStage::Connecting { .. } => Some(peer.greeted_until),
                 PeerStage::Suspended { .. } => peer.reliable.as_ref().map(|r| r.retry_at),
                 PeerStage::Up { .. } => peer.reliable.as_ref().and_then(|r| r.deadline()),
                 _ => None,
@@ -566,6 +571,9 @@ impl Core {
                 PeerStage::Yielded { until } if until <= now => {
                     let insist = INSIST_FROM;
                     self.connect_next(id, insist);
+                }
+                PeerStage::Connecting { attempt } if peer.greeted_until <= now => {
+                    self.greeting_lost(id, attempt);
                 }
                 PeerStage::Suspended { since } => self.retry_suspended(id, since),
                 PeerStage::Up { .. } if peer.reliable.is_some() => self.run_span_timers(id),

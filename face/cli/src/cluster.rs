@@ -8,6 +8,7 @@ use anyhow::Context;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_data::{DataConfig, DataServer};
 use ropewalk_meta::server::{MetaConfig, MetaServer};
+use ropewalk_net::Address;
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 
@@ -41,12 +42,14 @@ fn log(role: &str) -> Rc<dyn Fn(&str)> {
 }
 
 async fn serve_meta(node: Node, directory: PathBuf, cluster: ClusterId) {
-    let config = MetaConfig::new(directory, cluster, log("metadata server"));
+    let config = MetaConfig { log: log("metadata server"), ..MetaConfig::new(directory, cluster) };
     match MetaServer::start(&node.world, node.endpoint, config).await {
         Ok(server) => {
             node.ready.serving();
             node.stop.await;
-            server.stop().await;
+            if let Err(error) = server.stop().await {
+                eprintln!("metadata server: {error}");
+            }
         }
         Err(error) => node.ready.failed(&error),
     }
@@ -60,12 +63,25 @@ async fn serve_data(
     meta: String,
 ) {
     let role = format!("data server {server}");
-    let config = DataConfig::new(directory, cluster, server, &meta, log(&role));
+    let peer = match Address::parse(&meta) {
+        Ok(address) => match node.endpoint.endpoint().lookup(&address) {
+            Ok(peer) => peer,
+            Err(fault) => return node.ready.failed(&fault),
+        },
+        Err(error) => return node.ready.failed(&error),
+    };
+    let config = DataConfig {
+        meta: Some(peer),
+        log: log(&role),
+        ..DataConfig::new(directory, cluster, server)
+    };
     match DataServer::start(&node.world, node.endpoint, config).await {
         Ok(server) => {
             node.ready.serving();
             node.stop.await;
-            server.stop().await;
+            if let Err(error) = server.stop().await {
+                eprintln!("{role}: {error}");
+            }
         }
         Err(error) => node.ready.failed(&error),
     }
@@ -78,17 +94,19 @@ impl Cluster {
         let id = identity(directory)?;
         let path = directory.join("meta");
         let name = unique("meta");
-        let meta = NodeThread::start("meta", id, rails(&name)?, move |node| {
-            serve_meta(node, path, id)
-        })?;
+        let meta =
+            NodeThread::start("meta", id, rails(&name)?, move |node| serve_meta(node, path, id))?;
         let mut data = Vec::new();
         for number in 0..data_servers {
             let path = directory.join(format!("data{number}"));
             let (name, address) = (unique("data"), meta.address.clone());
             let server = ServerId(number);
-            data.push(NodeThread::start(&format!("data{number}"), id, rails(&name)?, move |node| {
-                serve_data(node, path, id, server, address)
-            })?);
+            data.push(NodeThread::start(
+                &format!("data{number}"),
+                id,
+                rails(&name)?,
+                move |node| serve_data(node, path, id, server, address),
+            )?);
         }
         Ok(Cluster { id, address: meta.address.clone(), data, meta })
     }

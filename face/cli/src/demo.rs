@@ -40,7 +40,9 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     let stop = Stop::watch().context("signals cannot be watched")?;
     let source = match &arguments.source {
         Some(source) => source.clone(),
-        None => toolchain().context("no Rust toolchain found to copy; name a tree by --source DIR")?,
+        None => {
+            toolchain().context("no Rust toolchain found to copy; name a tree by --source DIR")?
+        }
     };
     let entries = tree::list(&source)?;
     let temporary;

@@ -97,7 +97,12 @@ impl NodeThread {
             drop(failed);
             let address = endpoint.endpoint().addresses().to_string();
             let ready = Ready { address, sender };
-            reactor.block_on(work(Node { world, endpoint: endpoint.clone(), stop: stopped, ready }));
+            reactor.block_on(work(Node {
+                world,
+                endpoint: endpoint.clone(),
+                stop: stopped,
+                ready,
+            }));
             endpoint.endpoint().close();
         })?;
         let answer = receiver.recv().map_err(|_| anyhow!("{name} ended before it served"))?;

@@ -224,7 +224,7 @@ impl Work {
         }
         let wanted = (meta.mode() as u16 & 0o7777, time(meta.mtime(), meta.mtime_nsec()));
         if (found.mode, found.modified) != wanted {
-            bail!("mode and time are {:o} {:?}, not {wanted:o?}", found.mode, found.modified);
+            bail!("mode and time are {:?}, not {wanted:?}", (found.mode, found.modified));
         }
         if entry.kind == InodeKind::Directory {
             return Ok(());

@@ -4,17 +4,20 @@
 //! * [`abi`] describes the kernel's structures, [`decode`] takes requests apart;
 //! * [`filesystem`] is the trait that a file system implements, [`reply`] what it answers;
 //! * [`source`] is the seam to the kernel, [`dev_loop`] the loop, [`negotiate`] the agreement;
-//! * [`notify`] takes back what the kernel was told.
+//! * [`notify`] takes back what the kernel was told;
+//! * [`cluster`] stands on all of this: the mount of a cluster, over its client.
 //!
 //! Invariants: nothing blocks the loop's thread; every request is answered exactly once; an
 //! interrupt reaches its request; the kernel believes nothing longer than it was told to.
 //!
-//! It must not know servers, leases or the message layer: those are behind the trait.
+//! All but [`cluster`] know neither servers nor leases nor the message layer: those are behind the
+//! trait.
 
 #![deny(unsafe_code)]
 
 pub mod abi;
 mod caller;
+pub mod cluster;
 pub mod decode;
 pub mod dev_loop;
 #[allow(unsafe_code)]

@@ -62,7 +62,11 @@ const WANTED: &[(u64, &str)] = &[
     (init::PARALLEL_DIROPS, "lookups and listings of one directory overlap; so do ours"),
     (init::ABORT_ERROR, "an aborted mount reads ECONNABORTED, an unmounted one ENODEV"),
     (init::CACHE_SYMLINKS, "a link's target never changes while its inode lives"),
-    (init::EXPLICIT_INVAL_DATA, "pages live as long as the lease: we say when they end, not mtime"),
+    (
+        init::AUTO_INVAL_DATA,
+        "a file that several clients write was perhaps opened before it was one: its pages then end \
+         with its mtime, which is asked for at every read; under a lease nobody asks",
+    ),
     (init::HANDLE_KILLPRIV_V2, "we clear suid and sgid ourselves: no GETXATTR before each write"),
     (init::SETXATTR_EXT, "SETXATTR tells when an access ACL takes sgid away"),
     (init::INIT_EXT, "the second word of flags"),
@@ -78,8 +82,8 @@ const WANTED: &[(u64, &str)] = &[
 const REFUSED: &[(u64, &str)] = &[
     (init::WRITEBACK_CACHE, "mount-wide: the kernel would own sizes and times against our leases"),
     (
-        init::AUTO_INVAL_DATA,
-        "would drop pages at every change of mtime, and overrides the explicit way",
+        init::EXPLICIT_INVAL_DATA,
+        "pages of files that were opened under a lease and lost it since would outlive the truth",
     ),
     (init::NO_OPEN_SUPPORT, "opens are session state at the server: every one is asked"),
     (init::NO_OPENDIR_SUPPORT, "as opens"),

@@ -201,6 +201,11 @@ impl Client {
         *self.inner.invalidate.borrow_mut() = invalidate;
     }
 
+    /// The world in which it lives.
+    pub fn world(&self) -> World {
+        self.inner.world.clone()
+    }
+
     /// The client's counters.
     pub fn counts(&self) -> Counts {
         self.inner.counts.get()

@@ -116,15 +116,19 @@ impl Client {
                 return Ok(file);
             }
         }
-        self.report(&inode).await?;
-        let Access { read, write } = options.access;
-        let access = Access { read, write };
-        let who = caller.who();
-        let request = MetaRequest::Open { who, inode: number, access, truncate: options.truncate };
-        let reply = self.ask(&request, opened).await?;
-        if options.truncate {
-            inode.lose_lease();
+        let (who, access, truncate) = (caller.who(), options.access, options.truncate);
+        let request = MetaRequest::Open { who, inode: number, access, truncate };
+        if !truncate {
+            let reply = self.ask(&request, opened).await?;
+            let inode = self.learn_opened(&reply);
+            return Ok(self.file(inode, options));
         }
+        let reply = self
+            .resize(&inode, async {
+                let reply = self.ask(&request, opened).await?;
+                Ok((reply, true))
+            })
+            .await?;
         let inode = self.learn_opened(&reply);
         Ok(self.file(inode, options))
     }
@@ -224,6 +228,19 @@ impl Client {
         // What could not be made durable is reported once, as POSIX has it.
         synced.into_iter().collect::<Result<(), Errno>>()?;
         self.report(inode).await?;
+        self.ask(&MetaRequest::Sync, |_| Ok(())).await
+    }
+
+    /// Makes everything durable that this client was told is done.
+    pub async fn sync_all(&self) -> Result<(), Errno> {
+        let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
+        for inode in inodes {
+            let pending =
+                !inode.unsynced.borrow().is_empty() || !inode.state.borrow().dirty.is_clean();
+            if pending {
+                self.sync_inode(&inode).await?;
+            }
+        }
         self.ask(&MetaRequest::Sync, |_| Ok(())).await
     }
 

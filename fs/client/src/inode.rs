@@ -36,8 +36,16 @@ pub(crate) struct State {
     /// Of the newest grant; grants up to `recalled` are none.
     pub number: u64,
     pub recalled: u64,
+    /// The attributes are older than the newest grant.
+    pub stale: bool,
+    /// The attributes miss something other than size and times; they have to be asked for.
+    pub outdated: bool,
     /// New users wait: the lease is being given back.
     pub closing: bool,
+    /// New users wait: the size is being set, which takes the lease's ground away.
+    pub resizing: u32,
+    /// Changes that were acknowledged are lost; the next sync says so.
+    pub lost: bool,
     pub content: Option<Content>,
     /// Inline bytes, while a lease covers them.
     pub inline: Option<Vec<u8>>,
@@ -101,23 +109,26 @@ impl Inode {
         if grant.number <= state.recalled || grant.number < state.number {
             return;
         }
+        state.stale |= grant.number != state.number;
         state.number = grant.number;
         state.mode = grant.mode;
         state.epoch = grant.epoch;
     }
 
-    /// Notes attributes of a reply. Under `Write` size and times are ours.
+    /// Notes attributes of a reply. Under `Write` size and times are ours from the grant on: a reply
+    /// may have left before what we reported came in.
     pub fn learned(&self, attributes: Attributes) {
         let mut state = self.state.borrow_mut();
         let mut attributes = attributes;
-        if let Some(old) = &state.attributes {
+        let fresh = std::mem::take(&mut state.stale);
+        state.outdated = false;
+        if let (Some(old), false) = (&state.attributes, fresh) {
             if attributes.version < old.version && state.mode >= LeaseMode::Read {
                 return;
             }
-            if state.mode == LeaseMode::Write && !state.dirty.is_clean() {
+            if state.mode == LeaseMode::Write {
                 attributes.size = old.size;
                 attributes.modified = old.modified.max(attributes.modified);
-                attributes.blocks = old.blocks;
             }
         }
         state.attributes = Some(attributes);
@@ -126,18 +137,26 @@ impl Inode {
     /// Attributes that a lease covers.
     pub fn cached(&self) -> Option<Attributes> {
         let state = self.state.borrow();
-        if state.mode >= LeaseMode::Read && !state.closing { state.attributes } else { None }
+        let covered = state.mode >= LeaseMode::Read && !state.closing && !state.outdated;
+        state.attributes.filter(|_| covered)
     }
 
-    /// The lease is gone, and with it all that it covered. Opens stay.
+    /// Whether users of the lease have to wait.
+    pub fn is_blocked(&self) -> bool {
+        let state = self.state.borrow();
+        state.closing || state.resizing > 0
+    }
+
+    /// The lease is gone, and with it all that it covered. Opens stay. What was written and not
+    /// reported is lost, which the next sync says.
     pub fn lose_lease(&self) {
         let mut state = self.state.borrow_mut();
+        state.lost |= !state.dirty.is_clean();
         state.mode = LeaseMode::None;
         state.attributes = None;
         state.inline = None;
         state.content = None;
         state.dirty = Dirty::default();
-        state.closing = false;
         drop(state);
         self.idle.notify_all();
     }
@@ -177,5 +196,24 @@ impl Drop for Use {
         if users == 0 {
             self.inode.idle.notify_all();
         }
+    }
+}
+
+/// A change of the size that is under way: users of the lease wait meanwhile.
+pub(crate) struct Resizing<'a> {
+    inode: &'a Inode,
+}
+
+impl Resizing<'_> {
+    pub fn new(inode: &Inode) -> Resizing<'_> {
+        inode.state.borrow_mut().resizing += 1;
+        Resizing { inode }
+    }
+}
+
+impl Drop for Resizing<'_> {
+    fn drop(&mut self) {
+        self.inode.state.borrow_mut().resizing -= 1;
+        self.inode.idle.notify_all();
     }
 }

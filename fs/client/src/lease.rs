@@ -86,11 +86,11 @@ impl Client {
     pub(crate) async fn lease(&self, inode: &Rc<Inode>, purpose: For) -> Result<Use, Errno> {
         for _ in 0..1000 {
             let closing = inode.idle.notified();
-            let (mode, is_closing, known) = {
+            let (mode, known) = {
                 let state = inode.state.borrow();
-                (state.mode, state.closing, state.content.is_some())
+                (state.mode, state.content.is_some())
             };
-            if is_closing {
+            if inode.is_blocked() {
                 closing.await;
                 continue;
             }
@@ -102,7 +102,7 @@ impl Client {
                 return Ok(Use::new(inode));
             }
             let _change = inode.change.acquire().await;
-            if inode.state.borrow().closing || inode.mode() != mode {
+            if inode.is_blocked() || inode.mode() != mode {
                 continue;
             }
             let mode = match purpose {

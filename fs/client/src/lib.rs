@@ -19,6 +19,7 @@ mod client;
 mod data;
 mod error;
 mod file;
+mod holes;
 mod inode;
 mod lease;
 mod names;

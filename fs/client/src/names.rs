@@ -1,16 +1,18 @@
 //! Names and attributes.
 
+use std::future::Future;
 use std::rc::Rc;
 
 use ropewalk_wire::fs::attributes::{Attributes, InodeKind};
 use ropewalk_wire::fs::meta::{
     AttributeChange, Entry, LockRange, MetaReply, MetaRequest, NAME_BYTES_MAX, Node, RenameMode,
+    TimeChange,
 };
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::call::{LISTING_BYTES, unexpected};
 use crate::client::{Caller, Client};
-use crate::inode::Inode;
+use crate::inode::{Inode, Resizing};
 
 /// One entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,10 +130,7 @@ impl Client {
     /// Attributes have to be asked for again.
     pub(crate) fn stale(&self, inode: u64) {
         if let Some(inode) = self.inner.inodes.borrow().get(&inode) {
-            let mut state = inode.state.borrow_mut();
-            if state.dirty.is_clean() {
-                state.attributes = None;
-            }
+            inode.state.borrow_mut().outdated = true;
         }
     }
 
@@ -169,16 +168,47 @@ impl Client {
         change: AttributeChange,
     ) -> Result<Attributes, Errno> {
         let inode = self.inode(number);
+        let request = MetaRequest::SetAttributes { who: caller.who(), inode: number, change };
+        if change.size.is_some() {
+            return self
+                .resize(&inode, async {
+                    let attributes = self.ask_attributes(&inode, &request).await?;
+                    Ok((attributes, true))
+                })
+                .await;
+        }
         // What we wrote before counts before.
         self.report(&inode).await?;
-        let request = MetaRequest::SetAttributes { who: caller.who(), inode: number, change };
         let attributes = self.ask_attributes(&inode, &request).await?;
-        if change.size.is_some() {
-            // Content, epoch and written stripes may all be others now.
-            inode.lose_lease();
-            inode.learned(attributes);
+        let mut state = inode.state.borrow_mut();
+        if let (Some(known), true) = (&mut state.attributes, change.modified != TimeChange::Keep) {
+            known.modified = attributes.modified;
         }
         Ok(attributes)
+    }
+
+    /// Runs a change of the size, with no reading and writing of ours beside it. Content, epoch and
+    /// written stripes may all be others after it, where it says so.
+    pub(crate) async fn resize<T>(
+        &self,
+        inode: &Rc<Inode>,
+        change: impl Future<Output = Result<(T, bool), Errno>>,
+    ) -> Result<T, Errno> {
+        let _resizing = Resizing::new(inode);
+        loop {
+            let idle = inode.idle.notified();
+            if inode.users.get() == 0 {
+                break;
+            }
+            idle.await;
+        }
+        // What we wrote before counts before.
+        self.report(inode).await?;
+        let (result, changed) = change.await?;
+        if changed {
+            inode.lose_lease();
+        }
+        Ok(result)
     }
 
     /// Makes a directory, symbolic link, fifo, socket, device node, or file without opening it.

@@ -44,6 +44,17 @@ impl Client {
         self.read_inode(&file.inode, offset, buffer).await
     }
 
+    /// Reads as the kernel does on its own behalf, whatever the file was opened for: the kernel has
+    /// checked its callers.
+    pub async fn read_for_kernel(
+        &self,
+        file: &File,
+        offset: u64,
+        buffer: PoolBuffer,
+    ) -> Result<(PoolBuffer, usize), Errno> {
+        self.read_inode(&file.inode, offset, buffer).await
+    }
+
     pub(crate) async fn read_inode(
         &self,
         inode: &Rc<Inode>,

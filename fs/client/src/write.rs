@@ -69,24 +69,25 @@ impl Client {
         data: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> Result<u64, Errno> {
-        self.write_with(file, offset, data, range, false).await
+        if !file.options().access.write {
+            return Err(Errno::EBADF);
+        }
+        let how = (file.options().append, false);
+        self.write_for_kernel(file, offset, data, range, how).await
     }
 
-    /// As [`Client::write`]; `kill_privileges`: setuid and setgid fall away.
-    pub async fn write_with(
+    /// Writes as the kernel asks for it: its callers are checked, and whether the bytes go to the
+    /// end of the file (`append`) and take setuid and setgid away (`kill_privileges`) is its to say.
+    pub async fn write_for_kernel(
         &self,
         file: &File,
         offset: u64,
         data: PoolBuffer,
         range: std::ops::Range<usize>,
-        kill_privileges: bool,
+        (append, kill_privileges): (bool, bool),
     ) -> Result<u64, Errno> {
-        if !file.options().access.write {
-            return Err(Errno::EBADF);
-        }
         assert!(range.end <= data.len(), "what is written lies in its buffer");
         let inode = &file.inode;
-        let append = file.options().append;
         let end = offset.checked_add(range.len() as u64).ok_or(Errno::EFBIG)?;
         if end > i64::MAX as u64 {
             return Err(Errno::EFBIG);
@@ -270,10 +271,10 @@ impl Client {
         buffer: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> (Result<u64, Errno>, Option<PoolBuffer>) {
-        let (layout, mode) = {
+        let (layout, mode, number) = {
             let state = inode.state.borrow();
             match &state.content {
-                Some(Content::Striped(layout)) => (*layout, state.mode),
+                Some(Content::Striped(layout)) => (*layout, state.mode, state.number),
                 _ => return (Err(Errno::ESTALE), Some(buffer)),
             }
         };
@@ -294,6 +295,13 @@ impl Client {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
         };
+        {
+            let state = inode.state.borrow();
+            if (state.mode, state.number) != (mode, number) {
+                // The lease went under the transfer: what was written may be nobody's bytes.
+                return (Err(Errno::ESTALE), buffer);
+            }
+        }
         let extends = self.wrote(inode, offset + len, &written);
         if mode == LeaseMode::Shared && extends {
             // Others have to see the size before this write returns.

@@ -216,6 +216,9 @@ impl Leases {
         let holder = self.entry(inode, session);
         if holder.mode != mode || holder.number == 0 {
             holder.mode = mode;
+            // What was recalled was an older grant, whose release says nothing about this one. Who
+            // still waits for it came later than this grant's call, and recalls anew after it.
+            holder.recall = None;
             let number = self.next_number;
             self.next_number += 1;
             self.entry(inode, session).number = number;

@@ -12,7 +12,8 @@
 //!
 //! Invariants: the time and all randomness come as arguments; nothing in memory is needed to keep
 //! what was acknowledged (a shard is rebuilt from its rows at any point); bytes of clients and rows
-//! never panic. This crate must not know how calls travel, nor what a disk is.
+//! never panic. The shard must not know how calls travel, nor what a disk is: [`server`] carries
+//! calls to it and its messages away, [`store_rows`] keeps its rows in the embedded store.
 //!
 //! Where to begin reading: `shard` for the life of a call, `operate` for what requests do, `leases`
 //! for caching between clients. Rows are described in `docs/spec/metadata-rows.md`.
@@ -30,11 +31,13 @@ pub mod permission;
 pub mod pools;
 pub mod rows;
 pub use ropewalk_wire::fs::runs;
+pub mod server;
 pub mod sessions;
 pub mod shard;
 mod store_rows;
 
 pub use config::Config;
 pub use rows::{Batch, Rows, RowsError, VolatileRows};
+pub use server::{MetaConfig, MetaError, MetaServer};
 pub use shard::{Call, Completed, Cut, Moment, Opening, Outcome, Reap, Reply, Shard};
 pub use store_rows::StoreRows;

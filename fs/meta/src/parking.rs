@@ -75,6 +75,11 @@ impl Parking {
         self.woken.pop_first()
     }
 
+    /// Whether the call waits for `on`.
+    pub fn waits(&self, on: WaitOn, ticket: u64) -> bool {
+        self.waiting.contains(&(on, ticket))
+    }
+
     /// Whether a call that came before `ticket` waits for the inode.
     pub fn is_awaited(&self, inode: u64, ticket: u64) -> bool {
         let on = WaitOn::Inode(inode);

@@ -177,6 +177,7 @@ impl<R: Rows> Shard<R> {
         match self.sessions.judge(call.session, call.slot, call.sequence) {
             Verdict::Bad => return Outcome::Refused(Status::BadSequence),
             Verdict::Parked(ticket) => return Outcome::Wait(ticket),
+            Verdict::Stored(reply, _) if self.is_lost_temporary(&call.request, &reply) => {}
             Verdict::Stored(reply, position) => {
                 let bytes = self.refresh(call.session, &call.request, reply);
                 return Outcome::Reply(Reply { bytes, position, durable: false });
@@ -198,7 +199,8 @@ impl<R: Rows> Shard<R> {
         now: Moment,
         ticket: u64,
     ) -> Outcome {
-        let stop = if self.grace.is_some() && !serves_in_grace(request) {
+        let early = serves_in_grace(request) && !self.awaits_reclaim(session, request);
+        let stop = if self.grace.is_some() && !early {
             Stop::Wait { on: vec![WaitOn::Grace], keep: false }
         } else if self.full && !serves_when_full(request) {
             Stop::Errno(Errno::ENOSPC)
@@ -236,6 +238,17 @@ impl<R: Rows> Shard<R> {
             }
             Stop::Rows(error) => self.stop(error),
         }
+    }
+
+    /// Whether the request tells of a lease that the session has yet to reclaim: one that was under
+    /// way when the server died, and comes before the reclaim.
+    fn awaits_reclaim(&self, session: u64, request: &MetaRequest<'_>) -> bool {
+        let (MetaRequest::Release { inode, .. } | MetaRequest::Report { inode, .. }) = request
+        else {
+            return false;
+        };
+        let reclaiming = self.sessions.get(session).is_some_and(|session| session.reclaiming);
+        reclaiming && self.leases.holder(*inode, session).is_none()
     }
 
     /// Commits what an operation did, with its reply.
@@ -295,8 +308,14 @@ impl<R: Rows> Shard<R> {
                 Ok(request) => self.run(session, slot, sequence, &request, now, ticket),
                 Err(_) => Outcome::Refused(Status::Malformed),
             };
+            // Whoever stood behind it is tried when it is done, and also when it goes on to wait for
+            // something else: a name may mean another inode by now.
+            for on in on {
+                if !self.parking.waits(on, ticket) {
+                    self.parking.wake(on);
+                }
+            }
             if !matches!(outcome, Outcome::Wait(_)) {
-                on.into_iter().for_each(|on| self.parking.wake(on));
                 let done = Completed { ticket, session, slot, sequence, outcome };
                 self.completed.push_back(done);
             }
@@ -358,6 +377,20 @@ impl<R: Rows> Shard<R> {
         let mut bytes = Vec::new();
         encode(&MetaResult::Ok(result), &mut bytes);
         bytes
+    }
+
+    /// Whether a stored reply names a file without a name that is gone: the server restarted before
+    /// the client learned of it, so nobody reclaimed it. Of that call no effect is left, and it may
+    /// be executed anew.
+    fn is_lost_temporary(&self, request: &MetaRequest<'_>, reply: &[u8]) -> bool {
+        if !matches!(request, MetaRequest::Temporary { .. }) {
+            return false;
+        }
+        let Ok(Ok(MetaReply::Opened { entry, .. })) = decode::<MetaResult<'_>>(reply) else {
+            return false;
+        };
+        let key = keys::key(Table::Inode, &[entry.attributes.inode]);
+        self.rows.get(&key).is_ok_and(|row| row.is_none())
     }
 
     /// The rows, for looking at what is kept.

@@ -11,12 +11,16 @@
 //! * a killed node does nothing any more: no task, no timer, no offloaded work, no frame;
 //! * production code runs unchanged: it sees `base::world::World` and rails, nothing of this crate.
 
+pub mod cluster;
 pub mod disk;
+pub mod endpoint;
+pub mod memory_data;
 pub mod node;
 mod offload;
 pub mod seeds;
 pub mod simulation;
 
+pub use cluster::{Cluster, ClusterConfig};
 pub use node::{Node, Pollable};
 pub use ropewalk_rail_sim::{Cut, Kill, Path, Release, SimConfig, SimNetwork, SimRail};
 pub use seeds::{run_seed_twice, run_seeds};

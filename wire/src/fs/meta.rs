@@ -130,6 +130,13 @@ pub enum Node<'a> {
     File,
 }
 
+impl<'a> Node<'a> {
+    /// A symbolic link to `target`.
+    pub fn symlink(target: &'a [u8]) -> Node<'a> {
+        Node::Symlink { target: Bytes(target) }
+    }
+}
+
 /// What `Rename` does where the new name exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RenameMode {

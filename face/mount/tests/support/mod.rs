@@ -5,6 +5,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use ropewalk_mount::{
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 pub const POOL_BYTES: usize = 8 << 30;
+/// How long a mount may live, in seconds.
+pub static LIFE_SECONDS: AtomicU64 = AtomicU64::new(30);
 
 /// Whether FUSE can be used here. Under CI it must be.
 pub fn usable() -> bool {
@@ -226,7 +229,8 @@ impl Watchdog {
     pub fn new(unmounter: Unmounter) -> Watchdog {
         let (alive, gone) = channel::<()>();
         std::thread::spawn(move || {
-            if gone.recv_timeout(Duration::from_secs(30)) == Err(RecvTimeoutError::Timeout) {
+            let limit = Duration::from_secs(LIFE_SECONDS.load(Ordering::Relaxed));
+            if gone.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 eprintln!("the mount is cut off: {:?}", unmounter.abort());
             }
         });

@@ -118,6 +118,9 @@ impl ObjectStore {
                 if synced.and(result).is_err() || self.inner.sync_failures(object) != failures {
                     carried = self.inner.carry(object).and(carried);
                 }
+                if let Some(known) = self.inner.state.borrow_mut().objects.get_mut(&object) {
+                    known.flushing = false;
+                }
             }
             carried?;
         }
@@ -128,7 +131,11 @@ impl ObjectStore {
             state.log.end()
         };
         self.log_durable_to(end).await?;
-        self.inner.state.borrow_mut().log.forget_before(tail);
+        let state = &mut *self.inner.state.borrow_mut();
+        state.log.forget_before(tail);
+        // Whoever waits for room waits for this, too; twice round, since use gives one reprieve.
+        let steps = 2 * state.clock.len();
+        self.inner.evict(state, steps);
         Ok(())
     }
 
@@ -141,6 +148,7 @@ impl ObjectStore {
             return None;
         }
         let failures = known.sync_failures;
+        known.flushing = true;
         let result = self.inner.flush_object(state, object, tail);
         let known = state.objects.get_mut(&object)?;
         let mut round = known.sync_started + 1;
@@ -290,6 +298,11 @@ impl Inner {
             known.overlay.insert(block, patch);
             known.suspects.remove(block);
             state.overlay_blocks += 1;
+        }
+        // What is not in doubt was synced before: said now, since the sync itself could not say so.
+        if known.suspects.is_empty() && !known.sync_failed {
+            state.log.push(&Record::Mark { object, position: known.synced_position });
+            self.commit(&mut state.log)?;
         }
         known.first_position = Some(oldest);
         Ok(())

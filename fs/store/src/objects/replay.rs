@@ -206,12 +206,20 @@ impl Mender<'_> {
     fn mend(&mut self) -> io::Result<()> {
         let (file, entries) = match open_object(&**self.disk, self.layout, self.object)? {
             FileState::Present(file, entries) => (Some(file), entries),
-            FileState::Absent | FileState::Unfinished => (None, Vec::new()),
+            FileState::Absent => (None, Vec::new()),
+            FileState::Unfinished => {
+                // Emptied durably: what else came into it must not be seen once it has a header.
+                let file = self.disk.open(&self.layout.path(self.object), Open::Write)?;
+                file.set_len(0)?;
+                file.sync_data()?;
+                (None, Vec::new())
+            }
             // Reading it says what is wrong; nothing here could mend it.
             FileState::Damaged => return Ok(()),
         };
         let mut known = Object { entries, ..Object::default() };
-        known.table_changed = (!known.entries.is_empty()).then(|| (0, known.entries.len() as u32));
+        known.table_changed =
+            (!known.entries.is_empty()).then_some((0, known.entries.len() as u32));
         let mut restored: Vec<(u32, &Block)> = Vec::new();
         let mut holes = Vec::new();
         let mut content = Box::new([0; BLOCK_BYTES]);

@@ -317,13 +317,13 @@ impl Inner {
             }
             let (first, entries) = (run[0].block, &scratch.pairs[..]);
             debug_assert_eq!(entry_pair(entries, 0).1, known.entry(first));
-            state.log.push(&Record::Write { object, first, entries });
+            state.log.push_continued(&Record::Write { object, first, entries });
         }
         // The records above hide images of blocks that still live in the overlay: log them again.
         for planned in &scratch.in_place {
             if let Some(patch) = known.overlay.get(&planned.block) {
                 let bytes = &patch.content[..];
-                state.log.push(&Record::Image { object, block: planned.block, bytes });
+                state.log.push_continued(&Record::Image { object, block: planned.block, bytes });
             }
         }
         scratch.give(content);

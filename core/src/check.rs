@@ -1,0 +1,164 @@
+//! What must hold between any two calls, checked in full: for tests, far too slow for anything else.
+//!
+//! Everything that is counted in one place is recounted from the places that it stands for: holds of
+//! memory, frames that rails have, credit, accesses.
+
+use std::collections::BTreeMap;
+
+use ropewalk_base::slots::SlotId;
+
+use crate::api::*;
+use crate::credit::charge_bytes;
+use crate::engine::{Core, Landing, LandingKind, Order};
+use crate::matching::Content;
+use crate::operation::{Kind, ReceiveStage};
+use crate::path::Peer;
+
+/// Holds as they are recounted.
+#[derive(Default)]
+struct Holds {
+    operations: BTreeMap<OperationId, u32>,
+    regions: BTreeMap<SlotId, u32>,
+    frames: BTreeMap<PeerId, (u32, u32)>,
+}
+
+impl Holds {
+    fn order(&mut self, order: &Order) {
+        match *order {
+            Order::Eager { operation, peer } => {
+                *self.operations.entry(operation).or_default() += 1;
+                self.frames.entry(peer).or_default().0 += 1;
+            }
+            Order::PutFrame { operation, peer } => {
+                *self.operations.entry(operation).or_default() += 1;
+                self.bulk(peer);
+            }
+            Order::ServeFrame { region, peer } => {
+                *self.regions.entry(region).or_default() += 1;
+                self.bulk(peer);
+            }
+            Order::Native { operation, .. } => {
+                *self.operations.entry(operation).or_default() += 1;
+            }
+            Order::Span { .. } | Order::Hello => {}
+        }
+    }
+
+    fn bulk(&mut self, peer: PeerId) {
+        let counts = self.frames.entry(peer).or_default();
+        counts.0 += 1;
+        counts.1 += 1;
+    }
+
+    fn landing(&mut self, landing: &Landing) {
+        match landing.kind {
+            LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
+                *self.operations.entry(operation).or_default() += 1;
+            }
+            LandingKind::Put { region, .. } => *self.regions.entry(region).or_default() += 1,
+            _ => {}
+        }
+    }
+}
+
+impl Core {
+    /// Panics where an invariant does not hold.
+    pub fn check(&self) {
+        self.check_holds();
+        for (slot, peer) in self.peers.iter() {
+            self.check_peer(PeerId(slot), peer);
+        }
+        let windows = |peer: &Peer| peer.received.eager.window + peer.received.request.window;
+        let lent: u64 = self.peers.iter().map(|(_, peer)| windows(peer)).sum();
+        assert_eq!(lent, self.lent_bytes, "windows lent to peers");
+        let orphans: u64 = self
+            .matching
+            .messages()
+            .filter(|message| self.session_of(message.peer) != message.session)
+            .filter(|message| !matches!(message.content, Content::Announced(_)))
+            .map(|message| charge_bytes(message.bytes))
+            .sum();
+        // Requests of ended sessions, which the driver has, count beside.
+        assert!(orphans <= self.orphan_bytes, "{orphans} over {}", self.orphan_bytes);
+    }
+
+    fn check_holds(&self) {
+        let mut holds = Holds::default();
+        self.orders.iter().for_each(|(_, order)| holds.order(order));
+        self.landings.iter().for_each(|(_, landing)| holds.landing(landing));
+        for (_, peer) in self.peers.iter() {
+            let Some(reliable) = &peer.reliable else { continue };
+            reliable.kept_orders().for_each(|order| holds.order(order));
+            reliable.broken_landings().for_each(|landing| holds.landing(landing));
+        }
+        for (slot, region) in self.regions.iter() {
+            let held = holds.regions.remove(&slot).unwrap_or(0);
+            assert_eq!(region.held(), held, "holds of region {slot:?}");
+            if let Some(owner) = region.owner() {
+                *holds.operations.entry(owner).or_default() += 1;
+            }
+        }
+        assert!(holds.regions.is_empty(), "regions that are gone are held: {:?}", holds.regions);
+        for (id, operation) in self.operations.iter() {
+            let held = holds.operations.remove(&id).unwrap_or(0);
+            assert_eq!(operation.held, held, "holds of {id:?}: {operation:?}");
+            let over = operation.held == 0 && operation.ending.is_some();
+            assert!(!over, "{id:?} should have completed");
+        }
+        assert!(holds.operations.is_empty(), "ended operations hold: {:?}", holds.operations);
+        for (slot, peer) in self.peers.iter() {
+            let counted = holds.frames.remove(&PeerId(slot)).unwrap_or_default();
+            let noted = (peer.frames_pending, peer.bulk_pending);
+            assert_eq!(noted, counted, "frames of {slot:?} that rails have");
+        }
+    }
+
+    fn check_peer(&self, id: PeerId, peer: &Peer) {
+        let under_way = self.operations.iter().filter(|(_, operation)| {
+            let access = match &operation.kind {
+                Kind::Access(state) => state,
+                Kind::Receive(state) => match &state.stage {
+                    ReceiveStage::Fetching { access, .. } => access,
+                    _ => return false,
+                },
+                Kind::Send(_) => return false,
+            };
+            operation.ending.is_none() && !access.waiting && access.access.peer == id
+        });
+        assert_eq!(peer.accesses as usize, under_way.count(), "accesses of {id:?} under way");
+        let (mut eager, mut announces) = (0, 0);
+        let messages = self.matching.messages();
+        for message in messages.filter(|it| it.peer == id && it.session == peer.session) {
+            match message.content {
+                Content::Announced(_) => announces += 1,
+                _ => eager += charge_bytes(message.bytes),
+            }
+        }
+        if let Some(reliable) = &peer.reliable {
+            let (held_eager, held_announces) = reliable.held_charges();
+            eager += held_eager;
+            announces += held_announces;
+        }
+        let received = &peer.received;
+        let outstanding = received.eager.arrived - received.eager.freed;
+        assert_eq!(outstanding, eager, "eager credit of {id:?}");
+        let outstanding = received.announce.arrived - received.announce.freed;
+        assert_eq!(outstanding, announces, "announce credit of {id:?}");
+        assert!(received.request.freed <= received.request.arrived);
+        for account in [&received.eager, &received.request, &received.announce] {
+            assert!(account.arrived <= account.told, "{id:?} was let over its limit");
+            assert!(account.told <= account.freed + account.window);
+        }
+        for queue in peer.waiting.iter().chain([&peer.waiting_accesses]) {
+            let mut at = queue.first;
+            let mut last = None;
+            while let Some(waiting) = at {
+                let operation = self.operations.get(waiting).expect("what waits exists");
+                assert!(operation.ending.is_none(), "{waiting:?} ended and waits");
+                last = at;
+                at = operation.next;
+            }
+            assert_eq!(queue.last, last, "the tail of a queue of {id:?}");
+        }
+    }
+}

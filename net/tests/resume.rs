@@ -1,0 +1,428 @@
+//! Mode `Resume` over a network that cuts, loses, doubles, reorders and corrupts: every message
+//! arrives once and in order, every put and get is right, and a seed reproduces its run exactly.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+use ropewalk_base::memory::Memory;
+use ropewalk_base::pool::Pool;
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{RemoteKey, RemoteLayout};
+use ropewalk_net::{
+    Audience, Channel, Completed, Context, Direction, Endpoint, EndpointConfig, Level, Mode,
+    Oversize, PeerId, Posted,
+};
+use ropewalk_rail::address::Address;
+use ropewalk_rail_sim::{Cut, Kill, SimConfig, SimNetwork};
+
+const NAMES: [&str; 2] = ["left", "right"];
+
+struct Node {
+    endpoint: Endpoint,
+    context: Context,
+    peer: PeerId,
+    done: Vec<Completed>,
+}
+
+struct Sim {
+    network: SimNetwork,
+    clock: Arc<AtomicU64>,
+    nodes: Vec<Node>,
+    pool: Pool,
+    random: Random,
+    kind: u64,
+    steps: u64,
+    check_every: u64,
+}
+
+impl Sim {
+    fn new(seed: u64) -> Sim {
+        let mut sim = Sim {
+            network: SimNetwork::new(seed),
+            clock: Arc::new(AtomicU64::new(0)),
+            nodes: Vec::new(),
+            pool: Pool::with_budget(1 << 30),
+            random: Random::from_seed(seed),
+            kind: seed % 3,
+            steps: 0,
+            check_every: if seed < 12 { 1 } else { 64 },
+        };
+        if sim.kind == 2 {
+            let mut path = sim.network.path(NAMES[0], NAMES[1]);
+            path.loss = 50_000;
+            path.duplication = 50_000;
+            path.reordering = 100_000;
+            path.header_corruption = 20_000;
+            path.payload_corruption = 20_000;
+            sim.network.set_default_path(path);
+        }
+        for number in 0..2 {
+            let node = sim.life(number, 1);
+            sim.nodes.push(node);
+        }
+        sim
+    }
+
+    /// Makes both know each other: only then a receive from the one is known to mean the other.
+    fn meet(&mut self) {
+        self.send(0, Channel::Request, 0, 0, 1);
+        self.send(1, Channel::Request, 0, 0, 1);
+        let met = |node: &Node| {
+            let known = node.endpoint.peer_rail(node.peer).is_some();
+            known && node.endpoint.next_request().is_some()
+        };
+        let mut left = [true, true];
+        while left != [false, false] || self.nodes.iter().any(|node| node.done.is_empty()) {
+            self.step();
+            for (node, left) in self.nodes.iter().zip(&mut left) {
+                *left &= !met(node);
+            }
+            assert!(self.now() < LIMIT, "they do not meet: {left:?}");
+        }
+        self.nodes.iter_mut().for_each(|node| node.done.clear());
+    }
+
+    /// A process under its fixed name; `life` counts its restarts.
+    fn life(&self, number: usize, life: u64) -> Node {
+        let config = match self.kind {
+            0 => SimConfig::stream(),
+            1 => SimConfig::native(),
+            _ => SimConfig::datagram(),
+        };
+        let rail = self.network.rail(NAMES[number], config);
+        let mut config = EndpointConfig::new(ClusterId(1));
+        config.endpoint = EndpointId(number as u128 + 1);
+        config.incarnation = Incarnation(life);
+        config.host = 0;
+        config.seed = number as u64 * 1000 + life;
+        config.service_thread = false;
+        config.core.mode = Mode::Resume;
+        let clock = self.clock.clone();
+        config.clock = Arc::new(move || Time(clock.load(Ordering::Relaxed)));
+        let endpoint = Endpoint::open(config, vec![Box::new(rail)]).unwrap();
+        let context = endpoint.context(true).unwrap();
+        let address = Address::parse(&format!("sim://{}", NAMES[1 - number])).unwrap();
+        let peer = endpoint.lookup(&address).unwrap();
+        Node { endpoint, context, peer, done: Vec::new() }
+    }
+
+    fn step(&mut self) {
+        let mut any = false;
+        for node in &mut self.nodes {
+            any |= node.endpoint.progress();
+            while let Some(completed) = node.endpoint.test(&node.context) {
+                any = true;
+                node.done.push(completed);
+            }
+            // Recounting everything costs a hundred times what a step does.
+            if self.steps.is_multiple_of(self.check_every) {
+                node.endpoint.check();
+            }
+        }
+        self.steps += 1;
+        if !any {
+            let now = Time(self.clock.load(Ordering::Relaxed));
+            let deadlines = self.nodes.iter().filter_map(|node| node.endpoint.deadline());
+            let next = deadlines.chain(self.network.next_event()).min();
+            let next = next.unwrap_or(now + Duration::from_millis(1));
+            let next = next.max(now + Duration::from_nanos(1));
+            self.clock.store(next.0, Ordering::Relaxed);
+            self.network.set_now(next);
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.clock.load(Ordering::Relaxed))
+    }
+
+    fn memory(&self, len: usize, seed: u64) -> Memory {
+        let mut buffer = self.pool.take(len).unwrap();
+        for (index, byte) in buffer.iter_mut().enumerate() {
+            *byte = pattern(index, seed);
+        }
+        Memory::pooled(buffer)
+    }
+
+    fn note(&mut self, node: usize, posted: Result<Posted, (Memory, Fault)>) {
+        match posted {
+            Ok(Posted::Done(completed)) => self.nodes[node].done.push(completed),
+            Ok(Posted::Pending(_)) => {}
+            Err((_, fault)) => panic!("a post was refused: {fault}"),
+        }
+    }
+
+    fn send(&mut self, from: usize, channel: Channel, bits: u64, len: usize, user: u64) {
+        let memory = self.memory(len, user);
+        let level = [Level::Buffered, Level::Delivered, Level::Matched][user as usize % 3];
+        let node = &self.nodes[from];
+        let posted =
+            node.endpoint.post_send(&node.context, node.peer, channel, bits, memory, level, user);
+        self.note(from, posted);
+    }
+
+    fn receive(&mut self, at: usize, user: u64) {
+        let memory = self.memory(LEN_MAX, 0);
+        let node = &self.nodes[at];
+        let source = user.is_multiple_of(2).then_some(node.peer);
+        let posted = node.endpoint.post_receive(
+            &node.context,
+            Channel::Tagged,
+            source,
+            0,
+            0,
+            memory,
+            Oversize::Truncate,
+            user,
+        );
+        self.note(at, posted);
+    }
+
+    fn access(&mut self, direction: Direction, key: RemoteKey, at: usize, len: usize, user: u64) {
+        let memory = self.memory(len, if direction == Direction::Put { user } else { 0 });
+        let node = &self.nodes[0];
+        let remote = RemoteLayout::At(at as u64);
+        let posted = node.endpoint.post_access(
+            &node.context,
+            direction,
+            node.peer,
+            key,
+            remote,
+            memory,
+            user,
+        );
+        self.note(0, posted);
+    }
+
+    fn cut(&mut self) {
+        let other = Duration::from_micros(self.random.below(3000));
+        let cut = match self.random.below(8) {
+            0 => Cut::Silent,
+            1 | 2 => Cut::FirstThenOther(other),
+            _ => Cut::Both,
+        };
+        let first = self.random.below(2) as usize;
+        self.network.cut(NAMES[first], NAMES[1 - first], cut);
+    }
+}
+
+fn pattern(index: usize, seed: u64) -> u8 {
+    (index as u8).wrapping_mul(31).wrapping_add((index >> 8) as u8) ^ (seed as u8).wrapping_mul(7)
+}
+
+const LEN_MAX: usize = 300_000;
+const MESSAGES: u64 = 24;
+const ACCESSES: u64 = 8;
+const SLOT: usize = 70_000;
+const LIMIT: Time = Time(600_000_000_000);
+
+fn random_len(random: &mut Random) -> usize {
+    match random.below(4) {
+        0 => random.below(100) as usize,
+        1 => random.below(16_385) as usize,
+        2 => 16_384 + random.below(60_000) as usize,
+        _ => random.below(LEN_MAX as u64) as usize,
+    }
+}
+
+/// One run; its trace and how often sessions began and links were cut.
+fn run(seed: u64) -> (u64, u64) {
+    let mut sim = Sim::new(seed);
+    sim.meet();
+    // Get slots hold a pattern that is never written, put slots are written once each.
+    let region = sim.memory(2 * ACCESSES as usize * SLOT, 0);
+    let key = sim.nodes[1].endpoint.expose(region, true, Audience::Everybody).unwrap();
+    let mut lens = Vec::new();
+    let (mut sent, mut posted, mut requests, mut accesses) = (0, 0, 0, 0);
+    let mut next_request = 0;
+    let mut access_lens = Vec::new();
+    let mut next_cut = sim.now();
+    let mut cuts = 0;
+    loop {
+        if sent < MESSAGES && sim.random.below(10) == 0 {
+            let len = random_len(&mut sim.random);
+            lens.push(len);
+            sim.send(0, Channel::Tagged, sent, len, sent);
+            sent += 1;
+        }
+        if posted < MESSAGES && sim.random.below(10) == 0 {
+            sim.receive(1, posted);
+            posted += 1;
+        }
+        if requests < MESSAGES && sim.random.below(10) == 0 {
+            let len = sim.random.below(16_385) as usize;
+            sim.send(1, Channel::Request, len as u64, len, 1000 + requests);
+            requests += 1;
+        }
+        if accesses < 2 * ACCESSES && sim.random.below(10) == 0 {
+            let direction = [Direction::Get, Direction::Put][accesses as usize % 2];
+            let len = 1 + sim.random.below(SLOT as u64) as usize;
+            access_lens.push(len);
+            sim.access(direction, key, accesses as usize * SLOT, len, 2000 + accesses);
+            accesses += 1;
+        }
+        if cuts < 6 && sim.now() >= next_cut {
+            sim.cut();
+            cuts += 1;
+            let pause = Duration::from_micros(sim.random.below(20_000));
+            next_cut = sim.now() + pause;
+        }
+        sim.step();
+        while let Some(request) = sim.nodes[0].endpoint.next_request() {
+            assert_eq!(request.bytes().len() as u64, request.bits, "seed {seed}: request");
+            for (index, byte) in request.bytes().iter().enumerate() {
+                assert_eq!(*byte, pattern(index, 1000 + next_request), "seed {seed}: order");
+            }
+            next_request += 1;
+        }
+        let left = (2 * ACCESSES + MESSAGES) as usize;
+        let right = 2 * MESSAGES as usize;
+        let done = sim.nodes[0].done.len() >= left && sim.nodes[1].done.len() >= right;
+        if done && next_request == MESSAGES {
+            break;
+        }
+        assert!(
+            sim.now() < LIMIT,
+            "seed {seed}: stuck with {} of {left} and {} of {right} done, {next_request} requests",
+            sim.nodes[0].done.len(),
+            sim.nodes[1].done.len(),
+        );
+    }
+    verify(&mut sim, seed, &lens, &access_lens, key);
+    let counters = sim.nodes[0].endpoint.counters().0;
+    assert_eq!(counters.violations, 0, "seed {seed}");
+    (sim.network.trace_hash(), counters.sessions)
+}
+
+fn verify(sim: &mut Sim, seed: u64, lens: &[usize], access_lens: &[usize], key: RemoteKey) {
+    for completed in std::mem::take(&mut sim.nodes[0].done) {
+        assert_eq!(completed.outcome, Ok(()), "seed {seed}: {}", completed.user);
+        let access = completed.user.wrapping_sub(2000);
+        if completed.user >= 2000 && access.is_multiple_of(2) {
+            let bytes = completed.memory.into_pooled().unwrap();
+            for index in 0..access_lens[access as usize] {
+                let at = access as usize * SLOT + index;
+                assert_eq!(bytes[index], pattern(at, 0), "seed {seed}: get {access}");
+            }
+        }
+    }
+    for completed in std::mem::take(&mut sim.nodes[1].done) {
+        assert_eq!(completed.outcome, Ok(()), "seed {seed}: {}", completed.user);
+        if completed.user < 1000 {
+            let number = completed.user as usize;
+            assert_eq!(completed.bits, completed.user, "seed {seed}: out of order");
+            assert_eq!(completed.message_bytes, lens[number] as u64);
+            let bytes = completed.memory.into_pooled().unwrap();
+            for index in 0..lens[number] {
+                assert_eq!(bytes[index], pattern(index, completed.user), "seed {seed}: {number}");
+            }
+        }
+    }
+    let node = &sim.nodes[1];
+    node.endpoint.unexpose(key, &node.context, 9).unwrap();
+    while sim.nodes[1].done.is_empty() {
+        sim.step();
+        assert!(sim.now() < LIMIT, "seed {seed}: the region does not come back");
+    }
+    let region = sim.nodes[1].done.remove(0).memory.into_pooled().unwrap();
+    for (access, len) in access_lens.iter().enumerate().skip(1).step_by(2) {
+        for index in 0..*len {
+            let want = pattern(index, 2000 + access as u64);
+            assert_eq!(region[access * SLOT + index], want, "seed {seed}: put {access}");
+        }
+    }
+    assert_eq!(sim.nodes[1].endpoint.unmatched_count(), 0, "seed {seed}: something came twice");
+}
+
+/// `ROPEWALK_SEEDS`: how many, or `=seed` for one alone.
+fn seeds() -> std::ops::Range<u64> {
+    let given = std::env::var("ROPEWALK_SEEDS").unwrap_or_default();
+    match given.strip_prefix('=').and_then(|seed| seed.parse().ok()) {
+        Some(seed) => seed..seed + 1,
+        None => 0..given.parse().unwrap_or(300),
+    }
+}
+
+#[test]
+fn everything_arrives_once_and_in_order_whatever_the_network_does() {
+    for seed in seeds() {
+        let (trace, sessions) = run(seed);
+        assert_eq!(sessions, 1, "seed {seed}: the session was not resumed but begun again");
+        assert_eq!((trace, sessions), run(seed), "seed {seed} does not reproduce its run");
+    }
+}
+
+#[test]
+fn a_restarted_peer_fails_operations_once_and_is_reached_again() {
+    for seed in 0..60 {
+        let mut sim = Sim::new(seed);
+        sim.meet();
+        for number in 0..6 {
+            sim.send(0, Channel::Tagged, number, 40_000 * number as usize, number);
+        }
+        sim.receive(0, 500);
+        sim.receive(0, 501);
+        let steps = 50 + sim.random.below(300);
+        for _ in 0..steps {
+            sim.step();
+        }
+        let kill = [Kill::Process(Duration::from_micros(100)), Kill::Power][seed as usize % 2];
+        sim.network.kill(NAMES[1], kill);
+        sim.nodes[1] = sim.life(1, 2);
+        sim.send(1, Channel::Tagged, 77, 10, 77);
+        // The old receive from the peer fails with its session; the one from anybody lives on.
+        while sim.nodes[0].done.len() < 8 {
+            sim.step();
+            assert!(
+                sim.now() < LIMIT,
+                "seed {seed}: {:?}, {:?}",
+                users(&sim.nodes[0].done),
+                sim.nodes[1].done
+            );
+        }
+        let done = std::mem::take(&mut sim.nodes[0].done);
+        let mut names = users(&done);
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), 8, "seed {seed}: each operation ends once");
+        let of = |user| done.iter().find(|completed| completed.user == user).unwrap();
+        assert_eq!(of(500).outcome, Err(Fault::PeerReset), "seed {seed}");
+        assert_eq!((of(501).outcome, of(501).bits), (Ok(()), 77), "seed {seed}");
+        for number in 1..6 {
+            // Nobody received: what needs the peer's answer cannot have succeeded.
+            let large = number * 40_000 > 16_384;
+            assert!(!large || of(number).outcome == Err(Fault::PeerReset), "seed {seed} {number}");
+        }
+        sim.send(0, Channel::Tagged, 88, 20_000, 600);
+        sim.receive(1, 700);
+        while sim.nodes[0].done.is_empty() || sim.nodes[1].done.len() < 2 {
+            sim.step();
+            assert!(sim.now() < LIMIT, "seed {seed}: the successor is not reached");
+        }
+        assert_eq!(sim.nodes[0].done[0].outcome, Ok(()), "seed {seed}");
+    }
+}
+
+fn users(done: &[Completed]) -> Vec<u64> {
+    done.iter().map(|completed| completed.user).collect()
+}
+
+#[test]
+fn a_farewell_ends_the_session_at_once() {
+    let mut sim = Sim::new(0);
+    sim.send(0, Channel::Tagged, 1, 100_000, 1);
+    for _ in 0..200 {
+        sim.step();
+    }
+    sim.nodes[1].endpoint.close();
+    let before = sim.now();
+    while sim.nodes[0].done.is_empty() {
+        sim.step();
+        assert!(sim.now().since(before) < Duration::from_secs(1), "it waits for a new link");
+    }
+    assert_eq!(sim.nodes[0].done[0].outcome, Err(Fault::PeerReset));
+    assert_eq!(sim.nodes[0].endpoint.counters().0.violations, 0);
+}
