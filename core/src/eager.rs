@@ -20,8 +20,8 @@ impl Core {
         send.peer = self.resolve(send.peer);
         let state = SendState { send, stage: SendStage::Waiting, message: 0 };
         self.operations.insert(id, Kind::Send(state));
-        let too_long = send.channel == Channel::Request
-            && send.payload.len > u64::from(REQUEST_BYTES_MAX);
+        let too_long =
+            send.channel == Channel::Request && send.payload.len > u64::from(REQUEST_BYTES_MAX);
         if too_long || self.closing {
             let fault = if too_long { Fault::Oversize } else { Fault::Closed };
             return self.finish(id, Err(fault), 0);

@@ -270,7 +270,9 @@ impl Matching {
         self.messages
             .iter()
             .find(|(_, entry)| {
-                entry.peer == peer && entry.channel == channel && entry.message == message
+                let announced = matches!(entry.content, Content::Announced(_));
+                let same = entry.peer == peer && entry.channel == channel;
+                announced && same && entry.message == message
             })
             .map(|(id, _)| id)
     }

@@ -24,7 +24,7 @@ mod spin;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};
-pub use ropewalk_rail::address::{Address, AddressError};
 pub use ropewalk_core::{
     Audience, Channel, Counters, Direction, Level, Mode, OperationId, Oversize, PeerId,
 };
+pub use ropewalk_rail::address::{Address, AddressError};

@@ -150,6 +150,17 @@ impl Client {
         inode: &Rc<Inode>,
         request: &MetaRequest<'_>,
     ) -> Result<Attributes, Errno> {
+        let told = self.ask_told(inode, request).await?;
+        Ok(inode.state.borrow().attributes.unwrap_or(told))
+    }
+
+    /// As `ask_attributes`, with the attributes as the server told them: under `Write` what is known
+    /// here of size and times goes beyond that.
+    async fn ask_told(
+        &self,
+        inode: &Rc<Inode>,
+        request: &MetaRequest<'_>,
+    ) -> Result<Attributes, Errno> {
         let (attributes, grant) = self
             .ask(request, |reply| match reply {
                 MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
@@ -158,7 +169,7 @@ impl Client {
             .await?;
         inode.granted(grant);
         inode.learned(attributes);
-        Ok(inode.state.borrow().attributes.unwrap_or(attributes))
+        Ok(attributes)
     }
 
     /// Changes attributes, the size among them.
@@ -181,13 +192,15 @@ impl Client {
         }
         // What we wrote before counts before.
         self.report(&inode).await?;
-        let attributes = self.ask_attributes(&inode, &request).await?;
+        let told = self.ask_told(&inode, &request).await?;
         self.note_change(&inode);
         let mut state = inode.state.borrow_mut();
-        if let (Some(known), true) = (&mut state.attributes, change.modified != TimeChange::Keep) {
-            known.modified = attributes.modified;
+        let Some(known) = &mut state.attributes else { return Ok(told) };
+        if change.modified != TimeChange::Keep {
+            // Set on purpose: the time of our last write no longer counts.
+            known.modified = told.modified;
         }
-        Ok(attributes)
+        Ok(*known)
     }
 
     /// Runs a change of the size, with no reading and writing of ours beside it. Content, epoch and

@@ -40,6 +40,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("frame_header", frame_header),
     ("frame_lengths", lengths),
     ("address", address),
+    ("core_frames", crate::protocol::frames),
 ];
 
 /// The target of this name.

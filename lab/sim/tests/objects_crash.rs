@@ -621,3 +621,54 @@ fn every_flipped_bit_is_an_error_that_names_the_block() {
         assert_eq!(result.is_err(), block == 5 || block == 9, "block {block}: {result:?}");
     }
 }
+
+#[test]
+fn a_full_device_loses_nothing_and_freed_room_is_usable_again() {
+    let disk = VirtualDisk::new(2);
+    let mut random = Random::from_seed(2);
+    let mut life = Life::new(&disk, &mut random);
+    let world = life.world.clone();
+    let opened = async move { ObjectStore::open(Path::new("/s"), config(0), &world).await };
+    let store = life.run(opened).unwrap().unwrap().0;
+    let object = |inode| ObjectId { inode, generation: 1, stripe: 0 };
+    let data = bytes_of(0, CELLS, 5);
+    let fill = |inode| store.write(object(inode), 0, &[&data], &checksums(0, &data), BY);
+    disk.set_capacity(700_000);
+    let kept: Vec<u64> = (1..40).take_while(|inode| fill(*inode).is_ok()).collect();
+    assert!(kept.len() > 3 && kept.len() < 12, "{kept:?}");
+    let next = kept.len() as u64 + 1;
+    assert!(matches!(fill(next), Err(ObjectError::NoSpace { object: o }) if o == object(next)));
+    // Small changes of what is there need no room but the log's.
+    let patch = bytes_of(0, 1, 6);
+    store.write(object(1), 64, &[&patch], &[crc32c(&patch)], BY).unwrap();
+    let handle = store.clone();
+    life.run(async move { handle.sync_all().await }).unwrap().unwrap();
+    for inode in &kept {
+        let mut bytes = vec![0; OBJECT_BYTES];
+        store.read(object(*inode), 0, &mut bytes, &mut Vec::new()).unwrap();
+        let mut expected = data.clone();
+        if *inode == 1 {
+            expected[64..128].copy_from_slice(&patch);
+        }
+        assert!(bytes == expected, "object {inode}");
+    }
+    // A removal and a truncation give room at once.
+    let handle = store.clone();
+    life.run(async move { handle.remove_inode(2, 1, 0).await }).unwrap().unwrap();
+    fill(next).unwrap();
+    let full = fill(next + 1);
+    assert!(matches!(full, Err(ObjectError::NoSpace { .. })), "{full:?}");
+    store.truncate(object(3), 0, BY).unwrap();
+    fill(next + 1).unwrap();
+    // A store opens on a full device too.
+    let mut bytes = vec![0; OBJECT_BYTES];
+    store.read(object(next + 1), 0, &mut bytes, &mut Vec::new()).unwrap();
+    drop((store, life));
+    disk.survive_process_death();
+    let mut life = Life::new(&disk, &mut random);
+    let world = life.world.clone();
+    let opened = async move { ObjectStore::open(Path::new("/s"), config(0), &world).await };
+    let store = life.run(opened).unwrap().unwrap().0;
+    store.read(object(next + 1), 0, &mut bytes, &mut Vec::new()).unwrap();
+    assert!(bytes == data);
+}

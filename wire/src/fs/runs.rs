@@ -41,7 +41,11 @@ impl Runs {
 
     /// The form of a report: first and count of each run, four bytes each, little endian.
     pub fn to_report(&self) -> Vec<u8> {
-        self.0.iter().flat_map(|(first, count)| [first.to_le_bytes(), count.to_le_bytes()]).flatten().collect()
+        self.0
+            .iter()
+            .flat_map(|(first, count)| [first.to_le_bytes(), count.to_le_bytes()])
+            .flatten()
+            .collect()
     }
 
     /// Whether no stripe is in the set.

@@ -102,18 +102,18 @@ impl Inner {
             }
             FileState::Absent | FileState::Unfinished => return Ok(false),
         };
-        self.evict(state);
+        self.evict(state, EVICTION_STEPS);
         state.objects.insert(object, loaded);
         state.clock.push_back(object);
         Ok(true)
     }
 
-    /// Drops clean objects that were not used lately, a few at a time.
-    fn evict(&self, state: &mut State) {
-        if state.objects.len() < self.config.objects_cached {
-            return;
-        }
-        for _ in 0..EVICTION_STEPS {
+    /// Drops clean objects that were not used lately, looking at `steps` of them at most.
+    pub(super) fn evict(&self, state: &mut State, steps: usize) {
+        for _ in 0..steps {
+            if state.objects.len() < self.config.objects_cached {
+                return;
+            }
             let Some(candidate) = state.clock.pop_front() else { return };
             let Some(object) = state.objects.get_mut(&candidate) else { continue };
             if object.touched || !object.is_clean() {

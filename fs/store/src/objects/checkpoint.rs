@@ -118,6 +118,9 @@ impl ObjectStore {
                 if synced.and(result).is_err() || self.inner.sync_failures(object) != failures {
                     carried = self.inner.carry(object).and(carried);
                 }
+                if let Some(known) = self.inner.state.borrow_mut().objects.get_mut(&object) {
+                    known.flushing = false;
+                }
             }
             carried?;
         }
@@ -128,7 +131,11 @@ impl ObjectStore {
             state.log.end()
         };
         self.log_durable_to(end).await?;
-        self.inner.state.borrow_mut().log.forget_before(tail);
+        let state = &mut *self.inner.state.borrow_mut();
+        state.log.forget_before(tail);
+        // Whoever waits for room waits for this, too; twice round, since use gives one reprieve.
+        let steps = 2 * state.clock.len();
+        self.inner.evict(state, steps);
         Ok(())
     }
 
@@ -141,6 +148,7 @@ impl ObjectStore {
             return None;
         }
         let failures = known.sync_failures;
+        known.flushing = true;
         let result = self.inner.flush_object(state, object, tail);
         let known = state.objects.get_mut(&object)?;
         let mut round = known.sync_started + 1;
@@ -258,16 +266,26 @@ impl Inner {
         // Should this fail, the checkpoint fails, and the next one begins with all of it again.
         known.first_position = Some(0);
         known.table_changed = Some((0, known.entries.len() as u32));
-        let mut pairs = Vec::with_capacity(known.entries.len() * 8);
-        for entry in &known.entries {
-            pairs.extend_from_slice(&entry.to_le_bytes());
-            pairs.extend_from_slice(&entry.to_le_bytes());
-        }
-        state.log.push(&Record::Write { object, first: 0, entries: &pairs });
         if let Some((first, count)) = known.suspects.span() {
             state.log.push(&Record::Suspect { object, first, count });
         }
-        let oldest = self.commit(&mut state.log)?;
+        let oldest = state.log.end();
+        let mut pairs = Vec::with_capacity(known.entries.len() * 8);
+        let mut first = 0;
+        // An entry after a block's image would hide the image from replay.
+        let ends = known.overlay.keys().copied().chain([known.entries.len() as u32]);
+        for end in ends {
+            pairs.clear();
+            for block in first..end {
+                pairs.extend_from_slice(&known.entry(block).to_le_bytes());
+                pairs.extend_from_slice(&known.entry(block).to_le_bytes());
+            }
+            if first < end {
+                state.log.push(&Record::Write { object, first, entries: &pairs });
+                self.commit(&mut state.log)?;
+            }
+            first = end + 1;
+        }
         for (block, patch) in &mut known.overlay {
             state.log.push(&Record::Image { object, block: *block, bytes: &patch.content[..] });
             let position = self.commit(&mut state.log)?;
@@ -290,6 +308,11 @@ impl Inner {
             known.overlay.insert(block, patch);
             known.suspects.remove(block);
             state.overlay_blocks += 1;
+        }
+        // What is not in doubt was synced before: said now, since the sync itself could not say so.
+        if known.suspects.is_empty() && !known.sync_failed {
+            state.log.push(&Record::Mark { object, position: known.synced_position });
+            self.commit(&mut state.log)?;
         }
         known.first_position = Some(oldest);
         Ok(())

@@ -41,6 +41,7 @@ pub(super) struct Log {
     /// CRC of the last record, which the next one continues; and how many appends have failed.
     chain: u32,
     failures: u16,
+    closed: bool,
     /// Files were made whose names are not durable yet.
     names_unsynced: bool,
 }
@@ -253,6 +254,7 @@ impl Log {
             batch: Vec::new(),
             chain: 0,
             failures: 0,
+            closed: false,
             names_unsynced: true,
         };
         // Slots of the chain are needed until the new start is durable; others are not.
@@ -297,6 +299,17 @@ impl Log {
         record.encode(first, &mut self.batch);
     }
 
+    /// As [`Log::push`], for what settles the batch before: replay sees one batch, which was not
+    /// complete where this part is cut off.
+    pub(super) fn push_continued(&mut self, record: &Record<'_>) {
+        record.encode(false, &mut self.batch);
+    }
+
+    /// Nothing more is appended: what is there is what the next opening has to go by.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+    }
+
     /// Appends the batch; `reserve` more bytes will fit into the same segment. Returns the batch's
     /// position. After an error nothing was appended.
     pub(super) fn commit(&mut self, reserve: usize) -> io::Result<u64> {
@@ -308,6 +321,9 @@ impl Log {
     }
 
     fn append(&mut self, batch: &mut [u8], reserve: usize) -> io::Result<u64> {
+        if self.closed {
+            return Err(io::Error::other("the log was closed after a failure"));
+        }
         let needed = (batch.len() + reserve) as u64;
         assert!(
             needed + START_BYTES <= self.segment_bytes,

@@ -34,6 +34,9 @@ mod resolve;
 mod sync;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -126,7 +129,8 @@ impl Config {
     /// What is wrong with the sizes, if anything.
     fn check(&self) -> Result<(), String> {
         let blocks = self.object_bytes / BLOCK_BYTES as u64;
-        if blocks == 0 || self.object_bytes % BLOCK_BYTES as u64 != 0 || blocks > 1 << 22 {
+        if blocks == 0 || !self.object_bytes.is_multiple_of(BLOCK_BYTES as u64) || blocks > 1 << 22
+        {
             return Err("object_bytes must be a multiple of 4096, at most 16 GiB".to_owned());
         }
         let images = self.logged_bytes / BLOCK_BYTES + 2;
@@ -135,7 +139,7 @@ impl Config {
             + 2 * record::write_record_bytes(1) * 2
             + images * record::IMAGE_RECORD_BYTES
             + 1024;
-        if self.segment_bytes % 4096 != 0 || self.segment_bytes < needed as u64 {
+        if !self.segment_bytes.is_multiple_of(4096) || self.segment_bytes < needed as u64 {
             return Err(format!("segment_bytes must be a multiple of 4096, at least {needed}"));
         }
         Ok(())
@@ -320,6 +324,7 @@ impl State {
     /// From now on the store refuses changes: what it would acknowledge could not be kept.
     fn fail(&mut self, cause: String) {
         self.failed.get_or_insert(cause);
+        self.log.close();
     }
 
     fn count_bytes(&mut self, blocks: i64) {

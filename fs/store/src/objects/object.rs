@@ -47,6 +47,8 @@ pub(super) struct Object {
     /// The last one that ended has failed; how many have.
     pub(super) sync_failed: bool,
     pub(super) sync_failures: u64,
+    /// Log position at the start of the last successful one.
+    pub(super) synced_position: u64,
     /// A failed sync may have lost the header: the next one writes it again.
     pub(super) header_suspect: bool,
     /// Entries that the table in the file lacks: from, to.
@@ -58,6 +60,8 @@ pub(super) struct Object {
     pub(super) table_pages: u64,
     /// Oldest log record that is not in place yet.
     pub(super) first_position: Option<u64>,
+    /// A checkpoint has written it out and not yet heard how that ended.
+    pub(super) flushing: bool,
     /// Was used since the clock hand last came by.
     pub(super) touched: bool,
 }
@@ -100,7 +104,10 @@ impl Object {
 
     /// Whether it may be dropped from memory.
     pub(super) fn is_clean(&self) -> bool {
-        self.first_position.is_none() && self.is_synced() && self.suspects.is_empty()
+        self.first_position.is_none()
+            && !self.flushing
+            && self.is_synced()
+            && self.suspects.is_empty()
     }
 
     /// Whether a sync of its file would have nothing to do.

@@ -19,6 +19,8 @@ struct FileSync {
     object: ObjectId,
     /// Log position at its start: in-place writes before it are covered.
     position: u64,
+    /// It covered the file's name, which may have been made only after it began.
+    named: bool,
     result: Option<io::Result<()>>,
 }
 
@@ -109,7 +111,8 @@ impl ObjectStore {
         known.table_unsynced = false;
         known.sync_started += 1;
         let mut directories = Vec::new();
-        if known.name_unsynced {
+        let named = known.name_unsynced;
+        if named {
             directories.push(self.inner.layout.directory_path(number));
             if state.directories[number as usize] == DirectoryState::NameUnsynced {
                 directories.push(self.inner.layout.objects());
@@ -129,7 +132,7 @@ impl ObjectStore {
         let store = self.clone();
         self.inner.world.spawn(async move {
             let result = work.await;
-            store.inner.settle_sync(FileSync { object, position, result });
+            store.inner.settle_sync(FileSync { object, position, named, result });
             store.inner.settled.notify_all();
         });
     }
@@ -180,15 +183,16 @@ impl Inner {
     /// Notes how a sync of an object's file ended.
     fn settle_sync(&self, ended: FileSync) {
         let state = &mut *self.state.borrow_mut();
-        let FileSync { object, position, result } = ended;
+        let FileSync { object, position, named, result } = ended;
         // The object may have been removed meanwhile.
         let Some(known) = state.objects.get_mut(&object) else { return };
         let covered = known.syncing.take().unwrap_or_default();
         known.sync_finished += 1;
         if matches!(result, Some(Ok(()))) {
             known.sync_failed = false;
+            known.synced_position = position;
             known.header_suspect = false;
-            if known.name_unsynced {
+            if named {
                 known.name_unsynced = false;
                 let number = Layout::directory_of(object.inode) as usize;
                 state.directories[number] = DirectoryState::Present;
