@@ -188,7 +188,7 @@ impl Client {
         };
         let reply = self.ask(&request, opened).await?;
         if options.truncate && !reply.created {
-            self.inode(reply.entry.attributes.inode).lose_lease();
+            self.inode(reply.entry.attributes.inode).discard();
         }
         let inode = self.learn_opened(&reply);
         if reply.created || options.truncate {

@@ -122,6 +122,10 @@ impl Inode {
         let Some(grant) = grant else { return };
         let mut state = self.state.borrow_mut();
         if grant.number <= state.recalled || grant.number < state.number {
+            if (grant.number, grant.mode) == (state.number, state.mode) {
+                // What was kept of a recalled lease goes on under its number.
+                state.epoch = state.epoch.max(grant.epoch);
+            }
             return;
         }
         state.stale |= grant.number != state.number;
@@ -162,18 +166,36 @@ impl Inode {
         state.closing || state.resizing > 0
     }
 
+    /// What is known of the content is not true any more: it is learned anew, with the epoch, before
+    /// the lease is used again.
+    pub fn refresh(&self) {
+        let mut state = self.state.borrow_mut();
+        state.content = None;
+        state.inline = None;
+        state.attributes = None;
+    }
+
+    /// What was written and not reported is not the file's any more; the next sync says so.
+    pub fn lose_changes(&self) {
+        let lost = !self.state.borrow().dirty.is_clean();
+        self.state.borrow_mut().lost |= lost;
+        self.discard();
+    }
+
+    /// What was written and not reported was truncated away.
+    pub fn discard(&self) {
+        let mut state = self.state.borrow_mut();
+        state.dirty = Dirty::default();
+        state.tenure += 1;
+        drop(state);
+        self.refresh();
+    }
+
     /// The lease is gone, and with it all that it covered. Opens stay. What was written and not
     /// reported is lost, which the next sync says.
     pub fn lose_lease(&self) {
-        let mut state = self.state.borrow_mut();
-        state.lost |= !state.dirty.is_clean();
-        state.tenure += 1;
-        state.mode = LeaseMode::None;
-        state.attributes = None;
-        state.inline = None;
-        state.content = None;
-        state.dirty = Dirty::default();
-        drop(state);
+        self.lose_changes();
+        self.state.borrow_mut().mode = LeaseMode::None;
         self.idle.notify_all();
     }
 

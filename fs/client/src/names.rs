@@ -222,7 +222,7 @@ impl Client {
         self.report(inode).await?;
         let (result, changed) = change.await?;
         if changed {
-            inode.lose_lease();
+            inode.refresh();
         }
         Ok(result)
     }

@@ -107,6 +107,7 @@ impl Client {
                 } else {
                     Err(Errno::E2BIG)
                 };
+                if std::env::var_os("DBG").is_some() { eprintln!("DBG {} {} inline {offset} append {append} at {at} len {len} mode {:?} epoch {} -> {outcome:?}", self.inner.config.name, inode.number, inode.mode(), inode.state.borrow().epoch); }
                 match outcome {
                     Err(Errno::E2BIG) => {
                         self.leave_inline(inode).await?;
@@ -114,7 +115,7 @@ impl Client {
                     }
                     Err(Errno::ESTALE) => {
                         drop(lease);
-                        inode.lose_lease();
+                        inode.refresh();
                         continue;
                     }
                     outcome => {
@@ -131,7 +132,7 @@ impl Client {
                     let Some(buffer) = buffer else { return Err(Errno::EIO) };
                     data = Some(buffer);
                     drop(lease);
-                    inode.lose_lease();
+                    inode.refresh();
                 }
                 outcome => {
                     self.count(|counts| counts.bytes_written += len);
