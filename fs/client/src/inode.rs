@@ -28,6 +28,9 @@ pub(crate) struct Inode {
     pub used: Cell<u64>,
     /// Data servers with bytes that were not made durable: their boot ids at the first such write.
     pub unsynced: RefCell<BTreeMap<u32, u64>>,
+    /// Others may have written since the last sync: the next one has to reach every server that has
+    /// bytes of the file.
+    pub shared_before: Cell<bool>,
     /// The metadata server's life and position of the newest change that no sync covered.
     pub changed: Cell<Option<Position>>,
 }
@@ -102,6 +105,7 @@ impl Inode {
             reporting: Semaphore::new(1),
             used: Cell::new(0),
             unsynced: RefCell::new(BTreeMap::new()),
+            shared_before: Cell::new(true),
             changed: Cell::new(None),
         }
     }
@@ -195,6 +199,7 @@ impl Inode {
     /// reported is lost, which the next sync says.
     pub fn lose_lease(&self) {
         self.lose_changes();
+        self.shared_before.set(true);
         self.state.borrow_mut().mode = LeaseMode::None;
         self.idle.notify_all();
     }

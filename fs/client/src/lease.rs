@@ -183,6 +183,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await;
+        inode.shared_before.set(true);
         let mut state = inode.state.borrow_mut();
         state.closing = false;
         if state.number > number {

@@ -107,7 +107,6 @@ impl Client {
                 } else {
                     Err(Errno::E2BIG)
                 };
-                if std::env::var_os("DBG").is_some() { eprintln!("DBG {} {} inline {offset} append {append} at {at} len {len} mode {:?} epoch {} -> {outcome:?}", self.inner.config.name, inode.number, inode.mode(), inode.state.borrow().epoch); }
                 match outcome {
                     Err(Errno::E2BIG) => {
                         self.leave_inline(inode).await?;
