@@ -303,7 +303,8 @@ impl Client {
     ) -> Result<(), Errno> {
         check(name)?;
         check(new_name)?;
-        let replaced = self.known(new_parent, new_name).flatten();
+        let target = self.known(new_parent, new_name);
+        let replaced = target.flatten();
         let closed = replaced.filter(|number| !self.is_open(*number)).unwrap_or(0);
         let request = MetaRequest::Rename {
             who: caller.who(),
@@ -316,8 +317,9 @@ impl Client {
         };
         let moved = self.known(parent, name).flatten();
         self.ask(&request, |_| Ok(())).await?;
-        let exchanged = mode == RenameMode::Exchange;
-        self.changed(parent, name, None, !exchanged);
+        // Two names of one file both stay.
+        let differ = moved.is_some() && target.is_some_and(|target| target != moved);
+        self.changed(parent, name, None, differ && mode != RenameMode::Exchange);
         self.changed(new_parent, new_name, None, false);
         for number in [moved, replaced].into_iter().flatten() {
             self.stale(number);
