@@ -288,7 +288,6 @@ impl Client {
     }
 
     /// Renames.
-    #[expect(clippy::too_many_arguments, reason = "what a rename is")]
     pub async fn rename(
         &self,
         caller: &Caller,

@@ -193,7 +193,10 @@ fn what_one_client_did_the_other_sees_at_once() {
             });
         }
         cluster.run(&mut simulation, 1, |client| async move {
-            client.rename(&root(), ROOT, b"f", ROOT, b"g", RenameMode::Replace).await.expect("done");
+            client
+                .rename(&root(), ROOT, b"f", ROOT, b"g", RenameMode::Replace)
+                .await
+                .expect("done");
         });
         cluster.run(&mut simulation, 0, |client| async move {
             assert_eq!(client.lookup(&root(), ROOT, b"f").await, Err(Errno::ENOENT));
@@ -218,7 +221,8 @@ fn appends_of_two_clients_lose_nothing_and_overlap_nowhere() {
                     let file = open(&client, b"f", APPEND).await.expect("opened");
                     for line in 0..60u64 {
                         let mut bytes = vec![0; 700];
-                        bytes[..8].copy_from_slice(&(number as u64 * 1000 + line + 1).to_le_bytes());
+                        bytes[..8]
+                            .copy_from_slice(&(number as u64 * 1000 + line + 1).to_le_bytes());
                         write(&client, &file, 0, &bytes).await.expect("appended");
                     }
                 })
@@ -304,8 +308,7 @@ fn a_file_that_another_client_unlinked_stays_readable_while_it_is_open() {
         });
         drop(file);
         simulation.run_for(Duration::from_secs(30));
-        let objects: u64 =
-            (0..3).map(|server| cluster.data(server).store().usage().objects).sum();
+        let objects: u64 = (0..3).map(|server| cluster.data(server).store().usage().objects).sum();
         assert_eq!(objects, 0, "the last close leaves no object behind");
     }
 }
