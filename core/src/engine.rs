@@ -524,10 +524,10 @@ impl Core {
 
     /// Decides how an operation ends; it does when no rail holds its memory any more.
     pub(crate) fn finish(&mut self, id: OperationId, outcome: Result<(), Fault>, bytes: u64) {
-        if let Some(operation) = self.operations.get_mut(id) {
-            if operation.ending.is_none() {
-                operation.ending = Some(Ending { outcome, bytes });
-            }
+        if let Some(operation) = self.operations.get_mut(id)
+            && operation.ending.is_none()
+        {
+            operation.ending = Some(Ending { outcome, bytes });
         }
         self.try_complete(id);
     }

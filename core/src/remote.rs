@@ -512,10 +512,10 @@ impl Core {
                     rail.frame_payload_bytes_max.min(FRAME_PAYLOAD_BYTES_MAX)
                 });
             self.send_part(id, &mut stream, u64::from(max));
-            if stream.left.len > 0 {
-                if let Some(peer) = self.peers.get_mut(id.0) {
-                    peer.streams.push_back(stream);
-                }
+            if stream.left.len > 0
+                && let Some(peer) = self.peers.get_mut(id.0)
+            {
+                peer.streams.push_back(stream);
             }
         }
     }

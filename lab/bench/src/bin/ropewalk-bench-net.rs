@@ -21,11 +21,11 @@ fn main() -> ExitCode {
         print!("{}", report::table(&outcomes));
     }
     let figure = words.iter().position(|word| word == "--figure").and_then(|at| words.get(at + 1));
-    if let Some(file) = figure {
-        if let Err(error) = std::fs::write(file, report::figure(&outcomes, "latency")) {
-            eprintln!("{file}: {error}");
-            return ExitCode::FAILURE;
-        }
+    if let Some(file) = figure
+        && let Err(error) = std::fs::write(file, report::figure(&outcomes, "latency"))
+    {
+        eprintln!("{file}: {error}");
+        return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
 }
