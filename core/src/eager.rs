@@ -1,6 +1,7 @@
 //! Small messages: sent at once where credit allows, matched at arrival.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::REQUEST_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Urgency};
@@ -19,8 +20,8 @@ impl Core {
         send.peer = self.resolve(send.peer);
         let state = SendState { send, stage: SendStage::Waiting, message: 0 };
         self.operations.insert(id, Kind::Send(state));
-        let too_long = send.channel == Channel::Request
-            && send.payload.len > u64::from(self.config.eager_bytes_max);
+        let too_long =
+            send.channel == Channel::Request && send.payload.len > u64::from(REQUEST_BYTES_MAX);
         if too_long || self.closing {
             let fault = if too_long { Fault::Oversize } else { Fault::Closed };
             return self.finish(id, Err(fault), 0);
@@ -45,7 +46,9 @@ impl Core {
         if peer.frames_pending >= FRAMES_PENDING_MAX {
             return false;
         }
-        let small = send.payload.len <= u64::from(self.config.eager_bytes_max);
+        // A request is never announced: nobody posts for it.
+        let small = send.channel == Channel::Request
+            || send.payload.len <= u64::from(self.config.eager_bytes_max);
         let message = peer.send_next[send.channel as usize];
         if small && peer.granted.take_eager(send.channel, send.payload.len) {
             peer.send_next[send.channel as usize] += 1;

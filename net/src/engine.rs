@@ -401,8 +401,9 @@ impl Engine {
             Verb::Expose { link, .. } | Verb::Close { link } => (*link, Token::NONE),
             Verb::Revoke { link, key } => {
                 let (link, key) = (*link, *key);
+                // Whatever the rail answers, only its report says that nobody holds the region.
                 let answer = self.rails[usize::from(link.rail)].order(verb, &self.buffers);
-                if answer != Ordered::Pending {
+                if matches!(answer, Ordered::Refused(_)) {
                     self.core.revoked(link, key);
                 }
                 return;

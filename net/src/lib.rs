@@ -27,3 +27,4 @@ pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};
 pub use ropewalk_core::{
     Audience, Channel, Counters, Direction, Level, Mode, OperationId, Oversize, PeerId,
 };
+pub use ropewalk_rail::address::{Address, AddressError};

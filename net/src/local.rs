@@ -143,6 +143,14 @@ impl LocalEndpoint {
         })
     }
 
+    /// Sends a message whose end nobody waits for; its memory is given up when it has ended.
+    pub fn send_detached(&self, peer: PeerId, channel: Channel, bits: u64, memory: Memory) {
+        let (endpoint, context) = (&self.inner.endpoint, &self.inner.context);
+        // A number that no waiter has: the completion is dropped with its memory. One that fails
+        // at once is lost like one that fails later.
+        drop(endpoint.post_send(context, peer, channel, bits, memory, Level::Buffered, u64::MAX));
+    }
+
     /// Receives a message with exactly these bits.
     pub fn receive(
         &self,

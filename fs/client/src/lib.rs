@@ -1,1 +1,39 @@
-//! (room not furnished yet)
+//! The client of the file system: a library for programs, and what the mount stands on.
+//!
+//! A [`Client`] belongs to one executor. It has one session with the metadata server, whose leases
+//! allow it to cache, and talks to data servers directly: where a stripe lies is computed.
+//!
+//! * names and attributes: [`Client::lookup`], [`Client::create`], [`Client::rename`], ...
+//! * open files: [`File`] with [`Client::read`], [`Client::write`], [`Client::sync`], ...
+//! * paths, for programs rather than mounts: [`paths`].
+//!
+//! Invariants
+//! * What is cached is covered by a lease; a recall is answered only after caches that it covers are
+//!   dropped here and in the kernel ([`Invalidate`]) and changes are reported.
+//! * An absent object that was written is an error, never zeros.
+//! * Bytes travel with the checksums that were computed over them here, and are verified here.
+#![forbid(unsafe_code)]
+
+mod call;
+mod client;
+mod data;
+mod error;
+mod file;
+mod holes;
+mod inode;
+mod lease;
+mod names;
+pub mod paths;
+mod read;
+mod session;
+mod write;
+
+pub use client::{Caller, Client, ClientConfig, Counts, Invalidate};
+pub use error::ClientError;
+pub use file::{File, OpenOptions};
+pub use names::{FileSystemStatus, Listed};
+pub use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
+pub use ropewalk_wire::fs::meta::{
+    Access, AttributeChange, LockKind, LockRange, Node, RenameMode, TimeChange,
+};
+pub use ropewalk_wire::fs::value::{Errno, Timestamp};

@@ -1,1 +1,36 @@
-//! (room not furnished yet)
+//! The data server: stripes of files on its own disk, moved at its own initiative (DESIGN 5).
+//!
+//! * [`server`]: start, admission of calls, tidy end;
+//! * [`plan`]: what a request asks for, checked against every limit before anything is done;
+//! * [`write`], [`read`], [`change`]: the requests themselves;
+//! * [`bulk`]: the buffers through which bytes travel, and gets and puts of clients' regions;
+//! * [`epochs`]: which write epoch of a file was seen last;
+//! * [`heartbeat`]: tells the metadata server of life and room.
+//!
+//! Invariants
+//! * a call takes effect once within a life of the server: its number is judged when it comes in, and
+//!   again before each change, so that a call that was given up does nothing any more;
+//! * fences and file epochs are asked again right before each change, after everything that waits;
+//! * bytes that do not match the client's checksums are never stored, and bytes that do not match
+//!   the disk's are never sent;
+//! * memory is bounded whatever is asked: requests that find no room are answered `Unavailable`,
+//!   those that need a buffer wait in turn.
+//!
+//! It must not know: layouts, sizes of files, leases, who a session belongs to.
+#![forbid(unsafe_code)]
+
+mod bulk;
+mod change;
+mod config;
+mod epochs;
+mod failure;
+mod heartbeat;
+mod listing;
+mod log;
+mod plan;
+mod read;
+mod server;
+mod write;
+
+pub use config::{DataConfig, DataError, Log};
+pub use server::{Counters, DataServer};

@@ -1,1 +1,18 @@
-//! (room not furnished yet)
+//! Calls and replies between clients and servers of the file system: an ordinary user of `net`.
+//!
+//! * [`server`]: takes calls in, hands them to a handler, sends replies.
+//! * [`client`]: sends calls through the slots of a session, and again until they are answered.
+//! * [`slots`]: the server's memory of slots, for servers whose effects may be repeated.
+//!
+//! Exactly once (DESIGN 5): a slot has one call at a time, numbered in sequence. A call that is sent
+//! again carries the same slot and number; while the first copy is being worked on, the reply goes to
+//! wherever the last copy came from; when it was worked on, the stored reply is sent. Where replies
+//! are stored is the handler's affair: the metadata server keeps them beside their effect.
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod server;
+pub mod slots;
+
+pub use client::{CallError, Connection, Options, Reply};
+pub use server::{Answer, Handler, Incoming, Marks, Responder, Server};

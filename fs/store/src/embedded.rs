@@ -2,8 +2,8 @@
 //!
 //! A commit goes to the journal and to the overlay, which reads see first. A checkpoint freezes
 //! the overlay, waits until the journal is durable up to there, writes the frozen changes to the
-//! index beside the executor, and cuts the journal. A start reads the index's position and
-//! replays the journal behind it.
+//! index beside the executor, and cuts the journal. A start brings
+//! what the journal holds above the index's position into the index.
 //!
 //! Invariants
 //! * reads see overlay, then frozen overlay, then index, hence always the last commit;

@@ -98,7 +98,9 @@ impl Disk for HostDisk {
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        fs::File::open(path)
+        // The parent of a plain relative name.
+        let opened = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        fs::File::open(opened)
             .and_then(|directory| directory.sync_all())
             .map_err(|cause| named("sync the directory", path, cause))
     }

@@ -9,6 +9,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{
     Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition,
@@ -28,13 +29,30 @@ const FORMAT: &str = "format";
 const FORMAT_VERSION: u64 = 1;
 
 /// A file of ours as the engine wants it.
+///
+/// After the first failed write or sync it refuses everything: what a failed sync left out would
+/// not be written by a later one, and the engine would take that one for success.
 struct Backend {
     file: Arc<dyn File>,
+    failed: AtomicBool,
 }
 
 impl std::fmt::Debug for Backend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Backend")
+    }
+}
+
+impl Backend {
+    fn change(&self, change: impl FnOnce(&dyn File) -> io::Result<()>) -> io::Result<()> {
+        if self.failed.load(Ordering::Acquire) {
+            return Err(io::Error::other("an earlier write of the index failed"));
+        }
+        let result = change(&*self.file);
+        if result.is_err() {
+            self.failed.store(true, Ordering::Release);
+        }
+        result
     }
 }
 
@@ -49,15 +67,15 @@ impl StorageBackend for Backend {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
+        self.change(|file| file.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.change(|file| file.sync_data())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.file.write_at(offset, data)
+        self.change(|file| file.write_at(offset, data))
     }
 }
 
@@ -183,7 +201,8 @@ impl Index {
 }
 
 fn build(file: Arc<dyn File>, cache_bytes: usize) -> Result<Database, redb::Error> {
-    Ok(Builder::new().set_cache_size(cache_bytes).create_with_backend(Backend { file })?)
+    let backend = Backend { file, failed: AtomicBool::new(false) };
+    Ok(Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)?)
 }
 
 impl IndexReader {

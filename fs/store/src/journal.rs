@@ -16,6 +16,7 @@
 //!
 //! It must not know what is in a payload.
 
+mod open;
 mod read;
 mod record;
 mod recover;
@@ -25,12 +26,12 @@ mod tests;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_base::disk::{Disk, File};
+use ropewalk_base::disk::File;
 use ropewalk_base::world::World;
 
 use crate::error::StoreError;
@@ -38,6 +39,7 @@ use crate::marks::{Mark, Position, Reached};
 use record::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use segment::segment_name;
 
+pub use open::{FoundJournal, OpenJournal, RecoveredJournal, Recovery, recover};
 pub use read::JournalReader;
 pub use recover::Replay;
 
@@ -75,108 +77,6 @@ impl JournalConfig {
     pub fn payload_bytes_max(&self) -> usize {
         (self.segment_bytes / 4) as usize - record::RECORD_HEADER_BYTES
     }
-}
-
-/// How to open a journal.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OpenJournal {
-    /// Greater than at every earlier start: the boot counter.
-    pub epoch: u64,
-    /// The index holds everything up to here.
-    pub checkpoint: Position,
-    /// A journal without any segment is a loss, not a first start.
-    pub must_exist: bool,
-    /// Go on at the first missing record where durable ones are lost.
-    pub accept_loss: bool,
-}
-
-/// What a start found in the journal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Recovery {
-    /// The last position that holds.
-    pub last: Position,
-    /// Records above the checkpoint.
-    pub records: u64,
-    /// Durable records that are missing, where that was accepted: from, through.
-    pub lost: Option<(Position, Position)>,
-}
-
-/// A journal that was read and made ready by [`recover`], on whatever thread.
-pub struct RecoveredJournal {
-    pub recovery: Recovery,
-    config: JournalConfig,
-    epoch: u64,
-    directory: PathBuf,
-    segments: VecDeque<Segment>,
-    old: Vec<PathBuf>,
-}
-
-/// Reads the journal in `directory`, hands each record above the checkpoint to `replay`, and
-/// starts a new segment. Blocks; meant for `World::offload`.
-pub fn recover(
-    disk: &dyn Disk,
-    directory: &Path,
-    config: JournalConfig,
-    open: OpenJournal,
-    replay: Replay<'_>,
-) -> Result<RecoveredJournal, StoreError> {
-    let sizes = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
-    assert!(sizes.contains(&config.segment_bytes), "segments of {} bytes", config.segment_bytes);
-    let rules = recover::Rules {
-        checkpoint: open.checkpoint.0,
-        must_exist: open.must_exist,
-        accept_loss: open.accept_loss,
-    };
-    let mut found = recover::recover(disk, directory, rules, replay)?;
-    if found.epoch >= open.epoch {
-        return Err(StoreError::Damaged {
-            path: directory.to_path_buf(),
-            what: format!(
-                "it was written at boot {}, and this is boot {}: the superblock is an older copy",
-                found.epoch, open.epoch
-            ),
-        });
-    }
-    let sequence = found.next_sequence;
-    let old = found.blank.pop();
-    let file = segment::prepare(disk, directory, sequence, config.segment_bytes, old.as_deref())?;
-    let path = directory.join(segment_name(sequence));
-    let first = found.last + 1;
-    let mut bytes = Vec::new();
-    SegmentHeader { sequence, epoch: open.epoch, first, durable: found.last }.encode(&mut bytes);
-    file.write_at(0, &bytes)
-        .and_then(|()| file.sync_data())
-        .map_err(|cause| StoreError::io("cannot start the journal segment", &path, cause))?;
-    let mut segments: VecDeque<Segment> = found
-        .segments
-        .into_iter()
-        .map(|segment| Segment {
-            sequence: segment.header.sequence,
-            first: segment.header.first,
-            file: segment.file,
-            path: segment.path,
-            dirty: false,
-            header_durable: true,
-        })
-        .collect();
-    segments.push_back(Segment { sequence, first, file, path, dirty: false, header_durable: true });
-    found.old.append(&mut found.blank);
-    let excess = found.old.split_off(found.old.len().min(OLD_FILES_MAX));
-    segment::remove(disk, &excess);
-    let recovery = Recovery {
-        last: Position(found.last),
-        records: found.records,
-        lost: found.lost.map(|(from, through)| (Position(from), Position(through))),
-    };
-    let directory = directory.to_path_buf();
-    Ok(RecoveredJournal {
-        recovery,
-        config,
-        epoch: open.epoch,
-        directory,
-        segments,
-        old: found.old,
-    })
 }
 
 /// A journal that takes records. Cloning gives another handle; stays on its executor.

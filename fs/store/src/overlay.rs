@@ -41,10 +41,6 @@ impl Overlay {
         self.bytes
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// What is known of a key: nothing, or its newest change.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Option<Value>> {
         self.rows.get(key)

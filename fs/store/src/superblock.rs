@@ -160,10 +160,6 @@ pub fn claim(
     random: (u64, u128),
 ) -> Result<ClaimedDirectory, ClaimError> {
     disk.create_directory(path).map_err(|cause| ClaimError::io("make", path, cause))?;
-    if let Some(parent) = path.parent() {
-        // The directory's own name must last too; a parent of others may not be ours to sync.
-        let _ = disk.sync_directory(parent);
-    }
     let lock_path = path.join(LOCK_NAME);
     let lock = disk
         .open(&lock_path, Open::Create)
@@ -179,6 +175,7 @@ pub fn claim(
         }
         None => {
             check_empty(disk, path, identity.server, expect)?;
+            sync_ancestors(disk, path)?;
             (1, random.1)
         }
     };
@@ -264,6 +261,18 @@ fn check_empty(
         Expect::Any | Expect::Replace => Ok(()),
         Expect::Existing => Err(ClaimError::Emptied { path: path.to_path_buf(), server }),
     }
+}
+
+/// Makes the directory's own name durable, and those of the directories on the way to it.
+fn sync_ancestors(disk: &dyn Disk, path: &Path) -> Result<(), ClaimError> {
+    for parent in path.ancestors().skip(1) {
+        match disk.sync_directory(parent) {
+            // What this process may not even open, it has not made either.
+            Err(cause) if cause.kind() == io::ErrorKind::PermissionDenied => (),
+            result => result.map_err(|cause| ClaimError::io("sync", parent, cause))?,
+        }
+    }
+    Ok(())
 }
 
 fn write(

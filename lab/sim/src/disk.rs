@@ -535,14 +535,19 @@ impl File for VirtualFile {
         state.counts.syncs += 1;
         let fails = due(&mut state.faults.sync);
         let state = &mut *state;
+        if stops {
+            // Nothing is decided yet: the death of the process does not take writes out of the page
+            // cache, and a power cut draws for each of them anyway.
+            return Err(halted());
+        }
         let node = state.files.get_mut(&self.number).expect("an open file exists");
-        if stops || fails {
+        if fails {
             // What the failed sync did not reach is clean as far as the kernel knows, and will
             // not be written by a later one.
             for change in std::mem::take(&mut node.unsynced) {
                 node.durable.apply_by_chance(&change, &mut state.random);
             }
-            return Err(if stops { halted() } else { system(EIO) });
+            return Err(system(EIO));
         }
         if !state.faults.skip_sync {
             for change in std::mem::take(&mut node.unsynced) {

@@ -1,3 +1,27 @@
-//! Proof without hardware: a disk that forgets.
+//! Whole clusters in one thread: virtual time, a seeded scheduler, a network and disks that fail.
+//!
+//! * [`simulation`]: nodes by name, killed and restarted; the loop that runs them;
+//! * [`node`]: what a node's boot code gets: its world, its rails, a place for what is polled;
+//! * [`disk`]: a disk that forgets;
+//! * [`endpoint`]: the message layer on a node; [`cluster`]: a whole file system on several;
+//! * [`seeds`]: running a scenario over seeds, each twice, with a command that replays a failure.
+//!
+//! Invariants:
+//! * a run is a function of its seed and its scenario: the trace hash over all scheduling decisions
+//!   and all network events is equal for two runs of one seed;
+//! * a killed node does nothing any more: no task, no timer, no offloaded work, no frame;
+//! * production code runs unchanged: it sees `base::world::World` and rails, nothing of this crate.
 
+pub mod cluster;
 pub mod disk;
+pub mod endpoint;
+pub mod node;
+mod offload;
+pub mod seeds;
+pub mod simulation;
+
+pub use cluster::{Cluster, ClusterConfig};
+pub use node::{Node, Pollable};
+pub use ropewalk_rail_sim::{Cut, Kill, Path, Release, SimConfig, SimNetwork, SimRail};
+pub use seeds::{run_seed_twice, run_seeds};
+pub use simulation::Simulation;

@@ -17,6 +17,8 @@
 
 mod attach;
 mod barrier;
+#[cfg(test)]
+mod hostile_tests;
 mod link;
 mod local;
 mod mapping;

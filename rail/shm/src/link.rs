@@ -26,7 +26,7 @@ use crate::barrier;
 use crate::local::{Letter, Peer, ring};
 use crate::native::{Access, Exposures, Origin, PeerMemory, RegionList, Scratch};
 use crate::ring::{Consumer, Front, Producer};
-use crate::segment::{Board, RING_BYTES, Segment, Side};
+use crate::segment::{Board, RING_BYTES, Ring, Segment, Side};
 use crate::sleep::Waker;
 
 /// Frames and bytes that one poll takes from one link, so that all are served in turn.
@@ -192,16 +192,13 @@ impl Link {
                 return Err(Fault::PeerReset);
             }
         };
-        let mut to = ring.at(reserved.at);
-        // SAFETY: the reserved room has `body` bytes and is the producer's alone; the header is a
-        // slice of ours.
-        unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), to, header.len()) };
-        to = to.wrapping_add(header.len());
+        // The header last: the consumer watches the line that it lies in.
+        let mut to = ring.at(reserved.at + header.len());
         let mut left = payload.len as usize;
         if left > 0 {
             for segment in buffers.resolve(payload) {
                 // SAFETY: resolved segments are alive and together at most `payload.len` bytes long,
-                // so that they end within the reserved room.
+                // so that they end within the reserved room, which is the producer's alone.
                 unsafe { std::ptr::copy_nonoverlapping(segment.as_mut_ptr(), to, segment.len()) };
                 to = to.wrapping_add(segment.len());
                 left -= segment.len();
@@ -210,6 +207,10 @@ impl Link {
                 return Err(Fault::Invalid);
             }
         }
+        let to = ring.at(reserved.at);
+        // SAFETY: the reserved room has `body` bytes, of which the header is the first; it is a slice
+        // of ours.
+        unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), to, header.len()) };
         self.tx.commit(&ring, reserved);
         common.counters.frames_sent += 1;
         common.counters.bytes_sent += body as u64;
@@ -380,93 +381,42 @@ impl Link {
 
     /// Takes frames out of the ring.
     fn receive(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
-        let segment = Arc::clone(&self.parts.segment);
-        let ring = segment.ring(self.parts.side.other());
+        let Link { id, rx, parts, broken, gone, .. } = self;
+        let other = parts.side.other();
+        let ring = parts.segment.ring(other);
         let (mut frames, mut bytes) = (0, 0);
         while frames < FRAMES_PER_POLL && bytes < BYTES_PER_POLL {
-            let front = match self.rx.front(&ring) {
+            let front = match rx.front(&ring) {
                 Ok(Some(front)) => front,
                 Ok(None) => break,
                 Err(_) => {
-                    self.violation(common);
+                    *broken = Some(Fault::Protocol);
                     break;
                 }
             };
             frames += 1;
             bytes += front.body;
-            common.counters.bytes_received += front.body as u64;
-            if !self.deliver(&front, ring.at(front.at), report) {
-                self.violation(common);
+            if !deliver(*id, &front, ring.at(front.at), report) {
+                *broken = Some(Fault::Protocol);
                 break;
             }
-            self.rx.pop::<crate::segment::Ring<'_>>(front);
-            if self.rx.unpublished() >= PUBLISH_BYTES {
-                self.rx.publish(&ring);
+            rx.pop::<Ring<'_>>(front);
+            if rx.unpublished() >= PUBLISH_BYTES {
+                rx.publish(&ring);
             }
         }
+        common.counters.violations += u64::from(broken.is_some());
+        common.counters.frames_received += frames as u64;
+        common.counters.bytes_received += bytes as u64;
         if frames > 0 {
-            self.rx.publish(&ring);
-            barrier::light(self.parts.asymmetric);
-            let wants = segment.wants_room(self.parts.side.other()).load(Ordering::Relaxed);
-            if wants != 0 && !self.gone {
+            rx.publish(&ring);
+            barrier::light(parts.asymmetric);
+            let wants = parts.segment.wants_room(other).load(Ordering::Relaxed);
+            if wants != 0 && !*gone {
                 self.wake_peer(common);
             }
         }
-        common.counters.frames_received += frames as u64;
         frames > 0
-    }
-
-    fn violation(&mut self, common: &mut Common) {
-        common.counters.violations += 1;
-        self.broken = Some(Fault::Protocol);
-    }
-
-    /// Hands a frame up; false where it breaks the framing or the protocol.
-    fn deliver(&mut self, front: &Front, body: *mut u8, report: &mut dyn Report) -> bool {
-        if front.body < FRAME_PREFIX_BYTES {
-            return false;
-        }
-        // Everything is copied out before it is looked at, since the peer could change it meanwhile.
-        let mut header = [0u8; HEADER_BYTES_MAX];
-        // SAFETY: the body has `front.body` bytes within the ring, at least a prefix; both sides of
-        // the copies are apart.
-        unsafe { std::ptr::copy_nonoverlapping(body, header.as_mut_ptr(), FRAME_PREFIX_BYTES) };
-        let Some((header_bytes, payload_bytes)) = frame_lengths(&header) else { return false };
-        if header_bytes + payload_bytes as usize != front.body {
-            return false;
-        }
-        let rest = header_bytes - FRAME_PREFIX_BYTES;
-        // SAFETY: as above; `frame_lengths` bounds the header by `HEADER_BYTES_MAX`.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                body.wrapping_add(FRAME_PREFIX_BYTES),
-                header.as_mut_ptr().add(FRAME_PREFIX_BYTES),
-                rest,
-            );
-        }
-        match report.place(self.id, &header[..header_bytes], payload_bytes) {
-            Placement::Drop => true,
-            Placement::Violation(_) => false,
-            Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
-            Placement::Into { slice, token } => {
-                let mut from = body.wrapping_add(header_bytes);
-                let mut left = payload_bytes as usize;
-                for segment in report.buffers().resolve(slice) {
-                    let bytes = segment.len().min(left);
-                    // SAFETY: the segment is alive; `bytes` are left of the body within the ring.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(from, segment.as_mut_ptr(), bytes);
-                    }
-                    from = from.wrapping_add(bytes);
-                    left -= bytes;
-                    if left == 0 {
-                        break;
-                    }
-                }
-                report.landed(self.id, token);
-                true
-            }
-        }
     }
 
     /// Sends what waits, urgent frames first.
@@ -586,6 +536,54 @@ impl Drop for Link {
     fn drop(&mut self) {
         if let Presence::Local(peer) = &self.parts.presence {
             peer.inbox.post(Letter::Gone { link: peer.link });
+        }
+    }
+}
+
+/// Hands a frame up; false where it breaks the framing or the protocol.
+fn deliver(link: LinkId, front: &Front, body: *mut u8, report: &mut dyn Report) -> bool {
+    if front.body < FRAME_PREFIX_BYTES {
+        return false;
+    }
+    // Everything is copied out before it is looked at, since the peer could change it meanwhile.
+    let mut header = [0u8; HEADER_BYTES_MAX];
+    // SAFETY: the body has `front.body` bytes within the ring, at least a prefix; both sides of
+    // the copies are apart.
+    unsafe { std::ptr::copy_nonoverlapping(body, header.as_mut_ptr(), FRAME_PREFIX_BYTES) };
+    let Some((header_bytes, payload_bytes)) = frame_lengths(&header) else { return false };
+    if header_bytes + payload_bytes as usize != front.body {
+        return false;
+    }
+    let rest = header_bytes - FRAME_PREFIX_BYTES;
+    // SAFETY: as above; `frame_lengths` bounds the header by `HEADER_BYTES_MAX`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            body.wrapping_add(FRAME_PREFIX_BYTES),
+            header.as_mut_ptr().add(FRAME_PREFIX_BYTES),
+            rest,
+        );
+    }
+    match report.place(link, &header[..header_bytes], payload_bytes) {
+        Placement::Drop => true,
+        Placement::Violation(_) => false,
+        Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
+        Placement::Into { slice, token } => {
+            let mut from = body.wrapping_add(header_bytes);
+            let mut left = payload_bytes as usize;
+            for segment in report.buffers().resolve(slice) {
+                let bytes = segment.len().min(left);
+                // SAFETY: the segment is alive; `bytes` are left of the body within the ring.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(from, segment.as_mut_ptr(), bytes);
+                }
+                from = from.wrapping_add(bytes);
+                left -= bytes;
+                if left == 0 {
+                    break;
+                }
+            }
+            report.landed(link, token);
+            true
         }
     }
 }

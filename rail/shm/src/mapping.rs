@@ -105,7 +105,7 @@ impl Mapping {
     /// The number at `offset`, a multiple of 8.
     #[inline]
     pub fn u64(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset % 8 == 0 && offset + 8 <= self.bytes);
+        debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.bytes);
         // SAFETY: mapped as long as `self`, aligned (mappings are page-aligned), and all accesses of
         // all processes to these bytes are atomic.
         unsafe { AtomicU64::from_ptr(self.at(offset).cast()) }
@@ -114,7 +114,7 @@ impl Mapping {
     /// The number at `offset`, a multiple of 4.
     #[inline]
     pub fn u32(&self, offset: usize) -> &AtomicU32 {
-        debug_assert!(offset % 4 == 0 && offset + 4 <= self.bytes);
+        debug_assert!(offset.is_multiple_of(4) && offset + 4 <= self.bytes);
         // SAFETY: as in `u64`.
         unsafe { AtomicU32::from_ptr(self.at(offset).cast()) }
     }

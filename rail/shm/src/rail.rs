@@ -151,6 +151,15 @@ impl ShmRail {
         Ok(())
     }
 
+    /// The shared memory of a link, for tests that scribble in it.
+    #[cfg(test)]
+    pub(crate) fn segment_of(&self, link: LinkId) -> Arc<Segment> {
+        match self.links.get(link.slot) {
+            Some(Entry::Up(link)) => Arc::clone(&link.parts().segment),
+            _ => panic!("the link is up"),
+        }
+    }
+
     fn link_id(&self, slot: SlotId) -> LinkId {
         LinkId { rail: self.index, slot }
     }
@@ -236,7 +245,7 @@ impl ShmRail {
                 };
                 let news = if process { socket::Received::Broken } else { socket::receive(socket) };
                 match news {
-                    socket::Received::Nothing => return,
+                    socket::Received::Nothing => {}
                     socket::Received::Broken => {
                         // Level-triggered, an end would be news for ever.
                         let _ = epoll::delete(&self.epoll, socket);

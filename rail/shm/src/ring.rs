@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! * the word at the consumer's position is 0 until the record there is complete: before a record
-//!   is published the producer clears the word behind it;
+//!   is written the producer clears the word behind it;
 //! * at least one line stays free, so that the clearing never hits an unread record;
 //! * the producer writes between its tail and the consumer's published head plus capacity only;
 //! * every value that the other side wrote is read once and checked before it is used.
@@ -95,8 +95,11 @@ impl Producer {
                 return Ok(None);
             }
         }
-        let at = if pad > 0 { 0 } else { position } + WORD_BYTES;
-        Ok(Some(Reserved { at, body, pad }))
+        let start = if pad > 0 { 0 } else { position };
+        // Before the body, not after it: the consumer watches the line where the body begins, and
+        // would take it back while the producer waits for the line that is cleared here.
+        medium.clear_word((start + record) & (M::CAPACITY - 1));
+        Ok(Some(Reserved { at: start + WORD_BYTES, body, pad }))
     }
 
     /// Publishes a record whose body was written.
@@ -105,7 +108,6 @@ impl Producer {
         let Reserved { at, body, pad } = reserved;
         let record = record_bytes::<M>(body);
         let start = at - WORD_BYTES;
-        medium.clear_word((start + record) & (M::CAPACITY - 1));
         medium.publish_word(start, VALID | body as u64);
         if pad > 0 {
             let position = (self.tail as usize) & (M::CAPACITY - 1);

@@ -24,7 +24,7 @@ pub struct Sleeper {
 impl Sleeper {
     /// Whether the word says "asleep".
     pub fn is_asleep(&self) -> bool {
-        self.epoch % 2 == 1
+        !self.epoch.is_multiple_of(2)
     }
 
     /// From now on peers ring. A barrier and a look for work must follow.
@@ -55,7 +55,7 @@ impl Waker {
     #[inline]
     pub fn due(&mut self, word: &impl EpochWord) -> bool {
         let epoch = word.load();
-        if epoch % 2 == 0 || epoch == self.rung {
+        if epoch.is_multiple_of(2) || epoch == self.rung {
             return false;
         }
         self.rung = epoch;

@@ -282,7 +282,7 @@ fn a_receiver_that_dies_between_header_and_payload_leaves_an_unfinished_placemen
     let (mut scene, pair) = Scene::pair(&mut fixture);
     scene.send(pair, 1, 200_000, Urgency::Bulk);
     pass(&mut scene, SECOND / 10);
-    assert_eq!(scene.nodes[1].recorder.open_placements(), 1);
+    assert_eq!(scene.nodes[1].recorder.open_placements(pair.far.1), 1);
     network.cut("a", "b", Cut::Both);
     pass(&mut scene, SECOND);
     assert_eq!(scene.nodes[1].recorder.landed(pair.far.1).count(), 0);
@@ -291,4 +291,24 @@ fn a_receiver_that_dies_between_header_and_payload_leaves_an_unfinished_placemen
     assert!(matches!(scene.nodes[0].recorder.events.last(), Some(Event::Down { .. })));
     let outcome = scene.order(0, Verb::Close { link: pair.near.1 }, None);
     assert_eq!(outcome, Ordered::Refused(Fault::PeerReset));
+}
+
+#[test]
+fn what_a_partition_held_back_is_not_overtaken_by_what_was_still_under_way() {
+    let millis = Duration::from_millis;
+    let path = Path { latency: millis(10), ..Path::default() };
+    let mut fixture = SimFixture::new(1, SimConfig::stream()).with_path(path);
+    let network = fixture.network.clone();
+    let (mut scene, pair) = Scene::pair(&mut fixture);
+    for sequence in 0..40 {
+        scene.send(pair, sequence, 100, Urgency::Urgent);
+        pass(&mut scene, Duration::from_micros(200));
+    }
+    // Eight milliseconds of frames are under way; some of them arrive during the partition.
+    network.partition("a", "b");
+    pass(&mut scene, millis(5));
+    network.heal("a", "b");
+    scene.arrived(pair, 40);
+    let placed = scene.nodes[1].recorder.placed(pair.far.1);
+    assert_eq!(placed.map(sequence_of).collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
 }

@@ -60,10 +60,21 @@ pub fn orders_on_a_dead_link_are_refused(fixture: &mut dyn Fixture) {
     scene.settle();
 }
 
-/// What was ordered before a close arrives; then both sides see the link go down, once.
+/// What was ordered before a close arrives, also while the peer is sending, too; then both sides see
+/// the link go down, once.
 pub fn close_flushes_then_both_sides_go_down(fixture: &mut dyn Fixture) {
+    for crossing in [0, 1, 24] {
+        close_flushes(fixture, crossing);
+    }
+}
+
+fn close_flushes(fixture: &mut dyn Fixture, crossing: u64) {
     let (mut scene, pair) = Scene::pair(fixture);
     let count = 24;
+    // What the peer sent may be lost with the link; it must not cost what we sent.
+    for sequence in 0..crossing {
+        scene.send(pair.turned(), sequence, 200_000, Urgency::Bulk);
+    }
     for sequence in 0..count {
         scene.send(pair, sequence, 200_000, Urgency::Bulk);
     }

@@ -34,6 +34,7 @@ fn exposed<'f>(
 ) -> Option<(Scene<'f>, Region)> {
     let (mut scene, pair) = Scene::pair(fixture);
     if !claim(&scene.capabilities(0)) {
+        expect_refusals(&mut scene, pair);
         return None;
     }
     let content = pattern(3, REGION_BYTES);
@@ -48,6 +49,28 @@ fn exposed<'f>(
     scene.send(pair.turned(), 0, 0, Urgency::Urgent);
     scene.arrived(pair.turned(), 1);
     Some((scene, Region { pair, buffer, key, content }))
+}
+
+/// What a rail does not claim it refuses at once.
+fn expect_refusals(scene: &mut Scene, pair: Pair) {
+    let claims = scene.capabilities(0);
+    let link = pair.near.1;
+    let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 1 };
+    let buffer = scene.recorder(0).memory(&[10], &[]);
+    let local = Slice { buffer, offset: 0, len: 10 };
+    let token = scene.recorder(0).token();
+    let remote = RemoteLayout::At(0);
+    if !claims.native_read {
+        let verb = Verb::Read { link, key, remote: remote.clone(), local, token };
+        let outcome = scene.order(0, verb, None);
+        assert!(matches!(outcome, Ordered::Refused(_)), "{outcome:?} for an unclaimed read");
+    }
+    if !claims.native_write {
+        let verb = Verb::Write { link, key, remote, local, token };
+        let outcome = scene.order(0, verb, None);
+        assert!(matches!(outcome, Ordered::Refused(_)), "{outcome:?} for an unclaimed write");
+    }
+    scene.settle();
 }
 
 /// Reads from the region: the bytes, or why not.

@@ -46,7 +46,7 @@ pub struct Attributes {
 /// Where a file's bytes are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Content {
-    /// In the inode row itself; the reply that says so carries them where it was asked for them.
+    /// In the inode row itself (followed by zeros up to the size); the reply that says so carries them where it was asked for them.
     Inline,
     /// In stripe objects on data servers.
     Striped(Layout),

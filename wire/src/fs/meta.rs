@@ -4,9 +4,16 @@
 //! * one request per create (it creates, opens and grants the lease), and per open + close: an open
 //!   under a held lease needs no message, a close gives nothing back unless the lease goes, too;
 //! * a lease covers the whole inode. `Read`: attributes, content, and for a directory its entries
-//!   may be cached. `Write`: the holder alone uses the file and is the authority on its size.
-//!   `Shared`: several writers; nothing is cached, size-extending writes report before they return;
-//! * reports carry the write epoch; one of an older epoch is refused with `ESTALE`.
+//!   may be cached. `Write`: the holder alone uses the file and is the authority on its size and
+//!   times (it ignores those that replies carry). `Shared`: several writers; nothing is cached,
+//!   size-extending writes report before they return;
+//! * a session that has a file open without a lease (one was recalled) acquires one before it reads
+//!   or writes;
+//! * reports carry the write epoch; one of another epoch is refused with `ESTALE`;
+//! * a recall is answered at once, also for a grant whose reply is still on its way: the client
+//!   remembers the highest number that was recalled or that it released, and a grant of this number
+//!   or an older one is none when it arrives.
+//!   `Release` and `Report` never wait at the server, so answering needs no other session.
 
 use serde::{Deserialize, Serialize};
 
@@ -49,16 +56,19 @@ impl Who<'_> {
 }
 
 /// How a file is opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Access {
     pub read: bool,
     pub write: bool,
 }
 
 /// The strength of a lease on an inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
 pub enum LeaseMode {
     /// Nothing may be cached.
+    #[default]
     None,
     /// Several writers, or readers beside a writer: nothing may be cached, but the file is in use.
     Shared,
@@ -80,8 +90,9 @@ pub struct Grant {
 }
 
 /// A new value of a time stamp.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum TimeChange {
+    #[default]
     Keep,
     /// The server's clock.
     Now,
@@ -89,7 +100,7 @@ pub enum TimeChange {
 }
 
 /// A change of attributes, as `chmod`, `chown`, `truncate` and `utimensat` make it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct AttributeChange {
     pub mode: Option<u16>,
     pub user: Option<u32>,
@@ -99,6 +110,9 @@ pub struct AttributeChange {
     pub modified: TimeChange,
     /// Whether setuid, setgid (and capabilities) fall away as for a write by another user.
     pub kill_privileges: bool,
+    /// The size changes through a handle that was opened for writing (`ftruncate`): the permission
+    /// was checked then.
+    pub through_handle: bool,
 }
 
 /// What `Make` makes.
@@ -114,6 +128,13 @@ pub enum Node<'a> {
     CharacterDevice(u32),
     BlockDevice(u32),
     File,
+}
+
+impl<'a> Node<'a> {
+    /// A symbolic link to `target`.
+    pub fn symlink(target: &'a [u8]) -> Node<'a> {
+        Node::Symlink { target: Bytes(target) }
+    }
 }
 
 /// What `Rename` does where the new name exists.
@@ -132,7 +153,7 @@ pub enum RenameMode {
 pub struct Report<'a> {
     /// The write epoch under which the bytes were written.
     pub epoch: u32,
-    /// The file's size is at least this (under `Write`: exactly this).
+    /// The file's size is at least this; `SetAttributes` is what makes it smaller.
     pub size: Option<u64>,
     pub modified: Option<Timestamp>,
     pub accessed: Option<Timestamp>,
@@ -140,6 +161,10 @@ pub struct Report<'a> {
     /// bytes each, little endian.
     #[serde(borrow)]
     pub written: Bytes<'a>,
+    /// Stripes whose objects are about to be punched away, in the same form: from now on their
+    /// absence means zeros. Reported before the punch.
+    #[serde(borrow)]
+    pub punched: Bytes<'a>,
 }
 
 /// Whether a lock is shared or exclusive; or none, to unlock.
@@ -234,6 +259,9 @@ pub enum MetaRequest<'a> {
         parent: u64,
         #[serde(borrow)]
         name: Bytes<'a>,
+        /// An inode that this session has not open: where it is the one that loses its last name,
+        /// the session's lease on it ends with this request. 0: none.
+        closed: u64,
     },
     RemoveDirectory {
         #[serde(borrow)]
@@ -241,6 +269,8 @@ pub enum MetaRequest<'a> {
         parent: u64,
         #[serde(borrow)]
         name: Bytes<'a>,
+        /// As in `Unlink`.
+        closed: u64,
     },
     Rename {
         #[serde(borrow)]
@@ -252,6 +282,8 @@ pub enum MetaRequest<'a> {
         #[serde(borrow)]
         new_name: Bytes<'a>,
         mode: RenameMode,
+        /// As in `Unlink`, for an inode that the rename replaces.
+        closed: u64,
     },
     Link {
         #[serde(borrow)]
@@ -262,6 +294,7 @@ pub enum MetaRequest<'a> {
         name: Bytes<'a>,
     },
     /// Entries after `cookie` (0: from the beginning), as many as fit `bytes_max` bytes of reply.
+    /// Cookies are below 2^63; 1 and 2 are never an entry's, a client may give them to `.` and `..`.
     ReadDirectory {
         #[serde(borrow)]
         who: Who<'a>,
@@ -306,18 +339,19 @@ pub enum MetaRequest<'a> {
         #[serde(borrow)]
         name: Bytes<'a>,
     },
-    /// Asks for a lease (stronger than the one held); waits for recalls.
+    /// Asks for a lease (stronger than the one held); waits for recalls. Where other sessions have
+    /// the file open, `Shared` is granted instead of `Write`, and of `Read` when one of them writes.
     Acquire {
         inode: u64,
         mode: LeaseMode,
     },
-    /// Gives a lease back or down to `keep`, with what the holder knows. `open`: the session still
-    /// has the file open.
+    /// Gives a lease back or down to `keep`, with what the holder knows. `open`: how the session
+    /// still has the file open, over all its handles. The reply's grant says what was left to it.
     Release {
         inode: u64,
         number: u64,
         keep: LeaseMode,
-        open: bool,
+        open: Option<Access>,
         #[serde(borrow)]
         report: Option<Report<'a>>,
     },
@@ -342,10 +376,21 @@ pub enum MetaRequest<'a> {
         append: bool,
         kill_privileges: bool,
     },
-    /// The file leaves the inode row: its bytes were written to the stripes of `layout`, which the
-    /// server had offered with the open. One transaction.
+    /// After the server's restart: what this session held and had open, one request an inode. Served
+    /// before anything else is.
+    Reclaim {
+        inode: u64,
+        mode: LeaseMode,
+        open: Option<Access>,
+    },
+    /// This session has reclaimed all it wants to keep.
+    ReclaimDone,
+    /// The file leaves the inode row: its inline bytes, as they were at `version` of the attributes,
+    /// were written to the stripes of `layout`, which the server had offered with the open. One
+    /// transaction; `ESTALE` where the inode changed since. The write epoch grows.
     LeaveInline {
         inode: u64,
+        version: u64,
         #[serde(borrow)]
         report: Report<'a>,
     },
@@ -366,7 +411,7 @@ pub enum MetaRequest<'a> {
         inode: u64,
         range: LockRange,
     },
-    /// Gives up a queued lock.
+    /// Gives up a queued lock; `ENOENT` where it is not queued (any more): it may have been taken.
     CancelLock {
         inode: u64,
         range: LockRange,
@@ -457,16 +502,18 @@ pub enum MetaReply<'a> {
     Missing {
         cached: bool,
     },
-    /// GetAttributes, SetAttributes, Report, Acquire, Release.
+    /// GetAttributes, SetAttributes, Report, Release, Reclaim, LeaveInline; Unlink and
+    /// RemoveDirectory: of the inode that lost its name.
     Attributes {
         attributes: Attributes,
         grant: Option<Grant>,
     },
-    /// Create, Temporary, Open.
+    /// Create, Temporary, Open, Acquire.
     Opened {
         entry: Entry,
         content: Content,
-        /// Inline: the content, so that reading a small file costs no further message.
+        /// Inline: the content, so that reading a small file costs no further message (opened for
+        /// reading, or acquired). Shorter than the size: the rest is zeros.
         #[serde(borrow)]
         inline: Bytes<'a>,
         /// The layout that the file will have when it leaves the inode row (or has).
@@ -525,6 +572,6 @@ pub enum Callback {
     /// Give the lease `number` (and every older one) of `inode` back, or down to `keep`, by
     /// `Release`, after caches were dropped and changes reported.
     Recall { inode: u64, number: u64, keep: LeaseMode },
-    /// A queued lock can be taken now: ask again.
-    LockGranted { inode: u64, owner: u64 },
+    /// A queued lock was taken. Asking again is harmless and says the same.
+    LockGranted { inode: u64, owner: u64, start: u64 },
 }

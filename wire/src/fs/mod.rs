@@ -8,6 +8,8 @@ pub mod data;
 pub mod head;
 pub mod layout;
 pub mod meta;
+pub mod runs;
+pub mod session;
 pub mod value;
 
 use serde::{Deserialize, Serialize};

@@ -87,7 +87,9 @@ fn header(file: &File) -> Option<Finding> {
     let in_source = file.path.starts_with("src/") || file.path.contains("/src/");
     let mut lines = file.text.lines().map(str::trim);
     let first = lines.find(|line| !line.is_empty() && !line.starts_with("#!["));
-    if !in_source || first.is_some_and(|line| line.starts_with("//!")) {
+    // The tests of a module that moved to a file beside it belong to that module's header.
+    let in_tests = file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
+    if !in_source || in_tests || first.is_some_and(|line| line.starts_with("//!")) {
         return None;
     }
     Some(Finding::error(
@@ -143,6 +145,8 @@ mod tests {
         assert_eq!(found("core/src/a.rs", ""), [("header", true)]);
         assert_eq!(found("core/src/a.rs", "#![forbid(unsafe_code)]\n\n//! for x\n"), []);
         assert_eq!(found("core/tests/a.rs", "fn f() {}\n"), []);
+        assert_eq!(found("core/src/a/tests.rs", "fn f() {}\n"), []);
+        assert_eq!(found("core/src/a/latests.rs", "fn f() {}\n"), [("header", true)]);
     }
 
     #[test]

@@ -1,4 +1,8 @@
-//! Starting a store: index, then journal, then the overlay between them.
+//! Starting a store: index, then journal, then what the journal has above the index.
+//!
+//! Invariant: what the journal held is in the index, written anew and synced, before the start
+//! goes on. Reading it back proves nothing: had a sync failed before the restart, it would be in
+//! the page cache and nowhere else.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -25,8 +29,6 @@ struct Parts {
     index: Index,
     reader: IndexReader,
     journal: RecoveredJournal,
-    overlay: Overlay,
-    checkpoint: u64,
 }
 
 impl EmbeddedStore {
@@ -46,12 +48,11 @@ impl EmbeddedStore {
             .await
             .unwrap_or(Err(StoreError::ShuttingDown))?;
         let recovery = parts.journal.recovery;
-        let replayed = !parts.overlay.is_empty();
         let state = State {
-            active: parts.overlay,
+            active: Overlay::default(),
             frozen: None,
             reader: parts.reader,
-            checkpoint: Position(parts.checkpoint),
+            checkpoint: recovery.last,
             journal_mark: 0,
             running: false,
             full: false,
@@ -68,11 +69,6 @@ impl EmbeddedStore {
             state: RefCell::new(state),
             changed: Notify::new(),
         });
-        if replayed {
-            // Had a sync failed before the restart, the recovered bytes would be in the page
-            // cache and nowhere else; the checkpoint writes them anew.
-            shared.start_checkpoint();
-        }
         Ok(EmbeddedStore { shared })
     }
 }
@@ -103,12 +99,22 @@ fn read(
         }
         Ok(())
     };
-    let journal = journal::recover(disk, &journal_path, config.journal, open, replay)?;
-    // Only now: an index proves that the journal had its first segment.
-    let index = match index {
-        Some(index) => index,
-        None => Index::create(disk, &directory, config.cache_bytes)?,
+    let found = journal::recover(disk, &journal_path, config.journal, open, replay)?;
+    let last = found.recovery.last.0;
+    let (index, journal) = match index {
+        Some(index) => {
+            // Also where nothing was replayed: the commit writes the index's own head anew.
+            index.apply(&overlay, last)?;
+            (index, found.begin(disk)?)
+        }
+        None => {
+            // Only in this order does an index prove that the journal had its first segment.
+            let journal = found.begin(disk)?;
+            let index = Index::create(disk, &directory, config.cache_bytes)?;
+            index.apply(&overlay, last)?;
+            (index, journal)
+        }
     };
     let reader = index.reader()?;
-    Ok(Parts { index, reader, journal, overlay, checkpoint })
+    Ok(Parts { index, reader, journal })
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::*;
 use crate::HostDisk;
@@ -11,11 +12,11 @@ type Records = BTreeMap<u64, Vec<u8>>;
 
 fn open(directory: &Path, open: OpenJournal) -> Result<(RecoveredJournal, Records), StoreError> {
     let mut records = Records::new();
-    let recovered = recover(&HostDisk, directory, CONFIG, open, &mut |position, payload| {
+    let found = recover(&HostDisk, directory, CONFIG, open, &mut |position, payload| {
         assert_eq!(records.insert(position, payload.to_vec()), None);
         Ok(())
     })?;
-    Ok((recovered, records))
+    Ok((found.begin(&HostDisk)?, records))
 }
 
 fn boot(epoch: u64) -> OpenJournal {

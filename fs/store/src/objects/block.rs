@@ -62,6 +62,7 @@ impl BlockSet {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn contains(&self, block: u32) -> bool {
         self.words.get(block as usize / 64).is_some_and(|word| word & (1 << (block % 64)) != 0)
     }

@@ -21,7 +21,7 @@ const EVICTION_STEPS: usize = 4;
 pub(super) enum FileState {
     Absent,
     /// A creation that a crash cut short.
-    Unfinished(Arc<dyn File>),
+    Unfinished,
     Damaged,
     Present(Arc<dyn File>, Vec<u32>),
 }
@@ -44,7 +44,7 @@ pub(super) fn open_object(
     let read = file.read_at(0, &mut bytes)?;
     match layout.judge(object, &bytes[..read.min(HEADER_BYTES)]) {
         HeaderState::Good => (),
-        HeaderState::Unfinished => return Ok(FileState::Unfinished(file)),
+        HeaderState::Unfinished => return Ok(FileState::Unfinished),
         HeaderState::Damaged => return Ok(FileState::Damaged),
     }
     let entries = bytes[HEADER_BYTES..].chunks_exact(4).map(|entry| {
@@ -53,6 +53,15 @@ pub(super) fn open_object(
         u32::from_le_bytes(word)
     });
     Ok(FileState::Present(file, entries.collect()))
+}
+
+/// Gives a new object's file its header. What an unfinished creation left in it is cut away first:
+/// without a header its table says nothing.
+pub(super) fn begin_file(file: &dyn File, layout: &Layout, object: ObjectId) -> io::Result<()> {
+    if !file.is_empty()? {
+        file.set_len(0)?;
+    }
+    file.write_at(0, &layout.header(object))
 }
 
 /// The table page (of 4096 bytes in the file) that holds a block's entry.
@@ -88,23 +97,23 @@ impl Inner {
                 ..Object::default()
             },
             FileState::Damaged => return Err(ObjectError::Header { object }),
-            FileState::Absent | FileState::Unfinished(_) if create => {
+            FileState::Absent | FileState::Unfinished if create => {
                 Object { touched: true, ..Object::default() }
             }
-            FileState::Absent | FileState::Unfinished(_) => return Ok(false),
+            FileState::Absent | FileState::Unfinished => return Ok(false),
         };
-        self.evict(state);
+        self.evict(state, EVICTION_STEPS);
         state.objects.insert(object, loaded);
         state.clock.push_back(object);
         Ok(true)
     }
 
-    /// Drops clean objects that were not used lately, a few at a time.
-    fn evict(&self, state: &mut State) {
-        if state.objects.len() < self.config.objects_cached {
-            return;
-        }
-        for _ in 0..EVICTION_STEPS {
+    /// Drops clean objects that were not used lately, looking at `steps` of them at most.
+    pub(super) fn evict(&self, state: &mut State, steps: usize) {
+        for _ in 0..steps {
+            if state.objects.len() < self.config.objects_cached {
+                return;
+            }
             let Some(candidate) = state.clock.pop_front() else { return };
             let Some(object) = state.objects.get_mut(&candidate) else { continue };
             if object.touched || !object.is_clean() {
@@ -158,7 +167,7 @@ impl Inner {
                 if present { DirectoryState::Present } else { DirectoryState::NameUnsynced };
         }
         let file = self.disk.open(&path, Open::Create)?;
-        if let Err(error) = file.write_at(0, &self.layout.header(object)) {
+        if let Err(error) = begin_file(&*file, &self.layout, object) {
             // Best effort: what stays is recognised as an unfinished creation.
             let _ = self.disk.remove_file(&path);
             return Err(error);

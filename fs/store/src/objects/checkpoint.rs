@@ -7,14 +7,30 @@
 //!
 //! Invariant: an object whose sync fails is logged anew in full before its old records go.
 
+use std::collections::BTreeMap;
+
+use ropewalk_base::disk::File;
+
 use super::error::about;
 use super::layout::HEADER_BYTES;
-use super::object::Object;
+use super::object::{Object, Patch};
+use super::read::read_filled;
 use super::record::Record;
 use super::{Inner, ObjectError, ObjectId, ObjectStore, State};
 
+/// Blocks of one object that a failed sync left in doubt and that go through the log instead.
+const SUSPECTS_CARRIED_MAX: usize = 1024;
 /// Object files that are synced at the same time.
 const SYNCS_AT_ONCE: usize = 16;
+
+/// An object whose state was written into its file, and the sync of it that has to be waited for.
+struct Flushed {
+    object: ObjectId,
+    round: u64,
+    /// Failed syncs of the object before: another one may have lost what was written.
+    failures: u64,
+    result: Result<(), ObjectError>,
+}
 
 impl ObjectStore {
     /// Completes when the store has room for another change: at once in normal times, after a
@@ -95,12 +111,18 @@ impl ObjectStore {
             for object in batch {
                 rounds.extend(self.flush(*object, tail));
             }
-            for (object, round, flushed) in rounds {
+            // Each one is looked after, also when another could not be: nobody asks again later.
+            let mut carried = Ok(());
+            for Flushed { object, round, failures, result } in rounds {
                 let synced = self.sync_round(object, round).await;
-                if synced.and(flushed).is_err() {
-                    self.inner.carry(object)?;
+                if synced.and(result).is_err() || self.inner.sync_failures(object) != failures {
+                    carried = self.inner.carry(object).and(carried);
+                }
+                if let Some(known) = self.inner.state.borrow_mut().objects.get_mut(&object) {
+                    known.flushing = false;
                 }
             }
+            carried?;
         }
         self.sync_removals_and_marks().await?;
         let end = {
@@ -109,30 +131,33 @@ impl ObjectStore {
             state.log.end()
         };
         self.log_durable_to(end).await?;
-        self.inner.state.borrow_mut().log.forget_before(tail);
+        let state = &mut *self.inner.state.borrow_mut();
+        state.log.forget_before(tail);
+        // Whoever waits for room waits for this, too; twice round, since use gives one reprieve.
+        let steps = 2 * state.clock.len();
+        self.inner.evict(state, steps);
         Ok(())
     }
 
-    /// Writes what only memory has of an object into its file and starts a sync; the round to wait
-    /// for and whether the writing succeeded.
-    fn flush(
-        &self,
-        object: ObjectId,
-        tail: u64,
-    ) -> Option<(ObjectId, u64, Result<(), ObjectError>)> {
+    /// Writes what only memory has of an object into its file and starts a sync.
+    fn flush(&self, object: ObjectId, tail: u64) -> Option<Flushed> {
         let state = &mut *self.inner.state.borrow_mut();
-        let known = state.objects.get(&object)?;
+        let known = state.objects.get_mut(&object)?;
         if known.first_position.is_none_or(|position| position >= tail) {
+            known.as_of = None;
             return None;
         }
-        let flushed = self.inner.flush_object(state, object, tail);
+        let failures = known.sync_failures;
+        known.flushing = true;
+        let result = self.inner.flush_object(state, object, tail);
         let known = state.objects.get_mut(&object)?;
-        known.first_position = known.overlay.values().map(|patch| patch.imaged_at).min();
-        if known.syncing.is_some() {
-            return Some((object, known.sync_started + 1, flushed));
+        let mut round = known.sync_started + 1;
+        // One that is under way may have begun too early to cover everything.
+        if known.syncing.is_none() {
+            self.begin_sync(state, object);
+            round = state.objects[&object].sync_started;
         }
-        self.begin_sync(state, object);
-        Some((object, state.objects[&object].sync_started, flushed))
+        Some(Flushed { object, round, failures, result })
     }
 
     async fn sync_removals_and_marks(&self) -> Result<(), ObjectError> {
@@ -179,8 +204,12 @@ impl Inner {
         self.admit(state)?;
         let tail = state.log.rotate().map_err(self.failed_doing("begin a log segment"))?;
         state.image_floor = tail;
-        let dirty = state.objects.iter().filter(|(_, object)| !object.is_clean());
-        let dirty = dirty.map(|(object, _)| *object).collect();
+        let dirty = state.objects.iter_mut().filter(|(_, object)| !object.is_clean());
+        let dirty = dirty.map(|(object, known)| {
+            known.as_of = Some(BTreeMap::new());
+            *object
+        });
+        let dirty = dirty.collect();
         Ok((tail, state.log.end(), dirty))
     }
 
@@ -192,9 +221,14 @@ impl Inner {
         tail: u64,
     ) -> Result<(), ObjectError> {
         let known = state.objects.get_mut(&object).expect("the caller has looked it up");
+        let as_of = known.as_of.take().unwrap_or_default();
         // Without a file there is nothing but the intents of a write that failed.
-        let Some(file) = known.file.clone() else { return Ok(()) };
+        let Some(file) = known.file.clone() else {
+            known.first_position = None;
+            return Ok(());
+        };
         let failed = about(object, "write its file in a checkpoint");
+        known.first_position = None;
         let ready = known.overlay.iter().filter(|(_, patch)| patch.changed_at < tail);
         let ready: Vec<u32> = ready.map(|(block, _)| *block).collect();
         let mut blocks = 0;
@@ -208,9 +242,20 @@ impl Inner {
                 state.overlay_blocks -= 1;
             }
         }
-        let result = write_table(known, &*file).map_err(failed);
+        let result = write_table(known, &*file, &as_of).map_err(failed);
+        // What came after the tail stays the log's until the next checkpoint.
+        for block in as_of.into_keys() {
+            known.change_table(block);
+            known.first_position = Some(tail);
+        }
+        let patched = known.overlay.values().map(|patch| patch.imaged_at).min();
+        known.first_position = known.first_position.into_iter().chain(patched).min();
         state.count_bytes(blocks);
         result
+    }
+
+    fn sync_failures(&self, object: ObjectId) -> u64 {
+        self.state.borrow().objects.get(&object).map_or(0, |known| known.sync_failures)
     }
 
     /// Logs an object's present state in full, since its old records are about to go and its file
@@ -218,24 +263,58 @@ impl Inner {
     fn carry(&self, object: ObjectId) -> Result<(), ObjectError> {
         let state = &mut *self.state.borrow_mut();
         let Some(known) = state.objects.get_mut(&object) else { return Ok(()) };
-        let mut pairs = Vec::with_capacity(known.entries.len() * 8);
-        for entry in &known.entries {
-            pairs.extend_from_slice(&entry.to_le_bytes());
-            pairs.extend_from_slice(&entry.to_le_bytes());
-        }
-        state.log.push(&Record::Write { object, first: 0, entries: &pairs });
+        // Should this fail, the checkpoint fails, and the next one begins with all of it again.
+        known.first_position = Some(0);
+        known.table_changed = Some((0, known.entries.len() as u32));
         if let Some((first, count)) = known.suspects.span() {
             state.log.push(&Record::Suspect { object, first, count });
         }
-        let mut oldest = self.commit(&mut state.log)?;
+        let oldest = state.log.end();
+        let mut pairs = Vec::with_capacity(known.entries.len() * 8);
+        let mut first = 0;
+        // An entry after a block's image would hide the image from replay.
+        let ends = known.overlay.keys().copied().chain([known.entries.len() as u32]);
+        for end in ends {
+            pairs.clear();
+            for block in first..end {
+                pairs.extend_from_slice(&known.entry(block).to_le_bytes());
+                pairs.extend_from_slice(&known.entry(block).to_le_bytes());
+            }
+            if first < end {
+                state.log.push(&Record::Write { object, first, entries: &pairs });
+                self.commit(&mut state.log)?;
+            }
+            first = end + 1;
+        }
         for (block, patch) in &mut known.overlay {
             state.log.push(&Record::Image { object, block: *block, bytes: &patch.content[..] });
             let position = self.commit(&mut state.log)?;
             (patch.imaged_at, patch.changed_at) = (position, position);
-            oldest = oldest.min(position);
+        }
+        // Whatever the device lost of these is in the page cache still: the log keeps it whole.
+        let suspects: Vec<u32> = known.suspects.iter().take(SUSPECTS_CARRIED_MAX).collect();
+        for block in suspects {
+            let mut content = state.scratch.take();
+            let offset = self.layout.block_offset(block);
+            let read =
+                known.file.as_ref().map(|file| read_filled(&**file, offset, &mut content[..]));
+            let entry = known.entry(block);
+            if !matches!(read, Some(Ok(()))) || super::block::entry(&content[..]) != entry {
+                continue;
+            }
+            state.log.push(&Record::Image { object, block, bytes: &content[..] });
+            let position = self.commit(&mut state.log)?;
+            let patch = Patch { content, entry, imaged_at: position, changed_at: position };
+            known.overlay.insert(block, patch);
+            known.suspects.remove(block);
+            state.overlay_blocks += 1;
+        }
+        // What is not in doubt was synced before: said now, since the sync itself could not say so.
+        if known.suspects.is_empty() && !known.sync_failed {
+            state.log.push(&Record::Mark { object, position: known.synced_position });
+            self.commit(&mut state.log)?;
         }
         known.first_position = Some(oldest);
-        known.table_changed = Some((0, known.entries.len() as u32));
         Ok(())
     }
 
@@ -248,15 +327,18 @@ fn patch_entry(object: &Object, block: u32) -> u32 {
     object.overlay[&block].entry
 }
 
-/// Writes the changed part of an object's table into its file.
+/// Writes the changed part of an object's table into its file, with the entries of `as_of` where
+/// it has any: an entry must not be in the file before its record is durable in the log.
 pub(super) fn write_table(
     object: &mut Object,
-    file: &dyn ropewalk_base::disk::File,
+    file: &dyn File,
+    as_of: &BTreeMap<u32, u32>,
 ) -> std::io::Result<()> {
     let Some((from, to)) = object.table_changed else { return Ok(()) };
     let mut bytes = Vec::with_capacity((to - from) as usize * 4);
     for block in from..to {
-        bytes.extend_from_slice(&object.entry(block).to_le_bytes());
+        let entry = as_of.get(&block).copied().unwrap_or_else(|| object.entry(block));
+        bytes.extend_from_slice(&entry.to_le_bytes());
     }
     file.write_at(HEADER_BYTES as u64 + u64::from(from) * 4, &bytes)?;
     object.table_changed = None;

@@ -55,7 +55,7 @@ impl ObjectStore {
         match found {
             FileState::Present(_, entries) => Ok(Some(describe(object, &entries, 0))),
             FileState::Damaged => Err(ObjectError::Header { object }),
-            FileState::Absent | FileState::Unfinished(_) => Ok(None),
+            FileState::Absent | FileState::Unfinished => Ok(None),
         }
     }
 }

@@ -14,14 +14,13 @@ use std::sync::Arc;
 
 use ropewalk_base::disk::{Disk, File, Open};
 
-use super::record::{Record, record_bytes, seal};
+use super::record::{Parsed, Record, record_bytes, seal};
 
 /// Bytes of a `Start` record.
 const START_BYTES: u64 = record_bytes(4 + 32) as u64;
 
 struct Segment {
     sequence: u64,
-    slot: u32,
     file: Arc<dyn File>,
 }
 
@@ -39,6 +38,10 @@ pub(super) struct Log {
     durable: u64,
     tail: u64,
     batch: Vec<u8>,
+    /// CRC of the last record, which the next one continues; and how many appends have failed.
+    chain: u32,
+    failures: u16,
+    closed: bool,
     /// Files were made whose names are not durable yet.
     names_unsynced: bool,
 }
@@ -75,6 +78,8 @@ struct Found {
     tail: u64,
     previous: u64,
     machine: u128,
+    /// Where its records end, at the latest.
+    limit: u64,
     bytes: Vec<u8>,
 }
 
@@ -161,6 +166,20 @@ impl Scan {
         Ok(Ok(scan))
     }
 
+    /// Makes what was found durable: after the death of the process it may only be in the page
+    /// cache, and replay must not write anywhere what a power cut could then make unexplained.
+    pub(super) fn sync(&self, disk: &dyn Disk, directory: &Path) -> io::Result<()> {
+        for segment in &self.chain {
+            let file = self.slots.iter().find(|(slot, _)| *slot == segment.slot);
+            let (_, file) = file.expect("a segment was read from its slot");
+            // Written again, since a sync of the earlier life may have failed: then the page cache
+            // believes that the device has what it has not.
+            file.write_at(0, &segment.bytes)?;
+            file.sync_data()?;
+        }
+        disk.sync_directory(directory)
+    }
+
     /// Visits the records from the tail on: position, position of the batch, record.
     pub(super) fn visit(&self, mut visitor: impl FnMut(u64, u64, Record<'_>)) {
         for segment in &self.chain {
@@ -181,10 +200,10 @@ impl Found {
         if position % segment_bytes != 0 {
             return None;
         }
-        match Record::parse(&bytes, position)? {
-            (Record::Start { tail, previous, machine }, _, _) => {
-                let sequence = position / segment_bytes;
-                Some(Found { slot, sequence, tail, previous, machine, bytes })
+        match Record::parse(&bytes, position, 0)?.record {
+            Record::Start { tail, previous, machine } => {
+                let (sequence, limit) = (position / segment_bytes, u64::MAX);
+                Some(Found { slot, sequence, tail, previous, machine, limit, bytes })
             }
             _ => None,
         }
@@ -193,15 +212,17 @@ impl Found {
     /// Visits the segment's records; returns where they end.
     fn visit(&self, segment_bytes: u64, mut visitor: impl FnMut(u64, u64, Record<'_>)) -> u64 {
         let start = self.sequence * segment_bytes;
-        let (mut at, mut batch) = (0, start);
-        while let Some((record, taken, first)) = Record::parse(&self.bytes[at..], start + at as u64)
-        {
+        let (mut at, mut batch, mut chain) = (0, start, 0);
+        while start + (at as u64) < self.limit {
             let position = start + at as u64;
+            let Some(parsed) = Record::parse(&self.bytes[at..], position, chain) else { break };
+            let Parsed { record, taken, first, chain: next } = parsed;
             if first {
                 batch = position;
             }
             visitor(position, batch, record);
             at += taken;
+            chain = next;
         }
         start + at as u64
     }
@@ -231,13 +252,16 @@ impl Log {
             durable: tail,
             tail,
             batch: Vec::new(),
+            chain: 0,
+            failures: 0,
+            closed: false,
             names_unsynced: true,
         };
         // Slots of the chain are needed until the new start is durable; others are not.
         let needed = |slot: u32| scan.chain.iter().any(|segment| segment.slot == slot);
         let (old, spare): (Vec<_>, Vec<_>) =
             scan.slots.into_iter().partition(|(slot, _)| needed(*slot));
-        let segment = |(slot, file)| Segment { sequence: 0, slot, file };
+        let segment = |(_, file)| Segment { sequence: 0, file };
         log.free.extend(spare.into_iter().map(segment));
         let first = match log.free.pop() {
             Some(segment) => segment,
@@ -275,6 +299,17 @@ impl Log {
         record.encode(first, &mut self.batch);
     }
 
+    /// As [`Log::push`], for what settles the batch before: replay sees one batch, which was not
+    /// complete where this part is cut off.
+    pub(super) fn push_continued(&mut self, record: &Record<'_>) {
+        record.encode(false, &mut self.batch);
+    }
+
+    /// Nothing more is appended: what is there is what the next opening has to go by.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+    }
+
     /// Appends the batch; `reserve` more bytes will fit into the same segment. Returns the batch's
     /// position. After an error nothing was appended.
     pub(super) fn commit(&mut self, reserve: usize) -> io::Result<u64> {
@@ -286,6 +321,9 @@ impl Log {
     }
 
     fn append(&mut self, batch: &mut [u8], reserve: usize) -> io::Result<u64> {
+        if self.closed {
+            return Err(io::Error::other("the log was closed after a failure"));
+        }
         let needed = (batch.len() + reserve) as u64;
         assert!(
             needed + START_BYTES <= self.segment_bytes,
@@ -296,9 +334,13 @@ impl Log {
             self.rotate()?;
         }
         let position = self.end;
-        seal(batch, position);
+        let chain = seal(batch, position, self.chain, self.failures);
         let offset = position % self.segment_bytes;
-        self.current().file.write_at(offset, batch)?;
+        if let Err(error) = self.current().file.write_at(offset, batch) {
+            self.failures = self.failures.wrapping_add(1);
+            return Err(error);
+        }
+        self.chain = chain;
         self.end += batch.len() as u64;
         Ok(position)
     }
@@ -329,13 +371,14 @@ impl Log {
         let (tail, previous) = (self.tail, self.end);
         Record::Start { tail, previous, machine: self.machine }.encode(true, &mut start);
         let position = sequence * self.segment_bytes;
-        seal(&mut start, position);
+        let chain = seal(&mut start, position, 0, self.failures);
         if let Err(error) = segment.file.write_at(0, &start) {
             // The same slot comes first next time, so no two slots carry one sequence.
             self.free.push(segment);
             return Err(error);
         }
         segment.sequence = sequence;
+        self.chain = chain;
         self.live.push_back(segment);
         self.end = position + start.len() as u64;
         Ok(())
@@ -353,7 +396,7 @@ impl Log {
         }
         self.slots += 1;
         self.names_unsynced = true;
-        Ok(Segment { sequence: 0, slot, file })
+        Ok(Segment { sequence: 0, file })
     }
 
     /// What has to be synced now.
@@ -395,16 +438,5 @@ impl Log {
             let segment = self.live.pop_front().expect("just seen");
             self.free.push(segment);
         }
-    }
-
-    /// Segments in use and in all.
-    pub(super) fn segments(&self) -> (usize, usize) {
-        (self.live.len(), self.live.len() + self.free.len())
-    }
-
-    /// The slot now written to, for tests that damage it.
-    #[cfg(test)]
-    pub(super) fn current_slot(&self) -> u32 {
-        self.current().slot
     }
 }

@@ -34,6 +34,9 @@ mod resolve;
 mod sync;
 mod write;
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -126,7 +129,8 @@ impl Config {
     /// What is wrong with the sizes, if anything.
     fn check(&self) -> Result<(), String> {
         let blocks = self.object_bytes / BLOCK_BYTES as u64;
-        if blocks == 0 || self.object_bytes % BLOCK_BYTES as u64 != 0 || blocks > 1 << 22 {
+        if blocks == 0 || !self.object_bytes.is_multiple_of(BLOCK_BYTES as u64) || blocks > 1 << 22
+        {
             return Err("object_bytes must be a multiple of 4096, at most 16 GiB".to_owned());
         }
         let images = self.logged_bytes / BLOCK_BYTES + 2;
@@ -135,7 +139,7 @@ impl Config {
             + 2 * record::write_record_bytes(1) * 2
             + images * record::IMAGE_RECORD_BYTES
             + 1024;
-        if self.segment_bytes % 4096 != 0 || self.segment_bytes < needed as u64 {
+        if !self.segment_bytes.is_multiple_of(4096) || self.segment_bytes < needed as u64 {
             return Err(format!("segment_bytes must be a multiple of 4096, at least {needed}"));
         }
         Ok(())
@@ -228,6 +232,22 @@ impl ObjectStore {
         self.inner.boot
     }
 
+    /// Most bytes of one object, as fixed when the store was made.
+    pub fn object_bytes(&self) -> u64 {
+        self.inner.layout.object_bytes()
+    }
+
+    /// Where the log ends now: everything before survives the death of the process.
+    pub fn log_end(&self) -> u64 {
+        self.inner.state.borrow().log.end()
+    }
+
+    /// The least epoch of a session whose changes are not refused. Reads are not checked here: who
+    /// wants them refused as well asks for this.
+    pub fn minimum_epoch(&self, session: u64) -> u32 {
+        self.inner.state.borrow().marks.minimum(session)
+    }
+
     /// Up to where writes survive a power loss, as far as the log alone decides.
     pub fn log_durable(&self) -> u64 {
         self.inner.state.borrow().log.durable()
@@ -304,6 +324,7 @@ impl State {
     /// From now on the store refuses changes: what it would acknowledge could not be kept.
     fn fail(&mut self, cause: String) {
         self.failed.get_or_insert(cause);
+        self.log.close();
     }
 
     fn count_bytes(&mut self, blocks: i64) {

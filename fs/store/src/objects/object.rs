@@ -44,14 +44,24 @@ pub(super) struct Object {
     /// Syncs of the file that were begun, and that have ended.
     pub(super) sync_started: u64,
     pub(super) sync_finished: u64,
-    /// The last one that ended has failed.
+    /// The last one that ended has failed; how many have.
     pub(super) sync_failed: bool,
+    pub(super) sync_failures: u64,
+    /// Log position at the start of the last successful one.
+    pub(super) synced_position: u64,
+    /// A failed sync may have lost the header: the next one writes it again.
+    pub(super) header_suspect: bool,
     /// Entries that the table in the file lacks: from, to.
     pub(super) table_changed: Option<(u32, u32)>,
+    /// While a checkpoint has begun and not yet come to this object: the entries, as they were when
+    /// it began, of blocks that have changed since.
+    pub(super) as_of: Option<BTreeMap<u32, u32>>,
     /// Table pages of the file that have room: blocks of the first page that has none.
     pub(super) table_pages: u64,
     /// Oldest log record that is not in place yet.
     pub(super) first_position: Option<u64>,
+    /// A checkpoint has written it out and not yet heard how that ended.
+    pub(super) flushing: bool,
     /// Was used since the clock hand last came by.
     pub(super) touched: bool,
 }
@@ -73,10 +83,18 @@ impl Object {
         }
         let before = std::mem::replace(&mut self.entries[index], entry);
         if before != entry {
-            let (low, high) = self.table_changed.unwrap_or((block, block + 1));
-            self.table_changed = Some((low.min(block), high.max(block + 1)));
+            self.change_table(block);
+            if let Some(as_of) = &mut self.as_of {
+                as_of.entry(block).or_insert(before);
+            }
         }
         i64::from(entry != 0) - i64::from(before != 0)
+    }
+
+    /// The table in the file no longer has the entry of `block`.
+    pub(super) fn change_table(&mut self, block: u32) {
+        let (low, high) = self.table_changed.unwrap_or((block, block + 1));
+        self.table_changed = Some((low.min(block), high.max(block + 1)));
     }
 
     /// A log record at `position` concerns this object.
@@ -86,7 +104,10 @@ impl Object {
 
     /// Whether it may be dropped from memory.
     pub(super) fn is_clean(&self) -> bool {
-        self.first_position.is_none() && self.is_synced() && self.suspects.is_empty()
+        self.first_position.is_none()
+            && !self.flushing
+            && self.is_synced()
+            && self.suspects.is_empty()
     }
 
     /// Whether a sync of its file would have nothing to do.
@@ -95,6 +116,7 @@ impl Object {
             && self.syncing.is_none()
             && !self.name_unsynced
             && !self.table_unsynced
+            && !self.header_suspect
     }
 
     /// Bytes of written blocks.

@@ -135,7 +135,8 @@ impl Opener {
             .map_err(|reason| self.format(reason))?;
         let machine = self.config.machine;
         let process_only = machine != 0 && scan.machine == machine;
-        let recovery = replay(disk, &layout, &scan, process_only, &mut marks)
+        let page_cache = process_only || machine == 0;
+        let recovery = replay(disk, &layout, &scan, process_only, page_cache, &mut marks)
             .map_err(self.failed("replay the intent log"))?;
         let log = Log::begin(disk.clone(), layout.log(), scan, machine)
             .map_err(self.failed("begin a new intent log"))?;
@@ -178,11 +179,15 @@ impl Opener {
         file.set_len(0)?;
         file.write_at(0, &description.encode())?;
         file.sync_data()?;
+        // The directory and its parents may be as new as the store, also from an earlier try.
+        for parent in self.directory.ancestors().skip(1).filter(|path| *path != Path::new("")) {
+            match self.disk.sync_directory(parent) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
+                result => result?,
+            }
+        }
         self.disk.rename(&new, &layout.description())?;
         self.disk.sync_directory(&self.directory)?;
-        if let Some(parent) = self.directory.parent().filter(|parent| *parent != Path::new("")) {
-            self.disk.sync_directory(parent)?;
-        }
         Ok(description)
     }
 }

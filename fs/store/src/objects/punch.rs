@@ -146,13 +146,11 @@ impl Inner {
     }
 }
 
-/// Frees a byte range of a file, by cutting where the range reaches the end.
+/// Frees a byte range of a file. The length stays: it says how much of the table counts, and a
+/// file that became shorter would hide entries that a later write brings back.
 pub(super) fn free_range(file: &dyn File, from: u64, to: u64) -> std::io::Result<()> {
-    let length = file.len()?;
-    if to >= length {
-        return if from < length { file.set_len(from) } else { Ok(()) };
-    }
-    file.punch(from, to - from)
+    let to = to.min(file.len()?);
+    if from < to { file.punch(from, to - from) } else { Ok(()) }
 }
 
 /// The names of an inode's objects of all generations.

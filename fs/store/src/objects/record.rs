@@ -1,10 +1,12 @@
 //! Records of the intent log, byte for byte.
 //!
 //! A record is `crc u32 | length u32 | position u64 | payload | zeros to a multiple of 8`, little
-//! endian. The CRC covers everything after itself up to the end of the payload. The position is
-//! the record's place in the whole log, so what a recycled segment still holds is never taken for
-//! new. The payload begins with its kind, and whether the record opens a batch: what one call
-//! appended together.
+//! endian. The CRC continues that of the record before (0 at the start of a segment) over everything
+//! after itself up to the end of the payload. The position is the record's place in the whole log,
+//! so what a recycled segment still holds is never taken for new; and since the CRCs are a chain,
+//! neither is the rest of a batch whose append failed and whose beginning was overwritten. The
+//! payload begins with its kind, whether the record opens a batch (what one call appended
+//! together), and a number of two bytes that grows at every failed append.
 //!
 //! Invariant: parsing never panics and reads only inside the given bytes.
 
@@ -169,7 +171,7 @@ impl<'a> Record<'a> {
 
     fn decode(payload: &'a [u8]) -> Option<(Record<'a>, bool)> {
         let mut reader = Reader(payload);
-        let [kind, first, 0, 0] = reader.array::<4>()? else { return None };
+        let [kind, first, _, _] = reader.array::<4>()?;
         let record = match kind {
             1 => {
                 let (tail, previous) = (reader.u64()?, reader.u64()?);
@@ -221,9 +223,9 @@ impl<'a> Record<'a> {
         reader.0.is_empty().then_some((record, first != 0))
     }
 
-    /// The record at the front of `bytes`, which must be the one of `position`; the bytes it takes,
-    /// and whether it opens a batch. `None` where there is none, or a torn one.
-    pub(super) fn parse(bytes: &'a [u8], position: u64) -> Option<(Record<'a>, usize, bool)> {
+    /// The record at the front of `bytes`, which must be the one of `position` and follow a record
+    /// with the CRC `chain`. `None` where there is none, or a torn one.
+    pub(super) fn parse(bytes: &'a [u8], position: u64, chain: u32) -> Option<Parsed<'a>> {
         let mut reader = Reader(bytes);
         let crc = reader.u32()?;
         let length = reader.u32()? as usize;
@@ -231,29 +233,44 @@ impl<'a> Record<'a> {
             return None;
         }
         let payload = reader.bytes(length)?;
-        if checksum::crc32c(&bytes[4..HEAD_BYTES + length]) != crc {
+        if checksum::append(chain, &bytes[4..HEAD_BYTES + length]) != crc {
             return None;
         }
         let (record, first) = Record::decode(payload)?;
         let taken = record_bytes(length);
-        (taken <= bytes.len()).then_some((record, taken, first))
+        (taken <= bytes.len()).then_some(Parsed { record, taken, first, chain: crc })
     }
 }
 
-/// Fills in positions and CRCs of a batch that will lie at `position`.
-pub(super) fn seal(batch: &mut [u8], mut position: u64) {
+/// A record as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Parsed<'a> {
+    pub(super) record: Record<'a>,
+    /// Bytes it takes.
+    pub(super) taken: usize,
+    /// It opens a batch.
+    pub(super) first: bool,
+    /// What the next record's CRC continues.
+    pub(super) chain: u32,
+}
+
+/// Fills in positions and CRCs of a batch that will lie at `position` after a record with the CRC
+/// `chain`, at the log's `attempt`-th failure; returns the CRC of the last record.
+pub(super) fn seal(batch: &mut [u8], mut position: u64, mut chain: u32, attempt: u16) -> u32 {
     let mut rest = batch;
     while !rest.is_empty() {
         let mut word = [0; 4];
         word.copy_from_slice(&rest[4..8]);
         let length = u32::from_le_bytes(word) as usize;
         rest[8..16].copy_from_slice(&position.to_le_bytes());
-        let crc = checksum::crc32c(&rest[4..HEAD_BYTES + length]);
-        rest[..4].copy_from_slice(&crc.to_le_bytes());
+        rest[HEAD_BYTES + 2..HEAD_BYTES + 4].copy_from_slice(&attempt.to_le_bytes());
+        chain = checksum::append(chain, &rest[4..HEAD_BYTES + length]);
+        rest[..4].copy_from_slice(&chain.to_le_bytes());
         let taken = record_bytes(length);
         position += taken as u64;
         rest = &mut rest[taken..];
     }
+    chain
 }
 
 #[cfg(test)]
@@ -282,20 +299,23 @@ mod tests {
         for (index, record) in all().iter().enumerate() {
             record.encode(index == 0, &mut batch);
         }
-        seal(&mut batch, 4096);
-        let mut at = 0;
+        let last = seal(&mut batch, 4096, 9, 2);
+        let (mut at, mut chain) = (0, 9);
         for record in all() {
-            let (parsed, taken, first) = Record::parse(&batch[at..], 4096 + at as u64).unwrap();
-            assert_eq!((parsed, first), (record, at == 0));
+            let parsed = Record::parse(&batch[at..], 4096 + at as u64, chain).unwrap();
+            assert_eq!((parsed.record, parsed.first), (record, at == 0));
+            let taken = parsed.taken;
             for bit in [0, 40, 70, 130, 150] {
                 let mut damaged = batch[at..at + taken].to_vec();
                 damaged[bit / 8] ^= 1 << (bit % 8);
-                assert!(Record::parse(&damaged, 4096 + at as u64).is_none());
+                assert!(Record::parse(&damaged, 4096 + at as u64, chain).is_none());
             }
-            assert!(Record::parse(&batch[at..at + taken], 1).is_none());
+            assert!(Record::parse(&batch[at..at + taken], 1, chain).is_none());
+            assert!(Record::parse(&batch[at..at + taken], 4096 + at as u64, chain + 1).is_none());
+            chain = parsed.chain;
             at += taken;
         }
-        assert_eq!(at, batch.len());
+        assert_eq!((at, chain), (batch.len(), last));
     }
 
     #[test]
@@ -308,14 +328,14 @@ mod tests {
             for byte in &mut bytes[HEAD_BYTES..HEAD_BYTES + length] {
                 *byte = random.next_u64() as u8;
             }
-            if length >= 4 {
-                bytes[HEAD_BYTES] = 1 + random.below(11) as u8;
-                bytes[HEAD_BYTES + 2..HEAD_BYTES + 4].fill(0);
+            if length < 4 {
+                continue;
             }
-            seal(&mut bytes, 0);
+            bytes[HEAD_BYTES] = 1 + random.below(11) as u8;
+            seal(&mut bytes, 0, 0, 0);
             let cut = random.below(bytes.len() as u64 + 1) as usize;
-            let _ = Record::parse(&bytes[..cut], 0);
-            if let Some((record, taken, _)) = Record::parse(&bytes, 0) {
+            let _ = Record::parse(&bytes[..cut], 0, 0);
+            if let Some(Parsed { record, taken, .. }) = Record::parse(&bytes, 0, 0) {
                 assert_eq!(taken, bytes.len());
                 let mut again = Vec::new();
                 record.encode(bytes[HEAD_BYTES + 1] != 0, &mut again);

@@ -2,7 +2,8 @@
 //!
 //! Invariants
 //! * replay is repeated from the start after a crash in its midst, with the same result: the log
-//!   is let go only when everything it said is durable elsewhere;
+//!   is made durable before anything is mended, and let go only when everything it said is durable
+//!   elsewhere;
 //! * memory is bounded by the log; records that make no sense are left out, never trusted.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ use ropewalk_base::disk::{Disk, File, Open};
 
 use super::ObjectId;
 use super::block::{BLOCK_BYTES, Block, BlockSet, entry};
-use super::cache::{FileState, open_object};
+use super::cache::{FileState, begin_file, open_object};
 use super::checkpoint::write_table;
 use super::layout::Layout;
 use super::log::Scan;
@@ -164,10 +165,12 @@ pub(super) fn replay(
     layout: &Layout,
     scan: &Scan,
     process_only: bool,
+    page_cache: bool,
     marks: &mut Marks,
 ) -> io::Result<Recovery> {
+    scan.sync(&**disk, &layout.log())?;
     let story = Story::read(scan, layout, marks);
-    let crash = Crash { process_only, last_batch: story.last_batch };
+    let crash = Crash { process_only, page_cache, last_batch: story.last_batch };
     let mut report = Recovery { records: story.records, process_only, ..Recovery::default() };
     let mut directories = BTreeSet::new();
     for (object, history) in &story.histories {
@@ -204,14 +207,23 @@ impl Mender<'_> {
     fn mend(&mut self) -> io::Result<()> {
         let (file, entries) = match open_object(&**self.disk, self.layout, self.object)? {
             FileState::Present(file, entries) => (Some(file), entries),
-            FileState::Absent | FileState::Unfinished(_) => (None, Vec::new()),
+            FileState::Absent => (None, Vec::new()),
+            FileState::Unfinished => {
+                // Emptied durably: what else came into it must not be seen once it has a header.
+                let file = self.disk.open(&self.layout.path(self.object), Open::Write)?;
+                file.set_len(0)?;
+                file.sync_data()?;
+                (None, Vec::new())
+            }
             // Reading it says what is wrong; nothing here could mend it.
             FileState::Damaged => return Ok(()),
         };
         let mut known = Object { entries, ..Object::default() };
-        known.table_changed = (!known.entries.is_empty()).then(|| (0, known.entries.len() as u32));
+        known.table_changed =
+            (!known.entries.is_empty()).then_some((0, known.entries.len() as u32));
         let mut restored: Vec<(u32, &Block)> = Vec::new();
         let mut holes = Vec::new();
+        let mut header_too = false;
         let mut content = Box::new([0; BLOCK_BYTES]);
         for (&block, events) in &self.history.blocks {
             let mut failure = None;
@@ -230,7 +242,17 @@ impl Mender<'_> {
                 return Err(error);
             }
             let entry = match resolved {
-                Resolved::InPlace(entry) => entry,
+                Resolved::InPlace(entry) => {
+                    let marked = matches!(events.last(), Some(Event::Write { position, .. })
+                        if *position < self.history.mark);
+                    if let Some(file) = file.as_ref().filter(|_| self.crash.page_cache && !marked) {
+                        // A sync of the earlier life may have failed, and the page cache believes
+                        // since that the device has these bytes. Written again, they are synced.
+                        file.write_at(self.layout.block_offset(block), &content[..])?;
+                        header_too = true;
+                    }
+                    entry
+                }
                 Resolved::Restore(bytes) => {
                     restored.push((block, bytes));
                     entry(bytes)
@@ -248,6 +270,11 @@ impl Mender<'_> {
                 }
             };
             known.set_entry(block, entry);
+            // Also where the file is too short to show an entry that a crash has left behind.
+            known.change_table(block);
+        }
+        if let Some(file) = file.as_ref().filter(|_| header_too) {
+            file.write_at(0, &self.layout.header(self.object))?;
         }
         self.write(known, file, &restored, &holes)
     }
@@ -282,13 +309,17 @@ impl Mender<'_> {
                 file.set_len(needed)?;
             }
         }
-        write_table(&mut known, &*file)?;
+        write_table(&mut known, &*file, &BTreeMap::new())?;
         file.sync_data()
     }
 
     /// A sync of these blocks failed: the page cache has them, and believes the device does. What
     /// still matches is written once more, so that the sync that follows means something.
     fn write_suspects_again(&self, known: &Object, file: &dyn File) -> io::Result<()> {
+        if self.history.suspects.is_empty() {
+            return Ok(());
+        }
+        file.write_at(0, &self.layout.header(self.object))?;
         let mut content = Box::new([0; BLOCK_BYTES]);
         for block in self.history.suspects.iter() {
             let offset = self.layout.block_offset(block);
@@ -306,7 +337,7 @@ impl Mender<'_> {
             self.disk.create_directory(parent)?;
         }
         let file = self.disk.open(&path, Open::Create)?;
-        file.write_at(0, &self.layout.header(self.object))?;
+        begin_file(&*file, self.layout, self.object)?;
         Ok(file)
     }
 }

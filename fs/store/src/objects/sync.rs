@@ -1,7 +1,7 @@
 //! Making things durable: object files, their names, the log.
 //!
-//! A sync of an object is one fdatasync of its file where something went in place, and one of the
-//! log, shared by all who wait. It runs beside the executor in a task of its own, so that its result
+//! A sync of an object is one fdatasync of its file where something went in place, then one of the
+//! log with a mark that says so, shared by all who wait. It runs beside the executor in a task of its own, so that its result
 //! is noted also where the caller has stopped waiting.
 //!
 //! Invariant: one sync of a file at a time; what a failed one covered stays suspect until it is
@@ -19,6 +19,8 @@ struct FileSync {
     object: ObjectId,
     /// Log position at its start: in-place writes before it are covered.
     position: u64,
+    /// It covered the file's name, which may have been made only after it began.
+    named: bool,
     result: Option<io::Result<()>>,
 }
 
@@ -52,19 +54,19 @@ impl ObjectStore {
     }
 
     async fn sync_set(&self, objects: Vec<ObjectId>) -> Result<(), ObjectError> {
-        let (end, targets) = {
+        let targets: Vec<_> = {
             let state = &mut *self.inner.state.borrow_mut();
             self.inner.admit(state)?;
-            let targets = objects.into_iter().filter_map(|object| self.target(state, object));
-            let targets: Vec<_> = targets.collect();
-            (state.log.end(), targets)
+            objects.into_iter().filter_map(|object| self.target(state, object)).collect()
         };
-        self.log_durable_to(end).await?;
         let mut result = Ok(());
         for (object, round) in targets {
             result = self.sync_round(object, round).await.and(result);
         }
-        result
+        // After the files: the marks of what was synced must be durable too, else replay could take
+        // a synced block that a later write has torn for one that was never there.
+        let end = self.inner.state.borrow().log.end();
+        self.log_durable_to(end).await.and(result)
     }
 
     /// Starts a sync of the object where one is needed and possible; the round to wait for.
@@ -109,15 +111,20 @@ impl ObjectStore {
         known.table_unsynced = false;
         known.sync_started += 1;
         let mut directories = Vec::new();
-        if known.name_unsynced {
+        let named = known.name_unsynced;
+        if named {
             directories.push(self.inner.layout.directory_path(number));
             if state.directories[number as usize] == DirectoryState::NameUnsynced {
                 directories.push(self.inner.layout.objects());
             }
         }
         let (file, disk) = (known.file.clone(), self.inner.disk.clone());
+        let header = known.header_suspect.then(|| self.inner.layout.header(object));
         let work = self.inner.world.offload(move || {
             if let Some(file) = file {
+                if let Some(header) = header {
+                    file.write_at(0, &header)?;
+                }
                 file.sync_data()?;
             }
             directories.iter().try_for_each(|directory| disk.sync_directory(directory))
@@ -125,7 +132,7 @@ impl ObjectStore {
         let store = self.clone();
         self.inner.world.spawn(async move {
             let result = work.await;
-            store.inner.settle_sync(FileSync { object, position, result });
+            store.inner.settle_sync(FileSync { object, position, named, result });
             store.inner.settled.notify_all();
         });
     }
@@ -176,14 +183,16 @@ impl Inner {
     /// Notes how a sync of an object's file ended.
     fn settle_sync(&self, ended: FileSync) {
         let state = &mut *self.state.borrow_mut();
-        let FileSync { object, position, result } = ended;
+        let FileSync { object, position, named, result } = ended;
         // The object may have been removed meanwhile.
         let Some(known) = state.objects.get_mut(&object) else { return };
         let covered = known.syncing.take().unwrap_or_default();
         known.sync_finished += 1;
         if matches!(result, Some(Ok(()))) {
             known.sync_failed = false;
-            if known.name_unsynced {
+            known.synced_position = position;
+            known.header_suspect = false;
+            if named {
                 known.name_unsynced = false;
                 let number = Layout::directory_of(object.inode) as usize;
                 state.directories[number] = DirectoryState::Present;
@@ -198,12 +207,17 @@ impl Inner {
             }
         } else {
             known.sync_failed = true;
+            known.sync_failures += 1;
+            known.header_suspect = known.file.is_some();
             known.table_changed = Some((0, known.entries.len() as u32));
+            // Also what was written while it ran: nobody knows what the failure took along. Only
+            // what the log has in full is out of danger.
             let mut suspects = BlockSet::default();
-            let doubtful = covered.iter().filter(|block| {
-                !known.overlay.contains_key(block) && !known.unsynced.contains(*block)
-            });
-            doubtful.for_each(|block| suspects.insert(block));
+            for block in covered.iter().chain(known.unsynced.iter()) {
+                if !known.overlay.contains_key(&block) {
+                    suspects.insert(block);
+                }
+            }
             known.suspects.extend(&suspects);
             if let Some((first, count)) = known.suspects.span() {
                 state.log.push(&Record::Suspect { object, first, count });

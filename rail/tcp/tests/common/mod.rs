@@ -1,12 +1,15 @@
 //! Rails on this machine's loopback, for the tests.
 
+#![allow(dead_code, reason = "each test binary uses its part")]
+
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ropewalk_base::time::Time;
 use ropewalk_rail::Rail;
 use ropewalk_rail::conformance::Fixture;
+use ropewalk_rail::conformance::recorder::Recorder;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 
 /// Rails that listen on one loopback address, each on a port of its own.
@@ -55,5 +58,48 @@ impl Fixture for Loopback {
             self.strangers.push(stranger);
         }
         true
+    }
+}
+
+/// One rail whose peers are raw sockets.
+pub struct Raw {
+    pub rail: TcpRail,
+    pub recorder: Recorder,
+    start: Instant,
+}
+
+impl Raw {
+    pub fn open(config: TcpConfig) -> Raw {
+        let rail = TcpRail::open(config).expect("loopback can be listened on");
+        Raw { rail, recorder: Recorder::default(), start: Instant::now() }
+    }
+
+    pub fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    pub fn poll(&mut self) {
+        let now = self.now();
+        if !self.rail.poll(now, &mut self.recorder) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Polls until `holds`.
+    pub fn until(&mut self, mut holds: impl FnMut(&mut Raw) -> bool) {
+        let end = Instant::now() + Duration::from_secs(30);
+        while !holds(self) {
+            let (rail, events) = (self.rail.counters(), &self.recorder.events);
+            assert!(Instant::now() < end, "gave up waiting: {rail:?}, {events:?}");
+            self.poll();
+        }
+    }
+
+    /// Polls for a while.
+    pub fn settle(&mut self, length: Duration) {
+        let end = Instant::now() + length;
+        while Instant::now() < end {
+            self.poll();
+        }
     }
 }

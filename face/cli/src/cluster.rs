@@ -1,0 +1,150 @@
+//! A cluster in one process: each server on a thread of its own, joined by the loop form of shared
+//! memory. Client and servers talk through `net`, as separate processes would.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::Context;
+use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_data::{DataConfig, DataServer};
+use ropewalk_meta::server::{MetaConfig, MetaServer};
+use ropewalk_net::Address;
+use ropewalk_rail::Rail;
+use ropewalk_rail_shm::{ShmConfig, ShmRail};
+
+use crate::node::{Node, NodeThread};
+
+/// A running cluster of this process.
+pub struct Cluster {
+    pub id: ClusterId,
+    /// Of the metadata server.
+    pub address: String,
+    data: Vec<NodeThread>,
+    meta: NodeThread,
+}
+
+fn rails(name: &str) -> anyhow::Result<Vec<Box<dyn Rail>>> {
+    let rail = ShmRail::open(ShmConfig::within_process(name))
+        .with_context(|| format!("no shared-memory rail '{name}'"))?;
+    Ok(vec![Box::new(rail)])
+}
+
+/// A name that no other cluster of this process has.
+fn unique(role: &str) -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("{role}-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn log(role: &str) -> Rc<dyn Fn(&str)> {
+    let role = role.to_string();
+    Rc::new(move |line| eprintln!("{role}: {line}"))
+}
+
+/// A metadata server's life.
+pub async fn serve_meta(node: Node, directory: PathBuf, cluster: ClusterId) {
+    let config = MetaConfig { log: log("metadata server"), ..MetaConfig::new(directory, cluster) };
+    match MetaServer::start(&node.world, node.endpoint, config).await {
+        Ok(server) => {
+            node.ready.serving();
+            node.stop.await;
+            if let Err(error) = server.stop().await {
+                eprintln!("metadata server: {error}");
+            }
+        }
+        Err(error) => node.ready.failed(&error),
+    }
+}
+
+/// A data server's life.
+pub async fn serve_data(
+    node: Node,
+    directory: PathBuf,
+    cluster: ClusterId,
+    server: ServerId,
+    meta: String,
+) {
+    let role = format!("data server {server}");
+    let peer = match Address::parse(&meta) {
+        Ok(address) => match node.endpoint.endpoint().lookup(&address) {
+            Ok(peer) => peer,
+            Err(fault) => return node.ready.failed(&fault),
+        },
+        Err(error) => return node.ready.failed(&error),
+    };
+    let config = DataConfig {
+        meta: Some(peer),
+        log: log(&role),
+        ..DataConfig::new(directory, cluster, server)
+    };
+    match DataServer::start(&node.world, node.endpoint, config).await {
+        Ok(server) => {
+            node.ready.serving();
+            node.stop.await;
+            if let Err(error) = server.stop().await {
+                eprintln!("{role}: {error}");
+            }
+        }
+        Err(error) => node.ready.failed(&error),
+    }
+}
+
+impl Cluster {
+    /// Starts one metadata server and so many data servers below `directory`.
+    pub fn start(directory: &Path, data_servers: u32) -> anyhow::Result<Cluster> {
+        // The cluster's identity is kept beside the servers: a restart finds the same one.
+        let id = identity(directory)?;
+        let path = directory.join("meta");
+        let name = unique("meta");
+        let meta =
+            NodeThread::start("meta", id, rails(&name)?, move |node| serve_meta(node, path, id))?;
+        let mut data = Vec::new();
+        for number in 0..data_servers {
+            let path = directory.join(format!("data{number}"));
+            let (name, address) = (unique("data"), meta.address.clone());
+            let server = ServerId(number);
+            data.push(NodeThread::start(
+                &format!("data{number}"),
+                id,
+                rails(&name)?,
+                move |node| serve_data(node, path, id, server, address),
+            )?);
+        }
+        Ok(Cluster { id, address: meta.address.clone(), data, meta })
+    }
+
+    /// Rails for a client of this process.
+    pub fn client_rails(&self) -> anyhow::Result<Vec<Box<dyn Rail>>> {
+        rails(&unique("client"))
+    }
+
+    /// Stops all servers in good order.
+    pub fn stop(mut self) {
+        for server in &mut self.data {
+            server.stop();
+        }
+        self.meta.stop();
+    }
+}
+
+/// The identity of the cluster in `directory`; a new one where there is none.
+pub fn identity(directory: &Path) -> anyhow::Result<ClusterId> {
+    let path = directory.join("cluster");
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let number = u128::from_str_radix(text.trim(), 16)
+                .with_context(|| format!("{} does not name a cluster", path.display()))?;
+            Ok(ClusterId(number))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let high = u128::from(ropewalk_net::host::random_seed());
+            let id = ClusterId(high << 64 | u128::from(ropewalk_net::host::random_seed()));
+            std::fs::write(&path, format!("{id}\n"))
+                .with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(id)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}

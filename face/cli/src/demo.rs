@@ -1,0 +1,222 @@
+//! `ropewalk demo`: the main job, with real data, in one command.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use indicatif::{ProgressBar, ProgressStyle};
+use ropewalk_client::{Caller, Client, ClientConfig};
+use ropewalk_mount::MountOptions;
+
+use crate::cluster::Cluster;
+use crate::files::Files;
+use crate::mounted::Mounted;
+use crate::node;
+use crate::report::{bytes, rate, speed, table};
+use crate::stop::Stop;
+use crate::tree::{self, Moved, Work};
+
+/// Arguments of `ropewalk demo`.
+#[derive(Debug, clap::Args)]
+pub struct DemoArguments {
+    /// The directory tree to copy; by default the Rust toolchain's own installation.
+    #[arg(long, value_name = "DIR")]
+    source: Option<PathBuf>,
+    /// Where the servers keep their data; by default a temporary directory that is removed.
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Goes through the client library instead of a mount.
+    #[arg(long)]
+    no_mount: bool,
+    /// Data servers.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    data_servers: u32,
+}
+
+/// A phase of the demo and what it took.
+struct Phase {
+    name: &'static str,
+    moved: Moved,
+    time: Duration,
+}
+
+/// Runs the demo.
+pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
+    let stop = Stop::watch().context("signals cannot be watched")?;
+    let source = match &arguments.source {
+        Some(source) => source.clone(),
+        None => {
+            toolchain().context("no Rust toolchain found to copy; name a tree by --source DIR")?
+        }
+    };
+    let entries = tree::list(&source)?;
+    let temporary;
+    let directory = match &arguments.directory {
+        Some(directory) => directory.as_path(),
+        None => {
+            temporary = tempfile::Builder::new().prefix("ropewalk-demo-").tempdir()?;
+            temporary.path()
+        }
+    };
+    let begin = Instant::now();
+    let cluster = Cluster::start(directory, arguments.data_servers)?;
+    println!(
+        "A cluster of 1 metadata server and {} data servers serves {} ms after the start, in {}.",
+        arguments.data_servers,
+        begin.elapsed().as_millis(),
+        directory.display()
+    );
+    let total: u64 = entries.iter().map(|entry| entry.bytes).sum();
+    println!("Copying {} entries, {}, from {}.", entries.len(), bytes(total), source.display());
+    let place = tempfile::Builder::new().prefix("ropewalk-mount-").tempdir()?;
+    let phases = match mount(arguments, &cluster, place.path()) {
+        Ok(mounted) => {
+            println!(
+                "Mounted on {} {} ms after the start.",
+                mounted.path().display(),
+                begin.elapsed().as_millis()
+            );
+            let phases = through_mount(&mounted, &source, &entries, total, &stop);
+            mounted.stop()?;
+            phases
+        }
+        Err(error) => {
+            println!("Not mounted ({error:#}); going on through the client library.");
+            through_library(&cluster, &source, entries, total, &stop)
+        }
+    };
+    cluster.stop();
+    let phases = phases?;
+    print_phases(&phases);
+    print_spread(directory, arguments.data_servers)?;
+    println!("Every byte and attribute is as in the source.");
+    Ok(())
+}
+
+fn mount(arguments: &DemoArguments, cluster: &Cluster, place: &Path) -> anyhow::Result<Mounted> {
+    if arguments.no_mount {
+        anyhow::bail!("--no-mount was asked for");
+    }
+    let rails = cluster.client_rails()?;
+    let options = MountOptions::default();
+    Mounted::start(cluster.id, rails, &cluster.address, place, options)
+}
+
+fn through_mount(
+    mounted: &Mounted,
+    source: &Path,
+    entries: &[tree::Entry],
+    total: u64,
+    stop: &Stop,
+) -> anyhow::Result<Vec<Phase>> {
+    let mut phases = Vec::new();
+    for name in ["copy in", "read back, verify"] {
+        let files = Files { source, target: mounted.path(), entries, bar: bar(total, name), stop };
+        let begin = Instant::now();
+        let moved = match name {
+            "copy in" => files.copy_in()?,
+            _ => files.verify()?,
+        };
+        files.bar.finish_and_clear();
+        phases.push(Phase { name, moved, time: begin.elapsed() });
+    }
+    Ok(phases)
+}
+
+fn through_library(
+    cluster: &Cluster,
+    source: &Path,
+    entries: Vec<tree::Entry>,
+    total: u64,
+    stop: &Stop,
+) -> anyhow::Result<Vec<Phase>> {
+    let (reactor, world, endpoint) = node::local(cluster.id, cluster.client_rails()?)?;
+    let config = ClientConfig {
+        name: "demo".into(),
+        log: Rc::new(|line| eprintln!("client: {line}")),
+        ..ClientConfig::default()
+    };
+    let client = reactor.block_on(Client::connect(&world, &endpoint, &cluster.address, config))?;
+    let phases = reactor.block_on(phases(&client, source, entries, total, stop));
+    reactor.block_on(client.stop());
+    phases
+}
+
+async fn phases(
+    client: &Client,
+    source: &Path,
+    entries: Vec<tree::Entry>,
+    total: u64,
+    stop: &Stop,
+) -> anyhow::Result<Vec<Phase>> {
+    let mut phases = Vec::new();
+    for name in ["copy in", "read back, verify"] {
+        let work = Rc::new(Work {
+            client: client.clone(),
+            caller: Caller::root(),
+            root: source.to_path_buf(),
+            entries: entries.clone(),
+            bar: bar(total, name),
+            stop: stop.clone(),
+        });
+        let begin = Instant::now();
+        let moved = match name {
+            "copy in" => work.copy_in().await?,
+            _ => work.verify().await?,
+        };
+        work.bar.finish_and_clear();
+        phases.push(Phase { name, moved, time: begin.elapsed() });
+    }
+    Ok(phases)
+}
+
+fn bar(total: u64, name: &'static str) -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "{msg:18} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+    );
+    let bar = ProgressBar::new(total).with_message(name);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+fn print_phases(phases: &[Phase]) {
+    let rows = phases.iter().map(|phase| {
+        vec![
+            phase.name.to_string(),
+            phase.moved.files.to_string(),
+            bytes(phase.moved.bytes),
+            format!("{:.2}", phase.time.as_secs_f64()),
+            speed(phase.moved.bytes, phase.time),
+            rate(phase.moved.files, phase.time),
+        ]
+    });
+    let header = ["phase", "files", "bytes", "seconds", "MiB/s", "files/s"];
+    println!("{}", table(&header, rows.collect()));
+}
+
+/// How the bytes lie on the data servers' disks.
+fn print_spread(directory: &Path, servers: u32) -> anyhow::Result<()> {
+    let mut rows = Vec::new();
+    for server in 0..servers {
+        let (mut objects, mut size) = (0u64, 0u64);
+        for entry in tree::list(&directory.join(format!("data{server}")))? {
+            objects += u64::from(entry.bytes > 0);
+            size += entry.bytes;
+        }
+        rows.push(vec![format!("data server {server}"), objects.to_string(), bytes(size)]);
+    }
+    println!("{}", table(&["on disk", "files", "bytes"], rows));
+    Ok(())
+}
+
+/// The installation of the Rust toolchain that runs this.
+fn toolchain() -> anyhow::Result<PathBuf> {
+    let output = std::process::Command::new("rustc").args(["--print", "sysroot"]).output()?;
+    let path = String::from_utf8(output.stdout)?;
+    let path = PathBuf::from(path.trim());
+    anyhow::ensure!(path.is_dir(), "'{}' is not a directory", path.display());
+    Ok(path)
+}

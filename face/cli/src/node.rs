@@ -1,0 +1,129 @@
+//! A thread with a reactor and an endpoint: what every server and every client of this process is.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use anyhow::{Context, anyhow};
+use ropewalk_base::disk::Disk;
+use ropewalk_base::ids::ClusterId;
+use ropewalk_base::task::{Receiver, Sender, oneshot};
+use ropewalk_base::world::World;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_net::reactor::Reactor;
+use ropewalk_net::{Endpoint, EndpointConfig};
+use ropewalk_rail::Rail;
+use ropewalk_store::HostDisk;
+
+/// Threads for blocking disk work of one server.
+const DISK_THREADS: usize = 2;
+
+/// A server that runs on a thread of its own until it is told to stop.
+pub struct NodeThread {
+    /// How peers reach it.
+    pub address: String,
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What a node's work gets: its world, its endpoint, and the wish to end.
+pub struct Node {
+    pub world: World,
+    pub endpoint: LocalEndpoint,
+    pub stop: Receiver<()>,
+    /// Told once the node serves, or why it does not.
+    pub ready: Ready,
+}
+
+/// Tells whoever started a node that it serves.
+pub struct Ready {
+    address: String,
+    sender: mpsc::Sender<Result<String, String>>,
+}
+
+impl Ready {
+    /// It serves.
+    pub fn serving(self) {
+        // Whoever asked may be gone; then nobody wants to know.
+        let _ = self.sender.send(Ok(self.address));
+    }
+
+    /// It cannot serve.
+    pub fn failed(self, error: &dyn std::fmt::Display) {
+        let _ = self.sender.send(Err(error.to_string()));
+    }
+}
+
+/// A reactor, its world, and an endpoint on these rails.
+pub fn local(
+    cluster: ClusterId,
+    rails: Vec<Box<dyn Rail>>,
+) -> anyhow::Result<(Reactor, World, LocalEndpoint)> {
+    let reactor = Reactor::new().context("no reactor")?;
+    let disk: Arc<dyn Disk> = HostDisk::shared();
+    let world = reactor.world(disk, DISK_THREADS);
+    let mut config = EndpointConfig::new(cluster);
+    config.service_thread = false;
+    config.clock = reactor.shared_clock();
+    let endpoint = LocalEndpoint::new(Endpoint::open(config, rails)?)?;
+    reactor.add(Rc::new(endpoint.clone()))?;
+    Ok((reactor, world, endpoint))
+}
+
+impl NodeThread {
+    /// Starts a node on a thread of its own, and waits until it serves.
+    pub fn start<F, W>(
+        name: &str,
+        cluster: ClusterId,
+        rails: Vec<Box<dyn Rail>>,
+        work: F,
+    ) -> anyhow::Result<NodeThread>
+    where
+        F: FnOnce(Node) -> W + Send + 'static,
+        W: Future<Output = ()>,
+    {
+        let (sender, receiver) = mpsc::channel();
+        let (stop, stopped) = oneshot();
+        let failed = sender.clone();
+        let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
+            let (reactor, world, endpoint) = match local(cluster, rails) {
+                Ok(parts) => parts,
+                Err(error) => {
+                    let _ = failed.send(Err(format!("{error:#}")));
+                    return;
+                }
+            };
+            drop(failed);
+            let address = endpoint.endpoint().addresses().to_string();
+            let ready = Ready { address, sender };
+            reactor.block_on(work(Node {
+                world,
+                endpoint: endpoint.clone(),
+                stop: stopped,
+                ready,
+            }));
+            endpoint.endpoint().close();
+        })?;
+        let answer = receiver.recv().map_err(|_| anyhow!("{name} ended before it served"))?;
+        let address = answer.map_err(|error| anyhow!("{name}: {error}"))?;
+        Ok(NodeThread { address, stop: Some(stop), thread: Some(thread) })
+    }
+
+    /// Stops the node in good order, and waits for its end.
+    pub fn stop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so on its way out.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for NodeThread {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

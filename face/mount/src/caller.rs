@@ -1,0 +1,101 @@
+//! What /proc tells about the process behind a request.
+//!
+//! Invariants: what is remembered is bounded in number and age; a process that cannot be read is
+//! taken for one that is going away, and has no supplementary groups.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+
+/// How long a process's groups are believed.
+const GROUPS_VALID: Duration = Duration::from_secs(1);
+/// Most processes whose groups are remembered.
+const PROCESSES_MAX: usize = 256;
+
+fn status(pid: u32) -> Option<String> {
+    if pid == 0 {
+        // The caller lives outside our process namespace.
+        return None;
+    }
+    std::fs::read_to_string(format!("/proc/{pid}/status")).ok()
+}
+
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Whether a fatal signal is pending. The kernel turns a fatal signal of any kind into SIGKILL for
+/// every thread of the process, which is what can be seen.
+pub(crate) fn is_being_killed(pid: u32) -> bool {
+    let Some(status) = status(pid) else { return true };
+    let killed = 1u64 << (libc::SIGKILL - 1);
+    ["SigPnd", "ShdPnd"].iter().any(|name| {
+        let mask = field(&status, name).and_then(|text| u64::from_str_radix(text, 16).ok());
+        mask.is_some_and(|mask| mask & killed != 0)
+    })
+}
+
+struct Known {
+    until: Time,
+    uid: u32,
+    groups: Rc<[u32]>,
+}
+
+/// Supplementary groups of recent callers.
+#[derive(Default)]
+pub(crate) struct Groups {
+    known: RefCell<BTreeMap<u32, Known>>,
+}
+
+impl Groups {
+    /// The supplementary groups of process `pid`, which runs as `uid`.
+    pub(crate) fn of(&self, pid: u32, uid: u32, now: Time) -> Rc<[u32]> {
+        if let Some(known) = self.known.borrow().get(&pid)
+            && known.uid == uid
+            && now < known.until
+        {
+            return known.groups.clone();
+        }
+        let text = status(pid);
+        let list = text.as_deref().and_then(|text| field(text, "Groups")).unwrap_or("");
+        let groups: Rc<[u32]> = list.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+        let mut known = self.known.borrow_mut();
+        if known.len() >= PROCESSES_MAX {
+            known.retain(|_, one| now < one.until);
+        }
+        if known.len() < PROCESSES_MAX {
+            let until = now + GROUPS_VALID;
+            known.insert(pid, Known { until, uid, groups: groups.clone() });
+        }
+        groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_this_processs_and_age() {
+        let own: Vec<u32> = {
+            let text = status(std::process::id()).unwrap();
+            field(&text, "Groups").unwrap().split_whitespace().map(|g| g.parse().unwrap()).collect()
+        };
+        let groups = Groups::default();
+        let pid = std::process::id();
+        let first = groups.of(pid, 0, Time::ZERO);
+        assert_eq!(*first, own[..]);
+        assert!(Rc::ptr_eq(&first, &groups.of(pid, 0, Time(1))));
+        assert!(!Rc::ptr_eq(&first, &groups.of(pid, 0, Time::ZERO + GROUPS_VALID)));
+        assert!(groups.of(0, 0, Time::ZERO).is_empty());
+    }
+
+    #[test]
+    fn a_healthy_process_is_not_being_killed() {
+        assert!(!is_being_killed(std::process::id()));
+        assert!(is_being_killed(0));
+    }
+}

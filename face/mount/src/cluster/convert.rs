@@ -1,0 +1,96 @@
+//! The client's values as the kernel wants them, and back.
+
+use std::time::Duration;
+
+use ropewalk_client::{self as client, InodeKind};
+
+use super::ClusterFileSystem;
+use crate::decode::{self, SetTime};
+use crate::errno::Errno;
+use crate::filesystem::Context;
+use crate::reply::{Attributes, AttributesReply, Entry, EntryKind};
+
+/// As long as a lease lasts; its end is told explicitly.
+const LEASED: Duration = Duration::from_secs(3600);
+const BLOCK_BYTES: u32 = 1 << 20;
+
+pub(super) fn errno(errno: client::Errno) -> Errno {
+    Errno::new(i32::from(errno.0))
+}
+
+fn kind_bits(kind: InodeKind) -> u32 {
+    match kind {
+        InodeKind::File => libc::S_IFREG,
+        InodeKind::Directory => libc::S_IFDIR,
+        InodeKind::Symlink => libc::S_IFLNK,
+        InodeKind::Fifo => libc::S_IFIFO,
+        InodeKind::Socket => libc::S_IFSOCK,
+        InodeKind::CharacterDevice => libc::S_IFCHR,
+        InodeKind::BlockDevice => libc::S_IFBLK,
+    }
+}
+
+pub(super) fn entry_kind(kind: InodeKind) -> EntryKind {
+    EntryKind::of_mode(kind_bits(kind))
+}
+
+fn time(time: client::Timestamp) -> decode::Timestamp {
+    decode::Timestamp { seconds: time.seconds, nanos: time.nanos }
+}
+
+pub(super) fn time_change(time: Option<SetTime>) -> client::TimeChange {
+    match time {
+        None => client::TimeChange::Keep,
+        Some(SetTime::Now) => client::TimeChange::Now,
+        Some(SetTime::At(time)) => {
+            client::TimeChange::At(client::Timestamp { seconds: time.seconds, nanos: time.nanos })
+        }
+    }
+}
+
+pub(super) fn attributes(from: &client::Attributes) -> Attributes {
+    Attributes {
+        node: from.inode,
+        size: if from.kind == InodeKind::Directory { 4096 } else { from.size },
+        blocks: from.blocks,
+        atime: time(from.accessed),
+        mtime: time(from.modified),
+        ctime: time(from.changed),
+        mode: kind_bits(from.kind) | u32::from(from.mode),
+        links: from.link_count,
+        uid: from.user,
+        gid: from.group,
+        device: from.device,
+        block_bytes: BLOCK_BYTES,
+    }
+}
+
+impl ClusterFileSystem {
+    pub(super) fn caller(&self, context: &Context) -> client::Caller {
+        // Root may do everything; its groups decide nothing.
+        let groups = if context.uid == 0 { [].into() } else { context.groups() };
+        client::Caller::new(context.uid, context.gid, &groups)
+    }
+
+    fn inode_validity(&self, inode: u64) -> Duration {
+        if self.client.is_cached(inode) { LEASED } else { Duration::ZERO }
+    }
+
+    pub(super) fn entry_validity(&self, parent: u64, name: &[u8]) -> Duration {
+        if self.client.is_entry_cached(parent, name) { LEASED } else { Duration::ZERO }
+    }
+
+    pub(super) fn attributes_reply(&self, from: &client::Attributes) -> AttributesReply {
+        AttributesReply { attributes: attributes(from), valid: self.inode_validity(from.inode) }
+    }
+
+    pub(super) fn entry(&self, parent: u64, name: &[u8], from: &client::Attributes) -> Entry {
+        Entry {
+            attributes: attributes(from),
+            // Inode numbers are never used again.
+            generation: 0,
+            attributes_valid: self.inode_validity(from.inode),
+            entry_valid: self.entry_validity(parent, name),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Files: opening, reading, writing, making durable, holes.
+
+use std::rc::Rc;
+
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_base::task::yield_now;
+use ropewalk_client::{Access, File, OpenOptions};
+
+use super::ClusterFileSystem;
+use super::convert::errno;
+use super::handles::Open;
+use crate::decode::{ReadHeader, WriteHeader};
+use crate::errno::Errno;
+use crate::filesystem::Answer;
+use crate::reply::{Data, Opened};
+
+/// Bits of `open(2)`.
+pub(super) fn options(flags: u32) -> OpenOptions {
+    let flags = flags as i32;
+    let access = match flags & libc::O_ACCMODE {
+        libc::O_RDONLY => Access { read: true, write: false },
+        libc::O_WRONLY => Access { read: false, write: true },
+        _ => Access { read: true, write: true },
+    };
+    OpenOptions {
+        access,
+        truncate: flags & libc::O_TRUNC != 0,
+        append: flags & libc::O_APPEND != 0,
+    }
+}
+
+impl ClusterFileSystem {
+    pub(super) fn opened(&self, file: File) -> Result<Opened, Errno> {
+        let number = file.number();
+        let cached = self.client.is_cached(number);
+        let handle = self.handles.borrow_mut().add(Open::File(Rc::new(file)))?;
+        Ok(Opened {
+            handle,
+            // Several clients use it and one of them writes: every read asks.
+            direct: !cached,
+            keep_cache: cached,
+            cache_directory: false,
+            parallel_direct_writes: true,
+            // Closing has to be told only where locks were taken; `flush` sees to that.
+            no_flush: false,
+            stream: false,
+        })
+    }
+
+    async fn buffer(&self, len: usize) -> PoolBuffer {
+        loop {
+            match self.client.pool().take(len) {
+                Some(buffer) => return buffer,
+                // Others give theirs back as their transfers end.
+                None => yield_now().await,
+            }
+        }
+    }
+
+    pub(super) async fn read_file(&self, header: &ReadHeader) -> Answer<Data> {
+        let file = self.handles.borrow().file(header.handle)?;
+        let buffer = self.buffer(header.size as usize).await;
+        let (mut buffer, len) =
+            self.client.read_for_kernel(&file, header.offset, buffer).await.map_err(errno)?;
+        buffer.set_len(len);
+        Ok(Data::of(buffer))
+    }
+
+    pub(super) async fn write_file(&self, header: &WriteHeader, data: PoolBuffer) -> Answer<u32> {
+        let file = self.handles.borrow().file(header.handle)?;
+        let len = data.len();
+        // What is written back from a memory map has its place, also in a file opened to append.
+        let append = file.options().append && !header.from_page_cache;
+        let written = self.client.write_for_kernel(
+            &file,
+            header.offset,
+            data,
+            0..len,
+            (append, header.kill_privileges),
+        );
+        written.await.map_err(errno)?;
+        Ok(len as u32)
+    }
+}

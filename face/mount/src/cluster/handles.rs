@@ -1,0 +1,66 @@
+//! Open files and directories by the numbers that the kernel gets.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::task::Semaphore;
+use ropewalk_client::{File, Listed};
+
+use crate::errno::Errno;
+
+/// Open files and directories of one mount, at most.
+const HANDLES_MAX: usize = 1 << 20;
+
+/// What a handle stands for.
+pub(super) enum Open {
+    File(Rc<File>),
+    Directory(Rc<OpenDirectory>),
+}
+
+/// An open directory, and the part of its listing that was fetched and not yet handed out.
+pub(super) struct OpenDirectory {
+    /// One reader at a time.
+    pub turn: Semaphore,
+    pub listing: std::cell::RefCell<Listing>,
+}
+
+#[derive(Default)]
+pub(super) struct Listing {
+    /// Where the next entry in `entries` comes behind.
+    pub at: u64,
+    pub entries: VecDeque<Listed>,
+    pub end: bool,
+}
+
+pub(super) struct Handles {
+    slots: Slots<Open>,
+}
+
+impl Handles {
+    pub fn new() -> Handles {
+        Handles { slots: Slots::with_limit(HANDLES_MAX) }
+    }
+
+    pub fn add(&mut self, open: Open) -> Result<u64, Errno> {
+        self.slots.insert(open).map(SlotId::to_u64).map_err(|_| Errno::EMFILE)
+    }
+
+    pub fn file(&self, handle: u64) -> Result<Rc<File>, Errno> {
+        match self.slots.get(SlotId::from_u64(handle)) {
+            Some(Open::File(file)) => Ok(file.clone()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    pub fn directory(&self, handle: u64) -> Result<Rc<OpenDirectory>, Errno> {
+        match self.slots.get(SlotId::from_u64(handle)) {
+            Some(Open::Directory(directory)) => Ok(directory.clone()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    pub fn remove(&mut self, handle: u64) -> Option<Open> {
+        self.slots.remove(SlotId::from_u64(handle))
+    }
+}

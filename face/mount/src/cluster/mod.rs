@@ -1,0 +1,46 @@
+//! The mount of a cluster: the client's operations behind the kernel's requests.
+//!
+//! What the kernel may remember is what a lease of the client covers: attributes and entries get a
+//! long validity under a lease and none without. Before a lease is given back the kernel is told to
+//! forget ([`KernelCaches`]).
+//!
+//! Invariant: nothing is answered from here that the client does not answer; there is no cache of
+//! its own but listings that one open directory has begun to read.
+
+mod caches;
+mod convert;
+mod files;
+mod handles;
+mod locks;
+mod source;
+mod tree;
+
+pub use caches::KernelCaches;
+pub use source::{ClusterMount, MountSource};
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+use ropewalk_client::Client;
+
+use handles::Handles;
+
+/// The file system that a mount of a cluster serves.
+pub struct ClusterFileSystem {
+    pub(crate) client: Client,
+    handles: RefCell<Handles>,
+    /// Inodes on which a process here has taken byte-range locks: closing one of them has to tell
+    /// the server.
+    locked: RefCell<BTreeSet<u64>>,
+}
+
+impl ClusterFileSystem {
+    /// A file system over this client.
+    pub fn new(client: Client) -> ClusterFileSystem {
+        ClusterFileSystem {
+            client,
+            handles: RefCell::new(Handles::new()),
+            locked: RefCell::new(BTreeSet::new()),
+        }
+    }
+}

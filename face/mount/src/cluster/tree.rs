@@ -1,0 +1,500 @@
+//! The kernel's requests, one by one.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_base::task::Semaphore;
+use ropewalk_client::{AttributeChange, Node, OpenOptions, RenameMode};
+
+use super::ClusterFileSystem;
+use super::convert::{entry_kind, errno, time_change};
+use super::files::options;
+use super::handles::{Listing, Open, OpenDirectory};
+use crate::decode::{Lock, ReadHeader, Release, SetAttributes, SetXattr, WriteHeader};
+use crate::errno::Errno;
+use crate::filesystem::{Answer, Context, Filesystem};
+use crate::reply::{AttributesReply, Data, DirectoryReply, Entry, EntryKind, Opened, StatFs};
+
+/// Offsets of `.` and `..` in a listing; entries never have them.
+const SELF_COOKIE: u64 = 1;
+const PARENT_COOKIE: u64 = 2;
+const FRAGMENT_BYTES: u64 = 4096;
+
+impl ClusterFileSystem {
+    async fn make(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        node: Node<'_>,
+    ) -> Answer<Entry> {
+        let (caller, mode) = (self.caller(context), mode as u16 & 0o7777);
+        let made = self.client.make(&caller, parent, name, mode, node).await.map_err(errno)?;
+        Ok(self.entry(parent, name, &made))
+    }
+
+    /// Fetches entries behind `offset`, where they are not there from an earlier call.
+    async fn fetch(
+        &self,
+        context: &Context,
+        node: u64,
+        directory: &OpenDirectory,
+        offset: u64,
+        plus: bool,
+    ) -> Answer<()> {
+        let cookie = if offset <= PARENT_COOKIE { 0 } else { offset };
+        {
+            let listing = directory.listing.borrow();
+            let usable = listing.at == cookie
+                && (!listing.entries.is_empty() || listing.end)
+                && (!plus || listing.entries.iter().all(|entry| entry.attributes.is_some()));
+            if usable && cookie != 0 {
+                return Ok(());
+            }
+        }
+        let caller = self.caller(context);
+        let (entries, end) =
+            self.client.read_directory(&caller, node, cookie, plus).await.map_err(errno)?;
+        *directory.listing.borrow_mut() = Listing { at: cookie, entries: entries.into(), end };
+        Ok(())
+    }
+}
+
+impl Filesystem for ClusterFileSystem {
+    async fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
+        if name == b"." {
+            let found = self.client.attributes(parent).await.map_err(errno)?;
+            return Ok(self.entry(parent, name, &found));
+        }
+        let caller = self.caller(context);
+        match self.client.lookup(&caller, parent, name).await {
+            Ok(found) => Ok(self.entry(parent, name, &found)),
+            Err(error) => {
+                let validity = self.entry_validity(parent, name);
+                if errno(error) == Errno::ENOENT && !validity.is_zero() {
+                    return Ok(Entry::absent(validity));
+                }
+                Err(errno(error))
+            }
+        }
+    }
+
+    async fn getattr(
+        &self,
+        _context: &Context,
+        node: u64,
+        _handle: Option<u64>,
+    ) -> Answer<AttributesReply> {
+        let found = self.client.attributes(node).await.map_err(errno)?;
+        Ok(self.attributes_reply(&found))
+    }
+
+    async fn setattr(
+        &self,
+        context: &Context,
+        node: u64,
+        changes: &SetAttributes,
+    ) -> Answer<AttributesReply> {
+        let change = AttributeChange {
+            mode: changes.mode.map(|mode| mode as u16 & 0o7777),
+            user: changes.uid,
+            group: changes.gid,
+            size: changes.size,
+            accessed: time_change(changes.atime),
+            modified: time_change(changes.mtime),
+            kill_privileges: changes.kill_privileges,
+            through_handle: changes.handle.is_some(),
+        };
+        let caller = self.caller(context);
+        let changed = self.client.set_attributes(&caller, node, change).await.map_err(errno)?;
+        Ok(self.attributes_reply(&changed))
+    }
+
+    async fn readlink(&self, _context: &Context, node: u64) -> Answer<Vec<u8>> {
+        self.client.read_link(node).await.map_err(errno)
+    }
+
+    async fn symlink(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+    ) -> Answer<Entry> {
+        self.make(context, parent, name, 0o777, Node::symlink(target)).await
+    }
+
+    async fn mknod(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        device: u32,
+        _umask: u32,
+    ) -> Answer<Entry> {
+        let node = match mode & libc::S_IFMT {
+            libc::S_IFIFO => Node::Fifo,
+            libc::S_IFSOCK => Node::Socket,
+            libc::S_IFCHR => Node::CharacterDevice(device),
+            libc::S_IFBLK => Node::BlockDevice(device),
+            libc::S_IFREG | 0 => Node::File,
+            _ => return Err(Errno::EINVAL),
+        };
+        self.make(context, parent, name, mode, node).await
+    }
+
+    async fn mkdir(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        _umask: u32,
+    ) -> Answer<Entry> {
+        self.make(context, parent, name, mode, Node::Directory).await
+    }
+
+    async fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
+        self.client.unlink(&self.caller(context), parent, name).await.map_err(errno)
+    }
+
+    async fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
+        self.client.remove_directory(&self.caller(context), parent, name).await.map_err(errno)
+    }
+
+    async fn rename(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        flags: u32,
+    ) -> Answer<()> {
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::EINVAL),
+        };
+        let caller = self.caller(context);
+        let renamed = self.client.rename(&caller, parent, name, new_parent, new_name, mode);
+        renamed.await.map_err(errno)
+    }
+
+    async fn link(
+        &self,
+        context: &Context,
+        node: u64,
+        new_parent: u64,
+        new_name: &[u8],
+    ) -> Answer<Entry> {
+        let caller = self.caller(context);
+        let linked = self.client.link(&caller, node, new_parent, new_name).await;
+        Ok(self.entry(new_parent, new_name, &linked.map_err(errno)?))
+    }
+
+    async fn open(
+        &self,
+        context: &Context,
+        node: u64,
+        flags: u32,
+        _kill_privileges: bool,
+    ) -> Answer<Opened> {
+        let caller = self.caller(context);
+        let file = self.client.open(&caller, node, options(flags)).await.map_err(errno)?;
+        self.opened(file)
+    }
+
+    async fn read(&self, _context: &Context, _node: u64, header: &ReadHeader) -> Answer<Data> {
+        self.read_file(header).await
+    }
+
+    async fn write(
+        &self,
+        _context: &Context,
+        _node: u64,
+        header: &WriteHeader,
+        data: PoolBuffer,
+    ) -> Answer<u32> {
+        self.write_file(header, data).await
+    }
+
+    async fn flush(
+        &self,
+        _context: &Context,
+        node: u64,
+        _handle: u64,
+        lock_owner: u64,
+    ) -> Answer<()> {
+        self.closed(node, lock_owner).await
+    }
+
+    async fn release(&self, _context: &Context, node: u64, release: &Release) -> Answer<()> {
+        let open = self.handles.borrow_mut().remove(release.handle);
+        drop(open);
+        if release.unlock_flock {
+            self.unlock_whole(node, release.lock_owner).await?;
+        }
+        Ok(())
+    }
+
+    async fn fsync(
+        &self,
+        _context: &Context,
+        _node: u64,
+        handle: u64,
+        _data_only: bool,
+    ) -> Answer<()> {
+        let file = self.handles.borrow().file(handle)?;
+        self.client.sync(&file).await.map_err(errno)
+    }
+
+    async fn opendir(&self, _context: &Context, _node: u64, _flags: u32) -> Answer<Opened> {
+        let directory =
+            OpenDirectory { turn: Semaphore::new(1), listing: RefCell::new(Listing::default()) };
+        let handle = self.handles.borrow_mut().add(Open::Directory(Rc::new(directory)))?;
+        Ok(Opened {
+            handle,
+            direct: false,
+            keep_cache: false,
+            cache_directory: false,
+            parallel_direct_writes: false,
+            no_flush: true,
+            stream: false,
+        })
+    }
+
+    async fn readdir(
+        &self,
+        context: &Context,
+        node: u64,
+        header: &ReadHeader,
+        reply: &mut DirectoryReply,
+    ) -> Answer<()> {
+        let directory = self.handles.borrow().directory(header.handle)?;
+        let _turn = directory.turn.acquire().await;
+        let mut offset = header.offset;
+        for (cookie, name) in [(SELF_COOKIE, &b"."[..]), (PARENT_COOKIE, &b".."[..])] {
+            if offset < cookie {
+                if !reply.add(node, cookie, EntryKind::Directory, name) {
+                    return Ok(());
+                }
+                offset = cookie;
+            }
+        }
+        let plus = reply.is_plus();
+        loop {
+            self.fetch(context, node, &directory, offset, plus).await?;
+            loop {
+                let next = directory.listing.borrow().entries.front().cloned();
+                let Some(entry) = next else { break };
+                let added = match (&entry.attributes, plus) {
+                    (Some(found), true) => {
+                        let full = self.entry(node, &entry.name, found);
+                        reply.add_plus(&full, entry.cookie, &entry.name)
+                    }
+                    _ => reply.add(entry.inode, entry.cookie, entry_kind(entry.kind), &entry.name),
+                };
+                if !added {
+                    return Ok(());
+                }
+                let mut listing = directory.listing.borrow_mut();
+                listing.entries.pop_front();
+                listing.at = entry.cookie;
+                offset = entry.cookie;
+            }
+            // The kernel asks again from where this reply ends.
+            if directory.listing.borrow().end || !reply.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn releasedir(&self, _context: &Context, _node: u64, release: &Release) -> Answer<()> {
+        let open = self.handles.borrow_mut().remove(release.handle);
+        drop(open);
+        Ok(())
+    }
+
+    async fn fsyncdir(
+        &self,
+        _context: &Context,
+        node: u64,
+        _handle: u64,
+        _data_only: bool,
+    ) -> Answer<()> {
+        self.client.sync_number(node).await.map_err(errno)
+    }
+
+    async fn statfs(&self, _context: &Context, _node: u64) -> Answer<StatFs> {
+        let status = self.client.status().await.map_err(errno)?;
+        let available = status.available_bytes / FRAGMENT_BYTES;
+        Ok(StatFs {
+            blocks: status.total_bytes / FRAGMENT_BYTES,
+            blocks_free: available,
+            blocks_available: available,
+            files: status.inodes.saturating_add(available),
+            files_free: available,
+            block_bytes: 1 << 20,
+            name_bytes_max: 255,
+            fragment_bytes: FRAGMENT_BYTES as u32,
+        })
+    }
+
+    async fn setxattr(&self, context: &Context, node: u64, set: &SetXattr<'_>) -> Answer<()> {
+        let flags = set.flags as i32;
+        let (create, replace) = (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0);
+        let caller = self.caller(context);
+        let done = self.client.set_xattr(&caller, node, set.name, set.value, (create, replace));
+        done.await.map_err(errno)
+    }
+
+    async fn getxattr(
+        &self,
+        context: &Context,
+        node: u64,
+        name: &[u8],
+        _size: u32,
+    ) -> Answer<Vec<u8>> {
+        self.client.get_xattr(&self.caller(context), node, name).await.map_err(errno)
+    }
+
+    async fn listxattr(&self, context: &Context, node: u64, _size: u32) -> Answer<Vec<u8>> {
+        self.client.list_xattr(&self.caller(context), node).await.map_err(errno)
+    }
+
+    async fn removexattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<()> {
+        self.client.remove_xattr(&self.caller(context), node, name).await.map_err(errno)
+    }
+
+    async fn create(
+        &self,
+        context: &Context,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        flags: u32,
+        _umask: u32,
+    ) -> Answer<(Entry, Opened)> {
+        let (caller, mode) = (self.caller(context), mode as u16 & 0o7777);
+        let exclusive = flags as i32 & libc::O_EXCL != 0;
+        let options = options(flags);
+        let created = self.client.create(&caller, parent, name, mode, exclusive, options);
+        let (attributes, file, _) = created.await.map_err(errno)?;
+        let opened = self.opened(file)?;
+        Ok((self.entry(parent, name, &attributes), opened))
+    }
+
+    async fn tmpfile(
+        &self,
+        context: &Context,
+        parent: u64,
+        mode: u32,
+        flags: u32,
+        _umask: u32,
+    ) -> Answer<(Entry, Opened)> {
+        let (caller, mode) = (self.caller(context), mode as u16 & 0o7777);
+        let options = OpenOptions { truncate: false, ..options(flags) };
+        let created = self.client.create_temporary(&caller, parent, mode, options).await;
+        let (attributes, file) = created.map_err(errno)?;
+        let opened = self.opened(file)?;
+        Ok((self.entry(parent, b"", &attributes), opened))
+    }
+
+    async fn getlk(
+        &self,
+        _context: &Context,
+        node: u64,
+        _handle: u64,
+        owner: u64,
+        lock: &Lock,
+    ) -> Answer<Lock> {
+        self.test(node, owner, lock).await
+    }
+
+    async fn setlk(
+        &self,
+        context: &Context,
+        node: u64,
+        _handle: u64,
+        owner: u64,
+        lock: &Lock,
+    ) -> Answer<()> {
+        self.lock(context, node, owner, lock, (false, false)).await
+    }
+
+    async fn setlkw(
+        &self,
+        context: &Context,
+        node: u64,
+        _handle: u64,
+        owner: u64,
+        lock: &Lock,
+    ) -> Answer<()> {
+        self.lock(context, node, owner, lock, (false, true)).await
+    }
+
+    async fn flock(
+        &self,
+        context: &Context,
+        node: u64,
+        _handle: u64,
+        owner: u64,
+        lock: &Lock,
+        wait: bool,
+    ) -> Answer<()> {
+        self.lock(context, node, owner, lock, (true, wait)).await
+    }
+
+    async fn fallocate(
+        &self,
+        context: &Context,
+        _node: u64,
+        handle: u64,
+        offset: u64,
+        length: u64,
+        mode: u32,
+    ) -> Answer<()> {
+        let file = self.handles.borrow().file(handle)?;
+        let mode = mode as i32;
+        let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let zero = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0;
+        let known =
+            libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
+        if mode & !known != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let caller = self.caller(context);
+        let done = self.client.allocate(&caller, &file, offset, length, (keep, zero)).await;
+        done.map_err(errno)
+    }
+
+    async fn lseek(
+        &self,
+        _context: &Context,
+        _node: u64,
+        handle: u64,
+        offset: u64,
+        whence: u32,
+    ) -> Answer<u64> {
+        let file = self.handles.borrow().file(handle)?;
+        let hole = match whence as i32 {
+            libc::SEEK_DATA => false,
+            libc::SEEK_HOLE => true,
+            _ => return Err(Errno::EINVAL),
+        };
+        self.client.seek(&file, offset, hole).await.map_err(errno)
+    }
+
+    async fn syncfs(&self, _context: &Context, _node: u64) -> Answer<()> {
+        self.client.sync_all().await.map_err(errno)
+    }
+
+    async fn destroy(&self) {
+        self.client.stop().await;
+    }
+}

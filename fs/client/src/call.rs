@@ -1,0 +1,73 @@
+//! One call to the metadata server, from request to reply.
+
+use ropewalk_rpc::{CallError, Reply};
+use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::value::Errno;
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::client::Client;
+
+/// Room for a directory listing in a reply.
+pub(crate) const LISTING_BYTES: usize = 128 * 1024;
+
+impl Client {
+    /// Asks the metadata server; `read` sees the reply while it is borrowed.
+    pub(crate) async fn ask<T>(
+        &self,
+        request: &MetaRequest<'_>,
+        read: impl FnOnce(MetaReply<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut body = Vec::with_capacity(128);
+        encode(request, &mut body);
+        let listing =
+            matches!(request, MetaRequest::ReadDirectory { .. } | MetaRequest::ListInodes { .. });
+        let reply = self.send(&body, listing).await?;
+        match decode::<MetaResult<'_>>(reply.body()) {
+            Ok(Ok(reply)) => read(reply),
+            Ok(Err(errno)) => Err(errno),
+            Err(_) => Err(Errno::EPROTO),
+        }
+    }
+
+    async fn send(&self, body: &[u8], listing: bool) -> Result<Reply, Errno> {
+        let mut renewed = false;
+        loop {
+            self.count(|counts| counts.meta_calls += 1);
+            let meta = &self.inner.meta;
+            let session = meta.session();
+            let outcome = if listing {
+                meta.call_with(Service::Meta, body, LISTING_BYTES + 4096).await
+            } else {
+                meta.call(Service::Meta, body).await
+            };
+            match outcome {
+                Ok(reply) => {
+                    self.saw_boot(reply.head.boot);
+                    return Ok(reply);
+                }
+                Err(CallError::NoSession | CallError::Fenced) if !renewed => {
+                    // What the session held is gone; what is asked for now is asked anew.
+                    renewed = true;
+                    self.lost_session(session).await?;
+                }
+                Err(error) => return Err(errno_of(error)),
+            }
+        }
+    }
+}
+
+/// What a program sees of a call without a reply.
+pub(crate) fn errno_of(error: CallError) -> Errno {
+    match error {
+        CallError::NoMemory => Errno::ENOMEM,
+        CallError::TooLong => Errno::E2BIG,
+        CallError::Malformed | CallError::BadSequence => Errno::EPROTO,
+        _ => Errno::EIO,
+    }
+}
+
+/// A reply of another kind than the request has.
+pub(crate) fn unexpected<T>() -> Result<T, Errno> {
+    Err(Errno::EPROTO)
+}

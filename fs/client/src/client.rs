@@ -1,0 +1,228 @@
+//! The client itself: what it is made of, and how it begins.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::pool::Pool;
+use ropewalk_base::task::Semaphore;
+use ropewalk_base::world::World;
+use ropewalk_net::Address;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_rpc::{Connection, Options};
+use ropewalk_wire::fs::layout::Pool as ServerPool;
+use ropewalk_wire::fs::meta::Who;
+use ropewalk_wire::fs::value::Bytes;
+
+use crate::error::ClientError;
+use crate::inode::{Directory, Inode};
+
+/// On whose behalf something is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    pub user: u32,
+    pub group: u32,
+    /// Supplementary groups, four bytes each, little endian.
+    groups: Rc<[u8]>,
+}
+
+impl Caller {
+    /// A user with a primary group and supplementary groups.
+    pub fn new(user: u32, group: u32, groups: &[u32]) -> Caller {
+        Caller {
+            user,
+            group,
+            groups: groups.iter().flat_map(|group| group.to_le_bytes()).collect(),
+        }
+    }
+
+    /// The superuser.
+    pub fn root() -> Caller {
+        Caller::new(0, 0, &[])
+    }
+
+    pub(crate) fn who(&self) -> Who<'_> {
+        Who { user: self.user, group: self.group, groups: Bytes(&self.groups) }
+    }
+}
+
+/// A future that is kept without its type.
+pub type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Caches above the client (the kernel's), told before a lease is given back.
+pub trait Invalidate {
+    /// Attributes and content of the inode must not be used any more. Writes of the kernel that
+    /// this brings about are still accepted meanwhile.
+    fn inode(&self, inode: u64) -> LocalFuture;
+    /// The entry must not be used any more.
+    fn entry(&self, parent: u64, name: &[u8]) -> LocalFuture;
+}
+
+struct Nothing;
+
+impl Invalidate for Nothing {
+    fn inode(&self, _inode: u64) -> LocalFuture {
+        Box::pin(async {})
+    }
+    fn entry(&self, _parent: u64, _name: &[u8]) -> LocalFuture {
+        Box::pin(async {})
+    }
+}
+
+/// How a client behaves.
+#[derive(Clone)]
+pub struct ClientConfig {
+    /// What the client calls itself.
+    pub name: String,
+    /// How long an operation waits for a server that is down, before it fails with `EIO`.
+    pub patience: Duration,
+    /// Told once for each longer wait: what is awaited.
+    pub log: Rc<dyn Fn(&str)>,
+    /// Bytes of file content in flight.
+    pub transfer_bytes: usize,
+    /// Inodes that are remembered without being open; more are given back, oldest first.
+    pub inodes_max: usize,
+    /// Changes of size and times are reported after so long at the latest.
+    pub report_after: Duration,
+}
+
+impl Default for ClientConfig {
+    fn default() -> ClientConfig {
+        ClientConfig {
+            name: "client".into(),
+            patience: Duration::from_secs(60),
+            log: Rc::new(|_| ()),
+            transfer_bytes: 64 << 20,
+            inodes_max: 65536,
+            report_after: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Messages that were sent, by what they were for. Counts, for tests and figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    pub meta_calls: u64,
+    pub data_calls: u64,
+    pub bytes_written: u64,
+    pub bytes_read: u64,
+    pub recalls: u64,
+}
+
+/// A client of a cluster. Cloning gives another handle.
+#[derive(Clone)]
+pub struct Client {
+    pub(crate) inner: Rc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub world: World,
+    pub endpoint: LocalEndpoint,
+    pub config: ClientConfig,
+    /// This life of the client.
+    pub number: u128,
+    pub address: String,
+    pub meta: Connection,
+    pub pool: Pool,
+    pub inodes: RefCell<BTreeMap<u64, Rc<Inode>>>,
+    pub directories: RefCell<BTreeMap<u64, Directory>>,
+    /// Data servers by id.
+    pub servers: RefCell<BTreeMap<u32, Connection>>,
+    pub pools: RefCell<BTreeMap<u32, Rc<ServerPool>>>,
+    pub pool_lock: Semaphore,
+    pub invalidate: RefCell<Rc<dyn Invalidate>>,
+    pub counts: Cell<Counts>,
+    pub epoch: Cell<u32>,
+    pub boot: Cell<u64>,
+    pub term: Cell<Duration>,
+    /// One session at a time is opened or reclaimed.
+    pub session_lock: Semaphore,
+    /// Locks that were granted while they were queued: inode, owner, start.
+    pub granted: RefCell<Vec<(u64, u64, u64)>>,
+    pub granted_notify: ropewalk_base::task::Notify,
+    pub stopped: Cell<bool>,
+    pub clock: Cell<u64>,
+}
+
+impl Client {
+    /// Connects to the cluster whose metadata server has this address.
+    pub async fn connect(
+        world: &World,
+        endpoint: &LocalEndpoint,
+        address: &str,
+        config: ClientConfig,
+    ) -> Result<Client, ClientError> {
+        let parsed = Address::parse(address)
+            .map_err(|cause| ClientError::Address { address: address.into(), cause })?;
+        let peer = endpoint.endpoint().lookup(&parsed).map_err(|_| ClientError::NoPeer)?;
+        let log = config.log.clone();
+        let options = Options {
+            limit: config.patience,
+            on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
+            name: format!("the metadata server at {address}"),
+        };
+        let inner = Rc::new(Inner {
+            world: world.clone(),
+            endpoint: endpoint.clone(),
+            number: world.random_u128(),
+            address: address.into(),
+            meta: Connection::new(world, endpoint, peer, options),
+            pool: Pool::with_budget(config.transfer_bytes * 2),
+            inodes: RefCell::new(BTreeMap::new()),
+            directories: RefCell::new(BTreeMap::new()),
+            servers: RefCell::new(BTreeMap::new()),
+            pools: RefCell::new(BTreeMap::new()),
+            pool_lock: Semaphore::new(1),
+            invalidate: RefCell::new(Rc::new(Nothing)),
+            counts: Cell::new(Counts::default()),
+            epoch: Cell::new(0),
+            boot: Cell::new(0),
+            term: Cell::new(Duration::from_secs(10)),
+            session_lock: Semaphore::new(1),
+            granted: RefCell::new(Vec::new()),
+            granted_notify: ropewalk_base::task::Notify::new(),
+            stopped: Cell::new(false),
+            clock: Cell::new(0),
+            config,
+        });
+        let client = Client { inner };
+        client.open_session().await?;
+        client.serve_callbacks();
+        client.keep_session();
+        client.keep_reporting();
+        Ok(client)
+    }
+
+    /// Caches above this client that have to follow its leases.
+    pub fn set_invalidate(&self, invalidate: Rc<dyn Invalidate>) {
+        *self.inner.invalidate.borrow_mut() = invalidate;
+    }
+
+    /// The world in which it lives.
+    pub fn world(&self) -> World {
+        self.inner.world.clone()
+    }
+
+    /// The client's counters.
+    pub fn counts(&self) -> Counts {
+        self.inner.counts.get()
+    }
+
+    /// Memory for reading and writing.
+    pub fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.inner.counts.get();
+        change(&mut counts);
+        self.inner.counts.set(counts);
+    }
+
+    pub(crate) fn invalidate(&self) -> Rc<dyn Invalidate> {
+        self.inner.invalidate.borrow().clone()
+    }
+}

@@ -1,0 +1,131 @@
+//! Data servers: finding them, calling them, checksums.
+
+use std::rc::Rc;
+
+use ropewalk_base::checksum::crc32c;
+use ropewalk_net::Address;
+use ropewalk_rpc::{CallError, Connection, Options};
+use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, DataRequest, DataResult};
+use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::layout::{Layout, Pool};
+use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
+use ropewalk_wire::fs::value::Errno;
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::call::{errno_of, unexpected};
+use crate::client::Client;
+
+/// What a client knows of one server of a pool.
+struct Known {
+    server: u32,
+    address: String,
+}
+
+impl Client {
+    /// The servers of a layout.
+    pub(crate) async fn pool_of(&self, layout: &Layout) -> Result<Rc<Pool>, Errno> {
+        if let Some(pool) = self.inner.pools.borrow().get(&layout.pool_version) {
+            return Ok(pool.clone());
+        }
+        self.fetch_pool(layout.pool_version).await
+    }
+
+    async fn fetch_pool(&self, version: u32) -> Result<Rc<Pool>, Errno> {
+        let _guard = self.inner.pool_lock.acquire().await;
+        let (pool, servers) = self
+            .ask(&MetaRequest::GetPool { version }, |reply| match reply {
+                MetaReply::Pool { pool, servers } => {
+                    let known = servers.iter().map(|server| Known {
+                        server: server.server,
+                        address: String::from_utf8_lossy(server.address.0).into_owned(),
+                    });
+                    Ok((pool, known.collect::<Vec<_>>()))
+                }
+                _ => unexpected(),
+            })
+            .await?;
+        if pool.servers.is_empty() {
+            return Err(Errno::EPROTO);
+        }
+        for known in servers {
+            self.note_server(known);
+        }
+        let pool = Rc::new(pool);
+        self.inner.pools.borrow_mut().insert(pool.version, pool.clone());
+        Ok(pool)
+    }
+
+    fn note_server(&self, known: Known) {
+        let inner = &*self.inner;
+        if inner.servers.borrow().contains_key(&known.server) {
+            return;
+        }
+        let Ok(address) = Address::parse(&known.address) else { return };
+        let Ok(peer) = inner.endpoint.endpoint().lookup(&address) else { return };
+        let log = inner.config.log.clone();
+        let options = Options {
+            limit: inner.config.patience,
+            on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
+            name: format!("data server {} at {}", known.server, known.address),
+        };
+        let connection = Connection::new(&inner.world, &inner.endpoint, peer, options);
+        connection.set_session(inner.meta.session(), inner.epoch.get());
+        inner.servers.borrow_mut().insert(known.server, connection);
+    }
+
+    pub(crate) async fn server(&self, server: u32) -> Result<Connection, Errno> {
+        for attempt in 0..3 {
+            if let Some(connection) = self.inner.servers.borrow().get(&server) {
+                return Ok(connection.clone());
+            }
+            let newest = self.fetch_pool(0).await?;
+            if attempt > 0 {
+                // It never told its address since the metadata server started: it is down.
+                self.inner.world.sleep(std::time::Duration::from_millis(300)).await;
+            }
+            let _ = newest;
+        }
+        (self.inner.config.log)(&format!("data server {server} is not known to be running"));
+        Err(Errno::EIO)
+    }
+
+    /// Asks a data server; `read` sees the reply while it is borrowed. With it comes the server's
+    /// boot id.
+    pub(crate) async fn ask_data<T>(
+        &self,
+        server: u32,
+        request: &DataRequest<'_>,
+        read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
+    ) -> Result<(T, u64), Errno> {
+        let connection = self.server(server).await?;
+        let mut body = Vec::with_capacity(256);
+        encode(request, &mut body);
+        self.count(|counts| counts.data_calls += 1);
+        let session = connection.session();
+        let reply = match connection.call(Service::Data, &body).await {
+            Ok(reply) => reply,
+            Err(CallError::Fenced | CallError::NoSession) => {
+                self.lost_session(session).await?;
+                return Err(Errno::ESTALE);
+            }
+            Err(error) => return Err(errno_of(error)),
+        };
+        match decode::<DataResult<'_>>(reply.body()) {
+            Ok(Ok(answer)) => Ok((read(answer)?, reply.head.boot)),
+            Ok(Err(errno)) => Err(errno),
+            Err(_) => Err(Errno::EPROTO),
+        }
+    }
+}
+
+/// Checksums of a piece: one for each run of its bytes within a block, little endian.
+pub(crate) fn checksums(bytes: &[u8], offset: u32, out: &mut Vec<u8>) {
+    let mut at = offset % BLOCK_BYTES;
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let run = rest.len().min((BLOCK_BYTES - at) as usize);
+        out.extend_from_slice(&crc32c(&rest[..run]).to_le_bytes());
+        rest = &rest[run..];
+        at = 0;
+    }
+}

@@ -1,0 +1,23 @@
+//! Why a client could not be connected. What goes wrong later is an errno, as POSIX has it.
+
+use ropewalk_net::AddressError;
+use ropewalk_wire::fs::value::Errno;
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    #[error("the metadata server's address '{address}' is not one: {cause}")]
+    Address { address: String, cause: AddressError },
+    #[error(
+        "the metadata server at {address} does not answer; is it running ('ropewalk status'), and is \
+         the address right?"
+    )]
+    Unreachable { address: String },
+    #[error("the metadata server at {address} refuses a session: {errno}")]
+    Refused { address: String, errno: Errno },
+    #[error("the metadata server at {address} speaks another version of the protocol")]
+    Version { address: String },
+    #[error("this process has no room for another peer")]
+    NoPeer,
+}

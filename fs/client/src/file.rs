@@ -1,0 +1,276 @@
+//! Open files: opening, creating, closing, making durable.
+
+use std::rc::Rc;
+
+use ropewalk_base::task::join_all;
+use ropewalk_wire::fs::attributes::{Attributes, InodeKind};
+use ropewalk_wire::fs::data::{DataRequest, FileId};
+use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use crate::client::{Caller, Client};
+use crate::inode::Inode;
+use crate::lease::opened;
+
+/// How a file is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    pub access: Access,
+    /// `O_TRUNC`.
+    pub truncate: bool,
+    /// `O_APPEND`: every write goes to the end of the file as it is then, over all clients.
+    pub append: bool,
+}
+
+impl OpenOptions {
+    /// For reading.
+    pub const READ: OpenOptions =
+        OpenOptions { access: Access { read: true, write: false }, truncate: false, append: false };
+    /// For writing.
+    pub const WRITE: OpenOptions =
+        OpenOptions { access: Access { read: false, write: true }, truncate: false, append: false };
+}
+
+/// An open file. Closes itself when dropped.
+pub struct File {
+    client: Client,
+    pub(crate) inode: Rc<Inode>,
+    options: OpenOptions,
+}
+
+impl File {
+    /// The inode's number.
+    pub fn number(&self) -> u64 {
+        self.inode.number
+    }
+
+    /// How it was opened.
+    pub fn options(&self) -> OpenOptions {
+        self.options
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let (last, last_writer, kept, dirty) = {
+            let mut state = self.inode.state.borrow_mut();
+            state.readers -= u32::from(self.options.access.read);
+            state.writers -= u32::from(self.options.access.write);
+            let last_writer = self.options.access.write && state.writers == 0;
+            let named = state.attributes.is_none_or(|attributes| attributes.link_count > 0);
+            let kept = state.mode >= LeaseMode::Read && named;
+            (state.readers + state.writers == 0, last_writer, kept, !state.dirty.is_clean())
+        };
+        let (client, inode) = (self.client.clone(), self.inode.clone());
+        let world = client.inner.world.clone();
+        if !kept && (last || self.inode.mode() == LeaseMode::None) {
+            // The server counts our opens where no lease stands for them, and keeps a file without
+            // a name for us: it has to be told.
+            world.spawn(async move { client.tell_closed(&inode).await });
+        } else if last_writer && dirty {
+            world.spawn(async move {
+                // What fails here is tried again by the next periodic report.
+                let _ = client.report(&inode).await;
+            });
+        }
+    }
+}
+
+impl Client {
+    fn file(&self, inode: Rc<Inode>, options: OpenOptions) -> File {
+        {
+            let mut state = inode.state.borrow_mut();
+            state.readers += u32::from(options.access.read);
+            state.writers += u32::from(options.access.write);
+        }
+        File { client: self.clone(), inode, options }
+    }
+
+    /// Tells that a file was closed, unless it was opened again meanwhile: gives a lease back that
+    /// is of no use any more.
+    async fn tell_closed(&self, inode: &Rc<Inode>) {
+        if inode.mode() != LeaseMode::None {
+            let number = inode.state.borrow().number;
+            return self.return_unused(inode, number).await;
+        }
+        let number = {
+            let state = inode.state.borrow();
+            state.number.max(state.recalled)
+        };
+        let request = MetaRequest::Release {
+            inode: inode.number,
+            number,
+            keep: LeaseMode::None,
+            open: inode.opened(),
+            report: None,
+        };
+        // A server that cannot be told learns it when the session ends.
+        let _ = self.ask(&request, |_| Ok(())).await;
+    }
+
+    /// Opens a file.
+    pub async fn open(
+        &self,
+        caller: &Caller,
+        number: u64,
+        options: OpenOptions,
+    ) -> Result<File, Errno> {
+        let inode = self.inode(number);
+        if !options.truncate
+            && let Some(file) = self.open_here(caller, &inode, options)?
+        {
+            return Ok(file);
+        }
+        let (who, access, truncate) = (caller.who(), options.access, options.truncate);
+        let request = MetaRequest::Open { who, inode: number, access, truncate };
+        if !truncate {
+            let reply = self.ask(&request, opened).await?;
+            let inode = self.learn_opened(&reply);
+            return Ok(self.file(inode, options));
+        }
+        let reply = self
+            .resize(&inode, async {
+                let reply = self.ask(&request, opened).await?;
+                Ok((reply, true))
+            })
+            .await?;
+        let inode = self.learn_opened(&reply);
+        Ok(self.file(inode, options))
+    }
+
+    /// Opens without a message, where a lease covers all that has to be known.
+    fn open_here(
+        &self,
+        caller: &Caller,
+        inode: &Rc<Inode>,
+        options: OpenOptions,
+    ) -> Result<Option<File>, Errno> {
+        let state = inode.state.borrow();
+        let needed = if options.access.write { LeaseMode::Write } else { LeaseMode::Read };
+        if state.mode < needed || state.closing || state.content.is_none() {
+            return Ok(None);
+        }
+        let Some(attributes) = state.attributes else { return Ok(None) };
+        drop(state);
+        if attributes.kind != InodeKind::File {
+            return Ok(None);
+        }
+        if !may(&attributes, caller, options.access) {
+            return Err(Errno::EACCES);
+        }
+        Ok(Some(self.file(inode.clone(), options)))
+    }
+
+    /// Creates a file, or opens the existing one, and opens it. `mode`: permission bits, the umask
+    /// taken off. True where it is new.
+    pub async fn create(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u16,
+        exclusive: bool,
+        options: OpenOptions,
+    ) -> Result<(Attributes, File, bool), Errno> {
+        if name.len() > ropewalk_wire::fs::meta::NAME_BYTES_MAX {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        let request = MetaRequest::Create {
+            who: caller.who(),
+            parent,
+            name: Bytes(name),
+            mode,
+            access: options.access,
+            exclusive,
+            truncate: options.truncate,
+        };
+        let reply = self.ask(&request, opened).await?;
+        if options.truncate && !reply.created {
+            self.inode(reply.entry.attributes.inode).lose_lease();
+        }
+        let inode = self.learn_opened(&reply);
+        self.created(parent, name, inode.number, reply.entry.entry_cached);
+        Ok((reply.entry.attributes, self.file(inode, options), reply.created))
+    }
+
+    /// Creates a file without a name and opens it.
+    pub async fn create_temporary(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        mode: u16,
+        options: OpenOptions,
+    ) -> Result<(Attributes, File), Errno> {
+        let who = caller.who();
+        let request = MetaRequest::Temporary { who, parent, mode, access: options.access };
+        let reply = self.ask(&request, opened).await?;
+        let inode = self.learn_opened(&reply);
+        Ok((reply.entry.attributes, self.file(inode, options)))
+    }
+
+    /// Makes everything durable that was written to the file before.
+    pub async fn sync(&self, file: &File) -> Result<(), Errno> {
+        self.sync_inode(&file.inode).await
+    }
+
+    /// Makes durable what was done to an inode of any kind.
+    pub async fn sync_number(&self, number: u64) -> Result<(), Errno> {
+        let inode = self.inode(number);
+        self.sync_inode(&inode).await
+    }
+
+    async fn sync_inode(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        let unsynced = self.take_unsynced(inode);
+        let id = self.file_id(inode);
+        let synced = join_all(unsynced.iter().map(|(server, boot)| async move {
+            let request = DataRequest::Sync { files: vec![id] };
+            let (_, now) = self.ask_data(*server, &request, |_| Ok(())).await?;
+            // Another life of the server: what it had only in memory may be gone.
+            if now == *boot { Ok(()) } else { Err(Errno::EIO) }
+        }))
+        .await;
+        // What could not be made durable is reported once, as POSIX has it.
+        synced.into_iter().collect::<Result<(), Errno>>()?;
+        self.report(inode).await?;
+        self.ask(&MetaRequest::Sync, |_| Ok(())).await
+    }
+
+    /// Makes everything durable that this client was told is done.
+    pub async fn sync_all(&self) -> Result<(), Errno> {
+        let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
+        for inode in inodes {
+            let pending =
+                !inode.unsynced.borrow().is_empty() || !inode.state.borrow().dirty.is_clean();
+            if pending {
+                self.sync_inode(&inode).await?;
+            }
+        }
+        self.ask(&MetaRequest::Sync, |_| Ok(())).await
+    }
+
+    pub(crate) fn file_id(&self, inode: &Inode) -> FileId {
+        let state = inode.state.borrow();
+        FileId {
+            inode: inode.number,
+            generation: state.attributes.map_or(0, |attributes| attributes.object_generation),
+            epoch: state.epoch,
+        }
+    }
+}
+
+/// Whether attributes allow a caller this access, as the server would judge it.
+fn may(attributes: &Attributes, caller: &Caller, access: Access) -> bool {
+    if caller.user == 0 {
+        return true;
+    }
+    let who = caller.who();
+    let shift = if caller.user == attributes.user {
+        6
+    } else if who.is_in(attributes.group) {
+        3
+    } else {
+        0
+    };
+    let bits = attributes.mode >> shift & 7;
+    (!access.read || bits & 4 != 0) && (!access.write || bits & 2 != 0)
+}

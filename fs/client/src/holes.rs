@@ -1,0 +1,108 @@
+//! Holes: finding them, making them, and room that is asked for beforehand.
+
+use ropewalk_wire::fs::attributes::Content;
+use ropewalk_wire::fs::meta::{AttributeChange, TimeChange};
+use ropewalk_wire::fs::value::Errno;
+
+use crate::client::{Caller, Client};
+use crate::file::File;
+use crate::lease::For;
+
+/// Zeros of one write.
+const ZERO_BYTES: u64 = 1 << 20;
+
+impl Client {
+    /// `fallocate(2)`: with `zero` the range reads as zeros from now on, with `keep` the size stays.
+    ///
+    /// Room is not reserved: a full data server is met at the write, as with every striped file
+    /// system whose stripes appear at first write.
+    pub async fn allocate(
+        &self,
+        caller: &Caller,
+        file: &File,
+        offset: u64,
+        len: u64,
+        (keep, zero): (bool, bool),
+    ) -> Result<(), Errno> {
+        if !file.options().access.write {
+            return Err(Errno::EBADF);
+        }
+        let end = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        if end > i64::MAX as u64 {
+            return Err(Errno::EFBIG);
+        }
+        if len == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let size = self.attributes(file.number()).await?.size;
+        if zero {
+            self.zero(file, offset, end.min(size)).await?;
+        }
+        if !keep && end > size {
+            let change = AttributeChange {
+                size: Some(end),
+                accessed: TimeChange::Keep,
+                modified: TimeChange::Keep,
+                through_handle: true,
+                ..AttributeChange::default()
+            };
+            self.set_attributes(caller, file.number(), change).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes zeros over what was written; holes stay holes.
+    async fn zero(&self, file: &File, offset: u64, end: u64) -> Result<(), Errno> {
+        let mut at = offset;
+        while at < end {
+            let data = match self.seek(file, at, false).await {
+                Ok(data) => data,
+                Err(Errno::ENXIO) => return Ok(()),
+                Err(errno) => return Err(errno),
+            };
+            let hole = self.seek(file, data, true).await?;
+            at = data.max(at);
+            let until = hole.min(end);
+            while at < until {
+                let len = (until - at).min(ZERO_BYTES) as usize;
+                let mut zeros = self.inner.pool.take(len).ok_or(Errno::ENOMEM)?;
+                zeros.fill(0);
+                self.write_for_kernel(file, at, zeros, 0..len, (false, false)).await?;
+                at += len as u64;
+            }
+            at = at.max(until.max(data));
+            if hole >= end {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The next byte at or behind `offset` that was written, or with `hole` that was not; `ENXIO`
+    /// behind the end. As fine as stripes are.
+    pub async fn seek(&self, file: &File, offset: u64, hole: bool) -> Result<u64, Errno> {
+        let inode = &file.inode;
+        let _lease = self.lease(inode, For::Reading).await?;
+        let size = self.attributes(inode.number).await?.size;
+        if offset >= size {
+            return Err(Errno::ENXIO);
+        }
+        let state = inode.state.borrow();
+        let layout = match &state.content {
+            Some(Content::Striped(layout)) => *layout,
+            _ => return Ok(if hole { size } else { offset }),
+        };
+        let stripe_bytes = u64::from(layout.stripe_bytes);
+        let mut stripe = offset / stripe_bytes;
+        let mut at = offset;
+        while at < size {
+            let written = u32::try_from(stripe).is_ok_and(|stripe| state.written.contains(stripe));
+            if written != hole {
+                return Ok(at);
+            }
+            stripe += 1;
+            at = stripe * stripe_bytes;
+        }
+        if hole { Ok(size) } else { Err(Errno::ENXIO) }
+    }
+}

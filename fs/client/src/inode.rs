@@ -1,0 +1,219 @@
+//! What the client knows of an inode and of a directory's entries, and by which lease.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+use ropewalk_base::task::{Notify, Semaphore};
+use ropewalk_wire::fs::attributes::{Attributes, Content};
+use ropewalk_wire::fs::layout::Layout;
+use ropewalk_wire::fs::meta::{Access, Grant, LeaseMode};
+use ropewalk_wire::fs::runs::Runs;
+use ropewalk_wire::fs::value::Timestamp;
+
+/// An inode that is open, leased or remembered.
+pub(crate) struct Inode {
+    pub number: u64,
+    pub state: RefCell<State>,
+    /// Users of the lease: operations that rely on it. It is given back when there are none.
+    pub users: Cell<u32>,
+    pub idle: Notify,
+    /// One acquisition of the lease, or change of the content's place, at a time.
+    pub change: Semaphore,
+    /// One giving back at a time. Apart from `change`: an acquisition may be waiting at the server
+    /// for somebody whose acquisition waits for what we give back.
+    pub giving: Semaphore,
+    /// When it was used last, on the client's own count.
+    pub used: Cell<u64>,
+    /// Data servers with bytes that were not made durable: their boot ids at the first such write.
+    pub unsynced: RefCell<BTreeMap<u32, u64>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub attributes: Option<Attributes>,
+    pub mode: LeaseMode,
+    pub epoch: u32,
+    /// Of the newest grant; grants up to `recalled` are none.
+    pub number: u64,
+    pub recalled: u64,
+    /// The attributes are older than the newest grant.
+    pub stale: bool,
+    /// The attributes miss something other than size and times; they have to be asked for.
+    pub outdated: bool,
+    /// New users wait: the lease is being given back.
+    pub closing: bool,
+    /// New users wait: the size is being set, which takes the lease's ground away.
+    pub resizing: u32,
+    /// Changes that were acknowledged are lost; the next sync says so.
+    pub lost: bool,
+    pub content: Option<Content>,
+    /// Inline bytes, while a lease covers them.
+    pub inline: Option<Vec<u8>>,
+    pub layout: Option<Layout>,
+    pub written: Runs,
+    pub dirty: Dirty,
+    pub readers: u32,
+    pub writers: u32,
+}
+
+/// Changes that the metadata server was not told yet.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Dirty {
+    pub size: bool,
+    pub modified: Option<Timestamp>,
+    pub accessed: Option<Timestamp>,
+    pub written: Runs,
+}
+
+impl Dirty {
+    pub fn is_clean(&self) -> bool {
+        !self.size && self.modified.is_none() && self.accessed.is_none() && self.written.is_empty()
+    }
+}
+
+/// Entries of a directory that its lease covers; `None`: known to be absent.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    pub entries: BTreeMap<Vec<u8>, Option<u64>>,
+}
+
+impl Inode {
+    pub fn new(number: u64) -> Inode {
+        Inode {
+            number,
+            state: RefCell::new(State::default()),
+            users: Cell::new(0),
+            idle: Notify::new(),
+            change: Semaphore::new(1),
+            giving: Semaphore::new(1),
+            used: Cell::new(0),
+            unsynced: RefCell::new(BTreeMap::new()),
+        }
+    }
+
+    pub fn mode(&self) -> LeaseMode {
+        self.state.borrow().mode
+    }
+
+    /// How the session has it open.
+    pub fn opened(&self) -> Option<Access> {
+        let state = self.state.borrow();
+        let access = Access { read: state.readers > 0, write: state.writers > 0 };
+        (access.read || access.write).then_some(access)
+    }
+
+    /// Notes a lease that a reply granted, unless it was recalled before the reply came.
+    pub fn granted(&self, grant: Option<Grant>) {
+        let Some(grant) = grant else { return };
+        let mut state = self.state.borrow_mut();
+        if grant.number <= state.recalled || grant.number < state.number {
+            return;
+        }
+        state.stale |= grant.number != state.number;
+        state.number = grant.number;
+        state.mode = grant.mode;
+        state.epoch = grant.epoch;
+    }
+
+    /// Notes attributes of a reply. Under `Write` size and times are ours from the grant on: a reply
+    /// may have left before what we reported came in.
+    pub fn learned(&self, attributes: Attributes) {
+        let mut state = self.state.borrow_mut();
+        let mut attributes = attributes;
+        let fresh = std::mem::take(&mut state.stale);
+        state.outdated = false;
+        if let (Some(old), false) = (&state.attributes, fresh) {
+            if attributes.version < old.version && state.mode >= LeaseMode::Read {
+                return;
+            }
+            if state.mode == LeaseMode::Write {
+                attributes.size = old.size;
+                attributes.modified = old.modified.max(attributes.modified);
+            }
+        }
+        state.attributes = Some(attributes);
+    }
+
+    /// Attributes that a lease covers.
+    pub fn cached(&self) -> Option<Attributes> {
+        let state = self.state.borrow();
+        let covered = state.mode >= LeaseMode::Read && !state.closing && !state.outdated;
+        state.attributes.filter(|_| covered)
+    }
+
+    /// Whether users of the lease have to wait.
+    pub fn is_blocked(&self) -> bool {
+        let state = self.state.borrow();
+        state.closing || state.resizing > 0
+    }
+
+    /// The lease is gone, and with it all that it covered. Opens stay. What was written and not
+    /// reported is lost, which the next sync says.
+    pub fn lose_lease(&self) {
+        let mut state = self.state.borrow_mut();
+        state.lost |= !state.dirty.is_clean();
+        state.mode = LeaseMode::None;
+        state.attributes = None;
+        state.inline = None;
+        state.content = None;
+        state.dirty = Dirty::default();
+        drop(state);
+        self.idle.notify_all();
+    }
+
+    /// The server knows the lease again after its restart.
+    pub fn reclaimed(&self, attributes: Attributes, grant: Option<Grant>) {
+        let mut state = self.state.borrow_mut();
+        match grant {
+            Some(grant) => {
+                state.mode = grant.mode;
+                state.number = grant.number;
+                state.epoch = grant.epoch;
+            }
+            None => state.mode = LeaseMode::None,
+        }
+        drop(state);
+        self.learned(attributes);
+    }
+}
+
+/// A use of an inode's lease; it is not given back meanwhile.
+pub(crate) struct Use {
+    pub inode: std::rc::Rc<Inode>,
+}
+
+impl Use {
+    pub fn new(inode: &std::rc::Rc<Inode>) -> Use {
+        inode.users.set(inode.users.get() + 1);
+        Use { inode: inode.clone() }
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let users = self.inode.users.get() - 1;
+        self.inode.users.set(users);
+        if users == 0 {
+            self.inode.idle.notify_all();
+        }
+    }
+}
+
+/// A change of the size that is under way: users of the lease wait meanwhile.
+pub(crate) struct Resizing<'a> {
+    inode: &'a Inode,
+}
+
+impl Resizing<'_> {
+    pub fn new(inode: &Inode) -> Resizing<'_> {
+        inode.state.borrow_mut().resizing += 1;
+        Resizing { inode }
+    }
+}
+
+impl Drop for Resizing<'_> {
+    fn drop(&mut self) {
+        self.inode.state.borrow_mut().resizing -= 1;
+        self.inode.idle.notify_all();
+    }
+}

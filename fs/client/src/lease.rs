@@ -1,0 +1,355 @@
+//! Leases: taking them, giving them back when they are recalled, reporting what they covered.
+
+use std::rc::Rc;
+
+use ropewalk_wire::fs::attributes::{Attributes, Content};
+use ropewalk_wire::fs::layout::Layout;
+use ropewalk_wire::fs::meta::{Entry, LeaseMode, MetaReply, MetaRequest, Report};
+use ropewalk_wire::fs::runs::Runs;
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use crate::call::unexpected;
+use crate::client::Client;
+use crate::inode::{Dirty, Inode, Use};
+
+/// What a lease is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    Reading,
+    Writing,
+}
+
+/// What `Open`, `Create` and `Acquire` tell about a file.
+pub(crate) struct Opened {
+    pub entry: Entry,
+    pub content: Content,
+    pub inline: Vec<u8>,
+    pub layout: Layout,
+    pub written: Vec<(u32, u32)>,
+    pub created: bool,
+}
+
+/// The reply that opens a file.
+pub(crate) fn opened(reply: MetaReply<'_>) -> Result<Opened, Errno> {
+    match reply {
+        MetaReply::Opened { entry, content, inline, layout, written, created } => {
+            Ok(Opened { entry, content, inline: inline.0.to_vec(), layout, written, created })
+        }
+        _ => unexpected(),
+    }
+}
+
+impl Client {
+    /// The record of an inode.
+    pub(crate) fn inode(&self, number: u64) -> Rc<Inode> {
+        let clock = self.inner.clock.get() + 1;
+        self.inner.clock.set(clock);
+        let mut inodes = self.inner.inodes.borrow_mut();
+        let inode = inodes.entry(number).or_insert_with(|| Rc::new(Inode::new(number)));
+        inode.used.set(clock);
+        inode.clone()
+    }
+
+    /// Notes what a reply says about an inode.
+    pub(crate) fn learn(&self, entry: &Entry) -> Rc<Inode> {
+        let inode = self.inode(entry.attributes.inode);
+        inode.granted(entry.grant);
+        inode.learned(entry.attributes);
+        self.trim();
+        inode
+    }
+
+    /// Notes what an opening reply says.
+    pub(crate) fn learn_opened(&self, opened: &Opened) -> Rc<Inode> {
+        let inode = self.learn(&opened.entry);
+        let mut state = inode.state.borrow_mut();
+        if state.mode == LeaseMode::Write && !state.dirty.is_clean() {
+            // What we wrote since is newer than what the reply says.
+            drop(state);
+            return inode;
+        }
+        state.layout = Some(opened.layout);
+        state.inline = match opened.content {
+            Content::Inline => Some(opened.inline.clone()),
+            Content::Striped(layout) => {
+                state.layout = Some(layout);
+                None
+            }
+        };
+        state.content = Some(opened.content.clone());
+        state.written = Runs::from_slice(&opened.written);
+        drop(state);
+        inode
+    }
+
+    /// Makes sure of a lease for the duration of the result.
+    pub(crate) async fn lease(&self, inode: &Rc<Inode>, purpose: For) -> Result<Use, Errno> {
+        for _ in 0..1000 {
+            let closing = inode.idle.notified();
+            let (mode, known) = {
+                let state = inode.state.borrow();
+                (state.mode, state.content.is_some())
+            };
+            if inode.is_blocked() {
+                closing.await;
+                continue;
+            }
+            let enough = match purpose {
+                For::Reading => mode != LeaseMode::None,
+                For::Writing => matches!(mode, LeaseMode::Write | LeaseMode::Shared),
+            };
+            if enough && known {
+                return Ok(Use::new(inode));
+            }
+            let _change = inode.change.acquire().await;
+            if inode.is_blocked() || inode.mode() != mode {
+                continue;
+            }
+            let mode = match purpose {
+                For::Reading => LeaseMode::Read,
+                For::Writing => LeaseMode::Write,
+            };
+            let request = MetaRequest::Acquire { inode: inode.number, mode };
+            let reply = self.ask(&request, opened).await?;
+            self.learn_opened(&reply);
+        }
+        // Others take the lease back each time before we use it: they are never tired of it.
+        Err(Errno::EIO)
+    }
+
+    /// The metadata server wants a lease back.
+    pub(crate) async fn recalled(&self, number: u64, grant: u64, keep: LeaseMode) {
+        let inode = self.inode(number);
+        {
+            let mut state = inode.state.borrow_mut();
+            state.recalled = state.recalled.max(grant);
+            if state.number > grant {
+                return;
+            }
+        }
+        let directory = self.inner.directories.borrow_mut().remove(&number);
+        if keep < LeaseMode::Read {
+            if let Some(directory) = directory {
+                for name in directory.entries.keys() {
+                    self.invalidate().entry(number, name).await;
+                }
+            }
+            // The kernel writes back what was changed by mmap; that is still accepted here.
+            self.invalidate().inode(number).await;
+        }
+        let _giving = inode.giving.acquire().await;
+        self.close_to_users(&inode).await;
+        // Among several writers there is nothing to keep for a file that is not open.
+        let unused = keep == LeaseMode::Shared && inode.opened().is_none();
+        let keep = if unused { LeaseMode::None } else { keep };
+        self.give_back(&inode, grant, keep).await;
+    }
+
+    /// Gives a lease back that nobody recalled, unless the file is open.
+    pub(crate) async fn return_unused(&self, inode: &Rc<Inode>, number: u64) {
+        self.invalidate().inode(inode.number).await;
+        let _giving = inode.giving.acquire().await;
+        self.close_to_users(inode).await;
+        if inode.opened().is_some() || inode.state.borrow().number != number {
+            inode.state.borrow_mut().closing = false;
+            return inode.idle.notify_all();
+        }
+        self.give_back(inode, number, LeaseMode::None).await;
+    }
+
+    /// Lets no new users to the lease, and waits for those that it has.
+    async fn close_to_users(&self, inode: &Rc<Inode>) {
+        inode.state.borrow_mut().closing = true;
+        loop {
+            let idle = inode.idle.notified();
+            if inode.users.get() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+
+    async fn give_back(&self, inode: &Rc<Inode>, number: u64, keep: LeaseMode) {
+        let (dirty, report) = take_dirty(inode);
+        let written = dirty.written.to_report();
+        let report = report.map(|report| Report { written: Bytes(&written), ..report });
+        let open = inode.opened();
+        let request = MetaRequest::Release { inode: inode.number, number, keep, open, report };
+        let answer = self
+            .ask(&request, |reply| match reply {
+                MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
+                _ => unexpected(),
+            })
+            .await;
+        let mut state = inode.state.borrow_mut();
+        state.closing = false;
+        if state.number > number {
+            // A newer lease came meanwhile; the one that went is no longer of interest.
+            drop(state);
+            return inode.idle.notify_all();
+        }
+        if keep < LeaseMode::Read {
+            state.attributes = None;
+            state.inline = None;
+            state.content = None;
+        }
+        state.mode = state.mode.min(keep);
+        let mut learned = None;
+        if let Ok((attributes, grant)) = answer {
+            match grant {
+                Some(grant) => {
+                    state.mode = grant.mode;
+                    state.epoch = grant.epoch;
+                    state.number = state.number.max(grant.number);
+                }
+                None => state.mode = LeaseMode::None,
+            }
+            if state.mode >= LeaseMode::Read {
+                learned = Some(attributes);
+            }
+        } else if !dirty.is_clean() {
+            (self.inner.config.log)(&format!(
+                "inode {}: changes of size or times could not be reported and are lost",
+                inode.number
+            ));
+        }
+        if state.mode == LeaseMode::None {
+            state.content = None;
+        }
+        drop(state);
+        if let Some(attributes) = learned {
+            inode.learned(attributes);
+        }
+        inode.idle.notify_all();
+    }
+
+    /// Tells the metadata server what changed under the lease.
+    pub(crate) async fn report(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        let (dirty, report) = take_dirty(inode);
+        let Some(report) = report else { return Ok(()) };
+        let written = dirty.written.to_report();
+        let report = Report { written: Bytes(&written), ..report };
+        let request = MetaRequest::Report { inode: inode.number, report };
+        let answer = self.ask(&request, attributes_of).await;
+        match answer {
+            Ok(attributes) => {
+                inode.learned(attributes);
+                Ok(())
+            }
+            Err(errno) => {
+                let mut state = inode.state.borrow_mut();
+                state.dirty.merge(dirty);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Reports all inodes with changes.
+    pub(crate) async fn report_all(&self) {
+        let dirty: Vec<_> = self
+            .inner
+            .inodes
+            .borrow()
+            .values()
+            .filter(|inode| !inode.state.borrow().dirty.is_clean())
+            .cloned()
+            .collect();
+        for inode in dirty {
+            if let Err(errno) = self.report(&inode).await {
+                (self.inner.config.log)(&format!("inode {}: report: {errno}", inode.number));
+            }
+        }
+    }
+
+    pub(crate) fn keep_reporting(&self) {
+        let weak = Rc::downgrade(&self.inner);
+        self.inner.world.spawn(async move {
+            while let Some(inner) = weak.upgrade() {
+                if inner.stopped.get() {
+                    return;
+                }
+                let (world, pause) = (inner.world.clone(), inner.config.report_after);
+                drop(inner);
+                world.sleep(pause).await;
+                let Some(inner) = weak.upgrade() else { return };
+                Client { inner }.report_all().await;
+            }
+        });
+    }
+
+    /// Gives back what was not used for longest, when more inodes are remembered than allowed.
+    fn trim(&self) {
+        let max = self.inner.config.inodes_max;
+        if self.inner.inodes.borrow().len() <= max + max / 8 {
+            return;
+        }
+        let mut idle: Vec<(u64, u64)> = self
+            .inner
+            .inodes
+            .borrow()
+            .values()
+            .filter(|inode| {
+                let state = inode.state.borrow();
+                inode.users.get() == 0
+                    && Rc::strong_count(inode) == 1
+                    && state.readers + state.writers == 0
+                    && state.dirty.is_clean()
+                    && !state.closing
+            })
+            .map(|inode| (inode.used.get(), inode.number))
+            .collect();
+        idle.sort_unstable();
+        let excess = self.inner.inodes.borrow().len() - max;
+        for (_, number) in idle.into_iter().take(excess) {
+            let Some(inode) = self.inner.inodes.borrow_mut().remove(&number) else { continue };
+            self.inner.directories.borrow_mut().remove(&number);
+            let grant = inode.state.borrow().number;
+            if inode.mode() != LeaseMode::None {
+                let client = self.clone();
+                self.inner.world.spawn(async move {
+                    client.invalidate().inode(number).await;
+                    client.give_back(&inode, grant, LeaseMode::None).await;
+                });
+            }
+        }
+    }
+}
+
+fn attributes_of(reply: MetaReply<'_>) -> Result<Attributes, Errno> {
+    match reply {
+        MetaReply::Attributes { attributes, .. } => Ok(attributes),
+        _ => unexpected(),
+    }
+}
+
+/// Takes the unreported changes out, with the report for them (its `written` still to be filled in).
+fn take_dirty(inode: &Inode) -> (Dirty, Option<Report<'static>>) {
+    let mut state = inode.state.borrow_mut();
+    if state.dirty.is_clean() {
+        return (Dirty::default(), None);
+    }
+    let dirty = std::mem::take(&mut state.dirty);
+    let size = state.attributes.filter(|_| dirty.size).map(|attributes| attributes.size);
+    let report = Report {
+        epoch: state.epoch,
+        size,
+        modified: dirty.modified,
+        accessed: dirty.accessed,
+        written: Bytes(&[]),
+        punched: Bytes(&[]),
+    };
+    (dirty, Some(report))
+}
+
+impl Dirty {
+    /// Takes older changes back in.
+    pub(crate) fn merge(&mut self, older: Dirty) {
+        self.size |= older.size;
+        self.modified = self.modified.max(older.modified);
+        self.accessed = self.accessed.max(older.accessed);
+        for (first, count) in older.written.as_slice() {
+            // A set that is too large is refused by the server at the next report.
+            let _ = self.written.add(*first, *count);
+        }
+    }
+}

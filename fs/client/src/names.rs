@@ -1,0 +1,525 @@
+//! Names and attributes.
+
+use std::future::Future;
+use std::rc::Rc;
+
+use ropewalk_wire::fs::attributes::{Attributes, InodeKind};
+use ropewalk_wire::fs::meta::{
+    AttributeChange, Entry, LockRange, MetaReply, MetaRequest, NAME_BYTES_MAX, Node, RenameMode,
+    TimeChange,
+};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use crate::call::{LISTING_BYTES, unexpected};
+use crate::client::{Caller, Client};
+use crate::inode::{Inode, Resizing};
+
+/// One entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    pub name: Vec<u8>,
+    pub inode: u64,
+    pub kind: InodeKind,
+    /// Where reading goes on after this entry.
+    pub cookie: u64,
+    pub attributes: Option<Attributes>,
+}
+
+/// Room and inodes of the file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSystemStatus {
+    pub total_bytes: u64,
+    pub available_bytes: u64,
+    pub inodes: u64,
+}
+
+fn entry_of(reply: MetaReply<'_>) -> Result<Entry, Errno> {
+    match reply {
+        MetaReply::Entry(entry) => Ok(entry),
+        _ => unexpected(),
+    }
+}
+
+fn check(name: &[u8]) -> Result<(), Errno> {
+    if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(()) }
+}
+
+impl Client {
+    /// The entry of a directory: attributes of the inode that it names.
+    pub async fn lookup(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Attributes, Errno> {
+        check(name)?;
+        if let Some(known) = self.known(parent, name) {
+            let number = known.ok_or(Errno::ENOENT)?;
+            if let Some(attributes) = self.inode(number).cached() {
+                return Ok(attributes);
+            }
+            return self.attributes(number).await;
+        }
+        let directory = self.inode(parent);
+        let recalled = directory.state.borrow().recalled;
+        let request = MetaRequest::Lookup { who: caller.who(), parent, name: Bytes(name) };
+        let found = self
+            .ask(&request, |reply| match reply {
+                MetaReply::Entry(entry) => Ok(Ok(entry)),
+                MetaReply::Missing { cached } => Ok(Err(cached)),
+                _ => unexpected(),
+            })
+            .await?;
+        // A recall that overtook the reply took back what the reply allows to be remembered.
+        let valid = directory.state.borrow().recalled == recalled;
+        match found {
+            Ok(entry) => {
+                self.learn(&entry);
+                if entry.entry_cached && valid {
+                    self.remember(parent, name, Some(entry.attributes.inode));
+                }
+                Ok(entry.attributes)
+            }
+            Err(cached) => {
+                if cached && valid {
+                    self.remember(parent, name, None);
+                }
+                Err(Errno::ENOENT)
+            }
+        }
+    }
+
+    fn known(&self, parent: u64, name: &[u8]) -> Option<Option<u64>> {
+        self.inner.directories.borrow().get(&parent)?.entries.get(name).copied()
+    }
+
+    /// Whether the entry (or its absence) is covered by a lease: the kernel may remember it, too.
+    pub fn is_entry_cached(&self, parent: u64, name: &[u8]) -> bool {
+        self.known(parent, name).is_some()
+    }
+
+    /// Whether attributes and content are covered by a lease: the kernel may remember them, too.
+    pub fn is_cached(&self, inode: u64) -> bool {
+        let inodes = self.inner.inodes.borrow();
+        inodes.get(&inode).is_some_and(|inode| inode.cached().is_some())
+    }
+
+    fn remember(&self, parent: u64, name: &[u8], inode: Option<u64>) {
+        let mut directories = self.inner.directories.borrow_mut();
+        directories.entry(parent).or_default().entries.insert(name.to_vec(), inode);
+    }
+
+    /// A change of ours in a directory: what is remembered of it follows.
+    fn changed(&self, parent: u64, name: &[u8], inode: Option<u64>, cached: bool) {
+        if let Some(directory) = self.inner.directories.borrow_mut().get_mut(&parent) {
+            if cached {
+                directory.entries.insert(name.to_vec(), inode);
+            } else {
+                directory.entries.remove(name);
+            }
+        }
+        // Its times and size are no longer what they were.
+        self.stale(parent);
+    }
+
+    /// A file of ours came into a directory.
+    pub(crate) fn created(&self, parent: u64, name: &[u8], inode: u64, cached: bool) {
+        self.changed(parent, name, Some(inode), cached);
+    }
+
+    /// Attributes have to be asked for again.
+    pub(crate) fn stale(&self, inode: u64) {
+        if let Some(inode) = self.inner.inodes.borrow().get(&inode) {
+            inode.state.borrow_mut().outdated = true;
+        }
+    }
+
+    /// Attributes of an inode.
+    pub async fn attributes(&self, number: u64) -> Result<Attributes, Errno> {
+        let inode = self.inode(number);
+        if let Some(attributes) = inode.cached() {
+            return Ok(attributes);
+        }
+        let request = MetaRequest::GetAttributes { inode: number };
+        self.ask_attributes(&inode, &request).await
+    }
+
+    pub(crate) async fn ask_attributes(
+        &self,
+        inode: &Rc<Inode>,
+        request: &MetaRequest<'_>,
+    ) -> Result<Attributes, Errno> {
+        let told = self.ask_told(inode, request).await?;
+        Ok(inode.state.borrow().attributes.unwrap_or(told))
+    }
+
+    /// As `ask_attributes`, with the attributes as the server told them: under `Write` what is known
+    /// here of size and times goes beyond that.
+    async fn ask_told(
+        &self,
+        inode: &Rc<Inode>,
+        request: &MetaRequest<'_>,
+    ) -> Result<Attributes, Errno> {
+        let (attributes, grant) = self
+            .ask(request, |reply| match reply {
+                MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
+                _ => unexpected(),
+            })
+            .await?;
+        inode.granted(grant);
+        inode.learned(attributes);
+        Ok(attributes)
+    }
+
+    /// Changes attributes, the size among them.
+    pub async fn set_attributes(
+        &self,
+        caller: &Caller,
+        number: u64,
+        change: AttributeChange,
+    ) -> Result<Attributes, Errno> {
+        let inode = self.inode(number);
+        let request = MetaRequest::SetAttributes { who: caller.who(), inode: number, change };
+        if change.size.is_some() {
+            return self
+                .resize(&inode, async {
+                    let attributes = self.ask_attributes(&inode, &request).await?;
+                    Ok((attributes, true))
+                })
+                .await;
+        }
+        // What we wrote before counts before.
+        self.report(&inode).await?;
+        let told = self.ask_told(&inode, &request).await?;
+        let mut state = inode.state.borrow_mut();
+        let Some(known) = &mut state.attributes else { return Ok(told) };
+        if change.modified != TimeChange::Keep {
+            // Set on purpose: the time of our last write no longer counts.
+            known.modified = told.modified;
+        }
+        Ok(*known)
+    }
+
+    /// Runs a change of the size, with no reading and writing of ours beside it. Content, epoch and
+    /// written stripes may all be others after it, where it says so.
+    pub(crate) async fn resize<T>(
+        &self,
+        inode: &Rc<Inode>,
+        change: impl Future<Output = Result<(T, bool), Errno>>,
+    ) -> Result<T, Errno> {
+        let _resizing = Resizing::new(inode);
+        loop {
+            let idle = inode.idle.notified();
+            if inode.users.get() == 0 {
+                break;
+            }
+            idle.await;
+        }
+        // What we wrote before counts before.
+        self.report(inode).await?;
+        let (result, changed) = change.await?;
+        if changed {
+            inode.lose_lease();
+        }
+        Ok(result)
+    }
+
+    /// Makes a directory, symbolic link, fifo, socket, device node, or file without opening it.
+    pub async fn make(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+        mode: u16,
+        node: Node<'_>,
+    ) -> Result<Attributes, Errno> {
+        check(name)?;
+        let who = caller.who();
+        let request = MetaRequest::Make { who, parent, name: Bytes(name), mode, node };
+        let entry = self.ask(&request, entry_of).await?;
+        self.learn(&entry);
+        self.changed(parent, name, Some(entry.attributes.inode), entry.entry_cached);
+        Ok(entry.attributes)
+    }
+
+    /// Removes a name that is not a directory's.
+    pub async fn unlink(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
+        check(name)?;
+        let known = self.known(parent, name).flatten();
+        let closed = known.filter(|number| !self.is_open(*number)).unwrap_or(0);
+        let who = caller.who();
+        let request = MetaRequest::Unlink { who, parent, name: Bytes(name), closed };
+        let attributes = self.ask(&request, attributes_of).await?;
+        self.removed(parent, name, attributes);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub async fn remove_directory(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        check(name)?;
+        let closed = self.known(parent, name).flatten().unwrap_or(0);
+        let who = caller.who();
+        let request = MetaRequest::RemoveDirectory { who, parent, name: Bytes(name), closed };
+        let attributes = self.ask(&request, attributes_of).await?;
+        self.removed(parent, name, attributes);
+        Ok(())
+    }
+
+    fn removed(&self, parent: u64, name: &[u8], attributes: Option<Attributes>) {
+        self.changed(parent, name, None, true);
+        let Some(attributes) = attributes else { return };
+        let number = attributes.inode;
+        self.inner.directories.borrow_mut().remove(&number);
+        if attributes.link_count == 0 && !self.is_open(number) {
+            self.inner.inodes.borrow_mut().remove(&number);
+        } else {
+            self.inode(number).learned(attributes);
+        }
+    }
+
+    pub(crate) fn is_open(&self, number: u64) -> bool {
+        let inodes = self.inner.inodes.borrow();
+        inodes.get(&number).is_some_and(|inode| inode.opened().is_some())
+    }
+
+    /// Renames.
+    pub async fn rename(
+        &self,
+        caller: &Caller,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
+        check(name)?;
+        check(new_name)?;
+        let replaced = self.known(new_parent, new_name).flatten();
+        let closed = replaced.filter(|number| !self.is_open(*number)).unwrap_or(0);
+        let request = MetaRequest::Rename {
+            who: caller.who(),
+            parent,
+            name: Bytes(name),
+            new_parent,
+            new_name: Bytes(new_name),
+            mode,
+            closed,
+        };
+        let moved = self.known(parent, name).flatten();
+        self.ask(&request, |_| Ok(())).await?;
+        let exchanged = mode == RenameMode::Exchange;
+        self.changed(parent, name, None, !exchanged);
+        self.changed(new_parent, new_name, None, false);
+        for number in [moved, replaced].into_iter().flatten() {
+            self.stale(number);
+        }
+        Ok(())
+    }
+
+    /// Gives an inode another name.
+    pub async fn link(
+        &self,
+        caller: &Caller,
+        number: u64,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Attributes, Errno> {
+        check(name)?;
+        let who = caller.who();
+        let request = MetaRequest::Link { who, inode: number, parent, name: Bytes(name) };
+        let entry = self.ask(&request, entry_of).await?;
+        self.learn(&entry);
+        self.changed(parent, name, Some(number), entry.entry_cached);
+        Ok(entry.attributes)
+    }
+
+    /// Entries of a directory after `cookie` (0: from the beginning), and whether these were the
+    /// last. `attributes`: with the attributes of each.
+    pub async fn read_directory(
+        &self,
+        caller: &Caller,
+        number: u64,
+        cookie: u64,
+        attributes: bool,
+    ) -> Result<(Vec<Listed>, bool), Errno> {
+        let request = MetaRequest::ReadDirectory {
+            who: caller.who(),
+            inode: number,
+            cookie,
+            bytes_max: LISTING_BYTES as u32,
+            attributes,
+        };
+        self.ask(&request, |reply| match reply {
+            MetaReply::Directory { entries, end, grant } => {
+                self.inode(number).granted(grant);
+                let mut listed = Vec::with_capacity(entries.len());
+                for entry in entries {
+                    if let Some(attributes) = entry.attributes {
+                        let inode = self.inode(entry.inode);
+                        inode.granted(entry.grant);
+                        inode.learned(attributes);
+                    }
+                    listed.push(Listed {
+                        name: entry.name.0.to_vec(),
+                        inode: entry.inode,
+                        kind: entry.kind,
+                        cookie: entry.cookie,
+                        attributes: entry.attributes,
+                    });
+                }
+                Ok((listed, end))
+            }
+            _ => unexpected(),
+        })
+        .await
+    }
+
+    /// The target of a symbolic link.
+    pub async fn read_link(&self, number: u64) -> Result<Vec<u8>, Errno> {
+        self.ask(&MetaRequest::ReadLink { inode: number }, content_of).await
+    }
+
+    /// The value of an extended attribute.
+    pub async fn get_xattr(
+        &self,
+        caller: &Caller,
+        number: u64,
+        name: &[u8],
+    ) -> Result<Vec<u8>, Errno> {
+        let who = caller.who();
+        let request = MetaRequest::GetXattr { who, inode: number, name: Bytes(name) };
+        self.ask(&request, content_of).await
+    }
+
+    /// The names of extended attributes, each ended by a zero byte.
+    pub async fn list_xattr(&self, caller: &Caller, number: u64) -> Result<Vec<u8>, Errno> {
+        let request = MetaRequest::ListXattr { who: caller.who(), inode: number };
+        self.ask(&request, content_of).await
+    }
+
+    /// Sets an extended attribute. `create`: it must be new; `replace`: it must exist.
+    pub async fn set_xattr(
+        &self,
+        caller: &Caller,
+        number: u64,
+        name: &[u8],
+        value: &[u8],
+        (create, replace): (bool, bool),
+    ) -> Result<(), Errno> {
+        let request = MetaRequest::SetXattr {
+            who: caller.who(),
+            inode: number,
+            name: Bytes(name),
+            value: Bytes(value),
+            create,
+            replace,
+        };
+        self.ask(&request, |_| Ok(())).await?;
+        self.stale(number);
+        Ok(())
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(
+        &self,
+        caller: &Caller,
+        number: u64,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let who = caller.who();
+        let request = MetaRequest::RemoveXattr { who, inode: number, name: Bytes(name) };
+        self.ask(&request, |_| Ok(())).await?;
+        self.stale(number);
+        Ok(())
+    }
+
+    /// Room and inodes.
+    pub async fn status(&self) -> Result<FileSystemStatus, Errno> {
+        self.ask(&MetaRequest::StatFileSystem, |reply| match reply {
+            MetaReply::FileSystem { total_bytes, available_bytes, inodes } => {
+                Ok(FileSystemStatus { total_bytes, available_bytes, inodes })
+            }
+            _ => unexpected(),
+        })
+        .await
+    }
+
+    /// Takes or gives back a lock. With `wait`, completes when it was taken; dropping the future
+    /// before leaves the lock queued, see [`Client::cancel_lock`].
+    pub async fn set_lock(&self, number: u64, range: LockRange, wait: bool) -> Result<(), Errno> {
+        let request = MetaRequest::SetLock { inode: number, range, wait };
+        loop {
+            let granted = self.inner.granted_notify.notified();
+            let queued = self
+                .ask(&request, |reply| match reply {
+                    MetaReply::Done => Ok(false),
+                    MetaReply::Queued => Ok(true),
+                    _ => unexpected(),
+                })
+                .await?;
+            if !queued {
+                return Ok(());
+            }
+            let key = (number, range.owner, range.start);
+            // Asking again is harmless: also without a callback the answer comes within a second.
+            let pause = self.inner.world.sleep(std::time::Duration::from_secs(1));
+            let _ = ropewalk_base::task::race(granted, pause).await;
+            self.inner.granted.borrow_mut().retain(|other| *other != key);
+        }
+    }
+
+    /// The first lock that conflicts.
+    pub async fn test_lock(
+        &self,
+        number: u64,
+        range: LockRange,
+    ) -> Result<Option<LockRange>, Errno> {
+        let request = MetaRequest::TestLock { inode: number, range };
+        self.ask(&request, |reply| match reply {
+            MetaReply::Lock { conflict } => Ok(conflict),
+            _ => unexpected(),
+        })
+        .await
+    }
+
+    /// Gives up a queued lock; true where it had been taken meanwhile.
+    pub async fn cancel_lock(&self, number: u64, range: LockRange) -> Result<bool, Errno> {
+        let request = MetaRequest::CancelLock { inode: number, range };
+        match self.ask(&request, |_| Ok(())).await {
+            Ok(()) => Ok(false),
+            Err(Errno::ENOENT) => Ok(true),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// All locks of an owner on the inode fall.
+    pub async fn release_owner(
+        &self,
+        number: u64,
+        owner: u64,
+        whole_file: bool,
+    ) -> Result<(), Errno> {
+        let request = MetaRequest::ReleaseOwner { inode: number, owner, whole_file };
+        self.ask(&request, |_| Ok(())).await
+    }
+}
+
+fn attributes_of(reply: MetaReply<'_>) -> Result<Option<Attributes>, Errno> {
+    match reply {
+        MetaReply::Attributes { attributes, .. } => Ok(Some(attributes)),
+        MetaReply::Done => Ok(None),
+        _ => unexpected(),
+    }
+}
+
+fn content_of(reply: MetaReply<'_>) -> Result<Vec<u8>, Errno> {
+    match reply {
+        MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
+        _ => unexpected(),
+    }
+}

@@ -1,0 +1,282 @@
+//! Reading: from the inode row while a file is small, from stripe objects otherwise.
+
+use std::rc::Rc;
+
+use ropewalk_base::memory::Memory;
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_base::task::join_all;
+use ropewalk_net::Audience;
+use ropewalk_wire::fs::attributes::Content;
+use ropewalk_wire::fs::data::{DataReply, DataRequest, EMBEDDED_BYTES_MAX, Found};
+use ropewalk_wire::fs::layout::Layout;
+use ropewalk_wire::fs::meta::{LeaseMode, MetaReply, MetaRequest};
+use ropewalk_wire::fs::value::Errno;
+
+use crate::call::unexpected;
+use crate::client::Client;
+use crate::data::checksums;
+use crate::file::File;
+use crate::inode::Inode;
+use crate::lease::For;
+use crate::write::{Part, bulk, parts};
+
+const TRIES: u32 = 16;
+
+/// What a data server found of a part, and the checksums of its bytes.
+struct Answer {
+    found: Vec<Found>,
+    bytes: Option<Vec<u8>>,
+    checksums: Vec<u8>,
+}
+
+impl Client {
+    /// Reads at `offset` into `buffer`, up to its length; returns it with the number of bytes, which
+    /// is smaller only at the end of the file.
+    pub async fn read(
+        &self,
+        file: &File,
+        offset: u64,
+        buffer: PoolBuffer,
+    ) -> Result<(PoolBuffer, usize), Errno> {
+        if !file.options().access.read {
+            return Err(Errno::EBADF);
+        }
+        self.read_inode(&file.inode, offset, buffer).await
+    }
+
+    /// Reads as the kernel does on its own behalf, whatever the file was opened for: the kernel has
+    /// checked its callers.
+    pub async fn read_for_kernel(
+        &self,
+        file: &File,
+        offset: u64,
+        buffer: PoolBuffer,
+    ) -> Result<(PoolBuffer, usize), Errno> {
+        self.read_inode(&file.inode, offset, buffer).await
+    }
+
+    pub(crate) async fn read_inode(
+        &self,
+        inode: &Rc<Inode>,
+        offset: u64,
+        buffer: PoolBuffer,
+    ) -> Result<(PoolBuffer, usize), Errno> {
+        let mut buffer = buffer;
+        for _ in 0..TRIES {
+            let lease = self.lease(inode, For::Reading).await?;
+            let size = self.size(inode).await?;
+            let len = size.saturating_sub(offset).min(buffer.len() as u64) as usize;
+            if len == 0 {
+                return Ok((buffer, 0));
+            }
+            let content = inode.state.borrow().content.clone();
+            let outcome = match content {
+                Some(Content::Inline) => {
+                    let outcome = self.read_inline(inode, offset, &mut buffer[..len]).await;
+                    (outcome, Some(buffer))
+                }
+                Some(Content::Striped(layout)) => {
+                    self.read_striped(inode, &layout, offset, buffer, len).await
+                }
+                None => (Err(Errno::ESTALE), Some(buffer)),
+            };
+            match outcome {
+                (Ok(()), Some(buffer)) => {
+                    self.count(|counts| counts.bytes_read += len as u64);
+                    return Ok((buffer, len));
+                }
+                (Err(Errno::ESTALE), Some(back)) => {
+                    buffer = back;
+                    drop(lease);
+                    inode.lose_lease();
+                }
+                (Err(errno), _) => return Err(errno),
+                (Ok(()), None) => return Err(Errno::EIO),
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    /// The file's size: ours to know under a lease that covers it, the server's otherwise.
+    async fn size(&self, inode: &Rc<Inode>) -> Result<u64, Errno> {
+        if let Some(attributes) = inode.cached() {
+            return Ok(attributes.size);
+        }
+        let request = MetaRequest::GetAttributes { inode: inode.number };
+        Ok(self.ask_attributes(inode, &request).await?.size)
+    }
+
+    async fn read_inline(
+        &self,
+        inode: &Rc<Inode>,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(), Errno> {
+        let copy = |bytes: &[u8], out: &mut [u8]| {
+            let begin = (offset as usize).min(bytes.len());
+            let here = (bytes.len() - begin).min(out.len());
+            out[..here].copy_from_slice(&bytes[begin..begin + here]);
+            // What the row does not have is zeros up to the size.
+            out[here..].fill(0);
+        };
+        {
+            let state = inode.state.borrow();
+            if let (Some(bytes), true) = (&state.inline, state.mode >= LeaseMode::Read) {
+                copy(bytes, out);
+                return Ok(());
+            }
+        }
+        let request = MetaRequest::ReadInline { inode: inode.number };
+        self.ask(&request, |reply| match reply {
+            MetaReply::Content { bytes } => {
+                copy(bytes.0, out);
+                if inode.mode() >= LeaseMode::Read {
+                    inode.state.borrow_mut().inline = Some(bytes.0.to_vec());
+                }
+                Ok(())
+            }
+            _ => unexpected(),
+        })
+        .await
+    }
+
+    async fn read_striped(
+        &self,
+        inode: &Rc<Inode>,
+        layout: &Layout,
+        offset: u64,
+        mut buffer: PoolBuffer,
+        len: usize,
+    ) -> (Result<(), Errno>, Option<PoolBuffer>) {
+        let pool = match self.pool_of(layout).await {
+            Ok(pool) => pool,
+            Err(errno) => return (Err(errno), Some(buffer)),
+        };
+        // Alone or among readers the written-map is whole: what is not in it is not asked for.
+        let (complete, written) = {
+            let state = inode.state.borrow();
+            (state.mode >= LeaseMode::Read, state.written.clone())
+        };
+        let pieces = layout
+            .pieces(offset, len as u64)
+            .filter(|piece| !complete || written.contains(piece.stripe))
+            .map(|piece| (piece, layout.place(piece.stripe, &pool).0));
+        let parts = parts(pieces, offset);
+        let covered: usize = parts.iter().map(|part| part.len).sum();
+        if covered < len {
+            fill_gaps(&mut buffer[..len], &parts);
+        }
+        if parts.is_empty() {
+            return (Ok(()), Some(buffer));
+        }
+        let (answers, buffer) = self.transfer_in(inode, &parts, buffer, len).await;
+        let Some(mut buffer) = buffer else { return (Err(Errno::EIO), None) };
+        for (part, answer) in parts.iter().zip(answers) {
+            let outcome = answer
+                .and_then(|answer| self.take_answer(inode, part, answer, &mut buffer, &written));
+            if let Err(errno) = outcome {
+                return (Err(errno), Some(buffer));
+            }
+        }
+        (Ok(()), Some(buffer))
+    }
+
+    async fn transfer_in(
+        &self,
+        inode: &Rc<Inode>,
+        parts: &[Part],
+        buffer: PoolBuffer,
+        len: usize,
+    ) -> (Vec<Result<Answer, Errno>>, Option<PoolBuffer>) {
+        let id = self.file_id(inode);
+        let ask = |part: &Part, bulk| {
+            let request = DataRequest::Read { file: id, pieces: part.pieces.clone(), bulk };
+            let server = part.server;
+            async move {
+                let answer = self.ask_data(server, &request, |reply| match reply {
+                    DataReply::Read { found, bytes, checksums } => Ok(Answer {
+                        found,
+                        bytes: bulk.is_none().then(|| bytes.0.to_vec()),
+                        checksums: checksums.0.to_vec(),
+                    }),
+                    _ => unexpected(),
+                });
+                answer.await.map(|(answer, _)| answer)
+            }
+        };
+        if len <= EMBEDDED_BYTES_MAX as usize {
+            let answers = join_all(parts.iter().map(|part| ask(part, None))).await;
+            return (answers, Some(buffer));
+        }
+        let memory = Memory::pooled(buffer);
+        let key = match self.inner.endpoint.expose(memory, true, Audience::Everybody) {
+            Ok(key) => key,
+            Err((memory, _)) => {
+                let refused = parts.iter().map(|_| Err(Errno::ENOMEM)).collect();
+                return (refused, memory.into_pooled());
+            }
+        };
+        let answers =
+            join_all(parts.iter().map(|part| ask(part, Some(bulk(key, part.begin))))).await;
+        let memory = self.inner.endpoint.unexpose(key).await.memory;
+        (answers, memory.into_pooled())
+    }
+
+    /// Puts the bytes of a part in their place and verifies them.
+    fn take_answer(
+        &self,
+        inode: &Inode,
+        part: &Part,
+        answer: Answer,
+        buffer: &mut PoolBuffer,
+        written: &ropewalk_wire::fs::runs::Runs,
+    ) -> Result<(), Errno> {
+        if answer.found.len() != part.pieces.len() {
+            return Err(Errno::EPROTO);
+        }
+        let place = part.begin..part.begin + part.len;
+        if let Some(bytes) = &answer.bytes {
+            if bytes.len() != part.len {
+                return Err(Errno::EPROTO);
+            }
+            buffer[place].copy_from_slice(bytes);
+        }
+        let mut at = part.begin;
+        let mut sums = Vec::with_capacity(answer.checksums.len());
+        for (piece, found) in part.pieces.iter().zip(&answer.found) {
+            let bytes = &mut buffer[at..at + piece.len as usize];
+            at += piece.len as usize;
+            if *found == Found::Absent {
+                if written.contains(piece.stripe) {
+                    (self.inner.config.log)(&format!(
+                        "inode {}: stripe {} was written, but data server {} does not have it; \
+                         see 'ropewalk check'",
+                        inode.number, piece.stripe, part.server
+                    ));
+                    return Err(Errno::EIO);
+                }
+                bytes.fill(0);
+            }
+            checksums(bytes, piece.offset, &mut sums);
+        }
+        if sums == answer.checksums {
+            Ok(())
+        } else {
+            (self.inner.config.log)(&format!(
+                "inode {}: bytes from data server {} do not have their checksums",
+                inode.number, part.server
+            ));
+            Err(Errno::EIO)
+        }
+    }
+}
+
+/// Zeros where no part lies.
+fn fill_gaps(bytes: &mut [u8], parts: &[Part]) {
+    let mut at = 0;
+    for part in parts {
+        bytes[at..part.begin].fill(0);
+        at = part.begin + part.len;
+    }
+    bytes[at..].fill(0);
+}

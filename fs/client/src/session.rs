@@ -1,0 +1,221 @@
+//! The session with the metadata server: opening, renewing, losing, reclaiming, and its callbacks.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::world::World;
+use ropewalk_rpc::{Answer, CallError, Handler, Incoming, Marks, Responder, Server};
+use ropewalk_wire::fs::head::{Service, Status};
+use ropewalk_wire::fs::meta::{Callback, LeaseMode, MetaReply, MetaRequest};
+use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::client::{Client, Inner};
+use crate::error::ClientError;
+
+impl Client {
+    pub(crate) async fn open_session(&self) -> Result<(), ClientError> {
+        let inner = &*self.inner;
+        let address = || inner.address.clone();
+        let name = Bytes(inner.config.name.as_bytes());
+        let request = SessionRequest::Open { client: inner.number, name };
+        let (reply, boot) = self.session_call(&request).await.map_err(|error| match error {
+            CallError::Malformed => ClientError::Version { address: address() },
+            _ => ClientError::Unreachable { address: address() },
+        })?;
+        match reply {
+            Ok(SessionReply::Opened { session, epoch, term_milliseconds }) => {
+                inner.meta.set_session(session, epoch);
+                inner.epoch.set(epoch);
+                inner.boot.set(boot);
+                inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
+                for server in inner.servers.borrow().values() {
+                    server.set_session(session, epoch);
+                }
+                Ok(())
+            }
+            Ok(SessionReply::Done) => Err(ClientError::Version { address: address() }),
+            Err(errno) => Err(ClientError::Refused { address: address(), errno }),
+        }
+    }
+
+    async fn session_call(
+        &self,
+        request: &SessionRequest<'_>,
+    ) -> Result<(SessionResult, u64), CallError> {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let reply = self.inner.meta.call_free(Service::Session, &body).await?;
+        match decode::<SessionResult>(reply.body()) {
+            Ok(result) => Ok((result, reply.head.boot)),
+            Err(_) => Err(CallError::Malformed),
+        }
+    }
+
+    /// The server does not know `lost` any more: everything that it covered is gone.
+    pub(crate) async fn lost_session(&self, lost: u64) -> Result<(), Errno> {
+        let _guard = self.inner.session_lock.acquire().await;
+        if self.inner.meta.session() != lost {
+            return Ok(());
+        }
+        (self.inner.config.log)("the session with the metadata server ended; a new one is opened");
+        let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
+        for inode in inodes {
+            inode.lose_lease();
+            self.invalidate().inode(inode.number).await;
+        }
+        self.inner.directories.borrow_mut().clear();
+        self.open_session().await.map_err(|_| Errno::EIO)
+    }
+
+    /// Renews the session while the client lives.
+    pub(crate) fn keep_session(&self) {
+        let weak = Rc::downgrade(&self.inner);
+        self.inner.world.spawn(async move {
+            while let Some(inner) = weak.upgrade() {
+                if inner.stopped.get() {
+                    return;
+                }
+                let pause = inner.term.get() / 4;
+                let world = inner.world.clone();
+                drop(inner);
+                world.sleep(pause).await;
+                let Some(inner) = weak.upgrade() else { return };
+                Client { inner }.renew().await;
+            }
+        });
+    }
+
+    /// Tells the server that the client lives, and learns whether the server is still the same.
+    pub(crate) async fn renew(&self) {
+        let session = self.inner.meta.session();
+        let request = SessionRequest::Renew { session };
+        match self.session_call(&request).await {
+            Ok((Ok(_), boot)) => self.saw_boot(boot),
+            Ok((Err(_), _)) => {
+                // A failure shows at the next operation; the next renewal tries again.
+                let _ = self.lost_session(session).await;
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// A reply of another life of the server: what we hold is reclaimed.
+    pub(crate) fn saw_boot(&self, boot: u64) {
+        let before = self.inner.boot.replace(boot);
+        if before != boot && before != 0 {
+            let client = self.clone();
+            self.inner.world.spawn(async move { client.reclaim().await });
+        }
+    }
+
+    /// Takes up after the server's restart what this session held.
+    async fn reclaim(&self) {
+        let _guard = self.inner.session_lock.acquire().await;
+        let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
+        for inode in inodes {
+            let mode = inode.mode();
+            let open = inode.opened();
+            if mode == LeaseMode::None && open.is_none() {
+                continue;
+            }
+            let request = MetaRequest::Reclaim { inode: inode.number, mode, open };
+            let answer = self
+                .ask_in_grace(&request, |reply| match reply {
+                    MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
+                    _ => Err(Errno::EPROTO),
+                })
+                .await;
+            match answer {
+                Ok((attributes, grant)) => inode.reclaimed(attributes, grant),
+                Err(_) => {
+                    inode.lose_lease();
+                    self.invalidate().inode(inode.number).await;
+                }
+            }
+        }
+        self.inner.directories.borrow_mut().clear();
+        let _ = self.ask_in_grace(&MetaRequest::ReclaimDone, |_| Ok(())).await;
+    }
+
+    async fn ask_in_grace<T>(
+        &self,
+        request: &MetaRequest<'_>,
+        read: impl FnOnce(MetaReply<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let reply = self.inner.meta.call(Service::Meta, &body).await;
+        let reply = reply.map_err(crate::call::errno_of)?;
+        match decode(reply.body()) {
+            Ok(Ok(reply)) => read(reply),
+            Ok(Err(errno)) => Err(errno),
+            Err(_) => Err(Errno::EPROTO),
+        }
+    }
+
+    /// Takes callbacks of the metadata server.
+    pub(crate) fn serve_callbacks(&self) {
+        let handler = Rc::new(Callbacks { inner: Rc::downgrade(&self.inner) });
+        Server::start(&self.inner.world, self.inner.endpoint.clone(), handler);
+        let weak = Rc::downgrade(&self.inner);
+        let world: World = self.inner.world.clone();
+        let endpoint = self.inner.endpoint.clone();
+        let meta = self.inner.meta.peer();
+        // A lost link may mean that the server was restarted: it waits for what we reclaim.
+        world.spawn(async move {
+            loop {
+                let event = endpoint.event().await;
+                let Some(inner) = weak.upgrade() else { return };
+                let ropewalk_net::endpoint::PeerEvent::Down(peer, _) = event else { continue };
+                if endpoint.endpoint().same_peer(peer, meta) && !inner.stopped.get() {
+                    let client = Client { inner };
+                    client.inner.world.clone().spawn(async move { client.renew().await });
+                }
+            }
+        });
+    }
+
+    /// Ends the session in good order: changes are reported, leases given back.
+    pub async fn stop(&self) {
+        if self.inner.stopped.replace(true) {
+            return;
+        }
+        self.report_all().await;
+        let request = SessionRequest::Close { session: self.inner.meta.session() };
+        // A server that is gone ends the session by its term.
+        let _ = self.session_call(&request).await;
+    }
+}
+
+struct Callbacks {
+    inner: std::rc::Weak<Inner>,
+}
+
+impl Handler for Callbacks {
+    fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
+        let answer = |status| Answer { status, body: Vec::new(), marks: Marks::default() };
+        let Some(inner) = self.inner.upgrade() else { return };
+        let client = Client { inner };
+        let from_meta =
+            client.inner.endpoint.endpoint().same_peer(incoming.peer, client.inner.meta.peer());
+        let decoded = decode::<Callback>(incoming.body());
+        let (true, Service::Callback, Ok(callback)) = (from_meta, incoming.head.service, decoded)
+        else {
+            return responder.send(answer(Status::Malformed));
+        };
+        responder.send(answer(Status::Done));
+        match callback {
+            Callback::Recall { inode, number, keep } => {
+                client.count(|counts| counts.recalls += 1);
+                let world = client.inner.world.clone();
+                world.spawn(async move { client.recalled(inode, number, keep).await });
+            }
+            Callback::LockGranted { inode, owner, start } => {
+                client.inner.granted.borrow_mut().push((inode, owner, start));
+                client.inner.granted_notify.notify_all();
+            }
+        }
+    }
+}

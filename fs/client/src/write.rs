@@ -1,0 +1,465 @@
+//! Writing: inline while a file is small, to stripe objects from then on.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ropewalk_base::memory::Memory;
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_base::task::join_all;
+use ropewalk_base::verb::RemoteKey;
+use ropewalk_net::Audience;
+use ropewalk_wire::fs::attributes::Content;
+use ropewalk_wire::fs::data::{
+    Bulk, DataReply, DataRequest, EMBEDDED_BYTES_MAX, ObjectRange, Source,
+};
+use ropewalk_wire::fs::layout::{Layout, Piece};
+use ropewalk_wire::fs::meta::{INLINE_BYTES_MAX, LeaseMode, MetaReply, MetaRequest, Report};
+use ropewalk_wire::fs::runs::Runs;
+use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
+
+use crate::call::unexpected;
+use crate::client::Client;
+use crate::data::checksums;
+use crate::file::File;
+use crate::inode::Inode;
+use crate::lease::For;
+
+/// Tries of an operation whose lease or epoch changed under it.
+const TRIES: u32 = 16;
+/// Longest transfer of one request to a data server.
+const REQUEST_BYTES_MAX: u32 = 4 << 20;
+
+/// Consecutive bytes for one server.
+pub(crate) struct Part {
+    pub server: u32,
+    pub pieces: Vec<ObjectRange>,
+    /// Where the part begins, from the first byte of the transfer.
+    pub begin: usize,
+    pub len: usize,
+}
+
+/// Splits a transfer into parts: neighbours on one server travel together.
+pub(crate) fn parts(pieces: impl Iterator<Item = (Piece, u32)>, offset: u64) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for (piece, server) in pieces {
+        let begin = (piece.file_offset - offset) as usize;
+        let range = ObjectRange { stripe: piece.stripe, offset: piece.offset, len: piece.len };
+        match parts.last_mut() {
+            Some(last)
+                if last.server == server
+                    && last.begin + last.len == begin
+                    && last.len + piece.len as usize <= REQUEST_BYTES_MAX as usize =>
+            {
+                last.pieces.push(range);
+                last.len += piece.len as usize;
+            }
+            _ => parts.push(Part { server, pieces: vec![range], begin, len: piece.len as usize }),
+        }
+    }
+    parts
+}
+
+impl Client {
+    /// Writes the bytes of `data` in `range` at `offset`, or at the end of the file where it was
+    /// opened to append. Returns where they went.
+    pub async fn write(
+        &self,
+        file: &File,
+        offset: u64,
+        data: PoolBuffer,
+        range: std::ops::Range<usize>,
+    ) -> Result<u64, Errno> {
+        if !file.options().access.write {
+            return Err(Errno::EBADF);
+        }
+        let how = (file.options().append, false);
+        self.write_for_kernel(file, offset, data, range, how).await
+    }
+
+    /// Writes as the kernel asks for it: its callers are checked, and whether the bytes go to the
+    /// end of the file (`append`) and take setuid and setgid away (`kill_privileges`) is its to say.
+    pub async fn write_for_kernel(
+        &self,
+        file: &File,
+        offset: u64,
+        data: PoolBuffer,
+        range: std::ops::Range<usize>,
+        (append, kill_privileges): (bool, bool),
+    ) -> Result<u64, Errno> {
+        assert!(range.end <= data.len(), "what is written lies in its buffer");
+        let inode = &file.inode;
+        let end = offset.checked_add(range.len() as u64).ok_or(Errno::EFBIG)?;
+        if end > i64::MAX as u64 {
+            return Err(Errno::EFBIG);
+        }
+        if range.is_empty() {
+            return Ok(offset);
+        }
+        let len = range.len() as u64;
+        let mut data = Some(data);
+        for _ in 0..TRIES {
+            let lease = self.lease(inode, For::Writing).await?;
+            if self.is_inline(inode) {
+                let bytes = &data.as_ref().map_or(&[][..], |data| &data[..])[range.clone()];
+                let at = if append { self.size_hint(inode) } else { offset };
+                let outcome = if at + len <= INLINE_BYTES_MAX {
+                    self.write_inline(inode, offset, bytes, append, kill_privileges).await
+                } else {
+                    Err(Errno::E2BIG)
+                };
+                match outcome {
+                    Err(Errno::E2BIG) => {
+                        self.leave_inline(inode).await?;
+                        continue;
+                    }
+                    Err(Errno::ESTALE) => {
+                        drop(lease);
+                        inode.lose_lease();
+                        continue;
+                    }
+                    outcome => {
+                        self.count(|counts| counts.bytes_written += len);
+                        return outcome;
+                    }
+                }
+            }
+            let Some(buffer) = data.take() else { return Err(Errno::EIO) };
+            let (outcome, buffer) =
+                self.write_striped(inode, offset, append, buffer, range.clone()).await;
+            match outcome {
+                Err(Errno::ESTALE) => {
+                    let Some(buffer) = buffer else { return Err(Errno::EIO) };
+                    data = Some(buffer);
+                    drop(lease);
+                    inode.lose_lease();
+                }
+                outcome => {
+                    self.count(|counts| counts.bytes_written += len);
+                    return outcome;
+                }
+            }
+        }
+        Err(Errno::EIO)
+    }
+
+    pub(crate) fn is_inline(&self, inode: &Inode) -> bool {
+        matches!(inode.state.borrow().content, Some(Content::Inline))
+    }
+
+    fn size_hint(&self, inode: &Inode) -> u64 {
+        inode.state.borrow().attributes.map_or(0, |attributes| attributes.size)
+    }
+
+    fn now(&self) -> Timestamp {
+        Timestamp::from_unix_nanos(self.inner.world.unix_nanos())
+    }
+
+    async fn write_inline(
+        &self,
+        inode: &Rc<Inode>,
+        offset: u64,
+        bytes: &[u8],
+        append: bool,
+        kill_privileges: bool,
+    ) -> Result<u64, Errno> {
+        let epoch = inode.state.borrow().epoch;
+        let request = MetaRequest::WriteInline {
+            inode: inode.number,
+            epoch,
+            offset,
+            data: Bytes(bytes),
+            append,
+            kill_privileges,
+        };
+        let (offset, size) = self
+            .ask(&request, |reply| match reply {
+                MetaReply::Written { offset, size } => Ok((offset, size)),
+                _ => unexpected(),
+            })
+            .await?;
+        let now = self.now();
+        let mut state = inode.state.borrow_mut();
+        let (begin, end) = (offset as usize, offset as usize + bytes.len());
+        if let Some(inline) = &mut state.inline {
+            if inline.len() < end {
+                inline.resize(end, 0);
+            }
+            inline[begin..end].copy_from_slice(bytes);
+        }
+        if state.mode < LeaseMode::Read {
+            state.inline = None;
+        }
+        if let Some(attributes) = &mut state.attributes {
+            attributes.size = size;
+            attributes.modified = now;
+            attributes.changed = now;
+            if kill_privileges {
+                // The bits that fell away are known to the server only.
+                state.attributes = None;
+            }
+        }
+        Ok(offset)
+    }
+
+    /// Moves a file's content from its row to stripe objects.
+    async fn leave_inline(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        let _change = inode.change.acquire().await;
+        if !self.is_inline(inode) {
+            return Ok(());
+        }
+        match self.move_out(inode).await {
+            Err(Errno::ESTALE) => {
+                // Somebody was faster; what is true now is learned with the next lease.
+                inode.state.borrow_mut().content = None;
+                Ok(())
+            }
+            moved => moved,
+        }
+    }
+
+    async fn move_out(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        let request = MetaRequest::GetAttributes { inode: inode.number };
+        let attributes = self.ask_attributes(inode, &request).await?;
+        let (layout, epoch) = {
+            let state = inode.state.borrow();
+            (state.layout.ok_or(Errno::EIO)?, state.epoch)
+        };
+        let mut written = Runs::default();
+        if attributes.size > 0 {
+            let bytes = self.inline_bytes(inode).await?;
+            if !bytes.is_empty() {
+                let buffer = self.inner.pool.copy_of(&bytes).ok_or(Errno::ENOMEM)?;
+                let (outcome, _) =
+                    self.transfer_out(inode, &layout, 0, buffer, 0..bytes.len()).await;
+                written = outcome?;
+            }
+        }
+        let report_runs = written.to_report();
+        let report = Report {
+            epoch,
+            size: None,
+            modified: None,
+            accessed: None,
+            written: Bytes(&report_runs),
+            punched: Bytes(&[]),
+        };
+        let request =
+            MetaRequest::LeaveInline { inode: inode.number, version: attributes.version, report };
+        self.ask_attributes(inode, &request).await?;
+        let mut state = inode.state.borrow_mut();
+        state.content = Some(Content::Striped(layout));
+        state.inline = None;
+        state.written = written;
+        if state.epoch == epoch {
+            // The epoch grew with the transaction.
+            state.epoch += 1;
+        }
+        Ok(())
+    }
+
+    async fn inline_bytes(&self, inode: &Inode) -> Result<Vec<u8>, Errno> {
+        let request = MetaRequest::ReadInline { inode: inode.number };
+        self.ask(&request, |reply| match reply {
+            MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
+            _ => unexpected(),
+        })
+        .await
+    }
+
+    async fn write_striped(
+        &self,
+        inode: &Rc<Inode>,
+        offset: u64,
+        append: bool,
+        buffer: PoolBuffer,
+        range: std::ops::Range<usize>,
+    ) -> (Result<u64, Errno>, Option<PoolBuffer>) {
+        let (layout, mode, number) = {
+            let state = inode.state.borrow();
+            match &state.content {
+                Some(Content::Striped(layout)) => (*layout, state.mode, state.number),
+                _ => return (Err(Errno::ESTALE), Some(buffer)),
+            }
+        };
+        let len = range.len() as u64;
+        let offset = if append {
+            match self.reserve(inode, mode, len).await {
+                Ok(offset) => offset,
+                Err(errno) => return (Err(errno), Some(buffer)),
+            }
+        } else {
+            offset
+        };
+        if offset.checked_add(len).is_none_or(|end| end > layout.size_max()) {
+            return (Err(Errno::EFBIG), Some(buffer));
+        }
+        let (outcome, buffer) = self.transfer_out(inode, &layout, offset, buffer, range).await;
+        let written = match outcome {
+            Ok(written) => written,
+            Err(errno) => return (Err(errno), buffer),
+        };
+        {
+            let state = inode.state.borrow();
+            if (state.mode, state.number) != (mode, number) {
+                // The lease went under the transfer: what was written may be nobody's bytes.
+                return (Err(Errno::ESTALE), buffer);
+            }
+        }
+        let extends = self.wrote(inode, offset + len, &written);
+        if mode == LeaseMode::Shared && extends {
+            // Others have to see the size before this write returns.
+            if let Err(errno) = self.report(inode).await {
+                return (Err(errno), buffer);
+            }
+        }
+        (Ok(offset), buffer)
+    }
+
+    /// Where an append goes. The sole writer knows the size; among several the server does.
+    async fn reserve(&self, inode: &Rc<Inode>, mode: LeaseMode, len: u64) -> Result<u64, Errno> {
+        if mode == LeaseMode::Write {
+            let mut state = inode.state.borrow_mut();
+            if let Some(attributes) = &mut state.attributes {
+                let offset = attributes.size;
+                // Taken at once: the next append goes behind this one.
+                attributes.size += len;
+                state.dirty.size = true;
+                return Ok(offset);
+            }
+        }
+        let epoch = inode.state.borrow().epoch;
+        let request = MetaRequest::ReserveAppend { inode: inode.number, epoch, len };
+        self.ask(&request, |reply| match reply {
+            MetaReply::Written { offset, .. } => Ok(offset),
+            _ => unexpected(),
+        })
+        .await
+    }
+
+    /// Notes what a write changed; true where others should know at once.
+    fn wrote(&self, inode: &Inode, end: u64, written: &Runs) -> bool {
+        let now = self.now();
+        let mut state = inode.state.borrow_mut();
+        let mut fresh = false;
+        for (first, count) in written.as_slice() {
+            for stripe in *first..first.saturating_add(*count) {
+                if !state.written.contains(stripe) {
+                    fresh = true;
+                    // A set over its limit is refused by the server with the report.
+                    let _ = state.written.add(stripe, 1);
+                    let _ = state.dirty.written.add(stripe, 1);
+                }
+            }
+        }
+        let shared = state.mode == LeaseMode::Shared;
+        let mut extends = shared;
+        if let Some(attributes) = &mut state.attributes {
+            extends = end > attributes.size;
+            if extends {
+                attributes.size = end;
+            }
+            attributes.modified = now;
+            attributes.changed = now;
+        }
+        state.dirty.size |= extends;
+        state.dirty.modified = Some(now);
+        extends || fresh
+    }
+
+    /// Sends bytes to the stripe objects where they belong. Returns the stripes, and the buffer.
+    async fn transfer_out(
+        &self,
+        inode: &Rc<Inode>,
+        layout: &Layout,
+        offset: u64,
+        buffer: PoolBuffer,
+        range: std::ops::Range<usize>,
+    ) -> (Result<Runs, Errno>, Option<PoolBuffer>) {
+        let pool = match self.pool_of(layout).await {
+            Ok(pool) => pool,
+            Err(errno) => return (Err(errno), Some(buffer)),
+        };
+        let id = self.file_id(inode);
+        let pieces = layout
+            .pieces(offset, range.len() as u64)
+            .map(|piece| (piece, layout.place(piece.stripe, &pool).0));
+        let parts = parts(pieces, offset);
+        let mut sums = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let mut at = range.start + part.begin;
+            let mut out = Vec::with_capacity(part.len / 1024 + 8);
+            for piece in &part.pieces {
+                checksums(&buffer[at..at + piece.len as usize], piece.offset, &mut out);
+                at += piece.len as usize;
+            }
+            sums.push(out);
+        }
+        let embedded = range.len() <= EMBEDDED_BYTES_MAX as usize;
+        if embedded {
+            let sent = join_all(parts.iter().zip(&sums).map(|(part, sums)| {
+                let begin = range.start + part.begin;
+                let source = Source::Embedded(Bytes(&buffer[begin..begin + part.len]));
+                self.send_part(inode, part, sums, id, source)
+            }))
+            .await;
+            let outcome = sent.into_iter().collect::<Result<Vec<()>, Errno>>();
+            return (outcome.map(|_| stripes(&parts)), Some(buffer));
+        }
+        let key =
+            match self.inner.endpoint.expose(Memory::pooled(buffer), false, Audience::Everybody) {
+                Ok(key) => key,
+                Err((memory, _)) => return (Err(Errno::ENOMEM), memory.into_pooled()),
+            };
+        let sent = join_all(parts.iter().zip(&sums).map(|(part, sums)| {
+            let source = Source::Bulk(bulk(key, range.start + part.begin));
+            self.send_part(inode, part, sums, id, source)
+        }))
+        .await;
+        let memory = self.inner.endpoint.unexpose(key).await.memory;
+        let outcome = sent.into_iter().collect::<Result<Vec<()>, Errno>>();
+        (outcome.map(|_| stripes(&parts)), memory.into_pooled())
+    }
+
+    async fn send_part(
+        &self,
+        inode: &Rc<Inode>,
+        part: &Part,
+        sums: &[u8],
+        file: ropewalk_wire::fs::data::FileId,
+        source: Source<'_>,
+    ) -> Result<(), Errno> {
+        let request = DataRequest::Write {
+            file,
+            pieces: part.pieces.clone(),
+            source,
+            checksums: Bytes(sums),
+        };
+        let ((), boot) = self
+            .ask_data(part.server, &request, |reply| match reply {
+                DataReply::Written => Ok(()),
+                _ => unexpected(),
+            })
+            .await?;
+        inode.unsynced.borrow_mut().entry(part.server).or_insert(boot);
+        Ok(())
+    }
+
+    /// The servers that have bytes which were not made durable, with their boot ids at the first of
+    /// these writes.
+    pub(crate) fn take_unsynced(&self, inode: &Inode) -> BTreeMap<u32, u64> {
+        std::mem::take(&mut *inode.unsynced.borrow_mut())
+    }
+}
+
+pub(crate) fn bulk(key: RemoteKey, offset: usize) -> Bulk {
+    Bulk { key_slot: key.slot.to_u64(), key_secret: key.secret, offset: offset as u64 }
+}
+
+fn stripes(parts: &[Part]) -> Runs {
+    let mut runs = Runs::default();
+    for piece in parts.iter().flat_map(|part| &part.pieces) {
+        // One transfer touches few stripes.
+        let _ = runs.add(piece.stripe, 1);
+    }
+    runs
+}

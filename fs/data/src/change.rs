@@ -1,0 +1,128 @@
+//! Requests that move no bytes: punch, truncate, sync, reap, fence, status.
+
+use std::time::Duration;
+
+use ropewalk_base::task::join_all;
+use ropewalk_wire::fs::data::{DataReply, FileId, ObjectRange};
+use ropewalk_wire::fs::value::Errno;
+
+use crate::failure::Failure;
+use crate::server::{Call, Inner};
+use crate::write::object;
+
+type Outcome = Result<DataReply<'static>, Failure>;
+
+/// Inodes whose removal is under way at a time for one request: they share syncs of the log.
+const REAPED_AT_ONCE: usize = 64;
+/// Tombstones older than this are forgotten: no request of that time can still be on its way.
+const TOMBSTONE_SECONDS: u64 = 24 * 60 * 60;
+const SWEEP: Duration = Duration::from_secs(60 * 60);
+/// The mark of fences: they are never forgotten, since a client that slept for a week may wake up.
+const FOREVER: u64 = u64::MAX;
+
+impl Inner {
+    pub(crate) async fn punch(&self, call: Call, file: FileId, pieces: &[ObjectRange]) -> Outcome {
+        self.room().await?;
+        self.admit_change(call, file)?;
+        for piece in pieces {
+            let (object, by) = (object(file, piece.stripe), call.write_epoch());
+            let (offset, len) = (u64::from(piece.offset), u64::from(piece.len));
+            let punched = self.store.punch(object, offset, len, by);
+            punched.map_err(|error| self.failed("punch", &error))?;
+        }
+        Ok(DataReply::Done)
+    }
+
+    /// Cuts a file: objects from `stripe` on go, the one before keeps `offset` bytes where `offset`
+    /// is not 0.
+    pub(crate) async fn truncate(
+        &self,
+        call: Call,
+        file: FileId,
+        stripe: u32,
+        offset: u32,
+    ) -> Outcome {
+        let cut = match (stripe, offset) {
+            (stripe, 0) => stripe,
+            (0, _) => return Err(Errno::EINVAL.into()),
+            (stripe, _) => stripe - 1,
+        };
+        if u64::from(offset) > self.store.object_bytes() {
+            return Err(Errno::EINVAL.into());
+        }
+        self.room().await?;
+        self.admit_change(call, file)?;
+        let (inode, generation, by) = (file.inode, file.generation, call.write_epoch());
+        let done = self.store.truncate_file(inode, generation, cut, u64::from(offset), by);
+        done.map_err(|error| self.failed("truncate", &error))?;
+        Ok(DataReply::Done)
+    }
+
+    pub(crate) async fn sync(&self, files: &[FileId]) -> Outcome {
+        let mut known: Vec<_> = files.iter().map(|file| (file.inode, file.generation)).collect();
+        known.sort_unstable();
+        known.dedup();
+        let synced = self.store.sync_files(&known).await;
+        synced.map_err(|error| self.failed("sync", &error))?;
+        Ok(DataReply::Done)
+    }
+
+    /// Removes the objects of inodes; tombstones are durable when it completes.
+    pub(crate) async fn reap(&self, call: Call, inodes: &[(u64, u32)]) -> Outcome {
+        if call.head.session != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        self.room().await?;
+        let mark = self.unix_seconds();
+        for some in inodes.chunks(REAPED_AT_ONCE) {
+            let removals = some.iter().map(|&(inode, generation)| async move {
+                self.store.remove_inode(inode, generation, mark).await
+            });
+            for removed in join_all(removals).await {
+                removed.map_err(|error| self.failed("reap", &error))?;
+            }
+            for &(inode, generation) in some {
+                self.epochs.borrow_mut().forget(inode, generation);
+            }
+        }
+        Ok(DataReply::Done)
+    }
+
+    /// Refuses a session's calls below `epoch`; durable when it completes. Calls that are under way
+    /// are refused at their next change.
+    pub(crate) async fn fence(&self, call: Call, session: u64, epoch: u32) -> Outcome {
+        if call.head.session != 0 {
+            return Err(Errno::EPERM.into());
+        }
+        if session == 0 {
+            return Err(Errno::EINVAL.into());
+        }
+        let fenced = self.store.fence(session, epoch, FOREVER).await;
+        fenced.map_err(|error| self.failed("fence", &error))?;
+        Ok(DataReply::Done)
+    }
+
+    pub(crate) fn status(&self) -> Outcome {
+        let space = self.store.space().map_err(|error| self.failed("status", &error))?;
+        let usage = self.store.usage();
+        Ok(DataReply::Status {
+            total_bytes: space.total,
+            available_bytes: space.available,
+            objects: usage.objects,
+            object_bytes: usage.object_bytes,
+            requests: self.requests.get(),
+        })
+    }
+
+    /// Forgets old tombstones, from time to time.
+    pub(crate) async fn sweep(&self) {
+        while !self.stopping.get() {
+            self.store.expire(self.unix_seconds().saturating_sub(TOMBSTONE_SECONDS));
+            self.world.sleep(SWEEP).await;
+        }
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        u64::try_from(self.world.unix_nanos()).unwrap_or(0) / 1_000_000_000
+    }
+}

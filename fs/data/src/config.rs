@@ -1,0 +1,81 @@
+//! What a data server needs to know to start, and why it may not.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use ropewalk_base::error::Class;
+use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_net::PeerId;
+use ropewalk_store::objects::{Config, ObjectError};
+use ropewalk_store::superblock::{ClaimError, Expect};
+
+/// Takes a line for people. Lines are few: the server holds back what repeats itself.
+pub type Log = Rc<dyn Fn(&str)>;
+
+/// How a data server is set up.
+#[derive(Clone)]
+pub struct DataConfig {
+    /// Where its superblock and its objects are.
+    pub directory: PathBuf,
+    pub cluster: ClusterId,
+    pub server: ServerId,
+    /// Whether the cluster has seen this server before; decides what an empty directory means.
+    pub expect: Expect,
+    /// Sizes and limits of the object store.
+    pub objects: Config,
+    /// The metadata server, which gets heartbeats. Looked up on the server's own endpoint.
+    pub meta: Option<PeerId>,
+    /// Under what addresses clients reach this server; `None`: what the endpoint says itself.
+    pub address: Option<String>,
+    /// Memory for bulk transfers, in bytes; at least 2 MiB are used. Requests wait in turn for it.
+    pub transfer_bytes: usize,
+    pub log: Log,
+}
+
+impl DataConfig {
+    /// A server without a metadata server, with sizes for a usual machine, that logs nothing.
+    pub fn new(directory: PathBuf, cluster: ClusterId, server: ServerId) -> DataConfig {
+        DataConfig {
+            directory,
+            cluster,
+            server,
+            expect: Expect::Any,
+            objects: Config::default(),
+            meta: None,
+            address: None,
+            transfer_bytes: 64 << 20,
+            log: Rc::new(|_| ()),
+        }
+    }
+}
+
+/// Why a data server cannot start, or not end tidily.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DataError {
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error(transparent)]
+    Objects(#[from] ObjectError),
+    #[error(
+        "{} has a superblock, but its objects are gone: mount the right disk, restore the folder \
+         `objects`, or order the replacement of server {server} explicitly", path.display()
+    )]
+    ObjectsGone { path: PathBuf, server: ServerId },
+    #[error("cannot {doing} {}: {cause}", path.display())]
+    Io { doing: &'static str, path: PathBuf, cause: std::io::Error },
+    #[error("the executor ended while the server started")]
+    Closed,
+}
+
+impl DataError {
+    /// The class by which recovery is decided.
+    pub fn class(&self) -> Class {
+        match self {
+            DataError::Claim(error) => error.class(),
+            DataError::Objects(error) => error.class(),
+            DataError::ObjectsGone { .. } => Class::Data,
+            DataError::Io { .. } | DataError::Closed => Class::Node,
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Lines for people, held back where they are too many.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+use ropewalk_base::world::World;
+
+use crate::config::Log;
+
+/// Lines within one window; what is more is counted and told of in the next one.
+const LINES_MAX: u32 = 20;
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// The log with a limit.
+pub(crate) struct Lines {
+    world: World,
+    log: Log,
+    begin: Cell<Time>,
+    lines: Cell<u32>,
+    left_out: Cell<u64>,
+}
+
+impl Lines {
+    pub(crate) fn new(world: &World, log: Log) -> Lines {
+        let (begin, lines, left_out) = (Cell::new(world.now()), Cell::new(0), Cell::new(0));
+        Lines { world: world.clone(), log, begin, lines, left_out }
+    }
+
+    /// Says a line, or counts it.
+    pub(crate) fn say(&self, line: &str) {
+        let now = self.world.now();
+        if now.since(self.begin.get()) >= WINDOW {
+            self.begin.set(now);
+            self.lines.set(0);
+            let left_out = self.left_out.take();
+            if left_out > 0 {
+                (self.log)(&format!("{left_out} lines were left out"));
+            }
+        }
+        if self.lines.get() < LINES_MAX {
+            self.lines.set(self.lines.get() + 1);
+            (self.log)(line);
+        } else {
+            self.left_out.set(self.left_out.get() + 1);
+        }
+    }
+}

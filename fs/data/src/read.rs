@@ -1,0 +1,127 @@
+//! Reads: bytes come from the store, verified there, and go with the reply or into the client's
+//! region.
+//!
+//! A piece whose object does not exist is `Absent`; zeros stand for it, with their checksums, so that
+//! the places of the other pieces do not depend on it.
+
+use ropewalk_base::checksum::crc32c;
+use ropewalk_store::objects::ReadOutcome;
+use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, DataResult, FileId, Found};
+use ropewalk_wire::fs::encode;
+use ropewalk_wire::fs::value::Bytes;
+
+use crate::bulk::{Moving, Region};
+use crate::failure::Failure;
+use crate::plan::{Chunk, Part, Plan};
+use crate::server::Inner;
+use crate::write::object;
+
+/// A read that was checked.
+pub(crate) struct Read {
+    pub file: FileId,
+    pub plan: Plan,
+}
+
+/// What the reply says of the bytes.
+struct Outcome {
+    found: Vec<Found>,
+    checksums: Vec<u32>,
+}
+
+impl Outcome {
+    fn new(plan: &Plan) -> Outcome {
+        let found = vec![Found::Present; plan.pieces.len()];
+        Outcome { found, checksums: Vec::with_capacity(plan.checksums) }
+    }
+
+    /// The body of the reply.
+    fn encode(self, bytes: &[u8]) -> Vec<u8> {
+        let checksums: Vec<u8> = self.checksums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let mut body =
+            Vec::with_capacity(bytes.len() + checksums.len() + 2 * self.found.len() + 16);
+        let (bytes, checksums) = (Bytes(bytes), Bytes(&checksums));
+        let reply: DataResult<'_> = Ok(DataReply::Read { found: self.found, bytes, checksums });
+        encode(&reply, &mut body);
+        body
+    }
+}
+
+impl Inner {
+    /// A read whose bytes travel in the reply; the reply's body.
+    pub(crate) fn read_embedded(&self, read: &Read) -> Result<Vec<u8>, Failure> {
+        let mut outcome = Outcome::new(&read.plan);
+        let mut bytes = self.scratch.take();
+        bytes.resize(read.plan.bytes as usize, 0);
+        let filled = read.plan.chunks().iter().try_for_each(|chunk| {
+            let into = &mut bytes[chunk.start as usize..][..chunk.len as usize];
+            self.fill(read.file, chunk, into, &mut outcome)
+        });
+        let body = filled.map(|()| outcome.encode(&bytes));
+        self.scratch.replace(bytes);
+        body
+    }
+
+    /// A read whose bytes are put into the client's region; the reply's body. One chunk is under
+    /// way while the next one is read.
+    pub(crate) async fn read_bulk(&self, read: &Read, region: Region) -> Result<Vec<u8>, Failure> {
+        let mut outcome = Outcome::new(&read.plan);
+        let mut before: Option<Moving> = None;
+        for chunk in read.plan.chunks() {
+            let mut lent = match self.transfers.spare_buffer(chunk.len) {
+                Some(lent) => lent,
+                None => {
+                    // None may be waited for while one is held.
+                    if let Some(moving) = before.take() {
+                        self.transfers.end(moving).await?;
+                    }
+                    self.transfers.buffer(chunk.len).await?
+                }
+            };
+            self.fill(read.file, &chunk, &mut lent.buffer, &mut outcome)?;
+            let moving = self.transfers.put(region, chunk.start, lent);
+            if let Some(moving) = before.replace(moving) {
+                self.transfers.end(moving).await?;
+            }
+        }
+        if let Some(moving) = before {
+            self.transfers.end(moving).await?;
+        }
+        Ok(outcome.encode(&[]))
+    }
+
+    /// Reads one chunk.
+    fn fill(
+        &self,
+        file: FileId,
+        chunk: &Chunk,
+        mut into: &mut [u8],
+        outcome: &mut Outcome,
+    ) -> Result<(), Failure> {
+        for part in &chunk.parts {
+            let (own, rest) = into.split_at_mut(part.len as usize);
+            into = rest;
+            let (object, offset) = (object(file, part.stripe), u64::from(part.offset));
+            let read = self.store.read(object, offset, own, &mut outcome.checksums);
+            match read.map_err(|error| self.failed("read", &error))? {
+                ReadOutcome::Present { .. } => {}
+                ReadOutcome::Absent => {
+                    own.fill(0);
+                    push_checksums(part, own, &mut outcome.checksums);
+                    outcome.found[part.piece] = Found::Absent;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The checksums of a part's runs of bytes within each block.
+fn push_checksums(part: &Part, mut bytes: &[u8], checksums: &mut Vec<u32>) {
+    let mut run = (BLOCK_BYTES - part.offset % BLOCK_BYTES) as usize;
+    while !bytes.is_empty() {
+        let (own, rest) = bytes.split_at(run.min(bytes.len()));
+        checksums.push(crc32c(own));
+        bytes = rest;
+        run = BLOCK_BYTES as usize;
+    }
+}

@@ -1,0 +1,474 @@
+//! Start and end of a data server, and the admission of calls.
+//!
+//! What needs no waiting is answered where it comes in; everything else is a task of its own, at
+//! most `TASKS_MAX` at a time.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use ropewalk_base::disk::{Disk, Open};
+use ropewalk_base::task::Notify;
+use ropewalk_base::world::World;
+use ropewalk_net::PeerId;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_rpc::slots::{SlotTable, Verdict};
+use ropewalk_rpc::{Answer, Handler, Incoming, Marks, Responder, Server};
+use ropewalk_store::objects::{ObjectError, ObjectStore, Recovery};
+use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Role};
+use ropewalk_wire::fs::data::{
+    DataReply, DataRequest, DataResult, EMBEDDED_BYTES_MAX, FileId, Source,
+};
+use ropewalk_wire::fs::head::{CallHead, Service, Status};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::bulk::{Region, Transfers};
+use crate::config::{DataConfig, DataError};
+use crate::epochs::FileEpochs;
+use crate::failure::{Failure, of_object};
+use crate::log::Lines;
+use crate::plan::{self, Plan};
+use crate::read::Read;
+use crate::write::Write;
+
+/// Requests that wait or work at a time; what is more is told to come again later.
+const TASKS_MAX: usize = 4096;
+/// The folder of the objects within the server's directory.
+const OBJECTS: &str = "objects";
+/// Says that the folder was made once: if it is missing later, data is gone.
+const MADE: &str = "objects.made";
+
+/// A data server at work. Dropping it changes nothing: its tasks run until [`DataServer::stop`].
+pub struct DataServer {
+    inner: Rc<Inner>,
+    recovery: Recovery,
+}
+
+/// What a server counted since its start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub requests: u64,
+    /// Pieces whose bytes did not match the client's checksums, and were not stored.
+    pub checksum_errors: u64,
+    /// Requests that were told to come again because too many were under way.
+    pub turned_away: u64,
+    /// Requests that wait or work now.
+    pub under_way: usize,
+}
+
+pub(crate) struct Inner {
+    pub world: World,
+    pub endpoint: LocalEndpoint,
+    pub store: ObjectStore,
+    pub transfers: Transfers,
+    pub lines: Lines,
+    pub slots: RefCell<SlotTable>,
+    pub epochs: RefCell<FileEpochs>,
+    pub scratch: RefCell<Vec<u8>>,
+    pub requests: Cell<u64>,
+    pub stopping: Cell<bool>,
+    checksum_errors: Cell<u64>,
+    turned_away: Cell<u64>,
+    tasks: Cell<usize>,
+    task_ended: Notify,
+    _claim: ClaimedDirectory,
+}
+
+/// A call as the requests need to know it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub peer: PeerId,
+    pub head: CallHead,
+    /// Its reply is kept for a retry.
+    keep: bool,
+}
+
+impl DataServer {
+    /// Claims the directory, opens the objects in it, and serves calls that come to `endpoint`,
+    /// which must have no other user.
+    pub async fn start(
+        world: &World,
+        endpoint: LocalEndpoint,
+        config: DataConfig,
+    ) -> Result<Rc<DataServer>, DataError> {
+        let claim = claim(world, &config).await?;
+        let directory = config.directory.join(OBJECTS);
+        let (store, recovery) =
+            ObjectStore::open(&directory, config.objects.clone(), world).await?;
+        mark_made(world, &config).await?;
+        let inner = Rc::new(Inner {
+            world: world.clone(),
+            endpoint: endpoint.clone(),
+            store,
+            transfers: Transfers::new(world, &endpoint, config.transfer_bytes),
+            lines: Lines::new(world, config.log.clone()),
+            slots: RefCell::default(),
+            epochs: RefCell::default(),
+            scratch: RefCell::default(),
+            requests: Cell::new(0),
+            stopping: Cell::new(false),
+            checksum_errors: Cell::new(0),
+            turned_away: Cell::new(0),
+            tasks: Cell::new(0),
+            task_ended: Notify::new(),
+            _claim: claim,
+        });
+        Server::start(world, endpoint, inner.clone());
+        let sweeper = inner.clone();
+        world.spawn(async move { sweeper.sweep().await });
+        if let Some(meta) = config.meta {
+            let own = || inner.endpoint.endpoint().addresses().to_owned();
+            let address = config.address.clone().unwrap_or_else(own);
+            world.spawn(inner.clone().heartbeat(meta, config.server.0, address));
+        }
+        Ok(Rc::new(DataServer { inner, recovery }))
+    }
+
+    /// This life of the server, as replies and heartbeats carry it.
+    pub fn boot(&self) -> u64 {
+        self.inner.store.boot()
+    }
+
+    /// What the start found and repaired.
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// The objects, for status displays and `check`.
+    pub fn store(&self) -> &ObjectStore {
+        &self.inner.store
+    }
+
+    /// What was counted since the start.
+    pub fn counters(&self) -> Counters {
+        Counters {
+            requests: self.inner.requests.get(),
+            checksum_errors: self.inner.checksum_errors.get(),
+            turned_away: self.inner.turned_away.get(),
+            under_way: self.inner.tasks.get(),
+        }
+    }
+
+    /// Takes no calls any more, waits for those under way, and makes everything durable.
+    pub async fn stop(&self) -> Result<(), DataError> {
+        self.inner.stopping.set(true);
+        loop {
+            let ended = self.inner.task_ended.notified();
+            if self.inner.tasks.get() == 0 {
+                break;
+            }
+            ended.await;
+        }
+        Ok(self.inner.store.checkpoint().await?)
+    }
+}
+
+/// Claims the directory, and makes sure that its objects are still there.
+async fn claim(world: &World, config: &DataConfig) -> Result<ClaimedDirectory, DataError> {
+    let random = (world.random_u64(), world.random_u128());
+    let DataConfig { directory, cluster, server, expect, .. } = config.clone();
+    let identity = Identity { cluster, server, role: Role::Data };
+    let disk = world.disk();
+    let claimed = world.offload(move || {
+        let claimed = superblock::claim(&*disk, &directory, identity, expect, random)?;
+        if expect != Expect::Replace && objects_gone(&*disk, &directory)? {
+            return Err(DataError::ObjectsGone { path: directory, server });
+        }
+        Ok(claimed)
+    });
+    claimed.await.unwrap_or(Err(DataError::Closed))
+}
+
+fn objects_gone(disk: &dyn Disk, directory: &std::path::Path) -> Result<bool, DataError> {
+    let there = |name: &str| {
+        let path = directory.join(name);
+        let kind = disk.kind(&path);
+        kind.map_err(|cause| DataError::Io { doing: "look for", path, cause })
+    };
+    Ok(there(MADE)?.is_some() && there(OBJECTS)?.is_none())
+}
+
+/// Notes, durably, that the folder of objects exists.
+async fn mark_made(world: &World, config: &DataConfig) -> Result<(), DataError> {
+    let (disk, directory) = (world.disk(), config.directory.clone());
+    let made = world.offload(move || {
+        let path = directory.join(MADE);
+        let mark = || {
+            // The folder's name first: the note must not survive a power loss without it.
+            disk.sync_directory(&directory)?;
+            disk.open(&path, Open::Create)?.sync_data()?;
+            disk.sync_directory(&directory)
+        };
+        mark().map_err(|cause| DataError::Io { doing: "write", path: path.clone(), cause })
+    });
+    made.await.unwrap_or(Err(DataError::Closed))
+}
+
+impl Handler for Inner {
+    fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
+        self.requests.set(self.requests.get() + 1);
+        let head = incoming.head;
+        let mut call = Call { peer: incoming.peer, head, keep: false };
+        if self.stopping.get() {
+            return self.refuse(responder, Status::Unavailable);
+        }
+        let request = match decode::<DataRequest<'_>>(incoming.body()) {
+            Ok(request) if head.service == Service::Data => request,
+            _ => return self.refuse(responder, Status::Malformed),
+        };
+        if head.session != 0 {
+            if head.epoch < self.store.minimum_epoch(head.session) {
+                return self.refuse(responder, Status::Fenced);
+            }
+            let verdict = self.slots.borrow_mut().judge(head.session, head.slot, head.sequence);
+            match verdict {
+                Verdict::New => call.keep = !matches!(request, DataRequest::Read { .. }),
+                Verdict::Again(body) => return self.send(responder, Status::Done, body),
+                Verdict::Stale => return self.refuse(responder, Status::BadSequence),
+            }
+        }
+        self.take(call, request, responder);
+    }
+}
+
+impl Inner {
+    /// Checks a request and answers it, now or from a task.
+    fn take(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
+        match request {
+            DataRequest::Write { file, pieces, source, checksums } => {
+                let write = self.check_write(call, file, pieces, checksums);
+                match write {
+                    Ok(write) => self.take_write(call, write, source, responder),
+                    Err(failure) => self.answer(call, responder, Err(failure)),
+                }
+            }
+            DataRequest::Read { file, pieces, bulk } => {
+                let read = self.check_file(file).and_then(|()| {
+                    let plan = Plan::new(pieces, self.store.object_bytes());
+                    plan.map_err(|_| Errno::EINVAL.into())
+                });
+                match (read, bulk) {
+                    (Err(failure), _) => self.answer(call, responder, Err(failure)),
+                    (Ok(plan), None) if plan.bytes > EMBEDDED_BYTES_MAX => {
+                        self.answer(call, responder, Err(Errno::EINVAL.into()));
+                    }
+                    (Ok(plan), None) => {
+                        let body = self.read_embedded(&Read { file, plan });
+                        self.answer_body(call, responder, body);
+                    }
+                    (Ok(plan), Some(bulk)) => match Region::new(call.peer, bulk, plan.bytes) {
+                        None => self.answer(call, responder, Err(Errno::EINVAL.into())),
+                        Some(region) => self.start(call, responder, async move |inner| {
+                            inner.read_bulk(&Read { file, plan }, region).await
+                        }),
+                    },
+                }
+            }
+            DataRequest::Status => {
+                let status = self.status();
+                self.answer(call, responder, status);
+            }
+            other => self.take_change(call, other, responder),
+        }
+    }
+
+    /// Requests that move no bytes and wait for the disk.
+    fn take_change(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
+        match request {
+            DataRequest::Punch { file, pieces } => {
+                let checked = self.check_file(file).and_then(|()| {
+                    let checked = plan::check(&pieces, self.store.object_bytes());
+                    checked.map_err(|_| Errno::EINVAL.into())
+                });
+                match checked {
+                    Ok(()) => self.start(call, responder, async move |inner| {
+                        body_of(inner.punch(call, file, &pieces).await)
+                    }),
+                    Err(failure) => self.answer(call, responder, Err(failure)),
+                }
+            }
+            DataRequest::Truncate { file, stripe, offset } => match self.check_file(file) {
+                Ok(()) => self.start(call, responder, async move |inner| {
+                    body_of(inner.truncate(call, file, stripe, offset).await)
+                }),
+                Err(failure) => self.answer(call, responder, Err(failure)),
+            },
+            DataRequest::Sync { files } => {
+                self.start(call, responder, async move |inner| body_of(inner.sync(&files).await))
+            }
+            DataRequest::Reap { inodes } => self.start(call, responder, async move |inner| {
+                body_of(inner.reap(call, &inodes).await)
+            }),
+            DataRequest::Fence { session, epoch } => {
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.fence(call, session, epoch).await)
+                });
+            }
+            DataRequest::List { after, bytes_max } => {
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.list(after, bytes_max).await)
+                });
+            }
+            _ => unreachable!("the other requests were taken before"),
+        }
+    }
+
+    fn take_write(
+        self: Rc<Self>,
+        call: Call,
+        write: Write,
+        source: Source<'_>,
+        responder: Responder,
+    ) {
+        match source {
+            Source::Embedded(Bytes(bytes)) => {
+                let fits = bytes.len() as u64 == u64::from(write.plan.bytes);
+                if !fits || write.plan.bytes > EMBEDDED_BYTES_MAX {
+                    return self.answer(call, responder, Err(Errno::EINVAL.into()));
+                }
+                if let Some(room) = at_once(self.room()) {
+                    let done = room.and_then(|()| self.write_bytes(call, &write, bytes));
+                    return self.answer(call, responder, done);
+                }
+                let bytes = bytes.to_vec();
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.write_later(call, &write, &bytes).await)
+                });
+            }
+            Source::Bulk(bulk) => match Region::new(call.peer, bulk, write.plan.bytes) {
+                None => self.answer(call, responder, Err(Errno::EINVAL.into())),
+                Some(region) => self.start(call, responder, async move |inner| {
+                    body_of(inner.write_bulk(call, &write, region).await)
+                }),
+            },
+        }
+    }
+
+    fn check_write(
+        &self,
+        call: Call,
+        file: FileId,
+        pieces: Vec<ropewalk_wire::fs::data::ObjectRange>,
+        checksums: Bytes<'_>,
+    ) -> Result<Write, Failure> {
+        if call.head.session == 0 {
+            // Outside of a session nobody could tell a late copy of it.
+            return Err(Failure::Status(Status::NoSession));
+        }
+        self.check_file(file)?;
+        let plan = Plan::new(pieces, self.store.object_bytes());
+        let plan = plan.map_err(|_| Errno::EINVAL)?;
+        let checksums = plan::checksums(checksums.0, plan.checksums).map_err(|_| Errno::EINVAL)?;
+        Ok(Write { file, plan, checksums })
+    }
+
+    fn check_file(&self, file: FileId) -> Result<(), Failure> {
+        let admitted = self.epochs.borrow_mut().admit(file);
+        if admitted { Ok(()) } else { Err(Errno::ESTALE.into()) }
+    }
+
+    /// Whether a call may still change its file: asked right before each change. Fences are the
+    /// store's affair.
+    pub(crate) fn admit_change(&self, call: Call, file: FileId) -> Result<(), Failure> {
+        let head = call.head;
+        if head.session != 0 {
+            let verdict = self.slots.borrow_mut().judge(head.session, head.slot, head.sequence);
+            if verdict != Verdict::New {
+                return Err(Failure::Superseded);
+            }
+        }
+        self.check_file(file)
+    }
+
+    /// Waits until the store has room for a change.
+    pub(crate) async fn room(&self) -> Result<(), Failure> {
+        self.store.room().await.map_err(|error| self.failed("make room", &error))
+    }
+
+    /// Notes an error of the store and says what it means for its request.
+    pub(crate) fn failed(&self, doing: &str, error: &ObjectError) -> Failure {
+        if let ObjectError::Checksum { .. } = error {
+            self.checksum_errors.set(self.checksum_errors.get() + 1);
+        }
+        let (failure, tell) = of_object(error);
+        if tell {
+            self.lines.say(&format!("cannot {doing}: {error}"));
+        }
+        failure
+    }
+
+    /// Works on a request in a task of its own; the task's result is the body of the reply.
+    fn start(
+        self: Rc<Self>,
+        call: Call,
+        responder: Responder,
+        work: impl AsyncFnOnce(&Inner) -> Result<Vec<u8>, Failure> + 'static,
+    ) {
+        if self.tasks.get() >= TASKS_MAX {
+            self.turned_away.set(self.turned_away.get() + 1);
+            return self.refuse(responder, Status::Unavailable);
+        }
+        self.tasks.set(self.tasks.get() + 1);
+        let world = self.world.clone();
+        world.spawn(async move {
+            let body = work(&self).await;
+            self.answer_body(call, responder, body);
+            self.tasks.set(self.tasks.get() - 1);
+            self.task_ended.notify_all();
+        });
+    }
+
+    fn answer(&self, call: Call, responder: Responder, done: Result<DataReply<'_>, Failure>) {
+        self.answer_body(call, responder, body_of(done));
+    }
+
+    /// Sends a reply, and keeps it for retries where it is the outcome of the request.
+    fn answer_body(&self, call: Call, responder: Responder, body: Result<Vec<u8>, Failure>) {
+        let body = match body {
+            Ok(body) => body,
+            Err(Failure::Errno(errno)) => {
+                let mut body = Vec::new();
+                let result: DataResult<'_> = Err(errno);
+                encode(&result, &mut body);
+                body
+            }
+            Err(Failure::Status(status)) => return self.refuse(responder, status),
+            // Dropping the responder tells nobody: there is nobody to tell.
+            Err(Failure::Superseded) => return,
+        };
+        if call.keep {
+            let CallHead { session, slot, sequence, .. } = call.head;
+            self.slots.borrow_mut().store(session, slot, sequence, &body);
+        }
+        self.send(responder, Status::Done, body);
+    }
+
+    fn refuse(&self, responder: Responder, status: Status) {
+        self.send(responder, status, Vec::new());
+    }
+
+    fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
+        // How far the log is durable says nothing of what was written in place: only a sync does,
+        // so no position is ever called durable here.
+        let marks = Marks { boot: self.store.boot(), written: self.store.log_end(), durable: 0 };
+        responder.send(Answer { status, body, marks });
+    }
+}
+
+/// The body of a short reply.
+fn body_of(done: Result<DataReply<'_>, Failure>) -> Result<Vec<u8>, Failure> {
+    let mut body = Vec::new();
+    let result: DataResult<'_> = Ok(done?);
+    encode(&result, &mut body);
+    Ok(body)
+}
+
+/// A future's result, where it is there without waiting; the future is given up otherwise.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}

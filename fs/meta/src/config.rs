@@ -1,0 +1,48 @@
+//! What a shard can be told at start.
+
+use std::time::Duration;
+
+use ropewalk_wire::fs::layout::{Growth, Layout};
+
+use crate::names::HASH_BITS;
+
+/// Limits and times of a shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// How long a session lives without a call or a renewal, how long a recall may take, and how
+    /// long the grace period after a restart is. One number, since a client counts on its leases
+    /// for as long as this after its last renewal, whatever happened to the server.
+    pub term: Duration,
+    /// How long a directory that several sessions change is not cached.
+    pub contention: Duration,
+    /// Most hard links of a file (`EMLINK`).
+    pub links_max: u32,
+    /// Leases that one session may hold; above that, nothing more is granted but for opens.
+    pub leases_max: usize,
+    /// Inode numbers reserved at a time.
+    pub inode_range: u64,
+    /// A data server that was silent for so long gets no new files.
+    pub server_silence: Duration,
+    /// Stripe size of new files; a power of two, 64 KiB to 1 GiB.
+    pub stripe_bytes: u32,
+    /// How new files spread over servers.
+    pub growth: Growth,
+    /// Bits of name hashes; fewer than the default only to provoke collisions.
+    pub hash_bits: u32,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            term: Duration::from_secs(10),
+            contention: Duration::from_millis(100),
+            links_max: 65_000,
+            leases_max: 1 << 20,
+            inode_range: 1 << 16,
+            server_silence: Duration::from_secs(10),
+            stripe_bytes: Layout::STRIPE_BYTES_DEFAULT,
+            growth: Growth::Stepped { narrow: 1, wide: 64 },
+            hash_bits: HASH_BITS,
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Leases on whole inodes, and which session has what open.
+//!
+//! Invariants (checked by [`Leases::check`]):
+//! * `Write` is alone: no other session has a mode but `None` on the inode;
+//! * `Read` and `Shared` are never held on one inode by different sessions;
+//! * a holder without mode and without open does not exist;
+//! * numbers of grants never repeat, across restarts too.
+//!
+//! The table is in memory. After a restart sessions reclaim what they held (see `sessions`). It does
+//! not know why somebody needs a lease to go: it is told a [`Need`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+use ropewalk_wire::fs::meta::{Access, Callback, Grant, LeaseMode};
+
+/// What an operation of one session demands of the other sessions' leases on an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Need {
+    /// Size and times are known here: nobody else holds `Write`.
+    Fresh,
+    /// What others cached changes: nobody else holds `Read` or `Write`.
+    Quiet,
+    /// Bytes vanish: nobody else holds anything; opens stay.
+    Alone,
+}
+
+impl Need {
+    fn conflicts(self, mode: LeaseMode) -> bool {
+        match self {
+            Need::Fresh => mode == LeaseMode::Write,
+            Need::Quiet => mode >= LeaseMode::Read,
+            Need::Alone => mode != LeaseMode::None,
+        }
+    }
+
+    /// What a holder of `mode` may keep. A reader among several may not keep `Shared`: it would
+    /// write beside those that have not answered yet.
+    fn keep(self, mode: LeaseMode) -> LeaseMode {
+        match (self, mode) {
+            (Need::Fresh, _) => LeaseMode::Read,
+            (Need::Quiet, LeaseMode::Write) => LeaseMode::Shared,
+            (Need::Quiet | Need::Alone, _) => LeaseMode::None,
+        }
+    }
+}
+
+/// What one session holds on one inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    pub mode: LeaseMode,
+    /// Of the latest grant.
+    pub number: u64,
+    /// How the session has the inode open, as far as it told.
+    pub open: Option<Access>,
+    /// What was demanded back, and until when.
+    recall: Option<Recall>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Recall {
+    keep: LeaseMode,
+    deadline: Time,
+}
+
+impl Holder {
+    /// Whether the session was asked to give it back and has not yet.
+    pub fn is_recalled(&self) -> bool {
+        self.recall.is_some()
+    }
+
+    fn writes(&self) -> bool {
+        self.open.is_some_and(|open| open.write)
+    }
+}
+
+/// All leases and opens of a shard.
+#[derive(Debug, Default)]
+pub struct Leases {
+    /// By inode and session.
+    holders: BTreeMap<(u64, u64), Holder>,
+    /// How many holders each session has.
+    counts: BTreeMap<u64, usize>,
+    /// Directories that were recalled lately: no new grants until then, since somebody is changing
+    /// them and each grant would cost a recall.
+    contended: BTreeMap<u64, Time>,
+    next_number: u64,
+}
+
+impl Leases {
+    /// An empty table whose grants have numbers from `first_number` on.
+    pub fn new(first_number: u64) -> Leases {
+        Leases { next_number: first_number, ..Leases::default() }
+    }
+
+    /// What `session` holds on `inode`.
+    pub fn holder(&self, inode: u64, session: u64) -> Option<&Holder> {
+        self.holders.get(&(inode, session))
+    }
+
+    /// The mode that `session` holds on `inode`.
+    pub fn mode(&self, inode: u64, session: u64) -> LeaseMode {
+        self.holder(inode, session).map_or(LeaseMode::None, |holder| holder.mode)
+    }
+
+    /// The session that holds `Write` on the inode.
+    pub fn writer(&self, inode: u64) -> Option<u64> {
+        self.on(inode).find(|(_, holder)| holder.mode == LeaseMode::Write).map(|(id, _)| id)
+    }
+
+    /// Whether any session holds a lease on the inode or has it open.
+    pub fn is_used(&self, inode: u64) -> bool {
+        self.on(inode).next().is_some()
+    }
+
+    /// Holders of `session`.
+    pub fn count(&self, session: u64) -> usize {
+        self.counts.get(&session).copied().unwrap_or(0)
+    }
+
+    /// Inodes on which `session` holds something.
+    pub fn inodes_of(&self, session: u64) -> Vec<u64> {
+        self.holders.keys().filter(|key| key.1 == session).map(|key| key.0).collect()
+    }
+
+    /// Every holder: inode, session, holder.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64, &Holder)> {
+        self.holders.iter().map(|(key, holder)| (key.0, key.1, holder))
+    }
+
+    fn on(&self, inode: u64) -> impl Iterator<Item = (u64, &Holder)> {
+        self.holders.range((inode, 0)..=(inode, u64::MAX)).map(|(key, holder)| (key.1, holder))
+    }
+
+    fn others(&self, inode: u64, session: u64) -> impl Iterator<Item = &Holder> {
+        self.on(inode).filter(move |(other, _)| *other != session).map(|(_, holder)| holder)
+    }
+
+    /// Demands what `need` says of everybody but `session`; recalls go to `out`. True where somebody
+    /// still has to answer.
+    pub fn recall(
+        &mut self,
+        inode: u64,
+        session: u64,
+        need: Need,
+        deadline: Time,
+        out: &mut VecDeque<(u64, Callback)>,
+    ) -> bool {
+        let mut conflict = false;
+        for (key, holder) in self.holders.range_mut((inode, 0)..=(inode, u64::MAX)) {
+            if key.1 == session || !need.conflicts(holder.mode) {
+                continue;
+            }
+            conflict = true;
+            let keep = need.keep(holder.mode);
+            if holder.recall.is_some_and(|recall| recall.keep <= keep) {
+                continue;
+            }
+            // A sharper demand does not prolong the time that the first one gave.
+            let deadline = holder.recall.map_or(deadline, |recall| recall.deadline);
+            holder.recall = Some(Recall { keep, deadline });
+            out.push_back((key.1, Callback::Recall { inode, number: holder.number, keep }));
+        }
+        conflict
+    }
+
+    /// Notes that a directory is being changed by several sessions.
+    pub fn set_contended(&mut self, inode: u64, until: Time) {
+        self.contended.insert(inode, until);
+    }
+
+    /// Forgets contention that is over.
+    pub fn forget_contention(&mut self, now: Time) {
+        self.contended.retain(|_, until| *until > now);
+    }
+
+    /// What `session` can hope for where it wants `wish`: beside a writer a reader must share, too.
+    pub fn attainable(&self, inode: u64, session: u64, wish: LeaseMode) -> LeaseMode {
+        let written = |holder: &Holder| holder.writes() || holder.mode == LeaseMode::Shared;
+        match wish {
+            LeaseMode::Read if self.others(inode, session).any(written) => LeaseMode::Shared,
+            _ => wish,
+        }
+    }
+
+    /// The mode that `session` can have on an inode where it wants the attainable `wish`, with the
+    /// others as they are. The `Need` of the wish must have been settled before: nobody else holds
+    /// `Write`, and nobody `Read` where `wish` allows writing.
+    pub fn possible(&self, inode: u64, session: u64, wish: LeaseMode) -> LeaseMode {
+        let own = self.mode(inode, session);
+        let in_use = |holder: &Holder| holder.open.is_some() || holder.mode == LeaseMode::Shared;
+        match wish {
+            LeaseMode::None => own,
+            LeaseMode::Read => own.max(LeaseMode::Read),
+            LeaseMode::Shared if own != LeaseMode::Write => LeaseMode::Shared,
+            LeaseMode::Write if self.others(inode, session).any(in_use) => LeaseMode::Shared,
+            LeaseMode::Shared | LeaseMode::Write => LeaseMode::Write,
+        }
+    }
+
+    /// Whether `session` may cache the inode without asking anybody: the others neither write nor
+    /// have it open for writing, and it is not contended.
+    pub fn may_cache(&self, inode: u64, session: u64, now: Time) -> bool {
+        let quiet = |holder: &Holder| {
+            matches!(holder.mode, LeaseMode::None | LeaseMode::Read)
+                && !holder.writes()
+                && holder.recall.is_none()
+        };
+        self.contended.get(&inode).is_none_or(|until| *until <= now)
+            && self.others(inode, session).all(quiet)
+    }
+
+    /// Gives `session` the mode, which must go with what others hold.
+    pub fn grant(&mut self, inode: u64, session: u64, mode: LeaseMode, epoch: u32) -> Grant {
+        let holder = self.entry(inode, session);
+        if holder.mode != mode || holder.number == 0 {
+            holder.mode = mode;
+            // What was recalled was an older grant, whose release says nothing about this one. Who
+            // still waits for it came later than this grant's call, and recalls anew after it.
+            holder.recall = None;
+            let number = self.next_number;
+            self.next_number += 1;
+            self.entry(inode, session).number = number;
+        }
+        let number = self.entry(inode, session).number;
+        debug_assert_eq!(self.check_inode(inode), Ok(()));
+        Grant { mode, epoch, number }
+    }
+
+    /// Notes that `session` has the inode open in one more way.
+    pub fn open(&mut self, inode: u64, session: u64, access: Access) {
+        let holder = self.entry(inode, session);
+        let before = holder.open.unwrap_or_default();
+        holder.open =
+            Some(Access { read: before.read | access.read, write: before.write | access.write });
+    }
+
+    fn entry(&mut self, inode: u64, session: u64) -> &mut Holder {
+        let counts = &mut self.counts;
+        self.holders.entry((inode, session)).or_insert_with(|| {
+            *counts.entry(session).or_default() += 1;
+            Holder { mode: LeaseMode::None, number: 0, open: None, recall: None }
+        })
+    }
+
+    /// A session gives back what it has under grant `number`, down to `keep`. An older number says
+    /// nothing about the present grant: only `open` is taken. True where something changed for
+    /// others.
+    pub fn release(
+        &mut self,
+        inode: u64,
+        session: u64,
+        number: u64,
+        keep: LeaseMode,
+        open: Option<Access>,
+    ) -> bool {
+        let shared_needs_alone =
+            self.others(inode, session).any(|holder| holder.mode == LeaseMode::Read);
+        let Some(holder) = self.holders.get_mut(&(inode, session)) else {
+            return false;
+        };
+        let before = *holder;
+        holder.open = open;
+        if number >= holder.number {
+            let mut left = keep.min(holder.mode);
+            if left == LeaseMode::Shared && holder.mode == LeaseMode::Read && shared_needs_alone {
+                left = LeaseMode::None;
+            }
+            holder.mode = left;
+            if holder.recall.is_some_and(|recall| left <= recall.keep) {
+                holder.recall = None;
+            }
+        }
+        let after = *holder;
+        if after.mode == LeaseMode::None && after.open.is_none() {
+            self.remove(inode, session);
+        }
+        before != after
+    }
+
+    /// Takes everything that a session has on an inode.
+    pub fn remove(&mut self, inode: u64, session: u64) -> bool {
+        let removed = self.holders.remove(&(inode, session)).is_some();
+        if removed {
+            let count = self.counts.get_mut(&session).expect("holders are counted");
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&session);
+            }
+        }
+        removed
+    }
+
+    /// Sessions that did not answer a recall in time, in order.
+    pub fn overdue(&self, now: Time) -> Vec<u64> {
+        let late = |holder: &Holder| holder.recall.is_some_and(|recall| recall.deadline <= now);
+        let mut sessions: Vec<u64> =
+            self.holders.iter().filter(|(_, holder)| late(holder)).map(|(key, _)| key.1).collect();
+        sessions.sort_unstable();
+        sessions.dedup();
+        sessions
+    }
+
+    /// Whether a reclaim of `mode` goes with what others hold.
+    pub fn is_compatible(&self, inode: u64, session: u64, mode: LeaseMode) -> bool {
+        self.others(inode, session).all(|holder| compatible(holder.mode, mode))
+    }
+
+    /// Whether the invariants hold on one inode; the sessions that clash otherwise.
+    pub fn check_inode(&self, inode: u64) -> Result<(), (u64, u64)> {
+        let holders: Vec<_> = self.on(inode).collect();
+        for (at, (session, holder)) in holders.iter().enumerate() {
+            if holder.mode == LeaseMode::None && holder.open.is_none() {
+                return Err((*session, *session));
+            }
+            for (other, second) in &holders[at + 1..] {
+                if !compatible(holder.mode, second.mode) {
+                    return Err((*session, *other));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the invariants hold everywhere; the inode where not.
+    pub fn check(&self) -> Result<(), u64> {
+        let mut last = None;
+        for &(inode, _) in self.holders.keys() {
+            if last != Some(inode) {
+                self.check_inode(inode).map_err(|_| inode)?;
+                last = Some(inode);
+            }
+        }
+        Ok(())
+    }
+
+    /// The deadline that a recall given now has.
+    pub fn deadline(now: Time, term: Duration) -> Time {
+        now + term
+    }
+}
+
+fn compatible(a: LeaseMode, b: LeaseMode) -> bool {
+    use LeaseMode::{None, Read, Shared};
+    matches!((a, b), (None, _) | (_, None) | (Read, Read) | (Shared, Shared))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! `fcntl` byte-range locks and `flock` locks of all files, with their queues.
+//!
+//! Invariants:
+//! * ranges of one owner and family on one inode do not overlap, and neighbours of the same kind are
+//!   one range;
+//! * an exclusive lock overlaps no lock of another owner in its family;
+//! * a queued lock conflicts with a held one, or waits behind an earlier queued one that it
+//!   conflicts with (so that writers are not starved);
+//! * no cycle of owners wait for each other with `fcntl` locks.
+//!
+//! Held locks are rows, and survive a restart; queues do not, clients ask again. The table knows no
+//! store: it reports what changed as [`RowChange`]s, which go into the batch of the request.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use ropewalk_wire::fs::meta::{LockKind, LockRange};
+
+/// Who owns a lock: a session and the owner within it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    pub session: u64,
+    pub owner: u64,
+}
+
+/// A lock that is held, or asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lock {
+    pub owner: Owner,
+    pub whole_file: bool,
+    pub exclusive: bool,
+    pub process: u32,
+    pub start: u64,
+    pub end: u64,
+}
+
+impl Lock {
+    /// From a request of `session`; the kind `Unlock` counts as shared.
+    pub fn new(session: u64, range: &LockRange) -> Lock {
+        let (start, end) = if range.whole_file { (0, u64::MAX) } else { (range.start, range.end) };
+        Lock {
+            owner: Owner { session, owner: range.owner },
+            whole_file: range.whole_file,
+            exclusive: range.kind == LockKind::Exclusive,
+            process: range.process,
+            start,
+            end,
+        }
+    }
+
+    /// As a client sees it.
+    pub fn range(&self) -> LockRange {
+        LockRange {
+            kind: if self.exclusive { LockKind::Exclusive } else { LockKind::Shared },
+            whole_file: self.whole_file,
+            owner: self.owner.owner,
+            process: self.process,
+            start: self.start,
+            end: self.end,
+        }
+    }
+
+    fn overlaps(&self, other: &Lock) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+
+    fn conflicts(&self, other: &Lock) -> bool {
+        self.owner != other.owner
+            && self.whole_file == other.whole_file
+            && (self.exclusive || other.exclusive)
+            && self.overlaps(other)
+    }
+
+    fn same_set(&self, other: &Lock) -> bool {
+        self.owner == other.owner && self.whole_file == other.whole_file
+    }
+}
+
+/// A change of the rows of held locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowChange {
+    Put(u64, Lock),
+    Remove(u64, Lock),
+}
+
+/// What became of a request for a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    Done,
+    Queued,
+    /// It conflicts and was not to wait (`EAGAIN`).
+    Conflict,
+    /// Waiting would close a circle (`EDEADLK`).
+    Deadlock,
+    /// Too many locks or waiters on the inode (`ENOLCK`).
+    TooMany,
+}
+
+/// Most held locks, and most queued ones, of one inode.
+pub const LOCKS_MAX: usize = 4096;
+
+#[derive(Debug, Default)]
+struct File {
+    held: Vec<Lock>,
+    queue: VecDeque<Lock>,
+}
+
+/// The locks of all inodes.
+#[derive(Debug, Default)]
+pub struct Locks {
+    files: BTreeMap<u64, File>,
+}
+
+/// What a change of locks led to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    pub rows: Vec<RowChange>,
+    /// Queued locks that were taken: inode and lock.
+    pub granted: Vec<(u64, Lock)>,
+}
+
+impl Locks {
+    /// Puts back a held lock at start.
+    pub fn restore(&mut self, inode: u64, lock: Lock) {
+        self.files.entry(inode).or_default().held.push(lock);
+    }
+
+    /// Held locks of an inode.
+    pub fn held(&self, inode: u64) -> &[Lock] {
+        self.files.get(&inode).map_or(&[], |file| &file.held)
+    }
+
+    /// The first lock that conflicts with `lock`, by its start.
+    pub fn conflict(&self, inode: u64, lock: &Lock) -> Option<Lock> {
+        self.held(inode).iter().filter(|held| held.conflicts(lock)).min_by_key(|l| l.start).copied()
+    }
+
+    /// Takes a lock, queues it, or refuses it.
+    pub fn take(&mut self, inode: u64, lock: Lock, wait: bool, effects: &mut Effects) -> Taken {
+        let file = self.files.entry(inode).or_default();
+        if file.queue.contains(&lock) {
+            return Taken::Queued;
+        }
+        if file.held.len() >= LOCKS_MAX || file.queue.len() >= LOCKS_MAX {
+            return Taken::TooMany;
+        }
+        let conflict = file.held.iter().any(|held| held.conflicts(&lock));
+        let behind = wait && file.waits_behind(&lock, file.queue.len());
+        if !conflict && !behind {
+            file.insert(inode, lock, effects);
+            self.grant_queued(inode, effects);
+            return Taken::Done;
+        }
+        if !wait {
+            return Taken::Conflict;
+        }
+        if lock.whole_file {
+            // As `flock` does: a conversion first gives up the old lock. Two sharers that both want
+            // to be alone would wait for each other for ever otherwise.
+            file.erase(inode, &lock, effects);
+        } else if self.closes_circle(inode, &lock) {
+            return Taken::Deadlock;
+        }
+        self.files.entry(inode).or_default().queue.push_back(lock);
+        // What a conversion gave up may be what others, or this very one, wait for.
+        self.grant_queued(inode, effects);
+        let queued = self.files.get(&inode).is_some_and(|file| file.queue.contains(&lock));
+        if queued {
+            return Taken::Queued;
+        }
+        effects.granted.retain(|granted| *granted != (inode, lock));
+        Taken::Done
+    }
+
+    /// Gives up a range of an owner.
+    pub fn release(&mut self, inode: u64, range: Lock, effects: &mut Effects) {
+        if let Some(file) = self.files.get_mut(&inode) {
+            file.erase(inode, &range, effects);
+            self.grant_queued(inode, effects);
+        }
+    }
+
+    /// Takes a lock out of the queue. False where it is not there.
+    pub fn cancel(&mut self, inode: u64, lock: &Lock, effects: &mut Effects) -> bool {
+        let Some(file) = self.files.get_mut(&inode) else { return false };
+        let before = file.queue.len();
+        file.queue.retain(|queued| queued != lock);
+        let removed = file.queue.len() < before;
+        self.grant_queued(inode, effects);
+        removed
+    }
+
+    /// All locks of one owner on an inode fall, queued ones too.
+    pub fn release_owner(
+        &mut self,
+        inode: u64,
+        owner: Owner,
+        whole_file: bool,
+        effects: &mut Effects,
+    ) {
+        self.retain(inode, effects, |lock| lock.owner != owner || lock.whole_file != whole_file);
+    }
+
+    /// All locks of a session fall.
+    pub fn release_session(&mut self, session: u64, effects: &mut Effects) {
+        let touched: Vec<u64> = self.files.keys().copied().collect();
+        for inode in touched {
+            self.retain(inode, effects, |lock| lock.owner.session != session);
+        }
+    }
+
+    /// All locks of an inode fall: it is gone.
+    pub fn release_inode(&mut self, inode: u64, effects: &mut Effects) {
+        self.retain(inode, effects, |_| false);
+    }
+
+    fn retain(&mut self, inode: u64, effects: &mut Effects, keep: impl Fn(&Lock) -> bool) {
+        let Some(file) = self.files.get_mut(&inode) else { return };
+        let gone = file.held.iter().filter(|lock| !keep(lock));
+        effects.rows.extend(gone.map(|lock| RowChange::Remove(inode, *lock)));
+        file.held.retain(&keep);
+        file.queue.retain(&keep);
+        self.grant_queued(inode, effects);
+    }
+
+    /// Takes whatever in the queue can be taken now, earliest first.
+    fn grant_queued(&mut self, inode: u64, effects: &mut Effects) {
+        let Some(file) = self.files.get_mut(&inode) else { return };
+        let mut at = 0;
+        while at < file.queue.len() {
+            let lock = file.queue[at];
+            let conflict = file.held.iter().any(|held| held.conflicts(&lock));
+            if conflict || file.waits_behind(&lock, at) {
+                at += 1;
+                continue;
+            }
+            file.queue.remove(at);
+            file.insert(inode, lock, effects);
+            effects.granted.push((inode, lock));
+            // It may have been a downgrade that lets earlier ones in.
+            at = 0;
+        }
+        if file.held.is_empty() && file.queue.is_empty() {
+            self.files.remove(&inode);
+        }
+    }
+
+    /// Whether waiting for `lock` would make its owner wait for itself.
+    fn closes_circle(&self, inode: u64, lock: &Lock) -> bool {
+        let mut seen = BTreeSet::new();
+        let mut open = self.blockers(inode, lock);
+        while let Some(owner) = open.pop() {
+            if owner == lock.owner {
+                return true;
+            }
+            if seen.insert(owner) {
+                for (inode, file) in &self.files {
+                    for queued in file.queue.iter().filter(|queued| queued.owner == owner) {
+                        open.extend(self.blockers(*inode, queued));
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Owners whose going would be needed before `lock` can be taken.
+    fn blockers(&self, inode: u64, lock: &Lock) -> Vec<Owner> {
+        let Some(file) = self.files.get(&inode) else { return Vec::new() };
+        let before = file.queue.iter().position(|queued| queued == lock);
+        let earlier = file.queue.iter().take(before.unwrap_or(file.queue.len()));
+        let held = file.held.iter();
+        held.chain(earlier).filter(|other| other.conflicts(lock)).map(|other| other.owner).collect()
+    }
+
+    /// Whether the invariants hold; the inode where not.
+    pub fn check(&self) -> Result<(), u64> {
+        for (inode, file) in &self.files {
+            for (at, lock) in file.held.iter().enumerate() {
+                let rest = &file.held[at + 1..];
+                let overlap = |other: &Lock| lock.same_set(other) && lock.overlaps(other);
+                let clash = |other: &Lock| lock.conflicts(other) || overlap(other);
+                if lock.start > lock.end || rest.iter().any(clash) {
+                    return Err(*inode);
+                }
+            }
+            for (at, lock) in file.queue.iter().enumerate() {
+                if !file.held.iter().any(|held| held.conflicts(lock))
+                    && !file.waits_behind(lock, at)
+                {
+                    return Err(*inode);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl File {
+    /// Whether one of the first `count` queued locks has to go first. One that waits for a lock of
+    /// this very owner does not: the owner would wait for itself.
+    fn waits_behind(&self, lock: &Lock, count: usize) -> bool {
+        self.queue.iter().take(count).any(|earlier| {
+            let waits_for_owner =
+                || self.held.iter().any(|held| held.owner == lock.owner && held.conflicts(earlier));
+            earlier.conflicts(lock) && !waits_for_owner()
+        })
+    }
+
+    /// Lays a lock over what its owner holds: the new kind wins, neighbours of its kind join.
+    fn insert(&mut self, inode: u64, lock: Lock, effects: &mut Effects) {
+        self.erase(inode, &lock, effects);
+        let mut merged = lock;
+        let joins = |held: &Lock| {
+            held.same_set(&lock)
+                && held.exclusive == lock.exclusive
+                && (held.end.checked_add(1) == Some(lock.start)
+                    || lock.end.checked_add(1) == Some(held.start))
+        };
+        for held in self.held.iter().filter(|held| joins(held)) {
+            merged.start = merged.start.min(held.start);
+            merged.end = merged.end.max(held.end);
+            effects.rows.push(RowChange::Remove(inode, *held));
+        }
+        self.held.retain(|held| !joins(held));
+        self.held.push(merged);
+        effects.rows.push(RowChange::Put(inode, merged));
+    }
+
+    /// Takes a range away from its owner, splitting what sticks out on either side.
+    fn erase(&mut self, inode: u64, range: &Lock, effects: &mut Effects) {
+        let mut left = Vec::new();
+        for held in self.held.iter().filter(|held| held.same_set(range) && held.overlaps(range)) {
+            effects.rows.push(RowChange::Remove(inode, *held));
+            if held.start < range.start {
+                left.push(Lock { end: range.start - 1, ..*held });
+            }
+            if held.end > range.end {
+                left.push(Lock { start: range.end + 1, ..*held });
+            }
+        }
+        self.held.retain(|held| !(held.same_set(range) && held.overlaps(range)));
+        effects.rows.extend(left.iter().map(|lock| RowChange::Put(inode, *lock)));
+        self.held.extend(left);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+//! File content as far as it concerns the metadata: inline bytes, reports of writers, appends.
+
+use ropewalk_wire::fs::meta::{INLINE_BYTES_MAX, LeaseMode, MetaReply, Report};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use super::{Operation, Step};
+use crate::inode::Inode;
+use crate::keys::{self, Table};
+use crate::leases::Need;
+use crate::rows::Rows;
+use crate::runs;
+
+impl<R: Rows> Operation<'_, R> {
+    /// The inode, which must be a regular file of this write epoch.
+    fn file(&mut self, number: u64, epoch: u32) -> Step<Inode> {
+        let inode = self.inode(number)?;
+        if !inode.is_file() {
+            return Err(Errno::EINVAL.into());
+        }
+        if inode.epoch != epoch {
+            return Err(Errno::ESTALE.into());
+        }
+        Ok(inode.clone())
+    }
+
+    pub fn read_inline(&mut self, number: u64) -> Step<()> {
+        let inode = self.inode(number)?;
+        if !inode.is_file() || inode.striped {
+            return Err(Errno::ESTALE.into());
+        }
+        self.need(number, Need::Fresh);
+        self.settle()?;
+        let bytes = self.inline_bytes(number)?;
+        self.answer(&MetaReply::Content { bytes: Bytes(&bytes) })
+    }
+
+    /// Writes inline bytes at an offset, or at the end.
+    pub fn write_inline(
+        &mut self,
+        number: u64,
+        epoch: u32,
+        offset: Option<u64>,
+        data: &[u8],
+        kill_privileges: bool,
+    ) -> Step<()> {
+        let inode = self.file(number, epoch)?;
+        if inode.striped {
+            return Err(Errno::ESTALE.into());
+        }
+        self.need(number, Need::Quiet);
+        self.settle()?;
+        let offset = offset.unwrap_or(inode.size);
+        let end = offset.checked_add(data.len() as u64).ok_or(Errno::EFBIG)?;
+        if end > INLINE_BYTES_MAX {
+            return Err(Errno::E2BIG.into());
+        }
+        if data.is_empty() {
+            return self.answer(&MetaReply::Written { offset, size: inode.size });
+        }
+        let mut bytes = self.inline_bytes(number)?;
+        let (begin, end) = (offset as usize, end as usize);
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[begin..end].copy_from_slice(data);
+        let now = self.now.calendar;
+        let target = self.touch(number)?;
+        target.modified = now;
+        target.inline_bytes = bytes.len() as u32;
+        target.size = target.size.max(end as u64);
+        let size = target.size;
+        self.batch.put(keys::key(Table::Inline, &[number]), bytes);
+        if kill_privileges {
+            self.kill_privileges(number)?;
+        }
+        self.answer(&MetaReply::Written { offset, size })
+    }
+
+    pub fn leave_inline(&mut self, number: u64, version: u64, report: &Report<'_>) -> Step<()> {
+        let inode = self.file(number, report.epoch)?;
+        let mode = self.shard.leases.mode(number, self.session);
+        let writes = matches!(mode, LeaseMode::Shared | LeaseMode::Write);
+        if inode.striped || inode.version != version || !writes {
+            return Err(Errno::ESTALE.into());
+        }
+        check_report(&inode, report)?;
+        let target = self.touch(number)?;
+        target.striped = true;
+        target.inline_bytes = 0;
+        if inode.inline_bytes > 0 {
+            self.batch.remove(keys::key(Table::Inline, &[number]));
+        }
+        self.take_report(number, report, mode)?;
+        self.change(number)?.epoch += 1;
+        self.answer_attributes(number)
+    }
+
+    pub fn reserve_append(&mut self, number: u64, epoch: u32, len: u64) -> Step<()> {
+        let inode = self.file(number, epoch)?;
+        self.need(number, Need::Quiet);
+        self.settle()?;
+        let offset = inode.size;
+        let size = offset.checked_add(len).ok_or(Errno::EFBIG)?;
+        check_size(&inode, size)?;
+        if len > 0 {
+            let now = self.now.calendar;
+            let target = self.touch(number)?;
+            target.size = size;
+            target.modified = now;
+        }
+        self.answer(&MetaReply::Written { offset, size })
+    }
+
+    pub fn report(&mut self, number: u64, report: &Report<'_>) -> Step<()> {
+        let mode = self.shard.leases.mode(number, self.session);
+        self.check_and_take(number, report, mode)?;
+        self.answer_attributes(number)
+    }
+
+    /// Takes a report of a session that has (or just gave back) a lease of `mode`.
+    pub fn check_and_take(
+        &mut self,
+        number: u64,
+        report: &Report<'_>,
+        mode: LeaseMode,
+    ) -> Step<()> {
+        let inode = self.file(number, report.epoch)?;
+        let writes = matches!(mode, LeaseMode::Shared | LeaseMode::Write);
+        let wrote = report.size.is_some()
+            || report.modified.is_some()
+            || !report.written.0.is_empty()
+            || !report.punched.0.is_empty();
+        if wrote && !writes {
+            return Err(Errno::ESTALE.into());
+        }
+        let moved = !report.written.0.is_empty() || !report.punched.0.is_empty();
+        if moved && !inode.striped {
+            return Err(Errno::EINVAL.into());
+        }
+        check_report(&inode, report)?;
+        self.take_report(number, report, mode)
+    }
+
+    fn take_report(&mut self, number: u64, report: &Report<'_>, mode: LeaseMode) -> Step<()> {
+        let before = self.inode(number)?.clone();
+        let mut after = before.clone();
+        apply_report(&mut after, report)?;
+        if let Some(modified) = report.modified {
+            // Among several writers the latest write counts, in whichever order they report.
+            let latest = mode != LeaseMode::Shared || modified > before.modified;
+            after.modified = if latest { modified } else { before.modified };
+        }
+        after.accessed = report.accessed.unwrap_or(before.accessed);
+        if after == before {
+            return Ok(());
+        }
+        let wrote = Inode { accessed: before.accessed, ..after.clone() } != before;
+        let target = if wrote { self.touch(number)? } else { self.change(number)? };
+        let (version, changed) = (target.version, target.changed);
+        *target = Inode { version, changed, ..after };
+        Ok(())
+    }
+}
+
+/// Whether a report can be taken as a whole.
+fn check_report(inode: &Inode, report: &Report<'_>) -> Result<(), Errno> {
+    apply_report(&mut inode.clone(), report)?;
+    let legal = |at: Option<ropewalk_wire::fs::value::Timestamp>| {
+        at.is_none_or(|at| at.nanos < 1_000_000_000)
+    };
+    if legal(report.modified) && legal(report.accessed) { Ok(()) } else { Err(Errno::EINVAL) }
+}
+
+/// Size and stripes of a report.
+fn apply_report(inode: &mut Inode, report: &Report<'_>) -> Result<(), Errno> {
+    if let Some(size) = report.size {
+        check_size(inode, size)?;
+        inode.size = inode.size.max(size);
+    }
+    for (first, count) in runs::parse(report.punched.0).ok_or(Errno::EINVAL)? {
+        if !inode.written.remove(first, count) {
+            return Err(Errno::ENOSPC);
+        }
+    }
+    for (first, count) in runs::parse(report.written.0).ok_or(Errno::EINVAL)? {
+        if !inode.written.add(first, count) {
+            return Err(Errno::ENOSPC);
+        }
+    }
+    Ok(())
+}
+
+fn check_size(inode: &Inode, size: u64) -> Result<(), Errno> {
+    let most = inode.layout.map_or(0, |layout| layout.size_max());
+    if size > most { Err(Errno::EFBIG) } else { Ok(()) }
+}

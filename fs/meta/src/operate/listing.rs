@@ -1,0 +1,140 @@
+//! Lists: directories, and all inodes for `check`.
+
+use ropewalk_wire::fs::attributes::InodeKind;
+use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
+use ropewalk_wire::fs::meta::{DirectoryEntry, InodeInfo, LeaseMode, MetaReply, Who};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use super::directory::decode_dentry;
+use super::{Operation, Step};
+use crate::inode::{Damaged, Inode};
+use crate::keys::{self, Table};
+use crate::permission::{self, READ};
+use crate::rows::Rows;
+
+/// Most bytes that an entry takes beside its name, without and with attributes and grant.
+const ENTRY_BYTES: usize = 32;
+const ENTRY_ATTRIBUTES_BYTES: usize = 192;
+/// An inode of the list, and each run of its written stripes.
+const INODE_BYTES: usize = 224;
+const RUN_BYTES: usize = 10;
+/// What a reply holds beside its entries.
+const FRAME_BYTES: usize = 256;
+
+/// Room for entries in a reply that is asked to have `bytes_max` bytes; always enough for one.
+fn budget(bytes_max: u32) -> usize {
+    (bytes_max as usize).clamp(2 * FRAME_BYTES + 512, REPLY_BYTES_MAX) - FRAME_BYTES
+}
+
+struct Row {
+    cookie: u64,
+    name: Vec<u8>,
+    inode: u64,
+    kind: InodeKind,
+}
+
+impl<R: Rows> Operation<'_, R> {
+    pub fn read_directory(
+        &mut self,
+        who: &Who<'_>,
+        number: u64,
+        cookie: u64,
+        bytes_max: u32,
+        attributes: bool,
+    ) -> Step<()> {
+        let directory = self.directory(number)?;
+        // Later pieces of a scan go on under the permission that its beginning had.
+        if cookie == 0 {
+            permission::check(&directory, who, READ)?;
+        }
+        let (rows, end) = self.entries_after(number, cookie, budget(bytes_max), attributes)?;
+        let mut entries = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let mut entry = DirectoryEntry {
+                name: Bytes(&row.name),
+                inode: row.inode,
+                kind: row.kind,
+                cookie: row.cookie,
+                attributes: None,
+                grant: None,
+            };
+            if attributes && !self.is_written_by_others(row.inode) {
+                let inode = self.inode(row.inode)?;
+                let epoch = inode.epoch;
+                entry.attributes = Some(inode.attributes());
+                entry.grant = self.cache_grant(row.inode, epoch);
+            }
+            entries.push(entry);
+        }
+        let grant = self.cache_grant(number, directory.epoch);
+        self.answer(&MetaReply::Directory { entries, end, grant })
+    }
+
+    fn entries_after(
+        &mut self,
+        number: u64,
+        cookie: u64,
+        mut room: usize,
+        attributes: bool,
+    ) -> Step<(Vec<Row>, bool)> {
+        let fixed = if attributes { ENTRY_ATTRIBUTES_BYTES } else { ENTRY_BYTES };
+        let (mut rows, mut end, mut damaged) = (Vec::new(), true, false);
+        let Some(first) = cookie.checked_add(1) else { return Ok((rows, end)) };
+        let from = keys::key(Table::Dentry, &[number, first]);
+        let to = keys::after(&keys::key(Table::Dentry, &[number]));
+        self.shard.rows.scan(&from, &to, &mut |key, value| {
+            let name = keys::name(key, 2);
+            let takes = fixed + name.len();
+            if takes > room {
+                end = false;
+                return false;
+            }
+            room -= takes;
+            match (keys::number(key, 1), decode_dentry(value)) {
+                (Some(cookie), Ok((inode, kind))) => {
+                    rows.push(Row { cookie, name: name.to_vec(), inode, kind });
+                }
+                _ => damaged = true,
+            }
+            !damaged
+        })?;
+        if damaged { Err(Errno::EIO.into()) } else { Ok((rows, end)) }
+    }
+
+    /// Whether the attributes here are not the newest: another session owns them.
+    fn is_written_by_others(&self, inode: u64) -> bool {
+        let leases = &self.shard.leases;
+        leases.writer(inode).is_some_and(|session| session != self.session)
+            && leases.mode(inode, self.session) == LeaseMode::None
+    }
+
+    pub fn list_inodes(&mut self, from: u64, bytes_max: u32) -> Step<()> {
+        let mut room = budget(bytes_max);
+        let (mut inodes, mut end, mut damaged) = (Vec::new(), true, false);
+        let first = keys::key(Table::Inode, &[from]);
+        let last = keys::after(&[Table::Inode as u8]);
+        self.shard.rows.scan(&first, &last, &mut |key, value| {
+            let number = keys::number(key, 0).ok_or(Damaged);
+            let Ok(inode) = number.and_then(|number| Inode::decode(number, value)) else {
+                damaged = true;
+                return false;
+            };
+            let takes = INODE_BYTES + inode.written.as_slice().len() * RUN_BYTES;
+            if takes > room && !inodes.is_empty() {
+                end = false;
+                return false;
+            }
+            room = room.saturating_sub(takes);
+            inodes.push(InodeInfo {
+                attributes: inode.attributes(),
+                content: inode.content(),
+                written: inode.written.as_slice().to_vec(),
+            });
+            true
+        })?;
+        if damaged {
+            return Err(Errno::EIO.into());
+        }
+        self.answer(&MetaReply::Inodes { inodes, end })
+    }
+}

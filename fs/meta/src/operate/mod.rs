@@ -1,0 +1,326 @@
+//! What requests do: one operation reads rows, checks, demands leases, and collects its changes.
+//!
+//! Invariants that every operation keeps:
+//! * the order is checks (which may fail), then [`Operation::need`] and [`Operation::settle`] (which
+//!   may wait), then changes and grants (which may not fail): an operation that failed or waits has
+//!   changed nothing, in rows or in memory;
+//! * changes are committed by the shard as one batch, together with the reply;
+//! * whatever another session may have cached of an inode or a directory is recalled before the
+//!   reply that says it changed.
+
+mod attributes;
+mod content;
+mod create;
+mod directory;
+mod lease;
+mod listing;
+mod lock;
+mod lookup;
+mod open;
+mod remove;
+mod rename;
+mod status;
+mod xattr;
+
+pub(crate) use lock::decode_lock;
+
+use ropewalk_wire::fs::encode;
+use ropewalk_wire::fs::meta::{Grant, LeaseMode, MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::value::Errno;
+
+use crate::inode::{Damaged, Inode};
+use crate::keys::{self, Table};
+use crate::leases::{Leases, Need};
+use crate::parking::WaitOn;
+use crate::rows::{Batch, Rows, RowsError};
+use crate::shard::{Moment, Shard};
+
+/// Why an operation did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The reply is this error; nothing changed.
+    Errno(Errno),
+    /// It has to wait for one of these. Where `keep`, what it changed so far is committed first.
+    Wait { on: Vec<WaitOn>, keep: bool },
+    /// The store failed.
+    Rows(RowsError),
+}
+
+pub(crate) type Step<T> = Result<T, Stop>;
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        Stop::Errno(errno)
+    }
+}
+
+impl From<RowsError> for Stop {
+    fn from(error: RowsError) -> Stop {
+        Stop::Rows(error)
+    }
+}
+
+impl From<Damaged> for Stop {
+    fn from(_: Damaged) -> Stop {
+        Stop::Errno(Errno::EIO)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Clean,
+    Changed,
+    Removed,
+}
+
+/// One execution of one request.
+pub(crate) struct Operation<'a, R> {
+    pub shard: &'a mut Shard<R>,
+    pub session: u64,
+    /// The call's place in the order of arrival.
+    pub ticket: u64,
+    pub now: Moment,
+    pub batch: Batch,
+    /// The encoded result.
+    pub reply: Vec<u8>,
+    /// The reply waits until everything so far is durable.
+    pub durable: bool,
+    inodes: Vec<(Inode, State)>,
+    needed: Vec<u64>,
+    conflicted: bool,
+}
+
+impl<'a, R: Rows> Operation<'a, R> {
+    pub fn new(shard: &'a mut Shard<R>, session: u64, ticket: u64, now: Moment) -> Self {
+        Operation {
+            shard,
+            session,
+            ticket,
+            now,
+            batch: Batch::default(),
+            reply: Vec::new(),
+            durable: false,
+            inodes: Vec::new(),
+            needed: Vec::new(),
+            conflicted: false,
+        }
+    }
+
+    /// Executes a request up to its encoded reply.
+    pub fn dispatch(&mut self, request: &MetaRequest<'_>) -> Step<()> {
+        use MetaRequest as M;
+        match *request {
+            M::Lookup { who, parent, name } => self.lookup(&who, parent, name.0),
+            M::GetAttributes { inode } => self.get_attributes(inode),
+            M::SetAttributes { who, inode, change } => self.set_attributes(&who, inode, &change),
+            M::Create { who, parent, name, mode, access, exclusive, truncate } => {
+                self.create(&who, parent, name.0, mode, access, exclusive, truncate)
+            }
+            M::Temporary { who, parent, mode, access } => {
+                self.temporary(&who, parent, mode, access)
+            }
+            M::Make { who, parent, name, mode, node } => {
+                self.make(&who, parent, name.0, mode, &node)
+            }
+            M::Open { who, inode, access, truncate } => {
+                self.open(&who, inode, access, truncate, false)
+            }
+            M::Unlink { who, parent, name, closed } => self.unlink(&who, parent, name.0, closed),
+            M::RemoveDirectory { who, parent, name, closed } => {
+                self.remove_directory(&who, parent, name.0, closed)
+            }
+            M::Rename { who, parent, name, new_parent, new_name, mode, closed } => {
+                self.rename(&who, (parent, name.0), (new_parent, new_name.0), mode, closed)
+            }
+            M::Link { who, inode, parent, name } => self.link(&who, inode, parent, name.0),
+            M::ReadDirectory { who, inode, cookie, bytes_max, attributes } => {
+                self.read_directory(&who, inode, cookie, bytes_max, attributes)
+            }
+            M::ReadLink { inode } => self.read_link(inode),
+            M::GetXattr { who, inode, name } => self.get_xattr(&who, inode, name.0),
+            M::ListXattr { who, inode } => self.list_xattr(&who, inode),
+            M::SetXattr { who, inode, name, value, create, replace } => {
+                self.set_xattr(&who, inode, name.0, value.0, create, replace)
+            }
+            M::RemoveXattr { who, inode, name } => self.remove_xattr(&who, inode, name.0),
+            _ => self.dispatch_rest(request),
+        }
+    }
+
+    fn dispatch_rest(&mut self, request: &MetaRequest<'_>) -> Step<()> {
+        use MetaRequest as M;
+        match *request {
+            M::Acquire { inode, mode } => self.acquire(inode, mode),
+            M::Release { inode, number, keep, open, report } => {
+                self.release(inode, number, keep, open, report.as_ref())
+            }
+            M::Reclaim { inode, mode, open } => self.reclaim(inode, mode, open),
+            M::ReclaimDone => self.reclaim_done(),
+            M::Report { inode, report } => self.report(inode, &report),
+            M::ReadInline { inode } => self.read_inline(inode),
+            M::WriteInline { inode, epoch, offset, data, append, kill_privileges } => {
+                let at = if append { None } else { Some(offset) };
+                self.write_inline(inode, epoch, at, data.0, kill_privileges)
+            }
+            M::LeaveInline { inode, version, report } => self.leave_inline(inode, version, &report),
+            M::ReserveAppend { inode, epoch, len } => self.reserve_append(inode, epoch, len),
+            M::SetLock { inode, range, wait } => self.set_lock(inode, &range, wait),
+            M::TestLock { inode, range } => self.test_lock(inode, &range),
+            M::CancelLock { inode, range } => self.cancel_lock(inode, &range),
+            M::ReleaseOwner { inode, owner, whole_file } => {
+                self.release_owner(inode, owner, whole_file)
+            }
+            M::StatFileSystem => self.stat_file_system(),
+            M::Sync => {
+                self.durable = true;
+                self.answer(&MetaReply::Done)
+            }
+            M::GetPool { version } => self.get_pool(version),
+            M::Heartbeat { server, boot, total_bytes, available_bytes, address } => {
+                self.heartbeat(server, boot, total_bytes, available_bytes, address.0)
+            }
+            M::ListInodes { from, bytes_max } => self.list_inodes(from, bytes_max),
+            _ => unreachable!("the other requests were dispatched before"),
+        }
+    }
+
+    /// Encodes the reply of success.
+    pub fn answer(&mut self, reply: &MetaReply<'_>) -> Step<()> {
+        let result: MetaResult<'_> = Ok(reply.clone());
+        encode(&result, &mut self.reply);
+        Ok(())
+    }
+
+    /// The changes of this operation, complete.
+    pub fn finish(self) -> (Batch, Vec<u8>, bool) {
+        let mut batch = self.batch;
+        for (inode, state) in &self.inodes {
+            let key = keys::key(Table::Inode, &[inode.number]);
+            match state {
+                State::Clean => {}
+                State::Changed => batch.put(key, inode.encode()),
+                State::Removed => batch.remove(key),
+            }
+        }
+        (batch, self.reply, self.durable)
+    }
+
+    fn load(&mut self, number: u64) -> Step<usize> {
+        let at = self.inodes.iter().position(|(inode, _)| inode.number == number);
+        let at = match at {
+            Some(at) => at,
+            None => {
+                let bytes = self.shard.rows.get(&keys::key(Table::Inode, &[number]))?;
+                let bytes = bytes.ok_or(Errno::ESTALE)?;
+                self.inodes.push((Inode::decode(number, &bytes)?, State::Clean));
+                self.inodes.len() - 1
+            }
+        };
+        if self.inodes[at].1 == State::Removed {
+            return Err(Errno::ESTALE.into());
+        }
+        Ok(at)
+    }
+
+    /// The inode, as this operation has changed it so far; `ESTALE` where it is gone.
+    pub fn inode(&mut self, number: u64) -> Step<&Inode> {
+        let at = self.load(number)?;
+        Ok(&self.inodes[at].0)
+    }
+
+    /// The inode, to be changed. Its version grows once an operation.
+    pub fn change(&mut self, number: u64) -> Step<&mut Inode> {
+        let at = self.load(number)?;
+        let (inode, state) = &mut self.inodes[at];
+        if *state == State::Clean {
+            *state = State::Changed;
+            inode.version += 1;
+        }
+        Ok(inode)
+    }
+
+    /// The inode, to be changed, with a new change time.
+    pub fn touch(&mut self, number: u64) -> Step<&mut Inode> {
+        let now = self.now.calendar;
+        let inode = self.change(number)?;
+        inode.changed = now;
+        Ok(inode)
+    }
+
+    /// Adds an inode that did not exist.
+    pub fn add_inode(&mut self, inode: Inode) {
+        self.inodes.push((inode, State::Changed));
+    }
+
+    /// Lets the inode's row vanish.
+    pub fn forget_inode(&mut self, number: u64) -> Step<()> {
+        let at = self.load(number)?;
+        self.inodes[at].1 = State::Removed;
+        Ok(())
+    }
+
+    /// Demands something of the other sessions' leases; [`Operation::settle`] waits for it.
+    pub fn need(&mut self, inode: u64, need: Need) {
+        let shard = &mut *self.shard;
+        let deadline = Leases::deadline(self.now.time, shard.config.term);
+        let conflict =
+            shard.leases.recall(inode, self.session, need, deadline, &mut shard.callbacks);
+        // While a file is being cut, nothing that could bring bytes back may pass.
+        let cutting = need != Need::Fresh && shard.cuts.contains_key(&inode);
+        self.conflicted |= conflict || cutting;
+        self.needed.push(inode);
+    }
+
+    /// As [`Operation::need`] of a directory's entries; remembers that it is contended.
+    pub fn need_entries(&mut self, directory: u64) {
+        let before = self.conflicted;
+        self.conflicted = false;
+        self.need(directory, Need::Quiet);
+        if self.conflicted {
+            let until = self.now.time + self.shard.config.contention;
+            self.shard.leases.set_contended(directory, until);
+        }
+        self.conflicted |= before;
+    }
+
+    /// Waits behind calls that came earlier and need the inode.
+    pub fn need_turn(&mut self, inode: u64) {
+        self.conflicted |= self.shard.parking.is_awaited(inode, self.ticket)
+            || self.shard.cuts.contains_key(&inode);
+        self.needed.push(inode);
+    }
+
+    /// Goes on when everything needed is there; otherwise the operation waits and begins anew.
+    pub fn settle(&mut self) -> Step<()> {
+        if !self.conflicted {
+            return Ok(());
+        }
+        let on = self.needed.iter().map(|inode| WaitOn::Inode(*inode)).collect();
+        Err(Stop::Wait { on, keep: false })
+    }
+
+    /// The lease that the session has on an inode, or a read lease where nobody minds.
+    pub fn cache_grant(&mut self, inode: u64, epoch: u32) -> Option<Grant> {
+        let held = self.shard.leases.holder(inode, self.session).copied();
+        if let Some(holder) = held.filter(|holder| holder.mode != LeaseMode::None) {
+            let grant = Grant { mode: holder.mode, epoch, number: holder.number };
+            return (!holder.is_recalled()).then_some(grant);
+        }
+        // Nobody begins to use what has no name; its users have it open.
+        let named = self.inode(inode).is_ok_and(|found| found.links > 0);
+        let shard = &mut *self.shard;
+        let may = named
+            && self.session != 0
+            && !shard.parking.is_awaited(inode, self.ticket)
+            && !shard.cuts.contains_key(&inode)
+            && shard.leases.may_cache(inode, self.session, self.now.time)
+            && shard.leases.count(self.session) < shard.config.leases_max;
+        may.then(|| shard.leases.grant(inode, self.session, LeaseMode::Read, epoch))
+    }
+
+    /// Whether the session may cache entries of the directory.
+    pub fn caches_entries(&self, directory: u64) -> bool {
+        let holder = self.shard.leases.holder(directory, self.session);
+        holder.is_some_and(|holder| holder.mode >= LeaseMode::Read && !holder.is_recalled())
+    }
+}

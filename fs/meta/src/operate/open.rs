@@ -1,0 +1,155 @@
+//! Opening: permission, truncation, the lease that the opener can have.
+
+use ropewalk_wire::fs::attributes::InodeKind;
+use ropewalk_wire::fs::layout::{Growth, Layout};
+use ropewalk_wire::fs::meta::{Access, Entry, Grant, LeaseMode, MetaReply, Who};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use super::{Operation, Step};
+use crate::keys::{self, Table};
+use crate::leases::Need;
+use crate::permission::{self, READ, WRITE};
+use crate::rows::Rows;
+
+impl<R: Rows> Operation<'_, R> {
+    pub fn open(
+        &mut self,
+        who: &Who<'_>,
+        number: u64,
+        access: Access,
+        truncate: bool,
+        entry_cached: bool,
+    ) -> Step<()> {
+        let inode = self.inode(number)?.clone();
+        let writes = access.write || truncate;
+        match inode.kind {
+            InodeKind::File => {}
+            InodeKind::Directory if writes => return Err(Errno::EISDIR.into()),
+            InodeKind::Directory => {}
+            InodeKind::Symlink => return Err(Errno::ELOOP.into()),
+            _ => return Err(Errno::ENXIO.into()),
+        }
+        let bits = if access.read { READ } else { 0 } | if writes { WRITE } else { 0 };
+        permission::check(&inode, who, bits)?;
+        if inode.is_directory() {
+            self.shard.leases.open(number, self.session, access);
+            self.cache_grant(number, inode.epoch);
+            return self.answer_opened(number, entry_cached, false, false);
+        }
+        let wish = if access.write { LeaseMode::Write } else { LeaseMode::Read };
+        let wish = self.shard.leases.attainable(number, self.session, wish);
+        self.need_turn(number);
+        self.need(number, if truncate { Need::Alone } else { need_of(wish) });
+        self.settle()?;
+        if truncate {
+            self.truncate_to_zero(number, who.user != 0)?;
+        }
+        let epoch = self.inode(number)?.epoch;
+        self.shard.leases.open(number, self.session, access);
+        let mode = self.shard.leases.possible(number, self.session, wish);
+        self.shard.leases.grant(number, self.session, mode, epoch);
+        self.answer_opened(number, entry_cached, false, access.read)
+    }
+
+    pub fn acquire(&mut self, number: u64, wish: LeaseMode) -> Step<()> {
+        let inode = self.inode(number)?.clone();
+        if !inode.is_file() {
+            // Only reading can be cached, and never by demand: several may wish to change it.
+            self.cache_grant(number, inode.epoch);
+            return self.answer_opened(number, self.caches_entries(number), false, false);
+        }
+        let wish = self.shard.leases.attainable(number, self.session, wish);
+        self.need_turn(number);
+        self.need(number, need_of(wish));
+        self.settle()?;
+        let mode = self.shard.leases.possible(number, self.session, wish);
+        if mode != LeaseMode::None {
+            self.shard.leases.grant(number, self.session, mode, inode.epoch);
+        }
+        self.answer_opened(number, false, false, mode >= LeaseMode::Read)
+    }
+
+    /// Replies with everything that a client needs to use the inode; with inline bytes where asked.
+    pub fn answer_opened(
+        &mut self,
+        number: u64,
+        entry_cached: bool,
+        created: bool,
+        with_bytes: bool,
+    ) -> Step<()> {
+        let inode = self.inode(number)?.clone();
+        let inline = if with_bytes && inode.is_file() && !inode.striped {
+            self.inline_bytes(number)?
+        } else {
+            Vec::new()
+        };
+        let entry = Entry {
+            attributes: inode.attributes(),
+            entry_cached,
+            grant: self.present_grant(number, inode.epoch),
+        };
+        self.answer(&MetaReply::Opened {
+            entry,
+            content: inode.content(),
+            inline: Bytes(&inline),
+            layout: inode.layout.unwrap_or(NO_LAYOUT),
+            written: inode.written.as_slice().to_vec(),
+            created,
+        })
+    }
+
+    /// The lease that the session holds now.
+    pub fn present_grant(&self, number: u64, epoch: u32) -> Option<Grant> {
+        let holder = self.shard.leases.holder(number, self.session)?;
+        let holds = holder.mode != LeaseMode::None && !holder.is_recalled();
+        holds.then_some(Grant { mode: holder.mode, epoch, number: holder.number })
+    }
+
+    /// Throws a file's bytes away: a new object generation, inline again.
+    pub fn truncate_to_zero(&mut self, number: u64, kill_privileges: bool) -> Step<()> {
+        let shard = &mut *self.shard;
+        let layout = shard.pools.layout(&shard.config, &mut shard.random);
+        let now = self.now.calendar;
+        let old = self.inode(number)?.clone();
+        if old.striped {
+            self.queue_reap(&old);
+        }
+        if old.inline_bytes > 0 {
+            self.batch.remove(keys::key(Table::Inline, &[number]));
+        }
+        let inode = self.change(number)?;
+        // A new generation also where nothing left the inode row: somebody may have begun to write
+        // stripes, and those must not come to light when the file grows again.
+        if old.size > 0 || old.striped {
+            inode.generation += 1;
+            inode.epoch += 1;
+            inode.layout = layout.or(inode.layout);
+        }
+        inode.striped = false;
+        inode.written.cut(0);
+        inode.inline_bytes = 0;
+        inode.size = 0;
+        inode.modified = now;
+        inode.changed = now;
+        if kill_privileges {
+            self.kill_privileges(number)?;
+        }
+        Ok(())
+    }
+}
+
+/// What others must give up so that a session can have `wish`.
+pub(super) fn need_of(wish: LeaseMode) -> Need {
+    match wish {
+        LeaseMode::None | LeaseMode::Read => Need::Fresh,
+        LeaseMode::Shared | LeaseMode::Write => Need::Quiet,
+    }
+}
+
+/// Stands for the layout of what has none: directories.
+const NO_LAYOUT: Layout = Layout {
+    pool_version: 0,
+    seed: 0,
+    stripe_bytes: Layout::STRIPE_BYTES_DEFAULT,
+    growth: Growth::Fixed(0),
+};

@@ -1,0 +1,119 @@
+//! Extended attributes and the rules of their name spaces.
+
+use ropewalk_wire::fs::attributes::InodeKind;
+use ropewalk_wire::fs::meta::{MetaReply, NAME_BYTES_MAX, Who, XATTR_BYTES_MAX};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use super::{Operation, Step};
+use crate::inode::Inode;
+use crate::keys::{self, Table};
+use crate::leases::Need;
+use crate::permission::{self, READ, STICKY, WRITE};
+use crate::rows::Rows;
+
+/// Most bytes of a listing: what `listxattr` can return.
+const LIST_BYTES_MAX: usize = 64 * 1024;
+
+impl<R: Rows> Operation<'_, R> {
+    pub fn get_xattr(&mut self, who: &Who<'_>, number: u64, name: &[u8]) -> Step<()> {
+        let inode = self.inode(number)?.clone();
+        check(&inode, who, name, false)?;
+        let value = if inode.xattr_bytes == 0 {
+            None
+        } else {
+            self.shard.rows.get(&keys::named(Table::Xattr, &[number], name))?
+        };
+        let value = value.ok_or(Errno::ENODATA)?;
+        self.answer(&MetaReply::Content { bytes: Bytes(&value) })
+    }
+
+    pub fn list_xattr(&mut self, who: &Who<'_>, number: u64) -> Step<()> {
+        let mut names = Vec::new();
+        if self.inode(number)?.xattr_bytes > 0 {
+            let prefix = keys::key(Table::Xattr, &[number]);
+            self.shard.rows.scan(&prefix, &keys::after(&prefix), &mut |key, _| {
+                let name = keys::name(key, 1);
+                if who.user == 0 || !name.starts_with(b"trusted.") {
+                    names.extend_from_slice(name);
+                    names.push(0);
+                }
+                true
+            })?;
+        }
+        self.answer(&MetaReply::Content { bytes: Bytes(&names) })
+    }
+
+    pub fn set_xattr(
+        &mut self,
+        who: &Who<'_>,
+        number: u64,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Step<()> {
+        let inode = self.inode(number)?.clone();
+        check(&inode, who, name, true)?;
+        if value.len() > XATTR_BYTES_MAX {
+            return Err(Errno::E2BIG.into());
+        }
+        let key = keys::named(Table::Xattr, &[number], name);
+        let exists = inode.xattr_bytes > 0 && self.shard.rows.get(&key)?.is_some();
+        match (exists, create, replace) {
+            (true, true, _) => return Err(Errno::EEXIST.into()),
+            (false, _, true) => return Err(Errno::ENODATA.into()),
+            _ => {}
+        }
+        let grows = if exists { 0 } else { name.len() + 1 };
+        if inode.xattr_bytes as usize + grows > LIST_BYTES_MAX {
+            return Err(Errno::ENOSPC.into());
+        }
+        self.need(number, Need::Quiet);
+        self.settle()?;
+        self.touch(number)?.xattr_bytes += grows as u32;
+        self.batch.put(key, value.to_vec());
+        self.answer(&MetaReply::Done)
+    }
+
+    pub fn remove_xattr(&mut self, who: &Who<'_>, number: u64, name: &[u8]) -> Step<()> {
+        let inode = self.inode(number)?.clone();
+        check(&inode, who, name, true)?;
+        let key = keys::named(Table::Xattr, &[number], name);
+        if inode.xattr_bytes == 0 || self.shard.rows.get(&key)?.is_none() {
+            return Err(Errno::ENODATA.into());
+        }
+        self.need(number, Need::Quiet);
+        self.settle()?;
+        self.touch(number)?.xattr_bytes -= name.len() as u32 + 1;
+        self.batch.remove(key);
+        self.answer(&MetaReply::Done)
+    }
+}
+
+/// Whether the name is one that `who` may read or write on the inode.
+fn check(inode: &Inode, who: &Who<'_>, name: &[u8], write: bool) -> Result<(), Errno> {
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(Errno::ERANGE);
+    }
+    if name.contains(&0) {
+        return Err(Errno::EINVAL);
+    }
+    let refused = if write { Errno::EPERM } else { Errno::ENODATA };
+    let dot = name.iter().position(|&byte| byte == b'.').ok_or(Errno::EOPNOTSUPP)?;
+    let (space, rest) = name.split_at(dot + 1);
+    match space {
+        b"user." | b"trusted." | b"security." if rest.is_empty() => return Err(Errno::EINVAL),
+        b"user." => {}
+        b"trusted." if who.user != 0 => return Err(refused),
+        b"security." if write && who.user != 0 => return Err(Errno::EPERM),
+        b"trusted." | b"security." => return Ok(()),
+        _ => return Err(Errno::EOPNOTSUPP),
+    }
+    let sticky = inode.is_directory() && inode.mode & STICKY != 0;
+    if !matches!(inode.kind, InodeKind::File | InodeKind::Directory)
+        || (write && sticky && !permission::owns(inode, who))
+    {
+        return Err(refused);
+    }
+    permission::check(inode, who, if write { WRITE } else { READ })
+}

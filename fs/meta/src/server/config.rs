@@ -1,0 +1,80 @@
+//! What a metadata server is told at start, and why it may not start.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::error::Class;
+use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_store::superblock::{ClaimError, Expect};
+use ropewalk_store::{EmbeddedConfig, StoreError};
+
+use crate::config::Config;
+use crate::rows::RowsError;
+
+/// Where a metadata server keeps its rows, and how it behaves.
+#[derive(Clone)]
+pub struct MetaConfig {
+    /// Of this server alone; made where it does not exist.
+    pub directory: PathBuf,
+    pub cluster: ClusterId,
+    pub server: ServerId,
+    /// Whether an empty directory is a new server or a lost one.
+    pub expect: Expect,
+    /// Start although durable records are missing from the journal.
+    pub accept_loss: bool,
+    pub shard: Config,
+    pub store: EmbeddedConfig,
+    /// How often terms, the grace period and heartbeats are looked at, and how long garbage of
+    /// removed files waits for company before it is collected; 100 to 500 ms.
+    pub tick: Duration,
+    /// Told what people should know, one sentence at a time.
+    pub log: Rc<dyn Fn(&str)>,
+    /// A planted bug, for tests of the tests only: replies go out before the store has written what
+    /// they tell.
+    pub reply_before_written: bool,
+}
+
+impl MetaConfig {
+    /// The default server 0 of a cluster in `directory`, without a log.
+    pub fn new(directory: PathBuf, cluster: ClusterId) -> MetaConfig {
+        MetaConfig {
+            directory,
+            cluster,
+            server: ServerId(0),
+            expect: Expect::Any,
+            accept_loss: false,
+            shard: Config::default(),
+            store: EmbeddedConfig::default(),
+            tick: Duration::from_millis(250),
+            log: Rc::new(|_| ()),
+            reply_before_written: false,
+        }
+    }
+}
+
+/// Why a metadata server does not start, or does not stop well.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetaError {
+    #[error("the metadata server cannot have its directory: {0}")]
+    Claim(#[from] ClaimError),
+    #[error("the metadata store does not open: {0}")]
+    Store(#[from] StoreError),
+    #[error("the metadata in the store cannot be taken up: {0}")]
+    Rows(#[from] RowsError),
+    #[error("the node is shutting down")]
+    ShuttingDown,
+}
+
+impl MetaError {
+    /// The class by which recovery is decided.
+    pub fn class(&self) -> Class {
+        match self {
+            MetaError::Claim(error) => error.class(),
+            MetaError::Store(error) => error.class(),
+            MetaError::Rows(_) => Class::Data,
+            MetaError::ShuttingDown => Class::Node,
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Messages to data servers: fences before leases go to others, cuts, and reaps of garbage.
+//!
+//! Invariants:
+//! * a session's fence is up at every data server that lives before the session is taken apart; one
+//!   that was silent for too long gets it as soon as it is heard again;
+//! * cuts and reaps leave only when their rows are durable, and are given back to the shard as done
+//!   only when every server that can hold objects of the file has answered. A data server answers
+//!   them, and fences, when its own record of them is durable;
+//! * all of them may be sent more than once.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::task::join_all;
+use ropewalk_base::time::Time;
+use ropewalk_net::Address;
+use ropewalk_rpc::{Connection, Options};
+use ropewalk_store::marks::Position;
+use ropewalk_store::{EmbeddedStore, MetaStore};
+use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
+use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
+use ropewalk_wire::fs::{decode, encode};
+
+use super::{DataMessages, MetaServer};
+use crate::shard::{Cut, Reap, Shard};
+use crate::store_rows::StoreRows;
+
+/// How long a data server has for an answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(2);
+/// How long to wait before a fence is sent again.
+const FENCE_RETRY: Duration = Duration::from_millis(200);
+/// How long to wait before a cut that failed is tried again.
+const CUT_RETRY: Duration = Duration::from_millis(500);
+/// How long to wait before reaps that failed are tried again.
+const REAP_RETRY: Duration = Duration::from_secs(5);
+/// Files that are being cut at a time.
+const CUTS_MAX: usize = 256;
+/// Inodes of one `Reap`: fits a call with room to spare.
+const REAP_BATCH: usize = 512;
+/// Confirmed reaps that are committed without asking the store for room.
+const REAPS_PER_TURN: usize = 64;
+/// Fences that are kept for a silent server; beyond that the oldest sessions' are forgotten, of
+/// which no message can be under way any more.
+const OWED_MAX: usize = 1 << 16;
+
+/// The data servers that were heard of, or that a pool version names.
+#[derive(Default)]
+pub(super) struct DataServers {
+    servers: RefCell<BTreeMap<u32, DataServer>>,
+    cuts: Cell<usize>,
+}
+
+struct DataServer {
+    address: Vec<u8>,
+    /// None before its first heartbeat in this life of ours.
+    connection: Option<Connection>,
+    heard: Time,
+    /// Fences that it has not confirmed: session and epoch.
+    owed: BTreeMap<u64, u32>,
+    /// A task brings it the fences.
+    delivering: bool,
+}
+
+impl DataServer {
+    fn new(now: Time) -> DataServer {
+        let (connection, owed) = (None, BTreeMap::new());
+        DataServer { address: Vec::new(), connection, heard: now, owed, delivering: false }
+    }
+}
+
+impl DataServers {
+    /// Counts the servers of the newest pool version as alive, until they were silent for long
+    /// enough.
+    pub fn expect(&self, shard: &Shard<StoreRows<EmbeddedStore>>, now: Time) {
+        let mut servers = self.servers.borrow_mut();
+        for server in shard.pools.newest().iter().flat_map(|pool| &pool.servers) {
+            servers.insert(*server, DataServer::new(now));
+        }
+    }
+
+    /// Whether another cut may be started.
+    pub fn may_cut(&self) -> bool {
+        self.cuts.get() < CUTS_MAX
+    }
+}
+
+impl MetaServer {
+    /// A heartbeat of a data server was taken.
+    pub(super) fn saw_data_server(self: &Rc<Self>, id: u32, address: &[u8]) {
+        if self.shard().is_none_or(|shard| shard.pools.server(id).is_none()) {
+            // The shard refused it: the number of servers is limited.
+            return;
+        }
+        let now = self.world.now();
+        let mut servers = self.data_servers.servers.borrow_mut();
+        let server = servers.entry(id).or_insert_with(|| DataServer::new(now));
+        server.heard = now;
+        if server.connection.is_none() || server.address != address {
+            server.address = address.to_vec();
+            server.connection = self.connect(id, address);
+        }
+        let owes = !server.owed.is_empty() && !server.delivering;
+        if owes {
+            server.delivering = true;
+        }
+        drop(servers);
+        if owes {
+            let this = self.clone();
+            self.world.spawn(async move { this.deliver_owed(id).await });
+        }
+    }
+
+    fn connect(&self, id: u32, address: &[u8]) -> Option<Connection> {
+        let name = format!("data server {id}");
+        let text = String::from_utf8_lossy(address);
+        let peer = Address::parse(&text).map_err(|error| error.to_string()).and_then(|address| {
+            self.endpoint.endpoint().lookup(&address).map_err(|fault| fault.to_string())
+        });
+        match peer {
+            Ok(peer) => {
+                let options = Options { limit: ANSWER_LIMIT, name, ..Options::default() };
+                Some(Connection::new(&self.world, &self.endpoint, peer, options))
+            }
+            Err(error) => {
+                (self.config.log)(&format!("{name} says that its address is {text:?}: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Sends a request to a data server; whether it succeeded there.
+    async fn ask(
+        &self,
+        server: u32,
+        body: &[u8],
+        count: impl FnOnce(&mut DataMessages) -> &mut u64,
+    ) -> bool {
+        let connection = {
+            let servers = self.data_servers.servers.borrow();
+            servers.get(&server).and_then(|server| server.connection.clone())
+        };
+        let Some(connection) = connection else { return false };
+        *count(&mut self.counters.data.borrow_mut()) += 1;
+        match connection.call_free(Service::Data, body).await {
+            Ok(reply) => decode::<DataResult<'_>>(reply.body()).is_ok_and(|result| result.is_ok()),
+            Err(_) => false,
+        }
+    }
+
+    fn is_silent(&self, server: u32) -> bool {
+        let silence = self.config.shard.server_silence;
+        let servers = self.data_servers.servers.borrow();
+        servers.get(&server).is_none_or(|server| self.world.now().since(server.heard) >= silence)
+    }
+
+    pub(super) fn start_fence(self: &Rc<Self>, session: u64, epoch: u32) {
+        let server = self.clone();
+        self.world.spawn(async move { server.fence(session, epoch).await });
+    }
+
+    async fn fence(self: Rc<Self>, session: u64, epoch: u32) {
+        let ids: Vec<u32> = {
+            let mut servers = self.data_servers.servers.borrow_mut();
+            for server in servers.values_mut() {
+                server.owed.insert(session, epoch);
+                if server.owed.len() > OWED_MAX {
+                    server.owed.pop_first();
+                }
+            }
+            servers.keys().copied().collect()
+        };
+        join_all(ids.into_iter().map(|id| self.fence_at(id, session, epoch))).await;
+        if !self.wait_for_room().await {
+            return;
+        }
+        let now = self.now();
+        if let Some(mut shard) = self.shard() {
+            shard.handle_fenced(session, now);
+        }
+        self.forget_session(session);
+        self.drain();
+    }
+
+    /// Brings a fence to one server; gives up where that was silent for too long.
+    async fn fence_at(&self, id: u32, session: u64, epoch: u32) {
+        loop {
+            if self.deliver(id, session, epoch).await || self.is_silent(id) {
+                return;
+            }
+            self.world.sleep(FENCE_RETRY).await;
+        }
+    }
+
+    async fn deliver(&self, id: u32, session: u64, epoch: u32) -> bool {
+        let mut body = Vec::new();
+        encode(&DataRequest::Fence { session, epoch }, &mut body);
+        let done = self.ask(id, &body, |messages| &mut messages.fences).await;
+        if done {
+            let mut servers = self.data_servers.servers.borrow_mut();
+            if let Some(server) = servers.get_mut(&id) {
+                server.owed.remove(&session);
+            }
+        }
+        done
+    }
+
+    /// A server was heard that has fences to get.
+    async fn deliver_owed(self: Rc<Self>, id: u32) {
+        let owed = {
+            let servers = self.data_servers.servers.borrow();
+            servers.get(&id).map_or_else(BTreeMap::new, |server| server.owed.clone())
+        };
+        for (session, epoch) in owed {
+            if !self.deliver(id, session, epoch).await {
+                break;
+            }
+        }
+        if let Some(server) = self.data_servers.servers.borrow_mut().get_mut(&id) {
+            server.delivering = false;
+        }
+    }
+
+    pub(super) fn start_cut(self: &Rc<Self>, cut: Cut) {
+        let cuts = &self.data_servers.cuts;
+        cuts.set(cuts.get() + 1);
+        let server = self.clone();
+        self.world.spawn(async move { server.cut(cut).await });
+    }
+
+    async fn cut(self: Rc<Self>, cut: Cut) {
+        let done = self.cut_everywhere(cut).await;
+        if !done {
+            self.world.sleep(CUT_RETRY).await;
+        }
+        if !self.wait_for_room().await {
+            return;
+        }
+        let cuts = &self.data_servers.cuts;
+        cuts.set(cuts.get() - 1);
+        let now = self.now();
+        if let Some(mut shard) = self.shard() {
+            shard.handle_cut(cut, done, now);
+        }
+        self.drain();
+    }
+
+    async fn cut_everywhere(&self, cut: Cut) -> bool {
+        let Some((position, pool)) = self
+            .shard()
+            .map(|shard| (shard.position(), shard.pools.get(cut.layout.pool_version).cloned()))
+        else {
+            return false;
+        };
+        let Some(pool) = pool else { return false };
+        if self.store.wait_durable(Position(position)).await.is_err() {
+            return false;
+        }
+        let file = FileId { inode: cut.inode, generation: cut.generation, epoch: cut.epoch };
+        let request = DataRequest::Truncate { file, stripe: cut.stripe, offset: cut.offset };
+        let mut body = Vec::new();
+        encode(&request, &mut body);
+        let servers = servers_of(&cut.layout, &pool);
+        let asked = servers.into_iter().map(|id| self.ask(id, &body, |count| &mut count.cuts));
+        join_all(asked).await.into_iter().all(|done| done)
+    }
+
+    /// Collects what files that are no more left at data servers, some of them at a time.
+    pub(super) async fn collect_garbage(self: Rc<Self>) {
+        let mut postponed: Vec<(Time, Reap)> = Vec::new();
+        loop {
+            self.world.sleep(self.config.tick).await;
+            let now = self.world.now();
+            postponed.retain(|(until, reap)| {
+                let due = *until <= now;
+                if due && let Some(mut shard) = self.shard() {
+                    shard.handle_reaped(*reap, false);
+                }
+                !due
+            });
+            loop {
+                let reaps = self.next_reaps();
+                if reaps.is_empty() || self.failure.borrow().is_some() {
+                    break;
+                }
+                let failed = self.reap(&reaps).await;
+                let until = self.world.now() + REAP_RETRY;
+                postponed.extend(failed.into_iter().map(|reap| (until, reap)));
+            }
+        }
+    }
+
+    fn next_reaps(&self) -> Vec<Reap> {
+        let Some(mut shard) = self.shard() else { return Vec::new() };
+        let mut reaps = Vec::new();
+        while reaps.len() < REAP_BATCH {
+            match shard.poll_reap() {
+                Ok(Some(reap)) => reaps.push(reap),
+                Ok(None) => break,
+                Err(error) => {
+                    self.fail(&error);
+                    return Vec::new();
+                }
+            }
+        }
+        reaps
+    }
+
+    /// Has objects removed; the reaps that have to be tried again.
+    async fn reap(self: &Rc<Self>, reaps: &[Reap]) -> Vec<Reap> {
+        let Some(position) = self.shard().map(|shard| shard.position()) else { return Vec::new() };
+        if self.store.wait_durable(Position(position)).await.is_err() {
+            return reaps.to_vec();
+        }
+        let mut unknown = BTreeSet::new();
+        let mut by_server: BTreeMap<u32, Vec<Reap>> = BTreeMap::new();
+        for reap in reaps {
+            let shard = self.shard();
+            match shard.as_ref().and_then(|shard| shard.pools.get(reap.pool_version)) {
+                Some(pool) => {
+                    for server in &pool.servers {
+                        by_server.entry(*server).or_default().push(*reap);
+                    }
+                }
+                None => {
+                    unknown.insert(*reap);
+                }
+            }
+        }
+        let asked = by_server.iter().map(|(id, reaps)| async move {
+            let inodes = reaps.iter().map(|reap| (reap.inode, reap.generation)).collect();
+            let mut body = Vec::new();
+            encode(&DataRequest::Reap { inodes }, &mut body);
+            !self.is_silent(*id) && self.ask(*id, &body, |count| &mut count.reaps).await
+        });
+        let answers = join_all(asked).await;
+        let mut failed = unknown;
+        for (reaps, _) in by_server.values().zip(answers).filter(|(_, done)| !done) {
+            failed.extend(reaps.iter().copied());
+        }
+        for (number, reap) in reaps.iter().enumerate() {
+            if failed.contains(reap) {
+                continue;
+            }
+            if number.is_multiple_of(REAPS_PER_TURN) && !self.wait_for_room().await {
+                break;
+            }
+            if let Some(mut shard) = self.shard() {
+                shard.handle_reaped(*reap, true);
+            }
+        }
+        self.drain();
+        failed.into_iter().collect()
+    }
+}
+
+/// The servers that can hold stripes of a file of this layout.
+fn servers_of(layout: &Layout, pool: &Pool) -> BTreeSet<u32> {
+    let round = pool.servers.len() as u32;
+    let begins = match layout.growth {
+        Growth::Stepped { narrow, wide } => [0, narrow, narrow.max(wide)],
+        Growth::Fixed(_) => [0; 3],
+    };
+    begins
+        .into_iter()
+        .flat_map(|begin| (0..round).map(move |stripe| begin.saturating_add(stripe)))
+        .map(|stripe| layout.place(stripe, pool).0)
+        .collect()
+}

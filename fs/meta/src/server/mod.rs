@@ -1,0 +1,334 @@
+//! The metadata server: a shard, its store, and the calls that go through both.
+//!
+//! * `serving`: calls in, to the shard, replies out when a mark of the store covers them;
+//! * `callbacks`: recalls and granted locks, to clients;
+//! * `data_servers`: fences, cuts and reaps, to data servers;
+//! * this file: start, stop, and the tasks in between.
+//!
+//! Invariants:
+//! * nothing that the store might forget at the death of the process leaves it: replies, granted
+//!   locks and fences wait for `written`;
+//! * nothing is destroyed at a data server before the row that says so is durable: after a power
+//!   loss the file might be back;
+//! * no call of a client waits for a data server, but for one that shrinks a striped file, and what
+//!   waits for a session that is being fenced;
+//! * after the first failure of store or shard every call is answered `Unavailable`, until a restart.
+
+mod callbacks;
+mod config;
+mod counters;
+mod data_servers;
+mod release;
+mod serving;
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use ropewalk_base::random::Random;
+use ropewalk_base::task::Notify;
+use ropewalk_base::world::World;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_rpc::Marks;
+use ropewalk_store::marks::Position;
+use ropewalk_store::superblock::{ClaimedDirectory, Identity, Role, claim};
+use ropewalk_store::{EmbeddedStore, MetaStore};
+use ropewalk_wire::fs::head::Status;
+use ropewalk_wire::fs::value::Timestamp;
+
+use crate::shard::{Moment, Shard};
+use crate::store_rows::StoreRows;
+use callbacks::Clients;
+use counters::Counters;
+use data_servers::DataServers;
+use release::{Held, Releases};
+use serving::{Arrived, Openings, Waiting};
+
+pub use config::{MetaConfig, MetaError};
+pub use counters::DataMessages;
+
+/// A metadata server. Runs as tasks of its world's executor.
+pub struct MetaServer {
+    world: World,
+    endpoint: LocalEndpoint,
+    config: MetaConfig,
+    store: EmbeddedStore,
+    /// Gone once the server was stopped.
+    shard: RefCell<Option<Shard<StoreRows<EmbeddedStore>>>>,
+    claim: RefCell<Option<ClaimedDirectory>>,
+    failure: RefCell<Option<String>>,
+    /// The disk has no room for changes.
+    full: Cell<bool>,
+    /// Calls that came while the store had no room.
+    backlog: RefCell<VecDeque<Arrived>>,
+    backlog_added: Notify,
+    /// Calls that the shard lets wait.
+    waiting: RefCell<Waiting>,
+    openings: RefCell<Openings>,
+    until_written: Releases,
+    until_durable: Releases,
+    /// The durable mark of which the shard knows.
+    durable_seen: Cell<u64>,
+    clients: Clients,
+    data_servers: DataServers,
+    counters: Counters,
+}
+
+impl MetaServer {
+    /// Claims the directory, opens the store, takes the shard up, and serves calls that arrive at
+    /// `endpoint` until the executor ends or [`MetaServer::stop`].
+    pub async fn start(
+        world: &World,
+        endpoint: LocalEndpoint,
+        config: MetaConfig,
+    ) -> Result<Rc<MetaServer>, MetaError> {
+        let identity =
+            Identity { cluster: config.cluster, server: config.server, role: Role::Metadata };
+        let random = (world.random_u64(), world.random_u128());
+        let (disk, path, expect) = (world.disk(), config.directory.clone(), config.expect);
+        let claimed = world
+            .offload(move || claim(&*disk, &path, identity, expect, random))
+            .await
+            .ok_or(MetaError::ShuttingDown)??;
+        let store = EmbeddedStore::open(
+            world,
+            &config.directory,
+            claimed.boot,
+            config.store,
+            config.accept_loss,
+        )
+        .await?;
+        store.ready().await?;
+        let random = Random::from_seed(world.random_u64());
+        let now = moment(world);
+        let rows = StoreRows::new(store.clone());
+        let mut shard = Shard::open(rows, config.shard, random, now)?;
+        // Inode numbers of this life are given out only once their range is durable.
+        store.wait_durable(Position(shard.position())).await?;
+        shard.handle_durable(moment(world));
+        let data_servers = DataServers::default();
+        data_servers.expect(&shard, world.now());
+        let durable_seen = Cell::new(store.durable().0);
+        let server = Rc::new(MetaServer {
+            world: world.clone(),
+            endpoint: endpoint.clone(),
+            config,
+            store,
+            shard: RefCell::new(Some(shard)),
+            claim: RefCell::new(Some(claimed)),
+            failure: RefCell::default(),
+            full: Cell::new(false),
+            backlog: RefCell::default(),
+            backlog_added: Notify::new(),
+            waiting: RefCell::default(),
+            openings: RefCell::default(),
+            until_written: Releases::default(),
+            until_durable: Releases::default(),
+            durable_seen,
+            clients: Clients::default(),
+            data_servers,
+            counters: Counters::default(),
+        });
+        world.spawn(server.clone().serve_backlog());
+        world.spawn(server.clone().release_written());
+        world.spawn(server.clone().release_durable());
+        world.spawn(server.clone().keep_time());
+        world.spawn(server.clone().collect_garbage());
+        server.drain();
+        ropewalk_rpc::Server::start(world, endpoint, server.clone());
+        Ok(server)
+    }
+
+    /// Stops well: what was told is durable, the index holds everything, so that the next start has
+    /// nothing to replay, and the directory is free. Clients that call wait for that start.
+    pub async fn stop(&self) -> Result<(), MetaError> {
+        drop(self.shard.borrow_mut().take());
+        self.store.wait_durable(self.store.position()).await?;
+        self.store.checkpoint().await?;
+        drop(self.claim.borrow_mut().take());
+        Ok(())
+    }
+
+    /// Why the server serves no more, if store or shard failed.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
+    /// Calls by kind, since the start.
+    pub fn calls(&self) -> BTreeMap<&'static str, u64> {
+        self.counters.calls()
+    }
+
+    /// Messages sent to data servers, since the start.
+    pub fn messages_to_data_servers(&self) -> DataMessages {
+        *self.counters.data.borrow()
+    }
+
+    /// How far state is kept, as replies say it.
+    pub fn marks(&self) -> Marks {
+        Marks {
+            boot: self.store.boot_id(),
+            written: self.store.written().0,
+            durable: self.store.durable().0,
+        }
+    }
+
+    /// Whether sessions may still reclaim, and nothing else is served.
+    pub fn is_in_grace(&self) -> bool {
+        self.shard.borrow().as_ref().is_some_and(Shard::is_in_grace)
+    }
+
+    /// The shard; None once the server was stopped.
+    fn shard(&self) -> Option<RefMut<'_, Shard<StoreRows<EmbeddedStore>>>> {
+        RefMut::filter_map(self.shard.borrow_mut(), Option::as_mut).ok()
+    }
+
+    fn now(&self) -> Moment {
+        moment(&self.world)
+    }
+
+    /// Notes the first failure, for people and for every later call.
+    fn fail(&self, error: &dyn std::fmt::Display) {
+        let mut failure = self.failure.borrow_mut();
+        if failure.is_none() {
+            let text = error.to_string();
+            (self.config.log)(&format!(
+                "the metadata server in {} serves no more: {text}; restart it",
+                self.config.directory.display()
+            ));
+            *failure = Some(text);
+        }
+    }
+
+    /// Takes everything out of the shard that it wants done.
+    fn drain(self: &Rc<Self>) {
+        loop {
+            let Some(mut shard) = self.shard() else { return };
+            if let Some(done) = shard.poll_reply() {
+                drop(shard);
+                self.complete(done);
+                continue;
+            }
+            if let Some((session, callback)) = shard.poll_callback() {
+                let position = shard.position();
+                drop(shard);
+                self.when_written(position, Held::Callback { session, callback });
+                continue;
+            }
+            if let Some((session, epoch)) = shard.poll_fence() {
+                let position = shard.position();
+                drop(shard);
+                self.refuse_waiting(session, Status::Fenced);
+                self.when_written(position, Held::Fence { session, epoch });
+                continue;
+            }
+            if self.data_servers.may_cut()
+                && let Some(cut) = shard.poll_cut()
+            {
+                drop(shard);
+                self.start_cut(cut);
+                continue;
+            }
+            if let Some(error) = shard.failure() {
+                self.fail(error);
+            }
+            return;
+        }
+    }
+
+    /// Does something once the store has written `position`.
+    fn when_written(self: &Rc<Self>, position: u64, held: Held) {
+        if position <= self.store.written().0 || self.config.reply_before_written {
+            self.let_go(held);
+        } else {
+            self.until_written.hold(position, held);
+        }
+    }
+
+    fn let_go(self: &Rc<Self>, held: Held) {
+        match held {
+            Held::Reply { responder, body } => self.send(responder, Status::Done, body),
+            Held::Callback { session, callback } => self.call_back(session, &callback),
+            Held::Fence { session, epoch } => self.start_fence(session, epoch),
+        }
+    }
+
+    /// The store failed: whoever waits for it is told to come again.
+    fn let_fall(&self, releases: &Releases, error: &dyn std::fmt::Display) {
+        self.fail(error);
+        for held in releases.take_through(u64::MAX) {
+            if let Held::Reply { responder, .. } = held {
+                self.send(responder, Status::Unavailable, Vec::new());
+            }
+        }
+    }
+
+    async fn release_written(self: Rc<Self>) {
+        loop {
+            let added = self.until_written.added.notified();
+            let Some(position) = self.until_written.first() else {
+                added.await;
+                continue;
+            };
+            match self.store.wait_written(Position(position)).await {
+                Ok(()) => {
+                    for held in self.until_written.take_through(self.store.written().0) {
+                        self.let_go(held);
+                    }
+                }
+                Err(error) => self.let_fall(&self.until_written, &error),
+            }
+        }
+    }
+
+    async fn release_durable(self: Rc<Self>) {
+        loop {
+            let added = self.until_durable.added.notified();
+            let Some(position) = self.until_durable.first() else {
+                added.await;
+                continue;
+            };
+            match self.store.wait_durable(Position(position)).await {
+                Ok(()) => {
+                    for held in self.until_durable.take_through(self.store.durable().0) {
+                        self.let_go(held);
+                    }
+                    self.follow_durable();
+                }
+                Err(error) => self.let_fall(&self.until_durable, &error),
+            }
+        }
+    }
+
+    /// Terms, grace period, heartbeats, and the durable mark, which the journal moves by itself
+    /// within its sync interval.
+    async fn keep_time(self: Rc<Self>) {
+        loop {
+            self.world.sleep(self.config.tick).await;
+            let room = self.store.ready().await;
+            self.note_room(room.err().as_ref());
+            let now = self.now();
+            let Some(mut shard) = self.shard() else { return };
+            shard.tick(now);
+            drop(shard);
+            self.follow_durable();
+            self.drain();
+        }
+    }
+
+    /// Tells the shard that the durable mark moved.
+    fn follow_durable(self: &Rc<Self>) {
+        let durable = self.store.durable().0;
+        if durable > self.durable_seen.replace(durable) {
+            let now = self.now();
+            if let Some(mut shard) = self.shard() {
+                shard.handle_durable(now);
+            }
+            self.drain();
+        }
+    }
+}
+
+fn moment(world: &World) -> Moment {
+    Moment { time: world.now(), calendar: Timestamp::from_unix_nanos(world.unix_nanos()) }
+}

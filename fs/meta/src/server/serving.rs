@@ -1,0 +1,326 @@
+//! Calls: from the message to the shard, and their replies back.
+//!
+//! Invariants:
+//! * a call is executed only when the store has room for what it may commit;
+//! * calls are executed in the order in which they came;
+//! * a call that waits has its responder under its ticket, at most one for each slot.
+
+use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ropewalk_net::PeerId;
+use ropewalk_rpc::{Answer, Handler, Incoming, Responder};
+use ropewalk_store::{MetaStore, StoreError};
+use ropewalk_wire::fs::head::{Service, Status};
+use ropewalk_wire::fs::meta::MetaRequest;
+use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
+use ropewalk_wire::fs::value::Errno;
+use ropewalk_wire::fs::{decode, encode};
+
+use super::MetaServer;
+use super::counters;
+use super::release::Held;
+use crate::shard::{Call, Completed, Opening, Outcome, Reply};
+
+/// Calls that wait for room in the store, at most; more are dropped, and sent again by their
+/// clients.
+const BACKLOG_MAX: usize = 1 << 14;
+/// How long to wait before a full disk is asked again.
+const FULL_RETRY: Duration = Duration::from_millis(100);
+
+/// A call that was not looked at yet.
+pub(super) struct Arrived {
+    incoming: Incoming,
+    responder: Responder,
+}
+
+struct Waiter {
+    session: u64,
+    slot: u16,
+    responder: Responder,
+}
+
+/// Calls that the shard lets wait, by ticket.
+#[derive(Default)]
+pub(super) struct Waiting {
+    calls: BTreeMap<u64, Waiter>,
+    /// The ticket of each slot of a session.
+    slots: BTreeMap<(u64, u16), u64>,
+}
+
+impl Waiting {
+    fn insert(&mut self, ticket: u64, session: u64, slot: u16, responder: Responder) {
+        if session != 0 {
+            self.slots.insert((session, slot), ticket);
+        }
+        self.calls.insert(ticket, Waiter { session, slot, responder });
+    }
+
+    fn take(&mut self, ticket: u64) -> Option<Responder> {
+        let waiter = self.calls.remove(&ticket)?;
+        let slot = (waiter.session, waiter.slot);
+        if self.slots.get(&slot) == Some(&ticket) {
+            self.slots.remove(&slot);
+        }
+        Some(waiter.responder)
+    }
+
+    /// Takes the call of a slot out, which a newer one replaces.
+    fn take_slot(&mut self, session: u64, slot: u16) -> Option<Responder> {
+        let ticket = *self.slots.get(&(session, slot))?;
+        self.take(ticket)
+    }
+
+    fn take_session(&mut self, session: u64) -> Vec<Responder> {
+        let slots = self.slots.range((session, 0)..=(session, u16::MAX));
+        let tickets: Vec<u64> = slots.map(|(_, ticket)| *ticket).collect();
+        tickets.into_iter().filter_map(|ticket| self.take(ticket)).collect()
+    }
+}
+
+/// Sessions as they were opened in this life of the server, by client: a request to open that comes
+/// once more, late, must not end the session that it opened.
+#[derive(Default)]
+pub(super) struct Openings {
+    clients: BTreeMap<u128, (u64, Opening)>,
+}
+
+impl Openings {
+    pub fn forget(&mut self, session: u64) {
+        self.clients.retain(|_, (_, opening)| opening.session != session);
+    }
+}
+
+impl Handler for MetaServer {
+    fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
+        let arrived = Arrived { incoming, responder };
+        let mut backlog = self.backlog.borrow_mut();
+        if backlog.is_empty() {
+            drop(backlog);
+            let room = pin!(self.store.ready()).poll(&mut Context::from_waker(Waker::noop()));
+            match room {
+                Poll::Ready(room) => {
+                    self.note_room(room.err().as_ref());
+                    return self.serve(arrived);
+                }
+                Poll::Pending => backlog = self.backlog.borrow_mut(),
+            }
+        }
+        if backlog.len() < BACKLOG_MAX {
+            backlog.push_back(arrived);
+            drop(backlog);
+            self.backlog_added.notify_all();
+        }
+    }
+}
+
+impl MetaServer {
+    /// What the store said of its room. On a full disk the shard refuses what would change anything
+    /// and serves the rest.
+    pub(super) fn note_room(self: &Rc<Self>, error: Option<&StoreError>) {
+        let full = error.is_some_and(StoreError::is_full);
+        if let Some(error) = error.filter(|_| !full) {
+            self.fail(error);
+        }
+        if full == self.full.replace(full) {
+            return;
+        }
+        let directory = self.config.directory.display();
+        (self.config.log)(&match full {
+            true => {
+                format!("no room below {directory}: nothing changes until space is freed there")
+            }
+            false => format!("there is room below {directory} again"),
+        });
+        let now = self.now();
+        if let Some(mut shard) = self.shard() {
+            shard.set_full(full, now);
+        }
+        self.drain();
+    }
+
+    /// Waits until the shard may commit; false where the store failed.
+    pub(super) async fn wait_for_room(self: &Rc<Self>) -> bool {
+        loop {
+            let room = self.store.ready().await;
+            self.note_room(room.as_ref().err());
+            match room {
+                Ok(()) => return true,
+                Err(error) if error.is_full() => self.world.sleep(FULL_RETRY).await,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Serves what came while the store had no room.
+    pub(super) async fn serve_backlog(self: Rc<Self>) {
+        loop {
+            let added = self.backlog_added.notified();
+            if self.backlog.borrow().is_empty() {
+                added.await;
+                continue;
+            }
+            let room = self.store.ready().await;
+            self.note_room(room.err().as_ref());
+            let arrived = self.backlog.borrow_mut().pop_front();
+            if let Some(arrived) = arrived {
+                self.serve(arrived);
+            }
+        }
+    }
+
+    fn serve(self: &Rc<Self>, arrived: Arrived) {
+        let Arrived { incoming, responder } = arrived;
+        if self.failure.borrow().is_some() || self.shard().is_none() {
+            return self.send(responder, Status::Unavailable, Vec::new());
+        }
+        match incoming.head.service {
+            Service::Meta => self.serve_meta(&incoming, responder),
+            Service::Session => self.serve_session(&incoming, responder),
+            Service::Data | Service::Callback => {
+                self.send(responder, Status::Malformed, Vec::new());
+            }
+        }
+        self.drain();
+    }
+
+    fn serve_meta(self: &Rc<Self>, incoming: &Incoming, responder: Responder) {
+        let Ok(request) = decode::<MetaRequest<'_>>(incoming.body()) else {
+            return self.send(responder, Status::Malformed, Vec::new());
+        };
+        self.counters.count(counters::kind(&request));
+        let head = incoming.head;
+        let (session, slot, sequence) = (head.session, head.slot, head.sequence);
+        let call = Call { session, slot, sequence, request, now: self.now() };
+        let outcome = match self.shard() {
+            Some(mut shard) => shard.execute(call),
+            None => Outcome::Refused(Status::Unavailable),
+        };
+        if let Outcome::Refused(status) = outcome {
+            return self.send(responder, status, Vec::new());
+        }
+        if session != 0 {
+            self.saw_client(session, incoming.peer);
+            drop(self.waiting.borrow_mut().take_slot(session, slot));
+        } else if let MetaRequest::Heartbeat { server, address, .. } = request {
+            self.saw_data_server(server, address.0);
+        }
+        self.finish(responder, session, slot, outcome);
+    }
+
+    /// A call that waited is done.
+    pub(super) fn complete(self: &Rc<Self>, done: Completed) {
+        let responder = self.waiting.borrow_mut().take(done.ticket);
+        if let Some(responder) = responder {
+            self.finish(responder, done.session, done.slot, done.outcome);
+        }
+    }
+
+    fn finish(self: &Rc<Self>, responder: Responder, session: u64, slot: u16, outcome: Outcome) {
+        match outcome {
+            Outcome::Reply(Reply { bytes, position, durable }) => {
+                let held = Held::Reply { responder, body: bytes };
+                if durable && position > self.store.durable().0 {
+                    self.until_durable.hold(position, held);
+                } else {
+                    self.when_written(position, held);
+                }
+            }
+            Outcome::Wait(ticket) => {
+                self.waiting.borrow_mut().insert(ticket, session, slot, responder);
+            }
+            Outcome::Refused(status) => self.send(responder, status, Vec::new()),
+        }
+    }
+
+    /// Answers the calls of a session that ends while they wait.
+    pub(super) fn refuse_waiting(&self, session: u64, status: Status) {
+        let responders = self.waiting.borrow_mut().take_session(session);
+        for responder in responders {
+            self.send(responder, status, Vec::new());
+        }
+    }
+
+    pub(super) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
+        responder.send(Answer { status, body, marks: self.marks() });
+    }
+
+    fn serve_session(self: &Rc<Self>, incoming: &Incoming, responder: Responder) {
+        let Ok(request) = decode::<SessionRequest<'_>>(incoming.body()) else {
+            return self.send(responder, Status::Malformed, Vec::new());
+        };
+        self.counters.count(counters::session_kind(&request));
+        let (result, position): (SessionResult, u64) = match request {
+            SessionRequest::Open { client, .. } => {
+                let bits = incoming.head.reply_bits;
+                let Some(opening) = self.open_session(client, bits) else {
+                    return self.send(responder, Status::Unavailable, Vec::new());
+                };
+                self.saw_client(opening.session, incoming.peer);
+                let term = self.config.shard.term.as_millis();
+                let term_milliseconds = u32::try_from(term).unwrap_or(u32::MAX);
+                let Opening { session, epoch, position } = opening;
+                (Ok(SessionReply::Opened { session, epoch, term_milliseconds }), position)
+            }
+            SessionRequest::Renew { session } => (self.renew(session, incoming.peer), 0),
+            SessionRequest::Close { session } => {
+                // One that is not there was closed by the first copy of this, or ended by itself.
+                (Ok(SessionReply::Done), self.close(session).unwrap_or(0))
+            }
+        };
+        let mut body = Vec::new();
+        encode(&result, &mut body);
+        self.when_written(position, Held::Reply { responder, body });
+    }
+
+    fn open_session(&self, client: u128, bits: u64) -> Option<Opening> {
+        let mut openings = self.openings.borrow_mut();
+        if let Some((known, opening)) = openings.clients.get(&client)
+            && *known == bits
+        {
+            return Some(*opening);
+        }
+        let now = self.now();
+        if self.full.get() {
+            return None;
+        }
+        match self.shard()?.open_session(client, now) {
+            Ok(opening) => {
+                openings.clients.insert(client, (bits, opening));
+                Some(opening)
+            }
+            Err(error) => {
+                self.fail(&error);
+                None
+            }
+        }
+    }
+
+    fn renew(self: &Rc<Self>, session: u64, peer: PeerId) -> SessionResult {
+        let now = self.now();
+        if self.shard().is_some_and(|mut shard| shard.renew_session(session, now)) {
+            self.saw_client(session, peer);
+            Ok(SessionReply::Done)
+        } else {
+            Err(Errno::ESTALE)
+        }
+    }
+
+    /// The position of the session's end.
+    fn close(&self, session: u64) -> Option<u64> {
+        let now = self.now();
+        let position = self.shard()?.close_session(session, now)?;
+        self.refuse_waiting(session, Status::NoSession);
+        self.forget_session(session);
+        Some(position)
+    }
+
+    /// The session ended.
+    pub(super) fn forget_session(&self, session: u64) {
+        self.clients.forget(session);
+        self.openings.borrow_mut().forget(session);
+    }
+}

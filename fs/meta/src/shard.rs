@@ -1,0 +1,459 @@
+//! The shard: the life of a call from its slot to its reply, and everything that comes out beside.
+//!
+//! Invariants:
+//! * calls are executed one after the other; a call's changes and its stored reply are one batch;
+//! * a reply's position covers everything that the call can have seen;
+//! * a session's leases, opens and locks go to others only after it closed, or after the fence that
+//!   `poll_fence` asked for is up;
+//! * during the grace period after a restart nothing is served but what sessions need to reclaim.
+
+mod ending;
+mod opening;
+mod output;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_wire::fs::head::Status;
+use ropewalk_wire::fs::layout::Layout;
+use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::value::{Errno, Timestamp};
+use ropewalk_wire::fs::{decode, encode};
+use serde::{Deserialize, Serialize};
+
+use crate::config::Config;
+use crate::inode::encode_row;
+use crate::keys::{self, Table};
+use crate::leases::Leases;
+use crate::locks::Locks;
+use crate::names::NameHasher;
+use crate::numbers::Numbers;
+use crate::operate::{Operation, Stop};
+use crate::parking::{Parked, Parking, WaitOn};
+use crate::pools::Pools;
+use crate::rows::{Batch, Rows, RowsError};
+use crate::sessions::{REPLY_VERSION, ReplyRow, Sessions, Verdict};
+
+pub use output::Reap;
+
+/// Version of reap rows.
+pub(crate) const REAP_VERSION: u8 = 1;
+/// Version of shrink rows.
+pub(crate) const CUT_VERSION: u8 = 1;
+
+/// Now, on both clocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Monotonic: terms and deadlines.
+    pub time: Time,
+    /// Calendar: times of inodes.
+    pub calendar: Timestamp,
+}
+
+/// A call of a client. `session` 0: outside a session, for what changes nothing there.
+#[derive(Debug, Clone, Copy)]
+pub struct Call<'a> {
+    pub session: u64,
+    pub slot: u16,
+    pub sequence: u64,
+    pub request: MetaRequest<'a>,
+    pub now: Moment,
+}
+
+/// A reply to be sent when the store's mark covers its position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reply {
+    /// The encoded `MetaResult`.
+    pub bytes: Vec<u8>,
+    pub position: u64,
+    /// The durable mark has to cover it, not only the written one.
+    pub durable: bool,
+}
+
+/// What became of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    Reply(Reply),
+    /// It waits; `poll_reply` has its reply under this ticket later.
+    Wait(u64),
+    /// Not served; the status for the reply's head.
+    Refused(Status),
+}
+
+/// A call that waited and is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completed {
+    pub ticket: u64,
+    pub session: u64,
+    pub slot: u16,
+    pub sequence: u64,
+    pub outcome: Outcome,
+}
+
+/// A session as it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opening {
+    pub session: u64,
+    pub epoch: u32,
+    pub position: u64,
+}
+
+/// A file whose stripe objects shall be cut, as `DataRequest::Truncate` says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cut {
+    pub inode: u64,
+    pub generation: u32,
+    /// The write epoch from which on data servers serve the file again.
+    pub epoch: u32,
+    pub layout: Layout,
+    pub stripe: u32,
+    pub offset: u32,
+}
+
+/// One shard of the metadata.
+#[derive(Debug)]
+pub struct Shard<R> {
+    pub(crate) rows: R,
+    pub(crate) config: Config,
+    pub(crate) random: Random,
+    pub(crate) names: NameHasher,
+    pub(crate) numbers: Numbers,
+    pub(crate) leases: Leases,
+    pub(crate) locks: Locks,
+    pub(crate) sessions: Sessions,
+    pub(crate) pools: Pools,
+    pub(crate) parking: Parking,
+    pub(crate) callbacks: VecDeque<(u64, Callback)>,
+    /// Files that are being cut; they take no writer until it is done.
+    pub(crate) cuts: BTreeMap<u64, Cut>,
+    pub(crate) cut_queue: VecDeque<u64>,
+    /// There may be reap rows that were not given out.
+    pub(crate) reap_waiting: bool,
+    pub(crate) inode_count: u64,
+    pub(crate) next_range: u64,
+    /// The store takes no change: its disk is full.
+    pub(crate) full: bool,
+    reaps: output::Reaps,
+    fences: VecDeque<(u64, u32)>,
+    completed: VecDeque<Completed>,
+    boot: u64,
+    position: u64,
+    /// Until when sessions may reclaim.
+    grace: Option<Time>,
+    stopped: Option<RowsError>,
+}
+
+impl<R: Rows> Shard<R> {
+    /// Executes a call, and whatever waited for what it did.
+    pub fn execute(&mut self, call: Call<'_>) -> Outcome {
+        let outcome = self.judge(&call);
+        self.run_woken(call.now);
+        outcome
+    }
+
+    fn judge(&mut self, call: &Call<'_>) -> Outcome {
+        if self.stopped.is_some() {
+            return Outcome::Refused(Status::Unavailable);
+        }
+        if call.session == 0 {
+            return match call.request {
+                MetaRequest::Heartbeat { .. }
+                | MetaRequest::GetPool { .. }
+                | MetaRequest::StatFileSystem
+                | MetaRequest::ListInodes { .. } => {
+                    let ticket = self.parking.ticket();
+                    self.run(0, call.slot, 0, &call.request, call.now, ticket)
+                }
+                _ => Outcome::Refused(Status::NoSession),
+            };
+        }
+        let term = self.config.term;
+        match self.sessions.get_mut(call.session) {
+            None => return Outcome::Refused(Status::NoSession),
+            Some(session) if session.row.fencing => return Outcome::Refused(Status::Fenced),
+            Some(session) => session.deadline = call.now.time + term,
+        }
+        match self.sessions.judge(call.session, call.slot, call.sequence) {
+            Verdict::Bad => return Outcome::Refused(Status::BadSequence),
+            Verdict::Parked(ticket) => return Outcome::Wait(ticket),
+            Verdict::Stored(reply, _) if self.is_lost_temporary(&call.request, &reply) => {}
+            Verdict::Stored(reply, position) => {
+                let bytes = self.refresh(call.session, &call.request, reply);
+                return Outcome::Reply(Reply { bytes, position, durable: false });
+            }
+            Verdict::New { abandoned: Some(ticket) } => self.drop_parked(ticket),
+            Verdict::New { abandoned: None } | Verdict::Again => {}
+        }
+        let ticket = self.parking.ticket();
+        self.run(call.session, call.slot, call.sequence, &call.request, call.now, ticket)
+    }
+
+    /// Runs a request once: to its reply, or into the car park.
+    fn run(
+        &mut self,
+        session: u64,
+        slot: u16,
+        sequence: u64,
+        request: &MetaRequest<'_>,
+        now: Moment,
+        ticket: u64,
+    ) -> Outcome {
+        let early = serves_in_grace(request) && !self.awaits_reclaim(session, request);
+        let stop = if self.grace.is_some() && !early {
+            Stop::Wait { on: vec![WaitOn::Grace], keep: false }
+        } else if self.full && !serves_when_full(request) {
+            Stop::Errno(Errno::ENOSPC)
+        } else {
+            let mut operation = Operation::new(self, session, ticket, now);
+            match operation.dispatch(request) {
+                Ok(()) => {
+                    let (batch, bytes, durable) = operation.finish();
+                    return self.conclude(session, slot, sequence, batch, bytes, durable);
+                }
+                Err(Stop::Wait { on, keep: true }) => {
+                    let (batch, ..) = operation.finish();
+                    match self.commit(batch) {
+                        Ok(()) => Stop::Wait { on, keep: false },
+                        Err(error) => Stop::Rows(error),
+                    }
+                }
+                Err(stop) => stop,
+            }
+        };
+        match stop {
+            Stop::Errno(errno) => {
+                let result: MetaResult<'_> = Err(errno);
+                let mut bytes = Vec::new();
+                encode(&result, &mut bytes);
+                Outcome::Reply(Reply { bytes, position: self.position, durable: false })
+            }
+            Stop::Wait { on, .. } => {
+                let mut bytes = Vec::new();
+                encode(request, &mut bytes);
+                let parked = Parked { session, slot, sequence, request: bytes, on };
+                self.parking.park(ticket, parked);
+                self.sessions.set_parked(session, slot, Some(ticket));
+                Outcome::Wait(ticket)
+            }
+            Stop::Rows(error) => self.stop(error),
+        }
+    }
+
+    /// Whether the request tells of a lease that the session has yet to reclaim: one that was under
+    /// way when the server died, and comes before the reclaim.
+    fn awaits_reclaim(&self, session: u64, request: &MetaRequest<'_>) -> bool {
+        let (MetaRequest::Release { inode, .. } | MetaRequest::Report { inode, .. }) = request
+        else {
+            return false;
+        };
+        let reclaiming = self.sessions.get(session).is_some_and(|session| session.reclaiming);
+        reclaiming && self.leases.holder(*inode, session).is_none()
+    }
+
+    /// Commits what an operation did, with its reply.
+    fn conclude(
+        &mut self,
+        session: u64,
+        slot: u16,
+        sequence: u64,
+        mut batch: Batch,
+        bytes: Vec<u8>,
+        durable: bool,
+    ) -> Outcome {
+        let changes = !batch.is_empty();
+        let stored = changes && session != 0;
+        if stored {
+            let key = keys::key(Table::Reply, &[session, u64::from(slot)]);
+            let row = ReplyRow { sequence, reply: bytes };
+            batch.put(key, encode_row(REPLY_VERSION, &row));
+            if let Err(error) = self.commit(batch) {
+                return self.stop(error);
+            }
+            let bytes = row.reply;
+            self.sessions.store(session, slot, bytes.clone(), self.position);
+            return Outcome::Reply(Reply { bytes, position: self.position, durable });
+        }
+        if let Err(error) = self.commit(batch) {
+            return self.stop(error);
+        }
+        Outcome::Reply(Reply { bytes, position: self.position, durable })
+    }
+
+    fn commit(&mut self, batch: Batch) -> Result<(), RowsError> {
+        if !batch.is_empty() {
+            self.position = self.rows.commit(batch)?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, error: RowsError) -> Outcome {
+        self.stopped = Some(error);
+        Outcome::Refused(Status::Unavailable)
+    }
+
+    /// Why the shard serves no more, if it stopped.
+    pub fn failure(&self) -> Option<&RowsError> {
+        self.stopped.as_ref()
+    }
+
+    /// Executes calls that waited for what came about meanwhile, in the order in which they came.
+    fn run_woken(&mut self, now: Moment) {
+        self.check_grace(now);
+        while let Some(ticket) = self.parking.next_woken() {
+            let Some(parked) = self.parking.take(ticket) else { continue };
+            let Parked { session, slot, sequence, request, on } = parked;
+            self.sessions.set_parked(session, slot, None);
+            let outcome = match decode::<MetaRequest<'_>>(&request) {
+                Ok(request) => self.run(session, slot, sequence, &request, now, ticket),
+                Err(_) => Outcome::Refused(Status::Malformed),
+            };
+            // Whoever stood behind it is tried when it is done, and also when it goes on to wait for
+            // something else: a name may mean another inode by now.
+            for on in on {
+                if !self.parking.waits(on, ticket) {
+                    self.parking.wake(on);
+                }
+            }
+            if !matches!(outcome, Outcome::Wait(_)) {
+                let done = Completed { ticket, session, slot, sequence, outcome };
+                self.completed.push_back(done);
+            }
+            self.check_grace(now);
+        }
+    }
+
+    /// Forgets a call that waits; who waits behind it is tried again.
+    fn drop_parked(&mut self, ticket: u64) {
+        if let Some(parked) = self.parking.take(ticket) {
+            self.sessions.set_parked(parked.session, parked.slot, None);
+            parked.on.into_iter().for_each(|on| self.parking.wake(on));
+        }
+    }
+
+    /// The next inode number; None while the range that has it is not durable.
+    pub(crate) fn next_inode(&mut self) -> Result<Option<u64>, RowsError> {
+        if self.numbers.wants_range(self.config.inode_range) {
+            self.reserve_range()?;
+        }
+        Ok(self.numbers.next(self.rows.durable()))
+    }
+
+    fn reserve_range(&mut self) -> Result<(), RowsError> {
+        let range = self.next_range..self.next_range + self.config.inode_range;
+        self.next_range = range.end;
+        let mut batch = Batch::default();
+        batch.put(keys::key(Table::Counters, &[]), self.counters());
+        self.commit(batch)?;
+        self.numbers.add(range, self.position);
+        Ok(())
+    }
+
+    /// A stored reply once more: leases that it granted and that are gone since are taken out, and
+    /// what it opened is open.
+    fn refresh(&mut self, session: u64, request: &MetaRequest<'_>, reply: Vec<u8>) -> Vec<u8> {
+        let Ok(Ok(mut result)) = decode::<MetaResult<'_>>(&reply) else { return reply };
+        let leases = &mut self.leases;
+        let opened = matches!(result, MetaReply::Opened { .. });
+        let (inode, grant) = match &mut result {
+            MetaReply::Entry(entry) | MetaReply::Opened { entry, .. } => {
+                entry.entry_cached = false;
+                (entry.attributes.inode, &mut entry.grant)
+            }
+            MetaReply::Attributes { attributes, grant } => (attributes.inode, grant),
+            _ => return reply,
+        };
+        let held = leases.holder(inode, session).filter(|holder| !holder.is_recalled());
+        *grant = grant.filter(|grant| {
+            held.is_some_and(|held| held.number == grant.number && held.mode == grant.mode)
+        });
+        if let MetaRequest::Create { access, .. }
+        | MetaRequest::Temporary { access, .. }
+        | MetaRequest::Open { access, .. } = request
+            && opened
+        {
+            leases.open(inode, session, *access);
+        }
+        let mut bytes = Vec::new();
+        encode(&MetaResult::Ok(result), &mut bytes);
+        bytes
+    }
+
+    /// Whether a stored reply names a file without a name that is gone: the server restarted before
+    /// the client learned of it, so nobody reclaimed it. Of that call no effect is left, and it may
+    /// be executed anew.
+    fn is_lost_temporary(&self, request: &MetaRequest<'_>, reply: &[u8]) -> bool {
+        if !matches!(request, MetaRequest::Temporary { .. }) {
+            return false;
+        }
+        let Ok(Ok(MetaReply::Opened { entry, .. })) = decode::<MetaResult<'_>>(reply) else {
+            return false;
+        };
+        let key = keys::key(Table::Inode, &[entry.attributes.inode]);
+        self.rows.get(&key).is_ok_and(|row| row.is_none())
+    }
+
+    /// The rows, for looking at what is kept.
+    pub fn rows(&self) -> &R {
+        &self.rows
+    }
+
+    /// The rows, for moving the durable mark and for taking the shard apart.
+    pub fn rows_mut(&mut self) -> &mut R {
+        &mut self.rows
+    }
+
+    /// The rows, without the shard: what a restart finds.
+    pub fn into_rows(self) -> R {
+        self.rows
+    }
+
+    /// The leases, for looking at them.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// The locks, for looking at them.
+    pub fn locks(&self) -> &Locks {
+        &self.locks
+    }
+}
+
+/// What a session needs to take its leases up again, and what concerns no inode.
+fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::Reclaim { .. }
+            | MetaRequest::ReclaimDone
+            | MetaRequest::Release { .. }
+            | MetaRequest::Report { .. }
+            | MetaRequest::Heartbeat { .. }
+            | MetaRequest::GetPool { .. }
+            | MetaRequest::StatFileSystem
+    )
+}
+
+/// What changes no row, or can leave its change for later.
+fn serves_when_full(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::Lookup { .. }
+            | MetaRequest::GetAttributes { .. }
+            | MetaRequest::Open { truncate: false, .. }
+            | MetaRequest::Acquire { .. }
+            | MetaRequest::Release { report: None, .. }
+            | MetaRequest::Reclaim { .. }
+            | MetaRequest::ReclaimDone
+            | MetaRequest::ReadDirectory { .. }
+            | MetaRequest::ReadLink { .. }
+            | MetaRequest::ReadInline { .. }
+            | MetaRequest::GetXattr { .. }
+            | MetaRequest::ListXattr { .. }
+            | MetaRequest::TestLock { .. }
+            | MetaRequest::StatFileSystem
+            | MetaRequest::Sync
+            | MetaRequest::GetPool { .. }
+            | MetaRequest::Heartbeat { .. }
+            | MetaRequest::ListInodes { .. }
+    )
+}

@@ -1,0 +1,240 @@
+//! How sessions end: closed by their clients, or expired, fenced, and then taken apart.
+
+use ropewalk_wire::fs::meta::LeaseMode;
+
+use super::{Moment, Shard};
+use crate::inode::encode_row;
+use crate::keys::{self, Table};
+use crate::locks::Effects;
+use crate::operate::{Operation, Step, Stop};
+use crate::parking::WaitOn;
+use crate::rows::{Batch, Rows, RowsError};
+use crate::sessions::{SESSION_VERSION, Sessions};
+
+/// Inodes that one batch collects, or takes from a session that ends.
+const INODES_PER_BATCH: usize = 1000;
+
+impl<R: Rows> Shard<R> {
+    /// The client lives. False where the session is not (any more): it has to open another.
+    pub fn renew_session(&mut self, session: u64, now: Moment) -> bool {
+        let term = self.config.term;
+        match self.sessions.get_mut(session) {
+            Some(session) if !session.row.fencing => {
+                session.deadline = now.time + term;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The client is done, and reported everything. The position of the end, if there was a session
+    /// that could be ended; on a full disk it expires later.
+    pub fn close_session(&mut self, session: u64, now: Moment) -> Option<u64> {
+        self.sessions.get(session).filter(|session| !session.row.fencing && !self.full)?;
+        self.end(session, false, now);
+        self.run_woken(now);
+        Some(self.position)
+    }
+
+    /// The client has a new connection: its calls that wait go nowhere. It sends them again.
+    pub fn drop_unfinished(&mut self, session: u64, now: Moment) {
+        for ticket in self.parking.of_session(session) {
+            self.drop_parked(ticket);
+        }
+        self.run_woken(now);
+    }
+
+    /// Every second or so: ends what was silent for too long, and follows the data servers.
+    pub fn tick(&mut self, now: Moment) {
+        if self.stopped.is_some() || self.full {
+            return;
+        }
+        let grace_over = self.grace.is_some_and(|until| until <= now.time);
+        let mut late: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| {
+                session.deadline <= now.time || (grace_over && session.reclaiming)
+            })
+            .map(|(id, _)| id)
+            .collect();
+        late.extend(self.leases.overdue(now.time));
+        for session in late {
+            if let Err(error) = self.expire(session) {
+                self.stop(error);
+            }
+        }
+        self.leases.forget_contention(now.time);
+        let mut operation = Operation::new(self, 0, u64::MAX, now);
+        operation.renew_pool();
+        let (batch, ..) = operation.finish();
+        if let Err(error) = self.commit(batch) {
+            self.stop(error);
+        }
+        self.run_woken(now);
+    }
+
+    /// A session's term is over: from now on it is refused, and data servers shall refuse it, too.
+    pub(super) fn expire(&mut self, session: u64) -> Result<(), RowsError> {
+        let Some(state) = self.sessions.get_mut(session).filter(|state| !state.row.fencing) else {
+            return Ok(());
+        };
+        state.row.fencing = true;
+        state.row.epoch += 1;
+        let (epoch, row) = (state.row.epoch, encode_row(SESSION_VERSION, &state.row));
+        let mut batch = Batch::default();
+        batch.put(keys::key(Table::Session, &[session]), row);
+        self.commit(batch)?;
+        self.fences.push_back((session, epoch));
+        for ticket in self.parking.of_session(session) {
+            self.drop_parked(ticket);
+        }
+        Ok(())
+    }
+
+    /// All data servers refuse the session: what it held goes to others.
+    pub fn handle_fenced(&mut self, session: u64, now: Moment) {
+        let Some(state) = self.sessions.get(session).filter(|state| state.row.fencing) else {
+            return;
+        };
+        if self.full {
+            // Ending it takes room; the fence stays, and is asked for once more.
+            self.fences.push_back((session, state.row.epoch));
+            return;
+        }
+        self.end(session, true, now);
+        self.run_woken(now);
+    }
+
+    /// Whether the store has room for changes. Without, everything that would change something is
+    /// refused (`ENOSPC`), and what the shard does by itself waits.
+    pub fn set_full(&mut self, full: bool, now: Moment) {
+        let freed = self.full && !full;
+        self.full = full;
+        if freed && self.grace.is_none() {
+            self.collect_all(now);
+            self.run_woken(now);
+        }
+    }
+
+    /// Takes a session apart: leases, opens, locks, stored replies, files that only it had open.
+    fn end(&mut self, session: u64, expired: bool, now: Moment) {
+        for ticket in self.parking.of_session(session) {
+            self.drop_parked(ticket);
+        }
+        let inodes = self.leases.inodes_of(session);
+        // A crash between the batches leaves the session's row, and so its end to be repeated.
+        for some in inodes.chunks(INODES_PER_BATCH) {
+            let mut operation = Operation::new(self, session, u64::MAX, now);
+            let outcome = operation.give_up(some, expired).map(|()| operation.finish().0);
+            self.conclude_alone(outcome);
+        }
+        let mut operation = Operation::new(self, session, u64::MAX, now);
+        operation.end_session();
+        let batch = operation.finish().0;
+        self.conclude_alone(Ok(batch));
+    }
+
+    /// Commits what the shard did by itself.
+    fn conclude_alone(&mut self, outcome: Step<Batch>) {
+        let result = match outcome {
+            Ok(batch) => self.commit(batch),
+            Err(Stop::Rows(error)) => Err(error),
+            Err(stop) => {
+                Err(RowsError(format!("a row that must be there does not serve: {stop:?}")))
+            }
+        };
+        if let Err(error) = result {
+            self.stop(error);
+        }
+    }
+
+    /// Ends the grace period once no session has anything left to reclaim.
+    pub(super) fn check_grace(&mut self, now: Moment) {
+        if self.grace.is_none() || self.sessions.iter().any(|(_, session)| session.reclaiming) {
+            return;
+        }
+        self.grace = None;
+        self.parking.wake(WaitOn::Grace);
+        self.collect_all(now);
+    }
+
+    /// Destroys all orphans that nobody uses.
+    fn collect_all(&mut self, now: Moment) {
+        let mut after = vec![Table::Orphan as u8];
+        while let Some(last) = self.collect_orphans(&after, now) {
+            after = keys::key(Table::Orphan, &[last + 1]);
+        }
+    }
+
+    /// Destroys orphans from `from` on that no session reclaimed; the last one that was looked at.
+    fn collect_orphans(&mut self, from: &[u8], now: Moment) -> Option<u64> {
+        let (to, mut orphans) = (keys::after(&[Table::Orphan as u8]), Vec::new());
+        let scanned = self.rows.scan(from, &to, &mut |key, _| {
+            orphans.extend(keys::number(key, 0));
+            orphans.len() < INODES_PER_BATCH
+        });
+        if let Err(error) = scanned {
+            self.stop(error);
+            return None;
+        }
+        let last = *orphans.last()?;
+        let mut operation = Operation::new(self, 0, u64::MAX, now);
+        let outcome = orphans.into_iter().try_for_each(|orphan| operation.collect(orphan));
+        let outcome = outcome.map(|()| operation.finish().0);
+        self.conclude_alone(outcome);
+        Some(last)
+    }
+
+    /// Whether sessions may still reclaim, and nothing else is served.
+    pub fn is_in_grace(&self) -> bool {
+        self.grace.is_some()
+    }
+}
+
+impl<R: Rows> Operation<'_, R> {
+    /// Takes from the session what it holds on some inodes.
+    fn give_up(&mut self, inodes: &[u64], expired: bool) -> Step<()> {
+        let session = self.session;
+        for &inode in inodes {
+            let mode = self.shard.leases.mode(inode, session);
+            self.shard.leases.remove(inode, session);
+            self.shard.parking.wake(WaitOn::Inode(inode));
+            if expired && matches!(mode, LeaseMode::Write | LeaseMode::Shared) {
+                self.disown(inode)?;
+            }
+            match self.collect(inode) {
+                Ok(()) | Err(Stop::Errno(ropewalk_wire::fs::value::Errno::ESTALE)) => {}
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes away the session's locks, its stored replies and its row.
+    fn end_session(&mut self) {
+        let session = self.session;
+        let mut effects = Effects::default();
+        self.shard.locks.release_session(session, &mut effects);
+        self.apply_locks(effects);
+        if let Some(state) = self.shard.sessions.remove(session) {
+            for slot in Sessions::stored_slots(&state) {
+                self.batch.remove(keys::key(Table::Reply, &[session, slot]));
+            }
+        }
+        self.batch.remove(keys::key(Table::Session, &[session]));
+    }
+
+    /// A writer died. If its file is inline, it may have begun to write stripes of which nobody
+    /// knows: the next ones get names of their own.
+    fn disown(&mut self, inode: u64) -> Step<()> {
+        match self.inode(inode) {
+            Ok(found) if found.is_file() && !found.striped => {
+                self.change(inode)?.generation += 1;
+                Ok(())
+            }
+            Ok(_) | Err(Stop::Errno(_)) => Ok(()),
+            Err(stop) => Err(stop),
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! Starting a shard: making an empty one, or taking one up from its rows.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ropewalk_base::random::Random;
+use ropewalk_wire::fs::attributes::InodeKind;
+use ropewalk_wire::fs::layout::{POOL_SERVERS_MAX, Pool};
+use ropewalk_wire::fs::meta::ROOT;
+use serde::de::DeserializeOwned;
+
+use super::output::Reaps;
+use super::{CUT_VERSION, Cut, Moment, Opening, Shard};
+use crate::config::Config;
+use crate::inode::{Inode, decode_row, encode_row};
+use crate::keys::{self, Table};
+use crate::leases::Leases;
+use crate::locks::Locks;
+use crate::names::NameHasher;
+use crate::numbers::{FIRST, Numbers};
+use crate::operate::decode_lock;
+use crate::parking::Parking;
+use crate::pools::{POOL_VERSION, Pools};
+use crate::rows::{Batch, Rows, RowsError};
+use crate::runs::Runs;
+use crate::sessions::{REPLY_VERSION, ReplyRow, SESSION_VERSION, SessionRow, Sessions};
+
+/// Version of the superblock and of everything in the rows.
+const FORMAT: u8 = 1;
+/// Version of the counters row.
+const COUNTERS_VERSION: u8 = 1;
+/// Numbers of grants that one life of the server can give out.
+const GRANTS_PER_BOOT: u32 = 40;
+
+impl<R: Rows> Shard<R> {
+    /// Takes a shard up from its rows, or makes an empty one where there are none. `random` decides
+    /// session numbers, layouts, and the name hash key of an empty shard.
+    pub fn open(
+        mut rows: R,
+        config: Config,
+        mut random: Random,
+        now: Moment,
+    ) -> Result<Shard<R>, RowsError> {
+        let superblock = keys::key(Table::Superblock, &[]);
+        if rows.get(&superblock)?.is_none() {
+            format(&mut rows, &superblock, &mut random, now)?;
+        }
+        let damaged = |what: &str| RowsError(format!("the row of the {what} does not decode"));
+        let bytes = rows.get(&superblock)?.ok_or_else(|| damaged("superblock"))?;
+        let key: (u64, u64) = decode_row(FORMAT, &bytes).map_err(|_| damaged("superblock"))?;
+        let bytes = rows.get(&keys::key(Table::Counters, &[]))?;
+        let bytes = bytes.ok_or_else(|| damaged("counters"))?;
+        let counters: (u64, u64, u64) =
+            decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("counters"))?;
+        let (boot, next_range, inode_count) = (counters.0 + 1, counters.1, counters.2);
+        let pools = read_pools(&rows, now)?;
+        let names = NameHasher::new(key, config.hash_bits);
+        let mut shard = Shard {
+            rows,
+            config,
+            random,
+            names,
+            numbers: Numbers::default(),
+            leases: Leases::new(boot << GRANTS_PER_BOOT),
+            locks: Locks::default(),
+            sessions: Sessions::default(),
+            pools,
+            parking: Parking::default(),
+            callbacks: VecDeque::new(),
+            cuts: BTreeMap::new(),
+            cut_queue: VecDeque::new(),
+            reap_waiting: true,
+            inode_count,
+            next_range,
+            full: false,
+            reaps: Reaps::default(),
+            fences: VecDeque::new(),
+            completed: VecDeque::new(),
+            boot,
+            position: 0,
+            grace: Some(now.time + config.term),
+            stopped: None,
+        };
+        // The boot count goes into the row of the first range of this life.
+        shard.reserve_range()?;
+        shard.read_sessions(now)?;
+        shard.read_locks()?;
+        shard.read_cuts()?;
+        shard.check_grace(now);
+        match shard.stopped.take() {
+            Some(error) => Err(error),
+            None => Ok(shard),
+        }
+    }
+
+    /// The counters row: boots, the next inode range, and the number of inodes. The number is as
+    /// good as the last range: it may be off after a crash, and only `statfs` shows it.
+    pub(super) fn counters(&self) -> Vec<u8> {
+        encode_row(COUNTERS_VERSION, &(self.boot, self.next_range, self.inode_count))
+    }
+
+    fn read_sessions(&mut self, now: Moment) -> Result<(), RowsError> {
+        let deadline = now.time + self.config.term;
+        for (key, row) in read_table::<SessionRow, R>(&self.rows, Table::Session, SESSION_VERSION)?
+        {
+            let session = keys::number(&key, 0).unwrap_or(0);
+            if row.fencing {
+                self.fences.push_back((session, row.epoch));
+            }
+            self.sessions.insert(session, row, deadline, true);
+            self.sessions.set_restored(session);
+        }
+        for (key, row) in read_table::<ReplyRow, R>(&self.rows, Table::Reply, REPLY_VERSION)? {
+            let (session, slot) = (keys::number(&key, 0), keys::number(&key, 1));
+            let slot = slot.and_then(|slot| u16::try_from(slot).ok());
+            if let (Some(session), Some(slot)) = (session, slot) {
+                self.sessions.restore(session, slot, row, self.position);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_locks(&mut self) -> Result<(), RowsError> {
+        let prefix = [Table::Lock as u8];
+        let (locks, mut damaged) = (&mut self.locks, false);
+        self.rows.scan(&prefix, &keys::after(&prefix), &mut |key, value| {
+            match decode_lock(key, value) {
+                Ok((inode, lock)) => locks.restore(inode, lock),
+                Err(_) => damaged = true,
+            }
+            !damaged
+        })?;
+        if damaged || self.locks.check().is_err() {
+            return Err(RowsError("the rows of locks do not make sense".to_owned()));
+        }
+        Ok(())
+    }
+
+    fn read_cuts(&mut self) -> Result<(), RowsError> {
+        for (_, cut) in read_table::<Cut, R>(&self.rows, Table::Shrink, CUT_VERSION)? {
+            self.cut_queue.push_back(cut.inode);
+            self.cuts.insert(cut.inode, cut);
+        }
+        Ok(())
+    }
+
+    /// Opens a session for `client`, a number that the client chose for this life of it. A session
+    /// that the same client had before ends as if its term were over.
+    pub fn open_session(&mut self, client: u128, now: Moment) -> Result<Opening, RowsError> {
+        if self.full {
+            return Err(RowsError("the disk is full".to_owned()));
+        }
+        let old: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.row.client == client && !session.row.fencing)
+            .map(|(id, _)| id)
+            .collect();
+        for session in old {
+            self.expire(session)?;
+        }
+        let mut session = self.random.next_u64();
+        while session == 0 || self.sessions.get(session).is_some() {
+            session = self.random.next_u64();
+        }
+        let row = SessionRow { client, epoch: 1, fencing: false };
+        let mut batch = Batch::default();
+        batch.put(keys::key(Table::Session, &[session]), encode_row(SESSION_VERSION, &row));
+        self.commit(batch)?;
+        self.sessions.insert(session, row, now.time + self.config.term, false);
+        Ok(Opening { session, epoch: 1, position: self.position })
+    }
+}
+
+/// Makes the rows of an empty file system: the superblock, the counters, the root directory.
+fn format<R: Rows>(
+    rows: &mut R,
+    superblock: &[u8],
+    random: &mut Random,
+    now: Moment,
+) -> Result<(), RowsError> {
+    let mut batch = Batch::default();
+    let key = (random.next_u64(), random.next_u64());
+    batch.put(superblock.to_vec(), encode_row(FORMAT, &key));
+    let counters = (0u64, FIRST, 1u64);
+    batch.put(keys::key(Table::Counters, &[]), encode_row(COUNTERS_VERSION, &counters));
+    let at = now.calendar;
+    let root = Inode {
+        number: ROOT,
+        kind: InodeKind::Directory,
+        mode: 0o755,
+        links: 2,
+        user: 0,
+        group: 0,
+        device: 0,
+        size: 0,
+        accessed: at,
+        modified: at,
+        changed: at,
+        created: at,
+        version: 1,
+        generation: 0,
+        epoch: 0,
+        parent: ROOT,
+        cookie: 0,
+        temporary: false,
+        striped: false,
+        layout: None,
+        written: Runs::default(),
+        inline_bytes: 0,
+        xattr_bytes: 0,
+    };
+    batch.put(keys::key(Table::Inode, &[ROOT]), root.encode());
+    rows.commit(batch)?;
+    Ok(())
+}
+
+fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
+    let mut versions = BTreeMap::new();
+    for (_, pool) in read_table::<Pool, R>(rows, Table::Pool, POOL_VERSION)? {
+        if pool.servers.is_empty() || pool.servers.len() > POOL_SERVERS_MAX {
+            return Err(RowsError(format!("pool version {} is not one", pool.version)));
+        }
+        versions.insert(pool.version, pool);
+    }
+    Ok(Pools::new(versions, now.time))
+}
+
+/// All rows of a table, decoded.
+fn read_table<T: DeserializeOwned, R: Rows>(
+    rows: &R,
+    table: Table,
+    version: u8,
+) -> Result<Vec<(Vec<u8>, T)>, RowsError> {
+    let prefix = [table as u8];
+    let (mut found, mut damaged) = (Vec::new(), false);
+    rows.scan(&prefix, &keys::after(&prefix), &mut |key, value| {
+        match decode_row(version, value) {
+            Ok(row) => found.push((key.to_vec(), row)),
+            Err(_) => damaged = true,
+        }
+        !damaged
+    })?;
+    if damaged {
+        return Err(RowsError(format!("a row of table {table:?} does not decode")));
+    }
+    Ok(found)
+}

@@ -1,0 +1,144 @@
+//! What comes out of a shard beside replies, and the answers to it.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use ropewalk_wire::fs::meta::Callback;
+
+use super::{Completed, Cut, Moment, REAP_VERSION, Shard};
+use crate::inode::decode_row;
+use crate::keys::{self, Table};
+use crate::parking::WaitOn;
+use crate::rows::{Batch, Rows, RowsError};
+
+/// Reaps that are given out and not confirmed, at most.
+const REAPS_MAX: usize = 1024;
+
+/// An inode whose objects up to a generation are garbage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Reap {
+    pub inode: u64,
+    pub generation: u32,
+    /// The pool version on whose servers the objects can be.
+    pub pool_version: u32,
+}
+
+/// Reaps on their way.
+#[derive(Debug, Default)]
+pub(super) struct Reaps {
+    queue: VecDeque<Reap>,
+    /// Given out, or in the queue.
+    under_way: BTreeSet<(u64, u32)>,
+}
+
+impl<R: Rows> Shard<R> {
+    /// The reply to a call that waited.
+    pub fn poll_reply(&mut self) -> Option<Completed> {
+        self.completed.pop_front()
+    }
+
+    /// A message to a client: its session and what to say.
+    pub fn poll_callback(&mut self) -> Option<(u64, Callback)> {
+        self.callbacks.pop_front()
+    }
+
+    /// A session that all data servers shall refuse below this epoch; then `handle_fenced`.
+    pub fn poll_fence(&mut self) -> Option<(u64, u32)> {
+        self.fences.pop_front()
+    }
+
+    /// A file to be cut at its data servers; then `handle_cut`. The intent is written at the
+    /// shard's newest position.
+    pub fn poll_cut(&mut self) -> Option<Cut> {
+        while let Some(inode) = self.cut_queue.pop_front() {
+            if let Some(cut) = self.cuts.get(&inode) {
+                return Some(*cut);
+            }
+        }
+        None
+    }
+
+    /// A cut came to its end, or (`done` false) could not be made and has to be tried again.
+    pub fn handle_cut(&mut self, cut: Cut, done: bool, now: Moment) {
+        if self.cuts.get(&cut.inode) != Some(&cut) {
+            return;
+        }
+        if !done || self.full {
+            self.cut_queue.push_back(cut.inode);
+            return;
+        }
+        self.cuts.remove(&cut.inode);
+        let mut batch = Batch::default();
+        batch.remove(keys::key(Table::Shrink, &[cut.inode]));
+        if let Err(error) = self.commit(batch) {
+            self.stop(error);
+        }
+        self.parking.wake(WaitOn::Inode(cut.inode));
+        self.run_woken(now);
+    }
+
+    /// Objects to be removed from data servers; then `handle_reaped`. The row that says so is
+    /// written at the shard's newest position.
+    pub fn poll_reap(&mut self) -> Result<Option<Reap>, RowsError> {
+        if self.reaps.queue.is_empty() && self.reap_waiting {
+            self.fill_reaps()?;
+        }
+        Ok(self.reaps.queue.pop_front())
+    }
+
+    fn fill_reaps(&mut self) -> Result<(), RowsError> {
+        let prefix = [Table::Reap as u8];
+        let (reaps, mut more) = (&mut self.reaps, false);
+        self.rows.scan(&prefix, &keys::after(&prefix), &mut |key, value| {
+            let generation = keys::number(key, 1).and_then(|number| u32::try_from(number).ok());
+            let inode = keys::number(key, 0);
+            let (Some(inode), Some(generation)) = (inode, generation) else { return true };
+            // A row that does not decode stays for `check`: nobody knows where its objects are.
+            let Ok(pool_version) = decode_row(REAP_VERSION, value) else { return true };
+            if reaps.under_way.contains(&(inode, generation)) {
+                return true;
+            }
+            if reaps.under_way.len() >= REAPS_MAX {
+                more = true;
+                return false;
+            }
+            reaps.under_way.insert((inode, generation));
+            reaps.queue.push_back(Reap { inode, generation, pool_version });
+            true
+        })?;
+        self.reap_waiting = more;
+        Ok(())
+    }
+
+    /// Objects are gone, with tombstones in their place; or (`done` false) they have to be tried
+    /// again.
+    pub fn handle_reaped(&mut self, reap: Reap, done: bool) {
+        if !self.reaps.under_way.remove(&(reap.inode, reap.generation)) {
+            return;
+        }
+        self.reap_waiting = true;
+        if done && !self.full {
+            let mut batch = Batch::default();
+            let key = keys::key(Table::Reap, &[reap.inode, u64::from(reap.generation)]);
+            batch.remove(key);
+            if let Err(error) = self.commit(batch) {
+                self.stop(error);
+            }
+        }
+    }
+
+    /// The store's durable mark moved.
+    pub fn handle_durable(&mut self, now: Moment) {
+        self.parking.wake(WaitOn::Durable);
+        self.run_woken(now);
+    }
+
+    /// The position of the newest commit.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Calls that wait.
+    pub fn waiting(&self) -> usize {
+        self.parking.count()
+    }
+}

@@ -1,0 +1,281 @@
+//! Several sessions: leases and recalls between them, opens of removed files, sessions that die,
+//! restarts with their grace period.
+
+mod common;
+
+use common::*;
+use ropewalk_meta::{Config, Outcome};
+use ropewalk_wire::fs::attributes::InodeKind;
+use ropewalk_wire::fs::head::Status;
+use ropewalk_wire::fs::meta::*;
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+const SECOND: u64 = 1_000_000_000;
+
+fn cluster(clients: usize) -> Cluster {
+    Cluster::new(clients, Config::default(), 7)
+}
+
+fn exists(cluster: &mut Cluster, inode: u64) -> bool {
+    cluster.attributes(0, inode).get().is_ok()
+}
+
+#[test]
+fn one_request_creates_opens_and_grants() {
+    let mut cluster = cluster(2);
+    let answer = cluster.call(0, create(ROOT, b"a"));
+    let MetaReply::Opened { entry, created, .. } = answer.ok() else { panic!() };
+    assert!(created && entry.attributes.kind == InodeKind::File);
+    assert_eq!(entry.grant.expect("nobody else knows it").mode, LeaseMode::Write);
+    assert!(cluster.heard.is_empty());
+}
+
+#[test]
+fn changes_of_a_directory_recall_it_before_they_are_acknowledged() {
+    let mut cluster = cluster(2);
+    let root = MetaRequest::GetAttributes { inode: ROOT };
+    assert_eq!(cluster.call(1, root).grant().expect("quiet").mode, LeaseMode::Read);
+    let missing = cluster.call(1, lookup(ROOT, b"a"));
+    assert_eq!(missing.ok(), MetaReply::Missing { cached: true });
+    let sequence = cluster.next_sequence(0, 0);
+    let outcome = cluster.send(0, 0, sequence, create(ROOT, b"a"));
+    assert!(matches!(outcome, Outcome::Wait(_)), "the reader has not answered");
+    // A retry meanwhile waits for the same thing.
+    assert_eq!(cluster.send(0, 0, sequence, create(ROOT, b"a")), outcome);
+    let made = cluster.wait(outcome).inode();
+    assert_eq!(cluster.heard.len(), 1);
+    assert!(matches!(cluster.heard[0], (1, Callback::Recall { inode: ROOT, .. })));
+    assert_eq!(cluster.call(1, lookup(ROOT, b"a")).inode(), made);
+    // While it is contended nobody caches it, so the next change waits for nobody.
+    assert!(cluster.call(1, root).grant().is_none());
+    cluster.create(0, b"b");
+    assert_eq!(cluster.heard.iter().filter(|(client, _)| *client == 1).count(), 1);
+    cluster.pass(SECOND);
+    assert!(cluster.call(1, root).grant().is_some());
+}
+
+#[test]
+fn a_reader_sees_what_a_writer_reported_on_recall() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, b"a");
+    let sequence = cluster.next_sequence(1, 0);
+    let outcome = cluster.send(1, 0, sequence, MetaRequest::GetAttributes { inode: file });
+    let Outcome::Wait(_) = outcome else { panic!("the writer owns the size") };
+    let (session, recall) = cluster.shard().poll_callback().expect("a recall");
+    assert_eq!(session, cluster.clients[0].session);
+    let Callback::Recall { number, keep, .. } = recall else { panic!() };
+    assert_eq!(keep, LeaseMode::Read);
+    let report = Some(report(0, 12345, &[]));
+    let open = Some(WRITE);
+    let release = MetaRequest::Release { inode: file, number, keep, open, report };
+    assert_eq!(cluster.call(0, release).grant().expect("kept").mode, LeaseMode::Read);
+    assert_eq!(cluster.wait(outcome).attributes().size, 12345);
+}
+
+#[test]
+fn writers_share_and_appends_lose_nothing() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, b"a");
+    let grant = cluster.call(1, open(file, WRITE)).grant().expect("in use");
+    assert_eq!(grant.mode, LeaseMode::Shared);
+    let first = cluster.clients[0].session;
+    assert_eq!(cluster.shard().leases().mode(file, first), LeaseMode::Shared);
+    let append = |data| MetaRequest::WriteInline {
+        inode: file,
+        epoch: 0,
+        offset: 0,
+        data: Bytes(data),
+        append: true,
+        kill_privileges: false,
+    };
+    for round in 0..10 {
+        let (client, data) = if round % 2 == 0 { (0, b"even.") } else { (1, b"odd..") };
+        cluster.call(client, append(data)).ok();
+    }
+    let answer = cluster.call(0, MetaRequest::ReadInline { inode: file });
+    assert_eq!(answer.ok(), MetaReply::Content { bytes: Bytes(&b"even.odd..".repeat(5)) });
+    // When the other has closed it, the one that is left can be alone again.
+    cluster.close(1, file);
+    let acquire = MetaRequest::Acquire { inode: file, mode: LeaseMode::Write };
+    assert_eq!(cluster.call(0, acquire).grant().expect("alone").mode, LeaseMode::Write);
+}
+
+#[test]
+fn a_removed_file_lives_as_long_as_somebody_has_it_open() {
+    let mut cluster = cluster(3);
+    let file = cluster.create(0, b"a");
+    cluster.call(1, open(file, READ)).ok();
+    cluster.call(2, unlink(ROOT, b"a")).ok();
+    assert_eq!(cluster.attributes(1, file).attributes().link_count, 0);
+    cluster.restart();
+    assert!(exists(&mut cluster, file), "opens are reclaimed");
+    cluster.close(0, file);
+    assert!(exists(&mut cluster, file));
+    cluster.close(1, file);
+    assert!(!exists(&mut cluster, file));
+    invariants::check(cluster.shard());
+}
+
+#[test]
+fn an_orphan_that_nobody_reclaims_is_destroyed() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, b"a");
+    cluster.call(1, unlink(ROOT, b"a")).ok();
+    assert!(exists(&mut cluster, file));
+    cluster.clients[0].open.clear();
+    cluster.clients[0].grants.clear();
+    cluster.restart();
+    assert!(!exists(&mut cluster, file));
+    invariants::check(cluster.shard());
+}
+
+#[test]
+fn a_silent_session_is_fenced_before_others_get_what_it_held() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, b"a");
+    let range = LockRange {
+        kind: LockKind::Exclusive,
+        whole_file: true,
+        owner: 5,
+        process: 1,
+        start: 0,
+        end: u64::MAX,
+    };
+    cluster.call(0, MetaRequest::SetLock { inode: file, range, wait: false }).ok();
+    let wait = MetaRequest::SetLock { inode: file, range, wait: true };
+    assert_eq!(cluster.call(1, wait).ok(), MetaReply::Queued);
+    cluster.clients[0].silent = true;
+    let sequence = cluster.next_sequence(1, 0);
+    let outcome = cluster.send(1, 0, sequence, open(file, WRITE));
+    assert!(matches!(outcome, Outcome::Wait(_)));
+    cluster.pump();
+    // It lives and calls, but it does not answer: the time of the recall counts.
+    for _ in 0..11 {
+        cluster.pass(SECOND);
+        let now = cluster.moment();
+        for client in 0..2 {
+            let session = cluster.clients[client].session;
+            cluster.shard().renew_session(session, now);
+        }
+        cluster.shard().tick(now);
+    }
+    let dead = cluster.clients[0].session;
+    assert_eq!(cluster.shard().poll_fence(), Some((dead, 2)));
+    let sequence = cluster.next_sequence(0, 0);
+    let call = cluster.send(0, 0, sequence, lookup(ROOT, b"a"));
+    assert_eq!(call, Outcome::Refused(Status::Fenced));
+    cluster.pump();
+    assert!(cluster.completed.is_empty(), "the fence is not up yet");
+    assert!(!cluster.heard.iter().any(|(_, call)| matches!(call, Callback::LockGranted { .. })));
+    let now = cluster.moment();
+    cluster.shard().handle_fenced(dead, now);
+    let answer = cluster.wait(outcome);
+    assert_eq!(answer.grant().expect("alone").mode, LeaseMode::Write);
+    assert_eq!(answer.attributes().object_generation, 1, "stripes that nobody knows are avoided");
+    let granted = Callback::LockGranted { inode: file, owner: 5, start: 0 };
+    assert!(cluster.heard.contains(&(1, granted)));
+    let sequence = cluster.next_sequence(0, 0);
+    let call = cluster.send(0, 0, sequence, lookup(ROOT, b"a"));
+    assert_eq!(call, Outcome::Refused(Status::NoSession));
+    invariants::check(cluster.shard());
+}
+
+#[test]
+fn after_a_restart_nothing_is_given_away_before_all_have_reclaimed() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, b"a");
+    cluster.clients[0].silent = true;
+    cluster.restart();
+    let sequence = cluster.next_sequence(1, 0);
+    let outcome = cluster.send(1, 0, sequence, open(file, WRITE));
+    cluster.pump();
+    assert!(cluster.shard().is_in_grace() && cluster.completed.is_empty());
+    cluster.clients[0].silent = false;
+    cluster.reclaim(0);
+    assert!(!cluster.shard().is_in_grace());
+    assert_eq!(cluster.wait(outcome).grant().expect("granted").mode, LeaseMode::Shared);
+    // The same once more, and the other never comes back.
+    cluster.clients[0].silent = true;
+    cluster.restart();
+    let sequence = cluster.next_sequence(1, 0);
+    let outcome = cluster.send(1, 0, sequence, MetaRequest::GetAttributes { inode: file });
+    cluster.pass(11 * SECOND);
+    let (now, session) = (cluster.moment(), cluster.clients[1].session);
+    cluster.shard().renew_session(session, now);
+    cluster.shard().tick(now);
+    let fence = cluster.shard().poll_fence().expect("it did not reclaim");
+    assert_eq!(fence.0, cluster.clients[0].session);
+    // A crash before the fence is up: it is asked for again.
+    cluster.restart();
+    assert_eq!(cluster.shard().poll_fence(), Some(fence));
+    assert!(cluster.shard().is_in_grace());
+    let now = cluster.moment();
+    cluster.shard().handle_fenced(fence.0, now);
+    assert!(!cluster.shard().is_in_grace());
+    let sequence = cluster.clients[1].sequences[&0];
+    let request = MetaRequest::GetAttributes { inode: file };
+    let again = cluster.send(1, 0, sequence, request);
+    assert_ne!(again, outcome);
+    let again = match again {
+        Outcome::Refused(Status::BadSequence) => panic!("the last number is still good"),
+        again => cluster.wait(again),
+    };
+    assert_eq!(again.inode(), file);
+}
+
+#[test]
+fn locks_survive_a_restart_and_exclude_across_sessions() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, b"a");
+    let range =
+        |kind, start, end| LockRange { kind, whole_file: false, owner: 1, process: 77, start, end };
+    let set = |kind, start, end| MetaRequest::SetLock {
+        inode: file,
+        range: range(kind, start, end),
+        wait: false,
+    };
+    cluster.call(0, set(LockKind::Exclusive, 10, 19)).ok();
+    cluster.restart();
+    assert_eq!(cluster.call(1, set(LockKind::Shared, 0, 10)).errno(), Errno::EAGAIN);
+    cluster.call(1, set(LockKind::Shared, 0, 9)).ok();
+    let test = MetaRequest::TestLock { inode: file, range: range(LockKind::Shared, 0, u64::MAX) };
+    let conflict = Some(range(LockKind::Exclusive, 10, 19));
+    assert_eq!(cluster.call(1, test).ok(), MetaReply::Lock { conflict });
+    cluster.call(0, set(LockKind::Unlock, 0, u64::MAX)).ok();
+    assert_eq!(cluster.call(1, test).ok(), MetaReply::Lock { conflict: None });
+    assert_eq!(cluster.call(1, set(LockKind::Shared, 9, 3)).errno(), Errno::EINVAL);
+}
+
+#[test]
+fn a_client_that_comes_back_ends_its_old_session() {
+    let mut cluster = cluster(1);
+    let file = cluster.create(0, b"a");
+    let old = cluster.clients[0].session;
+    let now = cluster.moment();
+    let opening = cluster.shard().open_session(1, now).expect("rows in memory");
+    assert_ne!(opening.session, old);
+    assert_eq!(cluster.shard().poll_fence(), Some((old, 2)));
+    cluster.shard().handle_fenced(old, now);
+    assert!(!cluster.shard().leases().is_used(file));
+}
+
+#[test]
+fn a_full_disk_refuses_changes_and_forgets_nothing() {
+    let mut cluster = cluster(2);
+    let file = cluster.create(0, b"a");
+    let other = cluster.create(0, b"b");
+    cluster.call(1, unlink(ROOT, b"a")).ok();
+    let now = cluster.moment();
+    cluster.shard().set_full(true, now);
+    assert_eq!(cluster.call(0, create(ROOT, b"c")).errno(), Errno::ENOSPC);
+    assert_eq!(cluster.call(0, unlink(ROOT, b"b")).errno(), Errno::ENOSPC);
+    assert_eq!(cluster.call(1, lookup(ROOT, b"b")).inode(), other);
+    cluster.close(0, file);
+    let session = cluster.clients[1].session;
+    assert_eq!(cluster.shard().close_session(session, now), None);
+    assert!(exists(&mut cluster, file), "its end needs room");
+    cluster.shard().set_full(false, now);
+    assert!(!exists(&mut cluster, file));
+    cluster.call(0, create(ROOT, b"c")).ok();
+    invariants::check(cluster.shard());
+}

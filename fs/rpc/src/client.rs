@@ -1,0 +1,334 @@
+//! The client's side: calls through slots, sent again until they are answered.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Memory;
+use ropewalk_base::pool::{Pool, PoolBuffer};
+use ropewalk_base::task::{Either, Semaphore, race};
+use ropewalk_base::time::Time;
+use ropewalk_base::world::World;
+use ropewalk_net::context::Completed;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_net::{Channel, Level, PeerId};
+use ropewalk_wire::fs::head::{CallHead, HEAD_BYTES, ReplyHead, SLOTS_MAX, Service, Status};
+
+/// Why a call has no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    #[error("the server does not know this session any more")]
+    NoSession,
+    #[error("the session was fenced: its leases were given to others")]
+    Fenced,
+    #[error("the server refuses the call's number; this is a defect")]
+    BadSequence,
+    #[error("the server and this program do not understand each other; are their versions equal?")]
+    Malformed,
+    #[error("the server did not answer within the limit")]
+    TimedOut,
+    #[error("the call does not fit a message")]
+    TooLong,
+    #[error("too many calls are under way for this process's memory")]
+    NoMemory,
+}
+
+/// How patient a connection is.
+#[derive(Clone)]
+pub struct Options {
+    /// How long a call waits for a server that is down, before it fails with `TimedOut`.
+    pub limit: Duration,
+    /// Told once for each wait that lasts longer than a second: the server's name.
+    pub on_wait: Rc<dyn Fn(&str)>,
+    /// The server's name, for people.
+    pub name: String,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { limit: Duration::from_secs(60), on_wait: Rc::new(|_| ()), name: String::new() }
+    }
+}
+
+/// A reply: its head, and its body within the buffer in which it arrived.
+#[derive(Debug)]
+pub struct Reply {
+    pub head: ReplyHead,
+    buffer: PoolBuffer,
+    bytes: usize,
+}
+
+impl Reply {
+    /// The body, to be decoded by the caller.
+    pub fn body(&self) -> &[u8] {
+        &self.buffer[HEAD_BYTES..self.bytes]
+    }
+}
+
+/// Calls to one server. Cloning gives another handle.
+#[derive(Clone)]
+pub struct Connection {
+    inner: Rc<Inner>,
+}
+
+struct Inner {
+    world: World,
+    endpoint: LocalEndpoint,
+    peer: PeerId,
+    pool: Pool,
+    options: Options,
+    session: Cell<u64>,
+    epoch: Cell<u32>,
+    /// Counts sessions: slots of an older one are not put back.
+    round: Cell<u64>,
+    permits: Semaphore,
+    free: RefCell<VecDeque<Slot>>,
+    next_bits: Cell<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    index: u16,
+    sequence: u64,
+}
+
+/// Room for the body of most replies.
+const REPLY_BYTES: usize = 40 * 1024;
+/// Memory for calls and replies under way of one connection.
+const POOL_BYTES: usize = 64 << 20;
+const BACKOFF_MIN: Duration = Duration::from_millis(5);
+const BACKOFF_MAX: Duration = Duration::from_millis(500);
+/// A call without an answer is sent again after this long, although the link looks well.
+const RESEND: Duration = Duration::from_secs(10);
+const TELL_AFTER: Duration = Duration::from_secs(1);
+
+impl Connection {
+    /// A connection without a session.
+    pub fn new(
+        world: &World,
+        endpoint: &LocalEndpoint,
+        peer: PeerId,
+        options: Options,
+    ) -> Connection {
+        Connection {
+            inner: Rc::new(Inner {
+                world: world.clone(),
+                endpoint: endpoint.clone(),
+                peer,
+                pool: Pool::with_budget(POOL_BYTES),
+                options,
+                session: Cell::new(0),
+                epoch: Cell::new(0),
+                round: Cell::new(0),
+                permits: Semaphore::new(usize::from(SLOTS_MAX)),
+                free: RefCell::new(fresh_slots()),
+                next_bits: Cell::new(world.random_u64()),
+            }),
+        }
+    }
+
+    /// The server as the message layer names it.
+    pub fn peer(&self) -> PeerId {
+        self.inner.peer
+    }
+
+    /// The session that calls carry, or 0.
+    pub fn session(&self) -> u64 {
+        self.inner.session.get()
+    }
+
+    /// From now on calls carry this session; its slots begin anew.
+    pub fn set_session(&self, session: u64, epoch: u32) {
+        self.inner.session.set(session);
+        self.inner.epoch.set(epoch);
+        self.inner.round.set(self.inner.round.get() + 1);
+        *self.inner.free.borrow_mut() = fresh_slots();
+    }
+
+    /// A call within the session.
+    pub async fn call(&self, service: Service, body: &[u8]) -> Result<Reply, CallError> {
+        self.call_with(service, body, REPLY_BYTES).await
+    }
+
+    /// A call within the session whose reply's body has at most `reply_bytes` bytes.
+    pub async fn call_with(
+        &self,
+        service: Service,
+        body: &[u8],
+        reply_bytes: usize,
+    ) -> Result<Reply, CallError> {
+        let inner = &*self.inner;
+        let _permit = inner.permits.acquire().await;
+        let round = inner.round.get();
+        let taken = inner.free.borrow_mut().pop_front();
+        let Some(mut slot) = taken else {
+            unreachable!("a permit stands for a free slot");
+        };
+        slot.sequence += 1;
+        let mut guard = SlotGuard { inner, round, slot, answered: false };
+        let head = CallHead {
+            service,
+            retry: false,
+            session: inner.session.get(),
+            slot: slot.index,
+            sequence: slot.sequence,
+            reply_bits: self.next_bits(),
+            epoch: inner.epoch.get(),
+        };
+        let reply = self.exchange(head, body, reply_bytes).await;
+        guard.answered = reply.is_ok();
+        reply
+    }
+
+    /// A call outside of any session and slot; it may take effect more than once.
+    pub async fn call_free(&self, service: Service, body: &[u8]) -> Result<Reply, CallError> {
+        let head = CallHead {
+            service,
+            retry: false,
+            session: 0,
+            slot: 0,
+            sequence: 0,
+            reply_bits: self.next_bits(),
+            epoch: self.inner.epoch.get(),
+        };
+        self.exchange(head, body, REPLY_BYTES).await
+    }
+
+    fn next_bits(&self) -> u64 {
+        let bits = self.inner.next_bits.get().wrapping_add(1);
+        self.inner.next_bits.set(bits);
+        bits
+    }
+
+    /// Sends until a reply is there, or patience ends.
+    async fn exchange(
+        &self,
+        mut head: CallHead,
+        body: &[u8],
+        reply_bytes: usize,
+    ) -> Result<Reply, CallError> {
+        let inner = &*self.inner;
+        let begin = inner.world.now();
+        let mut backoff = BACKOFF_MIN;
+        let mut told = false;
+        loop {
+            let outcome = self.attempt(head, body, reply_bytes).await;
+            match outcome {
+                Ok(reply) => match reply.head.status {
+                    Status::Done => return Ok(reply),
+                    Status::NoSession => return Err(CallError::NoSession),
+                    Status::Fenced => return Err(CallError::Fenced),
+                    Status::BadSequence => return Err(CallError::BadSequence),
+                    Status::Malformed => return Err(CallError::Malformed),
+                    Status::Unavailable => {}
+                },
+                Err(Attempt::Final(error)) => return Err(error),
+                Err(Attempt::Silent | Attempt::Lost) => {}
+            }
+            head.retry = true;
+            told = self.wait_more(begin, told)?;
+            inner.world.sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF_MAX);
+        }
+    }
+
+    fn wait_more(&self, begin: Time, told: bool) -> Result<bool, CallError> {
+        let inner = &*self.inner;
+        let waited = inner.world.now().since(begin);
+        if waited >= inner.options.limit {
+            return Err(CallError::TimedOut);
+        }
+        if waited >= TELL_AFTER && !told {
+            (inner.options.on_wait)(&inner.options.name);
+            return Ok(true);
+        }
+        Ok(told)
+    }
+
+    /// Sends the call once and waits for its reply.
+    async fn attempt(
+        &self,
+        head: CallHead,
+        body: &[u8],
+        reply_bytes: usize,
+    ) -> Result<Reply, Attempt> {
+        let inner = &*self.inner;
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
+        head.encode(&mut bytes);
+        bytes.extend_from_slice(body);
+        let room = inner.pool.take(HEAD_BYTES + reply_bytes);
+        let (Some(call), Some(room)) = (inner.pool.copy_of(&bytes), room) else {
+            return Err(Attempt::Final(CallError::NoMemory));
+        };
+        let (peer, bits) = (inner.peer, head.reply_bits);
+        let memory = Memory::pooled(room);
+        let receive = inner.endpoint.receive(Channel::Tagged, Some(peer), bits, memory);
+        let memory = Memory::pooled(call);
+        let send = inner.endpoint.send(peer, Channel::Request, 0, memory, Level::Buffered);
+        let sent = send.await;
+        match sent.outcome {
+            Ok(()) => {}
+            Err(Fault::Oversize) => return Err(Attempt::Final(CallError::TooLong)),
+            Err(_) => return Err(Attempt::Lost),
+        }
+        match race(receive, inner.world.sleep(RESEND)).await {
+            Either::Left(received) => read_reply(received, &head),
+            Either::Right(()) => Err(Attempt::Silent),
+        }
+    }
+}
+
+enum Attempt {
+    /// The link was lost.
+    Lost,
+    /// No answer for long.
+    Silent,
+    Final(CallError),
+}
+
+fn read_reply(received: Completed, call: &CallHead) -> Result<Reply, Attempt> {
+    match received.outcome {
+        Ok(()) => {}
+        Err(Fault::Truncated) => return Err(Attempt::Final(CallError::TooLong)),
+        Err(_) => return Err(Attempt::Lost),
+    }
+    let bytes = received.bytes as usize;
+    let Some(buffer) = received.memory.into_pooled() else { return Err(Attempt::Lost) };
+    let decoded = ReplyHead::decode(&buffer[..bytes]).map(|(head, _)| head);
+    match decoded {
+        Ok(head) if head.sequence == call.sequence => Ok(Reply { head, buffer, bytes }),
+        Ok(_) => Err(Attempt::Silent),
+        Err(_) => Err(Attempt::Final(CallError::Malformed)),
+    }
+}
+
+fn fresh_slots() -> VecDeque<Slot> {
+    (0..SLOTS_MAX).map(|index| Slot { index, sequence: 0 }).collect()
+}
+
+/// Puts a slot back when its call is over, answered or given up.
+struct SlotGuard<'a> {
+    inner: &'a Inner,
+    round: u64,
+    slot: Slot,
+    answered: bool,
+}
+
+impl Drop for SlotGuard<'_> {
+    fn drop(&mut self) {
+        if self.round != self.inner.round.get() {
+            return;
+        }
+        let mut free = self.inner.free.borrow_mut();
+        if self.answered {
+            // Used again soon: the server's memory of few slots is enough for quiet clients.
+            free.push_front(self.slot);
+        } else {
+            // The server may still be at it; the next number of this slot tells it to stop.
+            free.push_back(self.slot);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Slots of sessions in memory: for servers whose effects may be repeated across a restart of theirs,
+//! but not within one life.
+
+use std::collections::BTreeMap;
+
+use ropewalk_wire::fs::head::SLOTS_MAX;
+
+/// What is to be done with a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// Work on it.
+    New,
+    /// It was worked on: this is the reply.
+    Again(Vec<u8>),
+    /// Its number is neither the last one nor a later one: a copy that comes too late.
+    Stale,
+}
+
+/// Sessions that are remembered; the one that was silent longest is forgotten first.
+const SESSIONS_MAX: usize = 4096;
+/// Longer replies are not kept: what they answer is read again.
+const REPLY_BYTES_MAX: usize = 512;
+
+#[derive(Debug, Default)]
+struct Session {
+    used: u64,
+    slots: Vec<(u64, Option<Vec<u8>>)>,
+}
+
+/// The last call of each slot and its reply.
+#[derive(Debug, Default)]
+pub struct SlotTable {
+    sessions: BTreeMap<u64, Session>,
+    clock: u64,
+}
+
+impl SlotTable {
+    /// Judges a call. After `New` its reply is to be stored.
+    pub fn judge(&mut self, session: u64, slot: u16, sequence: u64) -> Verdict {
+        assert!(slot < SLOTS_MAX, "the head was checked");
+        self.clock += 1;
+        let clock = self.clock;
+        if !self.sessions.contains_key(&session) && self.sessions.len() >= SESSIONS_MAX {
+            let oldest = self.sessions.iter().min_by_key(|(_, session)| session.used);
+            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+                self.sessions.remove(&oldest);
+            }
+        }
+        let session = self.sessions.entry(session).or_default();
+        session.used = clock;
+        if session.slots.len() <= usize::from(slot) {
+            session.slots.resize(usize::from(slot) + 1, (0, None));
+        }
+        let entry = &mut session.slots[usize::from(slot)];
+        match &entry.1 {
+            _ if sequence > entry.0 => {
+                *entry = (sequence, None);
+                Verdict::New
+            }
+            Some(reply) if sequence == entry.0 => Verdict::Again(reply.clone()),
+            None if sequence == entry.0 => Verdict::New,
+            _ => Verdict::Stale,
+        }
+    }
+
+    /// Keeps the reply to a slot's last call.
+    pub fn store(&mut self, session: u64, slot: u16, sequence: u64, reply: &[u8]) {
+        if reply.len() > REPLY_BYTES_MAX {
+            return;
+        }
+        let entry = self
+            .sessions
+            .get_mut(&session)
+            .and_then(|session| session.slots.get_mut(usize::from(slot)));
+        if let Some(entry) = entry.filter(|entry| entry.0 == sequence) {
+            entry.1 = Some(reply.to_vec());
+        }
+    }
+
+    /// Forgets a session.
+    pub fn forget(&mut self, session: u64) {
+        self.sessions.remove(&session);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_call_gets_the_first_reply_and_a_late_copy_nothing() {
+        let mut table = SlotTable::default();
+        assert_eq!(table.judge(1, 3, 1), Verdict::New);
+        assert_eq!(table.judge(1, 3, 1), Verdict::New);
+        table.store(1, 3, 1, b"one");
+        assert_eq!(table.judge(1, 3, 1), Verdict::Again(b"one".to_vec()));
+        assert_eq!(table.judge(1, 3, 2), Verdict::New);
+        table.store(1, 3, 1, b"late");
+        assert_eq!(table.judge(1, 3, 1), Verdict::Stale);
+        assert_eq!(table.judge(1, 3, 2), Verdict::New);
+        assert_eq!(table.judge(2, 3, 1), Verdict::New);
+    }
+
+    #[test]
+    fn the_number_of_remembered_sessions_is_bounded() {
+        let mut table = SlotTable::default();
+        for session in 1..=2 * SESSIONS_MAX as u64 {
+            table.judge(session, 0, 1);
+        }
+        assert_eq!(table.sessions.len(), SESSIONS_MAX);
+        assert!(table.sessions.contains_key(&(2 * SESSIONS_MAX as u64)));
+    }
+}

@@ -1,0 +1,324 @@
+//! A whole file system on simulated nodes: a metadata server, data servers, clients.
+//!
+//! Every node has its own executor, world and endpoint; servers have virtual disks. Programs run as
+//! tasks of client nodes. A node that is killed comes back with its disk; a client comes back as a
+//! new client.
+//!
+//! Names: `meta`, `data1`, `data2`, ..., `client0`, `client1`, ...
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_client::{Client, ClientConfig};
+use ropewalk_data::{DataConfig, DataServer};
+use ropewalk_meta::{MetaConfig, MetaServer};
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_net::{Address, PeerId};
+use ropewalk_rail_sim::{Kill, SimConfig};
+use ropewalk_store::objects;
+
+use crate::disk::VirtualDisk;
+use crate::endpoint::endpoint;
+use crate::node::Node;
+use crate::simulation::Simulation;
+
+/// The name of the metadata server's node.
+pub const META: &str = "meta";
+const CLUSTER: ClusterId = ClusterId(7);
+/// How long a server may take to start, and a client to connect.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// How long one program may take in virtual time.
+pub const PROGRAM_LIMIT: Duration = Duration::from_secs(600);
+
+/// What a cluster is made of.
+#[derive(Clone)]
+pub struct ClusterConfig {
+    pub data_servers: u32,
+    pub clients: u32,
+    pub rail: SimConfig,
+    pub meta: MetaConfig,
+    /// Sizes of data servers' stores.
+    pub objects: objects::Config,
+    /// Bytes of each data server's disk.
+    pub data_disk_bytes: u64,
+    /// How long a client's operation waits for a server.
+    pub patience: Duration,
+    /// Inodes that a client remembers.
+    pub inodes_max: usize,
+    /// Whether what servers and clients log goes to standard error.
+    pub verbose: bool,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> ClusterConfig {
+        let mut meta = MetaConfig::new(PathBuf::from("/meta"), CLUSTER);
+        // Small sizes and short times: a short run sees segments end and stripes cross servers.
+        meta.store.journal.segment_bytes = 256 << 10;
+        meta.store.cache_bytes = 1 << 20;
+        meta.store.overlay_bytes = 64 << 10;
+        meta.store.journal_bytes = 512 << 10;
+        meta.shard.inode_range = 256;
+        meta.shard.stripe_bytes = 64 << 10;
+        ClusterConfig {
+            data_servers: 2,
+            clients: 1,
+            rail: SimConfig::stream(),
+            meta,
+            objects: objects::Config {
+                object_bytes: 64 << 10,
+                segment_bytes: 256 << 10,
+                checkpoint_bytes: 768 << 10,
+                overlay_bytes: 512 << 10,
+                objects_cached: 64,
+                ..objects::Config::default()
+            },
+            data_disk_bytes: 1 << 30,
+            patience: Duration::from_secs(120),
+            inodes_max: 65536,
+            verbose: std::env::var_os("ROPEWALK_VERBOSE").is_some(),
+        }
+    }
+}
+
+type Place<T> = Rc<RefCell<Option<T>>>;
+
+/// A node and what runs on it while it lives.
+struct Role<T> {
+    name: String,
+    disk: VirtualDisk,
+    place: Place<T>,
+}
+
+/// The nodes of a file system within a simulation.
+pub struct Cluster {
+    config: ClusterConfig,
+    meta: Role<Rc<MetaServer>>,
+    data: Vec<Role<Rc<DataServer>>>,
+    clients: Vec<Role<Client>>,
+}
+
+impl Cluster {
+    /// Adds all nodes and runs until everything has started.
+    pub fn start(simulation: &mut Simulation, config: ClusterConfig) -> Cluster {
+        let seed = simulation.seed();
+        let meta = Role::new(META.into(), seed);
+        let mut cluster = Cluster { config, meta, data: Vec::new(), clients: Vec::new() };
+        cluster.add_meta(simulation);
+        for _ in 0..cluster.config.data_servers {
+            cluster.add_data_server(simulation);
+        }
+        for _ in 0..cluster.config.clients {
+            cluster.add_client(simulation);
+        }
+        cluster.await_start(simulation);
+        cluster
+    }
+
+    fn log(&self, name: &str) -> Rc<dyn Fn(&str)> {
+        let (name, verbose) = (name.to_string(), self.config.verbose);
+        Rc::new(move |text| {
+            if verbose {
+                eprintln!("{name}: {text}");
+            }
+        })
+    }
+
+    fn add_meta(&mut self, simulation: &mut Simulation) {
+        let mut config = self.config.meta.clone();
+        config.log = self.log(META);
+        let (rail, place) = (self.config.rail.clone(), self.meta.place.clone());
+        simulation.add_virtual_node(META, self.meta.disk.clone(), move |node| {
+            let endpoint = endpoint(node, CLUSTER, rail.clone());
+            let (world, config, place) = (node.world().clone(), config.clone(), place.clone());
+            node.world().spawn(async move {
+                let log = config.log.clone();
+                match MetaServer::start(&world, endpoint, config).await {
+                    Ok(server) => *place.borrow_mut() = Some(server),
+                    // Its clients wait for the next life.
+                    Err(error) => log(&error.to_string()),
+                }
+            });
+        });
+    }
+
+    /// Adds one more data server.
+    pub fn add_data_server(&mut self, simulation: &mut Simulation) {
+        let id = self.data.len() as u32 + 1;
+        let name = format!("data{id}");
+        let role = Role::new(name.clone(), simulation.seed() ^ u64::from(id));
+        role.disk.set_capacity(self.config.data_disk_bytes);
+        let mut config = DataConfig::new(PathBuf::from("/data"), CLUSTER, ServerId(id));
+        config.objects = self.config.objects.clone();
+        config.log = self.log(&name);
+        config.address = Some(format!("sim://{name}"));
+        let (rail, place) = (self.config.rail.clone(), role.place.clone());
+        simulation.add_virtual_node(&name, role.disk.clone(), move |node: &Node| {
+            let endpoint = endpoint(node, CLUSTER, rail.clone());
+            let (world, mut config, place) = (node.world().clone(), config.clone(), place.clone());
+            config.meta = peer(&endpoint, META);
+            node.world().spawn(async move {
+                let log = config.log.clone();
+                match DataServer::start(&world, endpoint, config).await {
+                    Ok(server) => *place.borrow_mut() = Some(server),
+                    Err(error) => log(&error.to_string()),
+                }
+            });
+        });
+        self.data.push(role);
+    }
+
+    /// Adds one more client.
+    pub fn add_client(&mut self, simulation: &mut Simulation) {
+        let name = format!("client{}", self.clients.len());
+        let role = Role::new(name.clone(), 0);
+        let mut config = ClientConfig {
+            name: name.clone(),
+            patience: self.config.patience,
+            inodes_max: self.config.inodes_max,
+            ..ClientConfig::default()
+        };
+        config.log = self.log(&name);
+        let (rail, place) = (self.config.rail.clone(), role.place.clone());
+        simulation.add_node(&name, Arc::new(role.disk.clone()), move |node: &Node| {
+            let endpoint = endpoint(node, CLUSTER, rail.clone());
+            let (world, config, place) = (node.world().clone(), config.clone(), place.clone());
+            node.world().spawn(async move {
+                let address = format!("sim://{META}");
+                let client = Client::connect(&world, &endpoint, &address, config).await;
+                *place.borrow_mut() = client.ok();
+            });
+        });
+        self.clients.push(role);
+    }
+
+    /// Runs until all nodes that live have started what they are for.
+    pub fn await_start(&self, simulation: &mut Simulation) {
+        let started = simulation.run_until(START_LIMIT, |simulation| {
+            self.meta.is_ready(simulation)
+                && self.data.iter().all(|server| server.is_ready(simulation))
+                && self.clients.iter().all(|client| client.is_ready(simulation))
+        });
+        assert!(started, "a server does not start, or a client does not connect");
+    }
+
+    /// Runs a program on a client to its end.
+    ///
+    /// # Panics
+    /// Where it does not end within [`PROGRAM_LIMIT`].
+    pub fn run<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        simulation: &mut Simulation,
+        client: usize,
+        program: impl FnOnce(Client) -> F,
+    ) -> T {
+        let future = program(self.client(client));
+        let name = &self.clients[client].name;
+        let done = simulation.block_on(name, PROGRAM_LIMIT, future);
+        done.unwrap_or_else(|| panic!("a program on {name} does not end"))
+    }
+
+    /// Starts a program on a client; its result appears in the place.
+    pub fn spawn<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        simulation: &Simulation,
+        client: usize,
+        program: impl FnOnce(Client) -> F,
+    ) -> Rc<RefCell<Option<T>>> {
+        let future = program(self.client(client));
+        let result = Rc::new(RefCell::new(None));
+        let place = result.clone();
+        simulation.node(&self.clients[client].name).world().spawn(async move {
+            let value = future.await;
+            *place.borrow_mut() = Some(value);
+        });
+        result
+    }
+
+    /// The client of a node that lives.
+    pub fn client(&self, client: usize) -> Client {
+        let client = self.clients[client].place.borrow().clone();
+        client.unwrap_or_else(|| panic!("the client is not connected"))
+    }
+
+    /// The metadata server; it must live.
+    pub fn meta(&self) -> Rc<MetaServer> {
+        let server = self.meta.place.borrow().clone();
+        server.unwrap_or_else(|| panic!("the metadata server does not run"))
+    }
+
+    /// The metadata server's disk.
+    pub fn meta_disk(&self) -> &VirtualDisk {
+        &self.meta.disk
+    }
+
+    /// A data server, counted from 0; it must live.
+    pub fn data(&self, server: usize) -> Rc<DataServer> {
+        let server = self.data[server].place.borrow().clone();
+        server.unwrap_or_else(|| panic!("the data server does not run"))
+    }
+
+    /// A data server's disk.
+    pub fn data_disk(&self, server: usize) -> &VirtualDisk {
+        &self.data[server].disk
+    }
+
+    /// How many data servers there are.
+    pub fn data_count(&self) -> usize {
+        self.data.len()
+    }
+
+    /// Kills a node, by its name; what ran on it is gone.
+    pub fn kill(&self, simulation: &mut Simulation, name: &str, kill: Kill) {
+        let mut dropped = None;
+        if name == META {
+            drop(self.meta.place.borrow_mut().take());
+        } else if let Some(server) = self.data.iter().find(|server| server.name == name) {
+            drop(server.place.borrow_mut().take());
+        } else if let Some(client) = self.clients.iter().find(|client| client.name == name) {
+            dropped = client.place.borrow_mut().take();
+        }
+        simulation.kill(name, kill);
+        drop(dropped);
+    }
+
+    /// Boots a dead node.
+    pub fn restart(&self, simulation: &mut Simulation, name: &str) {
+        simulation.restart(name);
+    }
+
+    /// The names of the servers' nodes.
+    pub fn servers(&self) -> Vec<String> {
+        let data = self.data.iter().map(|server| server.name.clone());
+        std::iter::once(META.to_string()).chain(data).collect()
+    }
+
+    /// The name of a client's node.
+    pub fn client_name(&self, client: usize) -> &str {
+        &self.clients[client].name
+    }
+
+    /// How many clients there are.
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+}
+
+impl<T> Role<T> {
+    fn new(name: String, seed: u64) -> Role<T> {
+        Role { name, disk: VirtualDisk::new(seed), place: Rc::default() }
+    }
+
+    fn is_ready(&self, simulation: &Simulation) -> bool {
+        !simulation.is_alive(&self.name) || self.place.borrow().is_some()
+    }
+}
+
+fn peer(endpoint: &LocalEndpoint, name: &str) -> Option<PeerId> {
+    let address = Address::parse(&format!("sim://{name}")).ok()?;
+    endpoint.endpoint().lookup(&address).ok()
+}

@@ -1,0 +1,80 @@
+//! Running scenarios over seeds, and saying how to replay a failure.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::simulation::Simulation;
+
+/// The environment variable that names the one seed to run.
+const SEED_VARIABLE: &str = "ROPEWALK_SEED";
+
+/// Runs `scenario` twice with one seed and insists on equal traces. A failure is printed with its
+/// seed and the command that replays it. `ROPEWALK_SEED` in the environment overrides `seed`.
+pub fn run_seed_twice(seed: u64, scenario: impl Fn(&mut Simulation)) {
+    run_seeds([seed], scenario);
+}
+
+/// [`run_seed_twice`] for each of `seeds`, or only for the seed that the environment names.
+pub fn run_seeds(seeds: impl IntoIterator<Item = u64>, scenario: impl Fn(&mut Simulation)) {
+    let chosen = std::env::var(SEED_VARIABLE).ok().map(|text| {
+        text.parse().unwrap_or_else(|_| panic!("{SEED_VARIABLE}={text} is not a decimal number"))
+    });
+    match chosen {
+        Some(seed) => run_twice(seed, &scenario),
+        None => seeds.into_iter().for_each(|seed| run_twice(seed, &scenario)),
+    }
+}
+
+fn run_twice(seed: u64, scenario: &impl Fn(&mut Simulation)) {
+    let first = run_once(seed, scenario);
+    let second = run_once(seed, scenario);
+    if first != second {
+        print_replay(seed);
+    }
+    assert_eq!(first, second, "two runs of seed {seed} differ: something outside it has a say");
+}
+
+fn run_once(seed: u64, scenario: &impl Fn(&mut Simulation)) -> u64 {
+    let mut simulation = Simulation::new(seed);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        scenario(&mut simulation);
+        simulation.trace_hash()
+    }));
+    outcome.unwrap_or_else(|panic| {
+        print_replay(seed);
+        resume_unwind(panic)
+    })
+}
+
+fn print_replay(seed: u64) {
+    eprintln!("seed {seed} failed; replay it with:\n    {}", replay_command(seed));
+}
+
+/// The command that replays `seed` in the test that runs on this thread.
+fn replay_command(seed: u64) -> String {
+    // The test harness calls the thread of a test by the test's full name.
+    let thread = std::thread::current();
+    let test = thread.name().filter(|name| *name != "main").unwrap_or("");
+    format!("{SEED_VARIABLE}={seed} cargo test -p ropewalk-sim {test}").trim_end().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_replay_command_names_seed_and_test() {
+        let command = replay_command(77);
+        assert!(command.starts_with("ROPEWALK_SEED=77 cargo test -p ropewalk-sim "));
+        assert!(command.ends_with("the_replay_command_names_seed_and_test"), "{command}");
+    }
+
+    #[test]
+    #[should_panic(expected = "something outside it has a say")]
+    fn a_scenario_that_depends_on_more_than_its_seed_is_found_out() {
+        let runs = std::cell::Cell::new(0u64);
+        run_twice(1, &|simulation: &mut Simulation| {
+            runs.set(runs.get() + 1);
+            simulation.run_for(std::time::Duration::from_nanos(runs.get()));
+        });
+    }
+}

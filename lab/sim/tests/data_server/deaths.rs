@@ -1,0 +1,1 @@
+//! Punch, truncate, reap, fence, epochs, listing.

@@ -1,0 +1,190 @@
+//! Peers that write what they like into shared memory: the worst that may happen is the end of the
+//! link, with a bounded amount of work.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
+use ropewalk_base::memory::{BufferTable, Memory, Slice};
+use ropewalk_base::pool::Pool;
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{
+    Header, LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+};
+use ropewalk_rail::{Rail, Report};
+
+use crate::segment::{RING_BYTES, SEGMENT_BYTES, Segment, Side};
+use crate::{ShmConfig, ShmRail};
+
+struct Node {
+    buffers: BufferTable,
+    memory: Slice,
+    up: Option<LinkId>,
+    down: Option<Fault>,
+    outcomes: u64,
+}
+
+impl Node {
+    fn new() -> Node {
+        let pool = Pool::with_budget(4 << 20);
+        let mut buffers = BufferTable::with_limit(2);
+        let buffer = pool.take(FRAME_PAYLOAD_BYTES_MAX as usize).expect("within the budget");
+        let buffer = buffers.insert(Memory::pooled(buffer)).expect("within the limit");
+        let memory = Slice { buffer, offset: 0, len: u64::from(FRAME_PAYLOAD_BYTES_MAX) };
+        Node { buffers, memory, up: None, down: None, outcomes: 0 }
+    }
+}
+
+impl Report for Node {
+    fn buffers(&self) -> &BufferTable {
+        &self.buffers
+    }
+    fn link_up(&mut self, link: LinkId, _: bool) {
+        self.up = Some(link);
+    }
+    fn link_down(&mut self, _: LinkId, fault: Fault) {
+        assert!(self.down.replace(fault).is_none());
+    }
+    fn place(&mut self, _: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        assert!((8..=HEADER_BYTES_MAX).contains(&header.len()));
+        assert!(payload_bytes <= FRAME_PAYLOAD_BYTES_MAX);
+        if payload_bytes == 0 {
+            return Placement::Drop;
+        }
+        Placement::Into { slice: self.memory, token: Token(1) }
+    }
+    fn landed(&mut self, _: LinkId, _: Token) {}
+    fn done(&mut self, _: Token) {
+        self.outcomes += 1;
+    }
+    fn failed(&mut self, _: Token, _: Fault) {
+        self.outcomes += 1;
+    }
+    fn revoked(&mut self, _: LinkId, _: RemoteKey) {}
+}
+
+fn linked(number: u64) -> [(ShmRail, Node); 2] {
+    let config = ShmConfig::within_process(format!("hostile-{number}"));
+    let far = ShmRail::open(config).expect("a fresh name");
+    let mut near = ShmRail::open(ShmConfig::default()).expect("a rail");
+    near.connect(&far.addresses()[0], Time::ZERO).expect("a legal address");
+    let mut pair = [(near, Node::new()), (far, Node::new())];
+    while pair.iter().any(|(_, node)| node.up.is_none()) {
+        for (rail, node) in &mut pair {
+            rail.poll(Time::ZERO, node);
+        }
+    }
+    pair
+}
+
+/// Something of everything, so that every field in shared memory is used.
+fn traffic((rail, node): &mut (ShmRail, Node), random: &mut Random) {
+    let Some(link) = node.up else { return };
+    let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 1 };
+    let bytes = random.below(5000) as u32;
+    let mut header = [0u8; 24];
+    header[1] = 24;
+    header[4..8].copy_from_slice(&bytes.to_le_bytes());
+    let payload = node.memory.part(0, bytes.into());
+    let (urgency, token, writable) = (Urgency::Urgent, Token(1), true);
+    let header = Header::new(&header);
+    let verb = match random.below(6) {
+        0 => Verb::Expose { link, key, region: node.memory, writable },
+        1 => Verb::Revoke { link, key },
+        _ => Verb::Frame { link, header, payload, urgency, token },
+    };
+    rail.order(verb, &node.buffers);
+}
+
+/// Overwrites a word somewhere in the memory of the link: mostly where indices and lengths lie.
+/// The tables are left out here: in the loop form their addresses are trusted, as all of the process
+/// is; `any_table_is_survived` has the form between processes.
+fn scribble(segment: &Segment, random: &mut Random) {
+    let ring = 4096 + random.below(2) * RING_BYTES as u64;
+    let at = match random.below(4) {
+        // The lines of both sides, word by word, at their beginnings.
+        0 => 1024 + random.below(16) * 128 + random.below(2) * 8,
+        // Where records begin under light traffic.
+        1 | 2 => ring + random.below(RING_BYTES as u64 / 8 / 64) * 64,
+        _ => ring + random.below(RING_BYTES as u64),
+    } as usize
+        & !7;
+    let value = match random.below(5) {
+        0 => u64::MAX,
+        1 => (1 << 63) | random.below(70),
+        2 => (3 << 62) | random.below(2 * RING_BYTES as u64),
+        3 => random.below(RING_BYTES as u64),
+        _ => random.next_u64(),
+    };
+    assert!(at + 8 <= SEGMENT_BYTES);
+    segment.0.u64(at).store(value, std::sync::atomic::Ordering::SeqCst);
+}
+
+#[test]
+fn any_scribbling_ends_the_link_at_most() {
+    let mut broken = 0;
+    for seed in 0..150 {
+        let mut random = Random::from_seed(seed);
+        let mut pair = linked(seed);
+        let segment = pair[0].0.segment_of(pair[0].1.up.expect("up"));
+        for round in 0..400u64 {
+            for side in &mut pair {
+                traffic(side, &mut random);
+            }
+            if round > 20 && random.below(8) == 0 {
+                for _ in 0..random.below(200) {
+                    scribble(&segment, &mut random);
+                }
+            }
+            for (rail, node) in &mut pair {
+                rail.poll(Time(round * 1_000_000), node);
+                rail.arm();
+                rail.disarm();
+            }
+        }
+        // Whatever was claimed to be held, a broken link ends within its patience.
+        for late in 0..10u64 {
+            for (rail, node) in &mut pair {
+                rail.poll(Time((late + 1) * 2_000_000_000), node);
+            }
+        }
+        broken += pair.iter().filter(|(_, node)| node.down == Some(Fault::Protocol)).count();
+        let violations = pair.iter().map(|(rail, _)| rail.counters().violations).sum::<u64>();
+        assert!(violations <= 2, "a link is broken once by each side");
+    }
+    assert!(broken > 50, "the scribbling was noticed {broken} times only");
+}
+
+#[test]
+fn any_table_is_survived() {
+    let mut random = Random::from_seed(9);
+    let name = format!("table-{}", std::process::id());
+    let mut far = (ShmRail::open(ShmConfig::named(&name)).expect("a fresh name"), Node::new());
+    let mut near = (ShmRail::open(ShmConfig::default()).expect("a rail"), Node::new());
+    near.0.connect(&name, Time::ZERO).expect("a legal name");
+    let mut now = 0;
+    while near.1.up.is_none() || far.1.up.is_none() {
+        now += 1_000_000;
+        near.0.poll(Time(now), &mut near.1);
+        far.0.poll(Time(now), &mut far.1);
+    }
+    let (link, far_link) = (near.1.up.expect("up"), far.1.up.expect("up"));
+    let segment = near.0.segment_of(link);
+    let key = RemoteKey { slot: SlotId { index: 5, generation: 1 }, secret: 1 };
+    let region = far.1.memory;
+    far.0.order(Verb::Expose { link: far_link, key, region, writable: true }, &far.1.buffers);
+    let entry = segment.entry(Side(1), 5);
+    let mut orders = 0;
+    for _ in 0..2000 {
+        // Reads only: a write to an address that the peer made up would hit this very process.
+        let field = [entry.address(), entry.bytes(), entry.pieces()][random.below(3) as usize];
+        let value = [0, 1, 100, u64::MAX, 1 << 47, 9000, random.next_u64()];
+        field.store(value[random.below(7) as usize], std::sync::atomic::Ordering::SeqCst);
+        let (remote, local) = (RemoteLayout::At(random.below(1 << 20)), near.1.memory);
+        near.0.order(Verb::Read { link, key, remote, local, token: Token(1) }, &near.1.buffers);
+        near.0.poll(Time(now), &mut near.1);
+        orders += 1;
+    }
+    assert_eq!(orders, 2000);
+    assert!(near.1.down.is_none(), "a bad table costs accesses, not the link");
+}

@@ -1,0 +1,181 @@
+//! Late data never lands: after `revoked` no write of a peer reaches the region, however the two
+//! race. And names: who has one keeps it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::{BufferTable, Memory, Slice};
+use ropewalk_base::pool::Pool;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{
+    Capabilities, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Verb,
+};
+use ropewalk_rail::{Rail, Report};
+use ropewalk_rail_shm::{ShmConfig, ShmError, ShmRail};
+
+const BYTES: usize = 3 << 20;
+const MARK: u8 = 0xEE;
+
+struct Node {
+    buffers: BufferTable,
+    memory: Slice,
+    up: Option<LinkId>,
+    down: bool,
+    revoked: u32,
+    outcome: Option<Result<(), Fault>>,
+}
+
+impl Node {
+    fn new(fill: u8) -> Node {
+        let pool = Pool::with_budget(16 << 20);
+        let mut buffers = BufferTable::with_limit(4);
+        let mut buffer = pool.take(BYTES).expect("within the budget");
+        buffer.fill(fill);
+        let buffer = buffers.insert(Memory::pooled(buffer)).expect("within the limit");
+        let memory = Slice { buffer, offset: 0, len: BYTES as u64 };
+        Node { buffers, memory, up: None, down: false, revoked: 0, outcome: None }
+    }
+
+    fn fill(&self, byte: u8) {
+        self.buffers.write(self.memory, &vec![byte; BYTES]);
+    }
+
+    fn holds_only(&self, byte: u8) -> bool {
+        let mut bytes = vec![0; BYTES];
+        self.buffers.read(self.memory, &mut bytes);
+        bytes.iter().all(|found| *found == byte)
+    }
+}
+
+impl Report for Node {
+    fn buffers(&self) -> &BufferTable {
+        &self.buffers
+    }
+    fn link_up(&mut self, link: LinkId, _: bool) {
+        self.up = Some(link);
+    }
+    fn link_down(&mut self, _: LinkId, _: Fault) {
+        self.down = true;
+    }
+    fn place(&mut self, _: LinkId, _: &[u8], _: u32) -> Placement {
+        Placement::Drop
+    }
+    fn landed(&mut self, _: LinkId, _: Token) {}
+    fn done(&mut self, _: Token) {
+        self.outcome = Some(Ok(()));
+    }
+    fn failed(&mut self, _: Token, fault: Fault) {
+        self.outcome = Some(Err(fault));
+    }
+    fn revoked(&mut self, _: LinkId, _: RemoteKey) {
+        self.revoked += 1;
+    }
+}
+
+fn key(generation: u32) -> RemoteKey {
+    RemoteKey { slot: SlotId { index: 2, generation }, secret: u64::from(generation) }
+}
+
+/// The origin: writes under the newest key it knows, without pause. Returns how often it succeeded
+/// and how often the key was gone, before or in the middle.
+fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool) -> (u32, u32) {
+    let start = Instant::now();
+    let now = || Time(start.elapsed().as_nanos() as u64);
+    let mut rail = ShmRail::open(ShmConfig::default()).expect("a rail");
+    let mut node = Node::new(0x11);
+    let link = rail.connect(address, now()).expect("a legal address");
+    let (mut good, mut bad) = (0, 0);
+    while !stop.load(Ordering::Relaxed) {
+        rail.poll(now(), &mut node);
+        if node.up.is_none() {
+            continue;
+        }
+        let key = key(newest.load(Ordering::Relaxed).max(1));
+        let (remote, local, token) = (RemoteLayout::At(0), node.memory, Token(1));
+        let verb = Verb::Write { link, key, remote, local, token };
+        node.outcome = match rail.order(verb, &node.buffers) {
+            Ordered::Released => Some(Ok(())),
+            Ordered::Refused(fault) => Some(Err(fault)),
+            Ordered::Pending => None,
+        };
+        while node.outcome.is_none() {
+            rail.poll(now(), &mut node);
+        }
+        match node.outcome.take() {
+            Some(Ok(())) => good += 1,
+            Some(Err(Fault::BadKey)) => bad += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    (good, bad)
+}
+
+fn race(config: ShmConfig) {
+    let start = Instant::now();
+    let now = || Time(start.elapsed().as_nanos() as u64);
+    let mut rail = ShmRail::open(config).expect("a fresh name");
+    let address = rail.addresses().remove(0);
+    let (newest, stop) = (AtomicU32::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let origin = scope.spawn(|| origin(&address, &newest, &stop));
+        let mut node = Node::new(0);
+        while node.up.is_none() {
+            rail.poll(now(), &mut node);
+        }
+        let link = node.up.expect("just seen");
+        for generation in 1..=150 {
+            let (region, writable) = (node.memory, true);
+            let verb = Verb::Expose { link, key: key(generation), region, writable };
+            assert_eq!(rail.order(verb, &node.buffers), Ordered::Released);
+            newest.store(generation, Ordering::Relaxed);
+            let until = Instant::now() + Duration::from_micros(u64::from(generation % 13) * 100);
+            while Instant::now() < until {
+                rail.poll(now(), &mut node);
+            }
+            rail.order(Verb::Revoke { link, key: key(generation) }, &node.buffers);
+            while node.revoked < generation {
+                rail.poll(now(), &mut node);
+            }
+            node.fill(MARK);
+            std::thread::yield_now();
+            assert!(node.holds_only(MARK), "a write landed after revocation {generation}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        let (good, bad) = origin.join().expect("the origin does not panic");
+        println!("{good} writes, {bad} refused");
+        assert!(bad > 0, "the race never happened");
+    });
+}
+
+#[test]
+fn nothing_lands_after_a_revocation_between_processes() {
+    race(ShmConfig::generated());
+}
+
+#[test]
+fn nothing_lands_after_a_revocation_within_a_process() {
+    race(ShmConfig::within_process("late"));
+}
+
+#[test]
+fn a_name_has_one_owner_and_is_free_after_it() {
+    let name = format!("owner-{}", std::process::id());
+    for within_process in [false, true] {
+        let config = ShmConfig { within_process, ..ShmConfig::named(&name) };
+        let first = ShmRail::open(config.clone()).expect("a fresh name");
+        let second = ShmRail::open(config.clone()).map(|_| ()).expect_err("the name is taken");
+        assert!(matches!(&second, ShmError::NameInUse { name: taken } if *taken == name));
+        assert!(second.to_string().contains(&name));
+        drop(first);
+        ShmRail::open(config).expect("free again");
+    }
+    for bad in ["", "a/b", "a b", "a,b"] {
+        let config = ShmConfig::named(bad);
+        assert!(matches!(ShmRail::open(config), Err(ShmError::BadName { .. })), "{bad:?}");
+    }
+    let Capabilities { same_host_only, native_read, .. } =
+        ShmRail::open(ShmConfig::default()).expect("a rail").capabilities();
+    assert!(same_host_only && native_read);
+}

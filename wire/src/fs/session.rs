@@ -1,0 +1,38 @@
+//! Sessions: what a client says to a server before and beside its calls.
+
+use serde::{Deserialize, Serialize};
+
+use super::value::{Bytes, Errno};
+
+/// A request of the session service. Carried outside of slots: it may be sent again at any time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionRequest<'a> {
+    /// Opens a session for a client. `client` is a random number that the client chose for this life
+    /// of it: a session that the same number had before ends.
+    Open {
+        client: u128,
+        /// What the client calls itself, for `status` and log lines.
+        #[serde(borrow)]
+        name: Bytes<'a>,
+    },
+    /// The client lives.
+    Renew { session: u64 },
+    /// The client is done and has reported everything.
+    Close { session: u64 },
+}
+
+/// The reply to a [`SessionRequest`] that succeeded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SessionReply {
+    Opened {
+        session: u64,
+        /// Carried by every call; below the fence of a data server, calls are refused.
+        epoch: u32,
+        /// The session ends when nothing was heard for so long.
+        term_milliseconds: u32,
+    },
+    Done,
+}
+
+/// The body of a reply of the session service.
+pub type SessionResult = Result<SessionReply, Errno>;
