@@ -1,4 +1,4 @@
-//! `ropewalk-bench-net [--quick] [--json] [--hold-dma-latency] [--figure FILE.svg]`
+//! `ropewalk-bench-net [--quick] [--json] [--progress] [--hold-dma-latency] [--figure FILE.svg]`
 
 use std::process::ExitCode;
 
@@ -9,7 +9,11 @@ fn main() -> ExitCode {
     ropewalk_bench::serve_if_child();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| words.iter().any(|word| word == name);
-    let options = Options { quick: has("--quick"), hold_dma_latency: has("--hold-dma-latency") };
+    let options = Options {
+        quick: has("--quick"),
+        progress: has("--progress"),
+        hold_dma_latency: has("--hold-dma-latency"),
+    };
     let outcomes = net(options);
     if has("--json") {
         outcomes.iter().for_each(|outcome| println!("{}", outcome.json()));
