@@ -135,6 +135,7 @@ impl Client {
             })
             .await?;
         let inode = self.learn_opened(&reply);
+        self.note_change(&inode);
         Ok(self.file(inode, options))
     }
 
@@ -189,6 +190,9 @@ impl Client {
             self.inode(reply.entry.attributes.inode).lose_lease();
         }
         let inode = self.learn_opened(&reply);
+        if reply.created || options.truncate {
+            self.note_change(&inode);
+        }
         self.created(parent, name, inode.number, reply.entry.entry_cached);
         Ok((reply.entry.attributes, self.file(inode, options), reply.created))
     }
@@ -205,6 +209,7 @@ impl Client {
         let request = MetaRequest::Temporary { who, parent, mode, access: options.access };
         let reply = self.ask(&request, opened).await?;
         let inode = self.learn_opened(&reply);
+        self.note_change(&inode);
         Ok((reply.entry.attributes, self.file(inode, options)))
     }
 
@@ -232,15 +237,20 @@ impl Client {
         // What could not be made durable is reported once, as POSIX has it.
         synced.into_iter().collect::<Result<(), Errno>>()?;
         self.report(inode).await?;
-        self.ask(&MetaRequest::Sync, |_| Ok(())).await
+        self.ask(&MetaRequest::Sync, |_| Ok(())).await?;
+        let kept = inode.changed.take().is_none_or(|changed| self.is_kept(changed));
+        let lost = std::mem::take(&mut inode.state.borrow_mut().lost);
+        if kept && !lost { Ok(()) } else { Err(Errno::EIO) }
     }
 
     /// Makes everything durable that this client was told is done.
     pub async fn sync_all(&self) -> Result<(), Errno> {
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {
-            let pending =
-                !inode.unsynced.borrow().is_empty() || !inode.state.borrow().dirty.is_clean();
+            let pending = !inode.unsynced.borrow().is_empty()
+                || inode.changed.get().is_some()
+                || inode.state.borrow().lost
+                || !inode.state.borrow().dirty.is_clean();
             if pending {
                 self.sync_inode(&inode).await?;
             }

@@ -119,6 +119,7 @@ impl Client {
             }
         }
         // Its times and size are no longer what they were.
+        self.note_change(&self.inode(parent));
         self.stale(parent);
     }
 
@@ -184,6 +185,7 @@ impl Client {
             return self
                 .resize(&inode, async {
                     let attributes = self.ask_attributes(&inode, &request).await?;
+                    self.note_change(&inode);
                     Ok((attributes, true))
                 })
                 .await;
@@ -191,6 +193,7 @@ impl Client {
         // What we wrote before counts before.
         self.report(&inode).await?;
         let told = self.ask_told(&inode, &request).await?;
+        self.note_change(&inode);
         let mut state = inode.state.borrow_mut();
         let Some(known) = &mut state.attributes else { return Ok(told) };
         if change.modified != TimeChange::Keep {
@@ -237,7 +240,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::Make { who, parent, name: Bytes(name), mode, node };
         let entry = self.ask(&request, entry_of).await?;
-        self.learn(&entry);
+        self.note_change(&self.learn(&entry));
         self.changed(parent, name, Some(entry.attributes.inode), entry.entry_cached);
         Ok(entry.attributes)
     }
@@ -333,7 +336,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::Link { who, inode: number, parent, name: Bytes(name) };
         let entry = self.ask(&request, entry_of).await?;
-        self.learn(&entry);
+        self.note_change(&self.learn(&entry));
         self.changed(parent, name, Some(number), entry.entry_cached);
         Ok(entry.attributes)
     }
@@ -420,6 +423,7 @@ impl Client {
             replace,
         };
         self.ask(&request, |_| Ok(())).await?;
+        self.note_change(&self.inode(number));
         self.stale(number);
         Ok(())
     }
@@ -434,6 +438,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::RemoveXattr { who, inode: number, name: Bytes(name) };
         self.ask(&request, |_| Ok(())).await?;
+        self.note_change(&self.inode(number));
         self.stale(number);
         Ok(())
     }

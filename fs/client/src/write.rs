@@ -177,6 +177,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await?;
+        self.note_change(inode);
         let now = self.now();
         let mut state = inode.state.borrow_mut();
         let (begin, end) = (offset as usize, offset as usize + bytes.len());
@@ -189,14 +190,12 @@ impl Client {
         if state.mode < LeaseMode::Read {
             state.inline = None;
         }
+        // The bits that fell away are known to the server only.
+        state.outdated |= kill_privileges;
         if let Some(attributes) = &mut state.attributes {
-            attributes.size = size;
+            attributes.size = attributes.size.max(size);
             attributes.modified = now;
             attributes.changed = now;
-            if kill_privileges {
-                // The bits that fell away are known to the server only.
-                state.attributes = None;
-            }
         }
         Ok(offset)
     }
@@ -246,6 +245,7 @@ impl Client {
         let request =
             MetaRequest::LeaveInline { inode: inode.number, version: attributes.version, report };
         self.ask_attributes(inode, &request).await?;
+        self.note_change(inode);
         let mut state = inode.state.borrow_mut();
         state.content = Some(Content::Striped(layout));
         state.inline = None;
@@ -274,10 +274,10 @@ impl Client {
         buffer: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> (Result<u64, Errno>, Option<PoolBuffer>) {
-        let (layout, mode, number) = {
+        let (layout, mode, tenure) = {
             let state = inode.state.borrow();
             match &state.content {
-                Some(Content::Striped(layout)) => (*layout, state.mode, state.number),
+                Some(Content::Striped(layout)) => (*layout, state.mode, state.tenure),
                 _ => return (Err(Errno::ESTALE), Some(buffer)),
             }
         };
@@ -298,18 +298,22 @@ impl Client {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
         };
-        {
+        // Where the lease went under the transfer, what was written may be nobody's bytes.
+        let gone = || {
             let state = inode.state.borrow();
-            if (state.mode, state.number) != (mode, number) {
-                // The lease went under the transfer: what was written may be nobody's bytes.
-                return (Err(Errno::ESTALE), buffer);
-            }
+            (state.mode, state.tenure) != (mode, tenure)
+        };
+        if gone() {
+            return (Err(Errno::ESTALE), buffer);
         }
         let extends = self.wrote(inode, offset + len, &written);
         if mode == LeaseMode::Shared && extends {
             // Others have to see the size before this write returns.
-            if let Err(errno) = self.report(inode).await {
+            if let Err(errno) = self.try_report(inode).await {
                 return (Err(errno), buffer);
+            }
+            if gone() {
+                return (Err(Errno::ESTALE), buffer);
             }
         }
         (Ok(offset), buffer)
