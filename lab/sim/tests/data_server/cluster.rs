@@ -29,8 +29,7 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(rail: SimConfig) -> Setup {
-        let objects = Config { machine: 1, ..Config::default() };
-        Setup { rail, transfer_bytes: 8 << 20, objects }
+        Setup { rail, transfer_bytes: 8 << 20, objects: Config::default() }
     }
 }
 
