@@ -1,10 +1,11 @@
 //! Punch, truncate, reap, fence, epochs, listing, failing disks, heartbeats.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::disk::{Disk, Kind};
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::join_all;
 use ropewalk_data::{DataConfig, DataError, DataServer};
@@ -384,9 +385,19 @@ fn start(disk: &VirtualDisk, server: u32, expect: Expect) -> Result<(), DataErro
     result.take().unwrap()
 }
 
+fn remove_tree(disk: &VirtualDisk, path: &Path) {
+    for (name, kind) in disk.list(path).unwrap() {
+        match kind {
+            Kind::Directory => remove_tree(disk, &path.join(name)),
+            _ => disk.remove_file(&path.join(name)).unwrap(),
+        }
+    }
+    disk.remove_directory(path).unwrap();
+    disk.sync_directory(path.parent().unwrap()).unwrap();
+}
+
 #[test]
 fn a_directory_that_lost_its_data_is_not_taken_for_a_new_one() {
-    use ropewalk_base::disk::Disk;
     let disk = VirtualDisk::new(5);
     let emptied = start(&disk, 3, Expect::Existing);
     assert!(matches!(emptied, Err(DataError::Claim(ClaimError::Emptied { .. }))));
@@ -394,8 +405,7 @@ fn a_directory_that_lost_its_data_is_not_taken_for_a_new_one() {
     start(&disk, 3, Expect::Existing).unwrap();
     let other = start(&disk, 4, Expect::Any);
     assert!(matches!(other, Err(DataError::Claim(ClaimError::OtherServer { .. }))));
-    let objects = PathBuf::from("/data/objects");
-    disk.rename(&objects, &PathBuf::from("/lost")).unwrap();
+    remove_tree(&disk, Path::new("/data/objects"));
     for expect in [Expect::Any, Expect::Existing] {
         let gone = start(&disk, 3, expect);
         assert!(matches!(gone, Err(DataError::ObjectsGone { .. })), "{gone:?}");

@@ -66,7 +66,12 @@ impl Cluster {
                 config.objects = setup.objects.clone();
                 config.transfer_bytes = setup.transfer_bytes;
                 let lines = lines.clone();
-                config.log = Rc::new(move |line| lines.borrow_mut().push(line.to_owned()));
+                config.log = Rc::new(move |line| {
+                    if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
+                        eprintln!("server: {line}");
+                    }
+                    lines.borrow_mut().push(line.to_owned());
+                });
                 let (server, starts) = (server.clone(), starts.clone());
                 let world = node.world().clone();
                 node.world().spawn(async move {

@@ -1,6 +1,11 @@
 //! Everything at once: two clients write, punch, sync and read while the server dies, loses power,
-//! and the network fails. A client keeps what it has not synced and repeats it when the boot id says
-//! that the server may have forgotten it; so what it reads is always what it wrote.
+//! and the network fails.
+//!
+//! A client remembers which bytes it has not synced, and writes them again when a boot id says that
+//! the server may have forgotten them; so what it reads is always what it wrote. It writes them as
+//! they are now, not change by change: a block that the power loss tore was wholly covered by what is
+//! not synced, and only a write that covers it wholly heals it. Until then a change in part of it is
+//! an error, whose reply has the new boot id.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,15 +15,14 @@ use ropewalk_base::random::Random;
 use ropewalk_sim::{Cut, Kill, SimConfig, Simulation, run_seeds};
 use ropewalk_wire::fs::data::{DataRequest, FileId, ObjectRange};
 
-use crate::client::{Client, file, range};
+use crate::client::{Client, Outcome, file, range};
 use crate::cluster::{Cluster, LIMIT, SESSION, Setup, add_client};
 
 const STRIPES: u32 = 2;
 const STRIPE_BYTES: usize = 300_000;
 const STEPS: u64 = 14;
 
-/// What a client has changed: bytes, or zeros by a punch.
-#[derive(Clone)]
+/// A change of a file: bytes, or zeros by a punch.
 struct Change {
     pieces: Vec<ObjectRange>,
     bytes: Option<Vec<u8>>,
@@ -30,8 +34,8 @@ struct Program {
     file: FileId,
     random: Random,
     model: Vec<Vec<u8>>,
-    /// Changes since the last sync, and the life of the server that has them.
-    unsynced: Vec<Change>,
+    /// Which bytes were changed since the last sync, and the life of the server that has them.
+    unsynced: Vec<Vec<bool>>,
     boot: u64,
 }
 
@@ -51,7 +55,9 @@ impl Program {
         let mut at = 0;
         for piece in &change.pieces {
             let len = piece.len as usize;
-            let place = &mut self.model[piece.stripe as usize][piece.offset as usize..][..len];
+            let (stripe, offset) = (piece.stripe as usize, piece.offset as usize);
+            self.unsynced[stripe][offset..offset + len].fill(true);
+            let place = &mut self.model[stripe][offset..offset + len];
             match &change.bytes {
                 Some(bytes) => place.copy_from_slice(&bytes[at..at + len]),
                 None => place.fill(0),
@@ -60,27 +66,41 @@ impl Program {
         }
     }
 
-    /// Sends a change; the boot id of the reply.
-    async fn send(&self, change: &Change) -> u64 {
+    /// Sends a change once.
+    async fn send(&self, change: &Change) -> Outcome<u64> {
         let Change { pieces, bytes } = change;
         match bytes {
-            Some(bytes) => self.client.write(self.file, pieces, bytes).await.unwrap(),
+            Some(bytes) => self.client.write(self.file, pieces, bytes).await,
             None => {
                 let (file, pieces) = (self.file, pieces.clone());
-                self.client.done(&DataRequest::Punch { file, pieces }).await.unwrap()
+                self.client.done(&DataRequest::Punch { file, pieces }).await
             }
         }
     }
 
-    /// Repeats what is not synced until one life of the server has all of it.
-    async fn repeat_from(&mut self, mut boot: u64) {
-        while boot != self.boot {
-            self.boot = boot;
-            for change in &self.unsynced {
-                boot = self.send(change).await;
-                if boot != self.boot {
-                    break;
+    /// Everything that is not synced, as it is now.
+    fn rest(&self) -> Change {
+        let (mut pieces, mut bytes) = (Vec::new(), Vec::new());
+        for (stripe, unsynced) in self.unsynced.iter().enumerate() {
+            let mut at = 0;
+            for run in unsynced.chunk_by(|one, next| one == next) {
+                if run[0] {
+                    pieces.push(range(stripe as u32, at as u32, run.len() as u32));
+                    bytes.extend_from_slice(&self.model[stripe][at..at + run.len()]);
                 }
+                at += run.len();
+            }
+        }
+        Change { pieces, bytes: Some(bytes) }
+    }
+
+    /// Writes again what is not synced until one life of the server has all of it.
+    async fn catch_up(&mut self) {
+        while self.client.boot.get() != self.boot {
+            self.boot = self.client.boot.get();
+            let rest = self.rest();
+            if !rest.pieces.is_empty() {
+                self.send(&rest).await.unwrap();
             }
         }
     }
@@ -93,34 +113,36 @@ impl Program {
             .then(|| (0..total).map(|index| value.wrapping_add((index >> 3) as u8)).collect());
         let change = Change { pieces, bytes };
         self.apply(&change);
-        self.unsynced.push(change.clone());
-        let boot = self.send(&change).await;
-        self.repeat_from(boot).await;
+        let sent = self.send(&change).await;
+        let forgotten = self.client.boot.get() != self.boot;
+        assert!(forgotten || sent.is_ok(), "{sent:?} without a reason");
+        self.catch_up().await;
     }
 
     async fn sync(&mut self) {
         loop {
-            let boot = self.client.sync(&[self.file]).await.unwrap();
-            if boot == self.boot {
-                self.unsynced.clear();
+            let synced = self.client.sync(&[self.file]).await;
+            if self.client.boot.get() == self.boot {
+                synced.unwrap();
+                self.unsynced.iter_mut().for_each(|stripe| stripe.fill(false));
                 return;
             }
-            self.repeat_from(boot).await;
+            self.catch_up().await;
         }
     }
 
     /// Reads everything; what the server has forgotten since the last reply is repeated first.
     async fn check(&mut self) {
         loop {
-            let before = self.client.call(&DataRequest::Status, |_| ()).await.unwrap().1;
-            self.repeat_from(before).await;
+            self.client.call(&DataRequest::Status, |_| ()).await.unwrap();
+            self.catch_up().await;
             let mut whole = Vec::new();
             for stripe in 0..STRIPES {
                 let pieces = [range(stripe, 0, STRIPE_BYTES as u32)];
                 whole.push(self.client.read(self.file, &pieces).await);
             }
-            let after = self.client.call(&DataRequest::Status, |_| ()).await.unwrap().1;
-            if after == self.boot {
+            self.client.call(&DataRequest::Status, |_| ()).await.unwrap();
+            if self.client.boot.get() == self.boot {
                 for (stripe, (read, model)) in whole.into_iter().zip(&self.model).enumerate() {
                     assert!(read.unwrap().bytes == *model, "stripe {stripe}");
                 }
@@ -181,7 +203,7 @@ fn scenario(simulation: &mut Simulation) {
             file: file(client.connection.session()),
             random: simulation.fork_random(),
             model: vec![vec![0; STRIPE_BYTES]; STRIPES as usize],
-            unsynced: Vec::new(),
+            unsynced: vec![vec![false; STRIPE_BYTES]; STRIPES as usize],
             boot: cluster.server().boot(),
         };
         let ended = ended.clone();
