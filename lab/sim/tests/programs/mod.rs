@@ -1,6 +1,8 @@
 //! What programs of the tests do with a client.
 #![allow(dead_code)]
 
+pub mod model;
+
 use ropewalk_client::{Access, Caller, Client, Errno, File, OpenOptions};
 use ropewalk_wire::fs::meta::ROOT;
 
@@ -75,11 +77,17 @@ pub async fn read_all(client: &Client, file: &File) -> Result<Vec<u8>, Errno> {
 
 /// The names in the root directory, in order.
 pub async fn list(client: &Client) -> Vec<Vec<u8>> {
+    list_in(client, ROOT).await
+}
+
+/// The names in a directory, in order.
+pub async fn list_in(client: &Client, directory: u64) -> Vec<Vec<u8>> {
     let mut names = Vec::new();
     let mut cookie = 0;
     loop {
+        let root = Caller::root();
         let (entries, end) =
-            client.read_directory(&Caller::root(), ROOT, cookie, false).await.expect("listed");
+            client.read_directory(&root, directory, cookie, false).await.expect("listed");
         for entry in entries {
             cookie = entry.cookie;
             names.push(entry.name);

@@ -1,0 +1,523 @@
+//! Random programs on one to three clients against a reference, while links are cut, nodes are
+//! parted, servers die, and the power fails.
+//!
+//! One operation runs at a time, on a client that the seed picks, so that the reference is exact:
+//! what one client was told is done, every client has to see.
+
+mod programs;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use programs::model::{Model, Name};
+use programs::*;
+use ropewalk_base::random::Random;
+use ropewalk_client::{AttributeChange, Caller, Client, Errno, File, Node, OpenOptions, RenameMode};
+use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
+use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, run_seeds};
+use ropewalk_wire::fs::meta::ROOT;
+
+const OPERATIONS: u64 = 60;
+const BORDERS: [usize; 6] = [0, 4096, 16 << 10, 64 << 10, 128 << 10, 320 << 10];
+
+/// What a program does in one step.
+#[derive(Debug, Clone)]
+enum Step {
+    Create(Name),
+    Write(usize, u64, Vec<u8>),
+    Append(usize, Vec<u8>),
+    Read(usize, u64, usize),
+    Truncate(usize, u64),
+    Mode(usize, u16),
+    Stat(usize),
+    Rename(Name, Name),
+    Link(usize, Name),
+    Unlink(Name),
+    List(usize),
+    Sync(usize),
+    Close(usize),
+}
+
+/// What came out of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Outcome {
+    Done,
+    Inode(u64),
+    At(u64),
+    Bytes(Vec<u8>),
+    Stat { size: u64, links: u32, mode: u16 },
+    Names(Vec<Vec<u8>>),
+    Failed(Errno),
+}
+
+type Handles = Rc<RefCell<BTreeMap<(usize, bool), Rc<File>>>>;
+
+/// What a step needs to know beside itself.
+#[derive(Clone)]
+struct Place {
+    client: Client,
+    handles: Handles,
+    directories: [u64; 2],
+    /// Inodes of the files by their place in the model.
+    inodes: Vec<u64>,
+}
+
+impl Place {
+    async fn file(&self, id: usize, append: bool) -> Result<Rc<File>, Errno> {
+        if let Some(file) = self.handles.borrow().get(&(id, append)) {
+            return Ok(file.clone());
+        }
+        let options = OpenOptions { append, ..BOTH };
+        let file = Rc::new(self.client.open(&Caller::root(), self.inodes[id], options).await?);
+        self.handles.borrow_mut().insert((id, append), file.clone());
+        Ok(file)
+    }
+
+    async fn run(self, step: Step) -> Outcome {
+        self.try_run(step).await.unwrap_or_else(Outcome::Failed)
+    }
+
+    async fn try_run(&self, step: Step) -> Result<Outcome, Errno> {
+        let (client, root) = (&self.client, Caller::root());
+        let at = |name: &Name| self.directories[name.0];
+        match step {
+            Step::Create(name) => {
+                let (attributes, file, new) =
+                    client.create(&root, at(&name), &name.1, 0o644, true, BOTH).await?;
+                assert!(new, "an exclusive create makes a new file");
+                self.handles.borrow_mut().insert((self.inodes.len(), false), Rc::new(file));
+                return Ok(Outcome::Inode(attributes.inode));
+            }
+            Step::Write(id, offset, bytes) => {
+                let file = self.file(id, false).await?;
+                return Ok(Outcome::At(write(client, &file, offset, &bytes).await?));
+            }
+            Step::Append(id, bytes) => {
+                let file = self.file(id, true).await?;
+                return Ok(Outcome::At(write(client, &file, 0, &bytes).await?));
+            }
+            Step::Read(id, offset, len) => {
+                let file = self.file(id, false).await?;
+                return Ok(Outcome::Bytes(read(client, &file, offset, len).await?));
+            }
+            Step::Truncate(id, size) => {
+                let change = AttributeChange { size: Some(size), ..AttributeChange::default() };
+                client.set_attributes(&root, self.inodes[id], change).await?;
+            }
+            Step::Mode(id, mode) => {
+                let change = AttributeChange { mode: Some(mode), ..AttributeChange::default() };
+                client.set_attributes(&root, self.inodes[id], change).await?;
+            }
+            Step::Stat(id) => {
+                let found = client.attributes(self.inodes[id]).await?;
+                let (size, links, mode) = (found.size, found.link_count, found.mode);
+                return Ok(Outcome::Stat { size, links, mode });
+            }
+            Step::Rename(from, to) => {
+                let mode = RenameMode::Replace;
+                client.rename(&root, at(&from), &from.1, at(&to), &to.1, mode).await?;
+            }
+            Step::Link(id, name) => {
+                client.link(&root, self.inodes[id], at(&name), &name.1).await?;
+            }
+            Step::Unlink(name) => client.unlink(&root, at(&name), &name.1).await?,
+            Step::List(directory) => {
+                return Ok(Outcome::Names(list_in(client, self.directories[directory]).await));
+            }
+            Step::Sync(id) => {
+                let file = self.file(id, false).await?;
+                client.sync(&file).await?;
+            }
+            Step::Close(id) => {
+                self.handles.borrow_mut().retain(|key, _| key.0 != id);
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}
+
+/// One run.
+struct Run<'a> {
+    simulation: &'a mut Simulation,
+    cluster: Cluster,
+    random: Random,
+    model: Model,
+    handles: Vec<Handles>,
+    directories: [u64; 2],
+    power: bool,
+}
+
+fn name(random: &mut Random) -> Name {
+    (random.below(2) as usize, vec![b'a' + random.below(5) as u8])
+}
+
+fn size(random: &mut Random) -> usize {
+    let border = BORDERS[random.below(BORDERS.len() as u64) as usize];
+    match random.below(4) {
+        0 => border + random.below(3) as usize,
+        1 => border.saturating_sub(random.below(3) as usize),
+        2 => random.below(border as u64 + 1) as usize,
+        _ => random.below(6000) as usize,
+    }
+}
+
+impl Run<'_> {
+    /// A step that may be done now, and what it has to bring about.
+    fn plan(&mut self, client: usize) -> (Step, Outcome, Model) {
+        let random = &mut self.random;
+        let mut model = self.model.clone();
+        let kind = random.below(26);
+        let Some((old, id)) = model.any_named(random).filter(|_| kind > 2) else {
+            let name = name(random);
+            let step = Step::Create(name.clone());
+            if model.names.contains_key(&name) {
+                return (step, Outcome::Failed(Errno::EEXIST), model);
+            }
+            model.add_file(name, 0);
+            return (step, Outcome::Inode(0), model);
+        };
+        // A file without a name may still be open.
+        let open: Vec<usize> = self.handles[client].borrow().keys().map(|key| key.0).collect();
+        let id = match open.get(random.below(2 * open.len().max(1) as u64) as usize) {
+            Some(open) if kind < 16 => *open,
+            _ => id,
+        };
+        let now = model.files[id].bytes.len();
+        match kind {
+            3..=6 => {
+                let (offset, len) = (size(random).min(now + 70_000), 1 + size(random));
+                let bytes = pattern(random.next_u64(), len);
+                model.change(id, |content| {
+                    content.resize(content.len().max(offset + len), 0);
+                    content[offset..offset + len].copy_from_slice(&bytes);
+                });
+                (Step::Write(id, offset as u64, bytes), Outcome::At(offset as u64), model)
+            }
+            7 | 8 => {
+                let len = 1 + size(random) / 4;
+                let bytes = pattern(random.next_u64(), len);
+                model.change(id, |content| content.extend(&bytes));
+                (Step::Append(id, bytes), Outcome::At(now as u64), model)
+            }
+            9..=12 => {
+                let (offset, len) = (size(random), 1 + size(random));
+                let (begin, end) = (offset.min(now), (offset + len).min(now));
+                let expected = model.files[id].bytes[begin..end.max(begin)].to_vec();
+                (Step::Read(id, offset as u64, len), Outcome::Bytes(expected), model)
+            }
+            13 => {
+                let to = size(random);
+                model.change(id, |content| content.resize(to, 0));
+                (Step::Truncate(id, to as u64), Outcome::Done, model)
+            }
+            14 | 15 => (Step::Sync(id), Outcome::Done, model),
+            16 => {
+                let mode = 0o600 + random.below(64) as u16;
+                model.files[id].mode = mode;
+                (Step::Mode(id, mode), Outcome::Done, model)
+            }
+            17 => {
+                let file = &model.files[id];
+                let (links, mode) = (file.links, file.mode);
+                (Step::Stat(id), Outcome::Stat { size: now as u64, links, mode }, model)
+            }
+            18 | 19 => {
+                let new = name(random);
+                let step = Step::Rename(old.clone(), new.clone());
+                if model.names.get(&new) != Some(&id) {
+                    model.names.remove(&old);
+                    if let Some(replaced) = model.names.insert(new, id) {
+                        model.files[replaced].links -= 1;
+                    }
+                    model.renamed();
+                }
+                (step, Outcome::Done, model)
+            }
+            20 => {
+                let new = name(random);
+                let step = Step::Link(id, new.clone());
+                if model.names.contains_key(&new) {
+                    return (step, Outcome::Failed(Errno::EEXIST), model);
+                }
+                model.files[id].links += 1;
+                model.names.insert(new, id);
+                model.renamed();
+                (step, Outcome::Done, model)
+            }
+            21 | 22 => {
+                model.names.remove(&old);
+                model.files[id].links -= 1;
+                model.renamed();
+                (Step::Unlink(old), Outcome::Done, model)
+            }
+            23 => {
+                let directory = random.below(2) as usize;
+                let names = model.names.keys().filter(|name| name.0 == directory);
+                let mut names: Vec<Vec<u8>> = names.map(|name| name.1.clone()).collect();
+                if directory == 0 {
+                    names.push(b"dir".to_vec());
+                }
+                names.sort();
+                (Step::List(directory), Outcome::Names(names), model)
+            }
+            _ => (Step::Close(id), Outcome::Done, model),
+        }
+    }
+
+    fn step(&mut self) {
+        let client = self.random.below(self.cluster.client_count() as u64) as usize;
+        let (step, expected, mut after) = self.plan(client);
+        let place = Place {
+            client: self.cluster.client(client),
+            handles: self.handles[client].clone(),
+            directories: self.directories,
+            inodes: self.model.files.iter().map(|file| file.inode).collect(),
+        };
+        let what = format!("{step:?}");
+        let what = format!("client{client}: {}", &what[..what.len().min(100)]);
+        if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
+            eprintln!("{:?} {what}", self.simulation.now());
+        }
+        let is_sync = if let Step::Sync(id) = &step { Some(*id) } else { None };
+        let result = self.cluster.spawn(self.simulation, client, |_| place.run(step));
+        if self.random.below(6) == 0 {
+            let steps = self.random.below(1500);
+            self.simulation.run_steps(steps);
+            if self.fault(&mut after) {
+                // Everything went dark in the middle of it: it was done, or partly, or not.
+                self.model = after;
+                return self.recover();
+            }
+        }
+        let done = self.simulation.run_until(PROGRAM_LIMIT, |_| result.borrow().is_some());
+        assert!(done, "{what} does not end");
+        let outcome = result.borrow_mut().take();
+        match (outcome, expected) {
+            (Some(Outcome::Inode(inode)), Outcome::Inode(_)) => {
+                let file = after.files.last_mut().expect("the new file");
+                file.inode = inode;
+            }
+            (Some(Outcome::Bytes(found)), Outcome::Bytes(expected)) => {
+                eprint_unless_same(&what, &found, &expected);
+                assert_same(&found, &expected);
+            }
+            (Some(Outcome::Failed(Errno::EIO)), _)
+                if is_sync.is_some_and(|id| after.files[id].doubtful) =>
+            {
+                after.files[is_sync.unwrap_or(0)].doubtful = false;
+                self.model = after;
+                return;
+            }
+            (outcome, expected) => assert_eq!(outcome, Some(expected), "{what}"),
+        }
+        if let Some(id) = is_sync {
+            after.synced(id);
+        }
+        self.model = after;
+    }
+
+    fn any_server(&mut self) -> String {
+        let servers = self.cluster.servers();
+        // The metadata server more often than it would by its share.
+        let at = self.random.below(servers.len() as u64 + 1) as usize;
+        servers.get(at).map_or(META, String::as_str).to_string()
+    }
+
+    /// Something happens; true where the power of everything failed.
+    fn fault(&mut self, after: &mut Model) -> bool {
+        let pause = Duration::from_micros(self.random.below(4_000_000));
+        let client =
+            self.cluster.client_name(self.random.below(self.cluster.client_count() as u64) as usize);
+        let client = client.to_string();
+        let server = self.any_server();
+        let kind = self.random.below(if self.power { 9 } else { 7 });
+        if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
+            eprintln!("{:?} fault {kind} {server} {client} {pause:?}", self.simulation.now());
+        }
+        match kind {
+            0 | 1 => {
+                self.simulation.network().cut(&server, &client, Cut::Both);
+            }
+            2 => {
+                self.simulation.network().partition(&server, &client);
+                self.simulation.run_for(pause);
+                self.simulation.network().heal(&server, &client);
+            }
+            3 | 4 => self.restart(&[server], Kill::Process(pause / 1000), pause, after),
+            5 => self.restart(&[META.into()], Kill::Process(Duration::ZERO), pause, after),
+            6 => {
+                let servers = self.cluster.servers();
+                self.restart(&servers, Kill::Process(pause / 1000), pause, after);
+            }
+            _ => {
+                let mut everything = self.cluster.servers();
+                let clients = 0..self.cluster.client_count();
+                everything.extend(clients.map(|client| self.cluster.client_name(client).into()));
+                self.restart(&everything, Kill::Power, pause, after);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn restart(&mut self, names: &[String], kill: Kill, pause: Duration, after: &mut Model) {
+        if names.iter().any(|name| name.starts_with("client")) {
+            self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
+        }
+        for name in names {
+            self.cluster.kill(self.simulation, name, kill);
+        }
+        self.simulation.run_for(pause);
+        for name in names {
+            self.cluster.restart(self.simulation, name);
+        }
+        after.server_died();
+    }
+
+    /// After a power loss: what is found has to be what was synced, or later.
+    fn recover(&mut self) {
+        self.cluster.await_start(self.simulation);
+        let directories = self.directories;
+        let found = self.cluster.run(self.simulation, 0, move |client| async move {
+            let mut found = Vec::new();
+            for (number, directory) in directories.into_iter().enumerate() {
+                for name in list_in(&client, directory).await {
+                    let entry = client.lookup(&Caller::root(), directory, &name).await;
+                    let entry = entry.expect("what is listed is there");
+                    if entry.inode == directories[1] {
+                        continue;
+                    }
+                    let content = match client.open(&Caller::root(), entry.inode, READ).await {
+                        Ok(file) => read_all(&client, &file).await,
+                        Err(errno) => Err(errno),
+                    };
+                    found.push(((number, name), entry, content));
+                }
+            }
+            found
+        });
+        let names: BTreeMap<Name, u64> =
+            found.iter().map(|(name, entry, _)| (name.clone(), entry.inode)).collect();
+        // A create that was interrupted has an inode that nobody was told.
+        for (name, inode) in &names {
+            let known = self.model.files.iter().any(|file| file.inode == *inode);
+            if let (false, Some(id)) = (known, self.model.names.get(name))
+                && self.model.files[*id].inode == 0
+            {
+                self.model.files[*id].inode = *inode;
+            }
+        }
+        self.model.accept_names(&names).unwrap_or_else(|error| panic!("{error}"));
+        for (_, entry, content) in found {
+            let id = self.model.files.iter().position(|file| file.inode == entry.inode);
+            let id = id.expect("accepted");
+            let content = match content {
+                Ok(bytes) => {
+                    assert_eq!(bytes.len() as u64, entry.size);
+                    Some(bytes)
+                }
+                Err(Errno::EIO) => None,
+                Err(errno) => panic!("inode {}: {errno}", entry.inode),
+            };
+            let damaged = content.is_none();
+            self.model.accept_content(id, content).unwrap_or_else(|error| panic!("{error}"));
+            self.model.files[id].mode = entry.mode;
+            if damaged {
+                // Nothing can be said about it any more.
+                let name = self.model.names.iter().find(|(_, other)| **other == id);
+                let name = name.expect("found by it").0.clone();
+                self.remove(name, id);
+            }
+        }
+        let anchor = self.model.clone();
+        self.model = anchor;
+    }
+
+    /// Takes all names of a damaged file away.
+    fn remove(&mut self, _: Name, id: usize) {
+        let names: Vec<Name> = self
+            .model
+            .names
+            .iter()
+            .filter(|(_, other)| **other == id)
+            .map(|(name, _)| name.clone())
+            .collect();
+        let directories = self.directories;
+        for name in names {
+            self.model.names.remove(&name);
+            self.model.files[id].links -= 1;
+            self.model.renamed();
+            self.cluster.run(self.simulation, 0, move |client| async move {
+                let directory = directories[name.0];
+                client.unlink(&Caller::root(), directory, &name.1).await.expect("unlinked");
+            });
+        }
+    }
+}
+
+fn eprint_unless_same(what: &str, found: &[u8], expected: &[u8]) {
+    if found != expected {
+        eprintln!("wrong bytes: {what}");
+    }
+}
+
+fn scenario(simulation: &mut Simulation, power: bool) {
+    let mut random = simulation.fork_random();
+    let mut config = ClusterConfig {
+        data_servers: 1 + random.below(4) as u32,
+        clients: 1 + random.below(3) as u32,
+        ..ClusterConfig::default()
+    };
+    if random.below(3) == 0 {
+        config.rail = SimConfig::native();
+    }
+    config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
+    let cluster = Cluster::start(simulation, config);
+    let made = cluster.run(simulation, 0, |client| async move {
+        let root = Caller::root();
+        let made = client.make(&root, ROOT, b"dir", 0o755, Node::Directory).await;
+        client.sync_number(ROOT).await.expect("synced");
+        made.expect("made").inode
+    });
+    let handles = (0..cluster.client_count()).map(|_| Handles::default()).collect();
+    let directories = [ROOT, made];
+    let model = Model::new();
+    let mut run = Run { simulation, cluster, random, model, handles, directories, power };
+    for _ in 0..OPERATIONS {
+        run.step();
+    }
+    // At the end every client sees everything.
+    for client in 0..run.cluster.client_count() {
+        let expected: Vec<(Name, Vec<u8>)> = run
+            .model
+            .names
+            .iter()
+            .map(|(name, id)| (name.clone(), run.model.files[*id].bytes.clone()))
+            .collect();
+        run.cluster.run(run.simulation, client, move |client| async move {
+            for (name, bytes) in expected {
+                let directory = directories[name.0];
+                let found = client.lookup(&Caller::root(), directory, &name.1).await;
+                let found = found.expect("found").inode;
+                let file = client.open(&Caller::root(), found, READ).await.expect("opened");
+                assert_same(&read_all(&client, &file).await.expect("read"), &bytes);
+            }
+        });
+    }
+}
+
+fn seeds() -> u64 {
+    std::env::var("ROPEWALK_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
+}
+
+#[test]
+fn clients_see_one_file_system_whatever_dies() {
+    run_seeds(0..seeds(), |simulation| scenario(simulation, false));
+}
+
+#[test]
+fn what_was_synced_outlives_power_loss_and_nothing_is_silently_wrong() {
+    run_seeds(10_000..10_000 + seeds(), |simulation| scenario(simulation, true));
+}

@@ -1,0 +1,136 @@
+//! What a file system has to hold: a reference that knows what was synced and what was not.
+
+use std::collections::BTreeMap;
+
+use ropewalk_base::random::Random;
+
+/// A name: a directory's place in [`Model::directories`], and the name in it.
+pub type Name = (usize, Vec<u8>);
+
+/// One file, as it is and as it may be found after a power loss.
+#[derive(Debug, Clone, Default)]
+pub struct FileModel {
+    pub inode: u64,
+    pub bytes: Vec<u8>,
+    /// Contents since the last sync, the one that was synced first. Never empty.
+    history: Vec<Vec<u8>>,
+    pub mode: u16,
+    /// A server died since the last sync: one sync may say that it does not know.
+    pub doubtful: bool,
+    /// The file never was synced: a power loss may take it.
+    pub links: u32,
+}
+
+/// All files and names.
+#[derive(Debug, Clone, Default)]
+pub struct Model {
+    pub names: BTreeMap<Name, usize>,
+    /// Names since the last sync of anything, which is first. Never empty.
+    history: Vec<BTreeMap<Name, usize>>,
+    pub files: Vec<FileModel>,
+}
+
+impl Model {
+    pub fn new() -> Model {
+        Model { history: vec![BTreeMap::new()], ..Model::default() }
+    }
+
+    pub fn add_file(&mut self, name: Name, inode: u64) -> usize {
+        let file = FileModel { inode, mode: 0o644, history: vec![Vec::new()], links: 1, ..FileModel::default() };
+        self.files.push(file);
+        let id = self.files.len() - 1;
+        self.names.insert(name, id);
+        self.renamed();
+        id
+    }
+
+    /// Names changed.
+    pub fn renamed(&mut self) {
+        self.history.push(self.names.clone());
+    }
+
+    /// A file that has a name, at random.
+    pub fn any_named(&self, random: &mut Random) -> Option<(Name, usize)> {
+        let at = random.below(self.names.len().max(1) as u64) as usize;
+        self.names.iter().nth(at).map(|(name, id)| (name.clone(), *id))
+    }
+
+    pub fn change(&mut self, id: usize, change: impl FnOnce(&mut Vec<u8>)) {
+        let file = &mut self.files[id];
+        change(&mut file.bytes);
+        file.history.push(file.bytes.clone());
+    }
+
+    /// A sync of a file succeeded: its content is durable, and so is everything about names.
+    pub fn synced(&mut self, id: usize) {
+        let file = &mut self.files[id];
+        file.history = vec![file.bytes.clone()];
+        file.doubtful = false;
+        self.history = vec![self.names.clone()];
+    }
+
+    /// A server died.
+    pub fn server_died(&mut self) {
+        for file in &mut self.files {
+            file.doubtful = true;
+        }
+    }
+
+    /// Whether the names that were found (with their inodes) are those of a moment since the last
+    /// sync; from then on they are the names.
+    pub fn accept_names(&mut self, found: &BTreeMap<Name, u64>) -> Result<(), String> {
+        let as_inodes = |names: &BTreeMap<Name, usize>| -> BTreeMap<Name, u64> {
+            names.iter().map(|(name, id)| (name.clone(), self.files[*id].inode)).collect()
+        };
+        let matching = self.history.iter().rev().find(|names| as_inodes(names) == *found).cloned();
+        let Some(names) = matching else {
+            return Err(format!("names {found:?} were never so; last synced {:?}", self.history[0]));
+        };
+        self.names = names;
+        self.history = vec![self.names.clone()];
+        for (id, file) in self.files.iter_mut().enumerate() {
+            file.links = self.names.values().filter(|other| **other == id).count() as u32;
+        }
+        Ok(())
+    }
+
+    /// Whether content that was found after a power loss may be; from then on it is the content.
+    pub fn accept_content(&mut self, id: usize, found: Option<Vec<u8>>) -> Result<(), String> {
+        let file = &mut self.files[id];
+        let Some(found) = found else {
+            if file.history.len() == 1 {
+                return Err(format!("inode {}: synced, and not readable", file.inode));
+            }
+            return Ok(());
+        };
+        if !file.history.iter().any(|state| state.len() == found.len()) {
+            let sizes: Vec<usize> = file.history.iter().map(Vec::len).collect();
+            return Err(format!("inode {}: size {} among {sizes:?}", file.inode, found.len()));
+        }
+        for (at, byte) in found.iter().enumerate() {
+            let mut states = file.history.iter().map(|state| state.get(at).copied());
+            let first = states.next().flatten();
+            if first == Some(*byte) {
+                continue;
+            }
+            let (mut known, mut changed) = (false, first.is_none());
+            for state in states {
+                known |= state.unwrap_or(0) == *byte;
+                changed |= state != first;
+            }
+            if !known && !(changed && *byte == 0) {
+                return Err(format!(
+                    "inode {}: byte {at} is {byte}, which was never written there (of {}; {} \
+                     states)",
+                    file.inode,
+                    found.len(),
+                    file.history.len()
+                ));
+            }
+        }
+        file.bytes = found;
+        file.history = vec![file.bytes.clone()];
+        file.doubtful = false;
+        Ok(())
+    }
+}
