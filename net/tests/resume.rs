@@ -213,9 +213,9 @@ fn pattern(index: usize, seed: u64) -> u8 {
     (index as u8).wrapping_mul(31).wrapping_add((index >> 8) as u8) ^ (seed as u8).wrapping_mul(7)
 }
 
-const LEN_MAX: usize = 300_000;
-const MESSAGES: u64 = 24;
-const ACCESSES: u64 = 8;
+const LEN_MAX: usize = 150_000;
+const MESSAGES: u64 = 14;
+const ACCESSES: u64 = 5;
 const SLOT: usize = 70_000;
 const LIMIT: Time = Time(600_000_000_000);
 

@@ -203,7 +203,7 @@ impl Core {
     /// Somebody connected to us.
     fn asked(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
         let endpoint = u128::from_le_bytes(hello.endpoint);
-        if u128::from_le_bytes(hello.cluster) != self.identity.cluster.0 {
+        if !self.is_our_cluster(&hello) {
             return self.refuse_link(link, Refusal::Cluster);
         }
         if endpoint == self.identity.endpoint.0 {
@@ -271,17 +271,24 @@ impl Core {
         }
     }
 
+    /// Whether the peer is of our cluster. A side that does not know its cluster yet (number 0: a
+    /// client that was only told an address) takes the other's.
+    fn is_our_cluster(&self, hello: &HelloBody) -> bool {
+        let (theirs, ours) = (u128::from_le_bytes(hello.cluster), self.identity.cluster.0);
+        theirs == ours || theirs == 0 || ours == 0
+    }
+
     fn refuse_link(&mut self, link: LinkId, refusal: Refusal) {
         self.greet(link, FLAG_ANSWER, refusal);
         self.close_link(link);
     }
 
     pub(crate) fn close_link(&mut self, link: LinkId) {
-        if let Some(state) = self.links.get_mut(&link) {
-            if state.stage != LinkStage::Closing {
-                state.stage = LinkStage::Closing;
-                self.outputs.push_back(Output::Verb(Verb::Close { link }));
-            }
+        if let Some(state) = self.links.get_mut(&link)
+            && state.stage != LinkStage::Closing
+        {
+            state.stage = LinkStage::Closing;
+            self.outputs.push_back(Output::Verb(Verb::Close { link }));
         }
     }
 
@@ -290,7 +297,7 @@ impl Core {
         let Some(asked) = self.links.get(&link).and_then(|state| state.peer) else { return };
         let asked = self.resolve(asked);
         let endpoint = u128::from_le_bytes(hello.endpoint);
-        if u128::from_le_bytes(hello.cluster) != self.identity.cluster.0 {
+        if !self.is_our_cluster(&hello) {
             self.close_link(link);
             return self.refused(asked, link, Refusal::Cluster);
         }

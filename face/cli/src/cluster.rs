@@ -41,7 +41,8 @@ fn log(role: &str) -> Rc<dyn Fn(&str)> {
     Rc::new(move |line| eprintln!("{role}: {line}"))
 }
 
-async fn serve_meta(node: Node, directory: PathBuf, cluster: ClusterId) {
+/// A metadata server's life.
+pub async fn serve_meta(node: Node, directory: PathBuf, cluster: ClusterId) {
     let config = MetaConfig { log: log("metadata server"), ..MetaConfig::new(directory, cluster) };
     match MetaServer::start(&node.world, node.endpoint, config).await {
         Ok(server) => {
@@ -55,7 +56,8 @@ async fn serve_meta(node: Node, directory: PathBuf, cluster: ClusterId) {
     }
 }
 
-async fn serve_data(
+/// A data server's life.
+pub async fn serve_data(
     node: Node,
     directory: PathBuf,
     cluster: ClusterId,
@@ -125,7 +127,8 @@ impl Cluster {
     }
 }
 
-fn identity(directory: &Path) -> anyhow::Result<ClusterId> {
+/// The identity of the cluster in `directory`; a new one where there is none.
+pub fn identity(directory: &Path) -> anyhow::Result<ClusterId> {
     let path = directory.join("cluster");
     std::fs::create_dir_all(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;

@@ -7,8 +7,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_client::{Caller, Client, ClientConfig};
+use ropewalk_mount::MountOptions;
 
 use crate::cluster::Cluster;
+use crate::files::Files;
+use crate::mounted::Mounted;
 use crate::node;
 use crate::report::{bytes, rate, speed, table};
 use crate::stop::Stop;
@@ -23,6 +26,9 @@ pub struct DemoArguments {
     /// Where the servers keep their data; by default a temporary directory that is removed.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
+    /// Goes through the client library instead of a mount.
+    #[arg(long)]
+    no_mount: bool,
     /// Data servers.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     data_servers: u32,
@@ -55,13 +61,6 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     };
     let begin = Instant::now();
     let cluster = Cluster::start(directory, arguments.data_servers)?;
-    let (reactor, world, endpoint) = node::local(cluster.id, cluster.client_rails()?)?;
-    let config = ClientConfig {
-        name: "demo".into(),
-        log: Rc::new(|line| eprintln!("client: {line}")),
-        ..ClientConfig::default()
-    };
-    let client = reactor.block_on(Client::connect(&world, &endpoint, &cluster.address, config))?;
     println!(
         "A cluster of 1 metadata server and {} data servers serves {} ms after the start, in {}.",
         arguments.data_servers,
@@ -70,20 +69,78 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     );
     let total: u64 = entries.iter().map(|entry| entry.bytes).sum();
     println!("Copying {} entries, {}, from {}.", entries.len(), bytes(total), source.display());
-    let phases = reactor.block_on(phases(&client, &source, entries, total, &stop));
-    let counts = client.counts();
-    reactor.block_on(client.stop());
-    drop(client);
+    let place = tempfile::Builder::new().prefix("ropewalk-mount-").tempdir()?;
+    let phases = match mount(arguments, &cluster, place.path()) {
+        Ok(mounted) => {
+            println!(
+                "Mounted on {} {} ms after the start.",
+                mounted.path().display(),
+                begin.elapsed().as_millis()
+            );
+            let phases = through_mount(&mounted, &source, &entries, total, &stop);
+            mounted.stop()?;
+            phases
+        }
+        Err(error) => {
+            println!("Not mounted ({error:#}); going on through the client library.");
+            through_library(&cluster, &source, entries, total, &stop)
+        }
+    };
     cluster.stop();
     let phases = phases?;
     print_phases(&phases);
     print_spread(directory, arguments.data_servers)?;
-    println!(
-        "Every byte and attribute is as in the source. {} calls to the metadata server, {} to data \
-         servers.",
-        counts.meta_calls, counts.data_calls
-    );
+    println!("Every byte and attribute is as in the source.");
     Ok(())
+}
+
+fn mount(arguments: &DemoArguments, cluster: &Cluster, place: &Path) -> anyhow::Result<Mounted> {
+    if arguments.no_mount {
+        anyhow::bail!("--no-mount was asked for");
+    }
+    let rails = cluster.client_rails()?;
+    let options = MountOptions::default();
+    Mounted::start(cluster.id, rails, &cluster.address, place, options)
+}
+
+fn through_mount(
+    mounted: &Mounted,
+    source: &Path,
+    entries: &[tree::Entry],
+    total: u64,
+    stop: &Stop,
+) -> anyhow::Result<Vec<Phase>> {
+    let mut phases = Vec::new();
+    for name in ["copy in", "read back, verify"] {
+        let files = Files { source, target: mounted.path(), entries, bar: bar(total, name), stop };
+        let begin = Instant::now();
+        let moved = match name {
+            "copy in" => files.copy_in()?,
+            _ => files.verify()?,
+        };
+        files.bar.finish_and_clear();
+        phases.push(Phase { name, moved, time: begin.elapsed() });
+    }
+    Ok(phases)
+}
+
+fn through_library(
+    cluster: &Cluster,
+    source: &Path,
+    entries: Vec<tree::Entry>,
+    total: u64,
+    stop: &Stop,
+) -> anyhow::Result<Vec<Phase>> {
+    let (reactor, world, endpoint) = node::local(cluster.id, cluster.client_rails()?)?;
+    let config = ClientConfig {
+        name: "demo".into(),
+        log: Rc::new(|line| eprintln!("client: {line}")),
+        ..ClientConfig::default()
+    };
+    let client = reactor.block_on(Client::connect(&world, &endpoint, &cluster.address, config))?;
+    let phases = reactor.block_on(phases(&client, source, entries, total, stop));
+    reactor.block_on(client.stop());
+    phases
 }
 
 async fn phases(

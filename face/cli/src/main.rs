@@ -1,13 +1,16 @@
 //! The command line: everything that a person does with a cluster.
 
 mod cluster;
+mod commands;
 mod demo;
+mod files;
+mod mounted;
 mod node;
 mod report;
 mod stop;
 mod tree;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// A user-space network layer and parallel file system.
 ///
@@ -25,12 +28,40 @@ enum Command {
     /// Starts a cluster in this process, moves a real directory tree in and out, verifies every
     /// byte, and prints what happened.
     Demo(demo::DemoArguments),
+    /// Runs a whole cluster in this process until Ctrl-C; clients of other processes can use it.
+    ///
+    /// Example: ropewalk up /var/tmp/cluster --mount /mnt/ropewalk
+    Up(commands::Up),
+    /// Gives a directory the identity of a new cluster and prints it.
+    Format(commands::Format),
+    /// Runs one server until Ctrl-C.
+    #[command(subcommand)]
+    Serve(commands::Serve),
+    /// Mounts a cluster and serves the mount until it is unmounted.
+    Mount(commands::MountArguments),
+    /// Unmounts, also what a killed process left behind.
+    Umount(commands::UnmountArguments),
+    /// Prints a completion script for a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
 }
 
 fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::Up(arguments) => commands::up(&arguments),
+        Command::Format(arguments) => commands::format(&arguments),
+        Command::Serve(what) => commands::serve(what),
+        Command::Mount(arguments) => commands::mount(&arguments),
+        Command::Umount(arguments) => commands::unmount(&arguments),
+        Command::Completions { shell } => {
+            let mut command = Arguments::command();
+            clap_complete::generate(shell, &mut command, "ropewalk", &mut std::io::stdout());
+            Ok(())
+        }
     };
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,

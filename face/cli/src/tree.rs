@@ -60,8 +60,13 @@ pub fn list(root: &Path) -> anyhow::Result<Vec<Entry>> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Moved {
     pub files: u64,
-    pub entries: u64,
     pub bytes: u64,
+}
+
+/// What these entries are together.
+pub fn moved(entries: &[Entry]) -> Moved {
+    let files = entries.iter().filter(|entry| entry.kind == InodeKind::File);
+    Moved { files: files.clone().count() as u64, bytes: files.map(|entry| entry.bytes).sum() }
 }
 
 /// Files that are copied or compared at a time.
@@ -129,16 +134,7 @@ impl Work {
             let found = self.find(&entry.path).await?;
             self.dress(found.inode, &meta).await.map_err(of(&entry.path))?;
         }
-        Ok(self.moved())
-    }
-
-    fn moved(&self) -> Moved {
-        let files = self.entries.iter().filter(|entry| entry.kind == InodeKind::File);
-        Moved {
-            files: files.clone().count() as u64,
-            entries: self.entries.len() as u64,
-            bytes: files.map(|entry| entry.bytes).sum(),
-        }
+        Ok(moved(&self.entries))
     }
 
     async fn parent(&self, path: &Path) -> anyhow::Result<(u64, Vec<u8>)> {
@@ -204,7 +200,7 @@ impl Work {
     /// Compares every byte and attribute of the cluster's tree with the source.
     pub async fn verify(self: &Rc<Self>) -> anyhow::Result<Moved> {
         self.each(|_| true, |work, index| async move { work.verify_one(index).await }).await?;
-        Ok(self.moved())
+        Ok(moved(&self.entries))
     }
 
     async fn verify_one(&self, index: usize) -> anyhow::Result<()> {

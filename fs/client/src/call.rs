@@ -1,12 +1,13 @@
 //! One call to the metadata server, from request to reply.
 
 use ropewalk_rpc::{CallError, Reply};
-use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::head::{ReplyHead, Service};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
 use crate::client::Client;
+use crate::inode::{Inode, Position};
 
 /// Room for a directory listing in a reply.
 pub(crate) const LISTING_BYTES: usize = 128 * 1024;
@@ -30,6 +31,29 @@ impl Client {
         }
     }
 
+    /// Notes how far the server's history has come.
+    pub(crate) fn saw_marks(&self, head: &ReplyHead) {
+        let before = self.inner.position.get();
+        let (boot, position) = (head.boot, head.written);
+        if before.boot != boot || before.position < position {
+            self.inner.position.set(Position { boot, position });
+        }
+        let mut lives = self.inner.durable.borrow_mut();
+        let durable = lives.entry(boot).or_default();
+        *durable = head.durable.max(*durable);
+    }
+
+    /// A reply told of a change of the inode, which is not known to be durable.
+    pub(crate) fn note_change(&self, inode: &Inode) {
+        inode.changed.set(Some(self.inner.position.get()));
+    }
+
+    /// Whether a change outlived everything that happened to the server since.
+    pub(crate) fn is_kept(&self, changed: Position) -> bool {
+        let durable = self.inner.durable.borrow().get(&changed.boot).copied();
+        changed.boot == self.inner.boot.get() || durable >= Some(changed.position)
+    }
+
     async fn send(&self, body: &[u8], listing: bool) -> Result<Reply, Errno> {
         let mut renewed = false;
         loop {
@@ -43,6 +67,7 @@ impl Client {
             };
             match outcome {
                 Ok(reply) => {
+                    self.saw_marks(&reply.head);
                     self.saw_boot(reply.head.boot);
                     return Ok(reply);
                 }

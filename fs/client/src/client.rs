@@ -18,7 +18,7 @@ use ropewalk_wire::fs::meta::Who;
 use ropewalk_wire::fs::value::Bytes;
 
 use crate::error::ClientError;
-use crate::inode::{Directory, Inode};
+use crate::inode::{Directory, Inode, Position};
 
 /// On whose behalf something is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,6 +137,10 @@ pub(crate) struct Inner {
     pub counts: Cell<Counts>,
     pub epoch: Cell<u32>,
     pub boot: Cell<u64>,
+    /// The newest position that a reply told of.
+    pub position: Cell<Position>,
+    /// How far each life of the metadata server was known to be durable, the latest lives only.
+    pub durable: RefCell<BTreeMap<u64, u64>>,
     pub term: Cell<Duration>,
     /// One session at a time is opened or reclaimed.
     pub session_lock: Semaphore,
@@ -180,6 +184,8 @@ impl Client {
             counts: Cell::new(Counts::default()),
             epoch: Cell::new(0),
             boot: Cell::new(0),
+            position: Cell::new(Position::default()),
+            durable: RefCell::new(BTreeMap::new()),
             term: Cell::new(Duration::from_secs(10)),
             session_lock: Semaphore::new(1),
             granted: RefCell::new(Vec::new()),

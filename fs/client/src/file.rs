@@ -52,24 +52,26 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let (last_writer, leased, dirty) = {
+        let (last, last_writer, kept, dirty) = {
             let mut state = self.inode.state.borrow_mut();
             state.readers -= u32::from(self.options.access.read);
             state.writers -= u32::from(self.options.access.write);
             let last_writer = self.options.access.write && state.writers == 0;
-            (last_writer, state.mode != LeaseMode::None, !state.dirty.is_clean())
+            let named = state.attributes.is_none_or(|attributes| attributes.link_count > 0);
+            let kept = state.mode >= LeaseMode::Read && named;
+            (state.readers + state.writers == 0, last_writer, kept, !state.dirty.is_clean())
         };
         let (client, inode) = (self.client.clone(), self.inode.clone());
-        if last_writer && dirty && leased {
-            let world = client.inner.world.clone();
+        let world = client.inner.world.clone();
+        if !kept && (last || self.inode.mode() == LeaseMode::None) {
+            // The server counts our opens where no lease stands for them, and keeps a file without
+            // a name for us: it has to be told.
+            world.spawn(async move { client.tell_closed(&inode).await });
+        } else if last_writer && dirty {
             world.spawn(async move {
                 // What fails here is tried again by the next periodic report.
                 let _ = client.report(&inode).await;
             });
-        } else if !leased {
-            // Without a lease the server counts our opens: it has to be told.
-            let world = client.inner.world.clone();
-            world.spawn(async move { client.tell_closed(&inode).await });
         }
     }
 }
@@ -84,14 +86,17 @@ impl Client {
         File { client: self.clone(), inode, options }
     }
 
+    /// Tells that a file was closed, unless it was opened again meanwhile: gives a lease back that
+    /// is of no use any more.
     async fn tell_closed(&self, inode: &Rc<Inode>) {
-        let (number, mode) = {
-            let state = inode.state.borrow();
-            (state.number.max(state.recalled), state.mode)
-        };
-        if mode != LeaseMode::None {
-            return;
+        if inode.mode() != LeaseMode::None {
+            let number = inode.state.borrow().number;
+            return self.return_unused(inode, number).await;
         }
+        let number = {
+            let state = inode.state.borrow();
+            state.number.max(state.recalled)
+        };
         let request = MetaRequest::Release {
             inode: inode.number,
             number,
@@ -111,10 +116,10 @@ impl Client {
         options: OpenOptions,
     ) -> Result<File, Errno> {
         let inode = self.inode(number);
-        if !options.truncate {
-            if let Some(file) = self.open_here(caller, &inode, options)? {
-                return Ok(file);
-            }
+        if !options.truncate
+            && let Some(file) = self.open_here(caller, &inode, options)?
+        {
+            return Ok(file);
         }
         let (who, access, truncate) = (caller.who(), options.access, options.truncate);
         let request = MetaRequest::Open { who, inode: number, access, truncate };
@@ -130,6 +135,7 @@ impl Client {
             })
             .await?;
         let inode = self.learn_opened(&reply);
+        self.note_change(&inode);
         Ok(self.file(inode, options))
     }
 
@@ -158,7 +164,6 @@ impl Client {
 
     /// Creates a file, or opens the existing one, and opens it. `mode`: permission bits, the umask
     /// taken off. True where it is new.
-    #[expect(clippy::too_many_arguments, reason = "what a create is")]
     pub async fn create(
         &self,
         caller: &Caller,
@@ -185,6 +190,9 @@ impl Client {
             self.inode(reply.entry.attributes.inode).lose_lease();
         }
         let inode = self.learn_opened(&reply);
+        if reply.created || options.truncate {
+            self.note_change(&inode);
+        }
         self.created(parent, name, inode.number, reply.entry.entry_cached);
         Ok((reply.entry.attributes, self.file(inode, options), reply.created))
     }
@@ -201,6 +209,7 @@ impl Client {
         let request = MetaRequest::Temporary { who, parent, mode, access: options.access };
         let reply = self.ask(&request, opened).await?;
         let inode = self.learn_opened(&reply);
+        self.note_change(&inode);
         Ok((reply.entry.attributes, self.file(inode, options)))
     }
 
@@ -228,15 +237,20 @@ impl Client {
         // What could not be made durable is reported once, as POSIX has it.
         synced.into_iter().collect::<Result<(), Errno>>()?;
         self.report(inode).await?;
-        self.ask(&MetaRequest::Sync, |_| Ok(())).await
+        self.ask(&MetaRequest::Sync, |_| Ok(())).await?;
+        let kept = inode.changed.take().is_none_or(|changed| self.is_kept(changed));
+        let lost = std::mem::take(&mut inode.state.borrow_mut().lost);
+        if kept && !lost { Ok(()) } else { Err(Errno::EIO) }
     }
 
     /// Makes everything durable that this client was told is done.
     pub async fn sync_all(&self) -> Result<(), Errno> {
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {
-            let pending =
-                !inode.unsynced.borrow().is_empty() || !inode.state.borrow().dirty.is_clean();
+            let pending = !inode.unsynced.borrow().is_empty()
+                || inode.changed.get().is_some()
+                || inode.state.borrow().lost
+                || !inode.state.borrow().dirty.is_clean();
             if pending {
                 self.sync_inode(&inode).await?;
             }

@@ -22,10 +22,21 @@ pub(crate) struct Inode {
     /// One giving back at a time. Apart from `change`: an acquisition may be waiting at the server
     /// for somebody whose acquisition waits for what we give back.
     pub giving: Semaphore,
+    /// One report at a time.
+    pub reporting: Semaphore,
     /// When it was used last, on the client's own count.
     pub used: Cell<u64>,
     /// Data servers with bytes that were not made durable: their boot ids at the first such write.
     pub unsynced: RefCell<BTreeMap<u32, u64>>,
+    /// The metadata server's life and position of the newest change that no sync covered.
+    pub changed: Cell<Option<Position>>,
+}
+
+/// A moment in the history of the metadata: a life of the server, and how far it had come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Position {
+    pub boot: u64,
+    pub position: u64,
 }
 
 #[derive(Debug, Default)]
@@ -40,6 +51,8 @@ pub(crate) struct State {
     pub stale: bool,
     /// The attributes miss something other than size and times; they have to be asked for.
     pub outdated: bool,
+    /// Counts how often the lease was lost under its users.
+    pub tenure: u64,
     /// New users wait: the lease is being given back.
     pub closing: bool,
     /// New users wait: the size is being set, which takes the lease's ground away.
@@ -86,8 +99,10 @@ impl Inode {
             idle: Notify::new(),
             change: Semaphore::new(1),
             giving: Semaphore::new(1),
+            reporting: Semaphore::new(1),
             used: Cell::new(0),
             unsynced: RefCell::new(BTreeMap::new()),
+            changed: Cell::new(None),
         }
     }
 
@@ -152,6 +167,7 @@ impl Inode {
     pub fn lose_lease(&self) {
         let mut state = self.state.borrow_mut();
         state.lost |= !state.dirty.is_clean();
+        state.tenure += 1;
         state.mode = LeaseMode::None;
         state.attributes = None;
         state.inline = None;
@@ -161,19 +177,23 @@ impl Inode {
         self.idle.notify_all();
     }
 
-    /// The server knows the lease again after its restart.
-    pub fn reclaimed(&self, attributes: Attributes, grant: Option<Grant>) {
+    /// The server knows the lease again after its restart. False where it does not, or where its
+    /// history is not ours: a power loss took changes that were acknowledged.
+    pub fn reclaimed(&self, attributes: Attributes, grant: Option<Grant>) -> bool {
         let mut state = self.state.borrow_mut();
-        match grant {
-            Some(grant) => {
-                state.mode = grant.mode;
-                state.number = grant.number;
-                state.epoch = grant.epoch;
-            }
-            None => state.mode = LeaseMode::None,
+        let known = state.attributes.map_or(0, |attributes| attributes.version);
+        let granted = grant.map_or(LeaseMode::None, |grant| grant.mode);
+        if attributes.version < known || granted != state.mode {
+            return false;
+        }
+        if let Some(grant) = grant {
+            state.mode = grant.mode;
+            state.number = grant.number;
+            state.epoch = grant.epoch;
         }
         drop(state);
         self.learned(attributes);
+        true
     }
 }
 

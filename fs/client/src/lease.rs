@@ -138,18 +138,40 @@ impl Client {
             self.invalidate().inode(number).await;
         }
         let _giving = inode.giving.acquire().await;
+        self.close_to_users(&inode).await;
+        // Among several writers there is nothing to keep for a file that is not open.
+        let unused = keep == LeaseMode::Shared && inode.opened().is_none();
+        let keep = if unused { LeaseMode::None } else { keep };
+        self.give_back(&inode, grant, keep).await;
+    }
+
+    /// Gives a lease back that nobody recalled, unless the file is open.
+    pub(crate) async fn return_unused(&self, inode: &Rc<Inode>, number: u64) {
+        self.invalidate().inode(inode.number).await;
+        let _giving = inode.giving.acquire().await;
+        self.close_to_users(inode).await;
+        if inode.opened().is_some() || inode.state.borrow().number != number {
+            inode.state.borrow_mut().closing = false;
+            return inode.idle.notify_all();
+        }
+        self.give_back(inode, number, LeaseMode::None).await;
+    }
+
+    /// Lets no new users to the lease, and waits for those that it has.
+    async fn close_to_users(&self, inode: &Rc<Inode>) {
         inode.state.borrow_mut().closing = true;
         loop {
             let idle = inode.idle.notified();
             if inode.users.get() == 0 {
-                break;
+                return;
             }
             idle.await;
         }
-        self.give_back(&inode, grant, keep).await;
     }
 
     async fn give_back(&self, inode: &Rc<Inode>, number: u64, keep: LeaseMode) {
+        // A report that is under way must not come after the lease went.
+        let _reporting = inode.reporting.acquire().await;
         let (dirty, report) = take_dirty(inode);
         let written = dirty.written.to_report();
         let report = report.map(|report| Report { written: Bytes(&written), ..report });
@@ -187,11 +209,15 @@ impl Client {
             if state.mode >= LeaseMode::Read {
                 learned = Some(attributes);
             }
+            if !dirty.is_clean() {
+                drop(state);
+                self.note_change(inode);
+                state = inode.state.borrow_mut();
+            }
         } else if !dirty.is_clean() {
-            (self.inner.config.log)(&format!(
-                "inode {}: changes of size or times could not be reported and are lost",
-                inode.number
-            ));
+            drop(state);
+            self.say_lost(inode);
+            state = inode.state.borrow_mut();
         }
         if state.mode == LeaseMode::None {
             state.content = None;
@@ -203,8 +229,23 @@ impl Client {
         inode.idle.notify_all();
     }
 
-    /// Tells the metadata server what changed under the lease.
+    /// Tells the metadata server what changed under the lease. Where the lease went with its session
+    /// the changes are not the file's any more: the next sync says so.
     pub(crate) async fn report(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        match self.try_report(inode).await {
+            Err(Errno::ESTALE) => {
+                self.say_lost(inode);
+                Ok(())
+            }
+            reported => reported,
+        }
+    }
+
+    /// As [`Client::report`]; `ESTALE` where the lease went: what was written under it may be
+    /// written again under another.
+    pub(crate) async fn try_report(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        // Whoever finds nothing to report has waited for the report that carries its changes.
+        let _reporting = inode.reporting.acquire().await;
         let (dirty, report) = take_dirty(inode);
         let Some(report) = report else { return Ok(()) };
         let written = dirty.written.to_report();
@@ -213,8 +254,13 @@ impl Client {
         let answer = self.ask(&request, attributes_of).await;
         match answer {
             Ok(attributes) => {
+                self.note_change(inode);
                 inode.learned(attributes);
                 Ok(())
+            }
+            Err(Errno::ESTALE) => {
+                inode.lose_lease();
+                Err(Errno::ESTALE)
             }
             Err(errno) => {
                 let mut state = inode.state.borrow_mut();
@@ -222,6 +268,15 @@ impl Client {
                 Err(errno)
             }
         }
+    }
+
+    /// Acknowledged changes are lost: people are told now, the program with its next sync.
+    fn say_lost(&self, inode: &Inode) {
+        inode.state.borrow_mut().lost = true;
+        (self.inner.config.log)(&format!(
+            "inode {}: changes of size or times could not be reported and are lost",
+            inode.number
+        ));
     }
 
     /// Reports all inodes with changes.

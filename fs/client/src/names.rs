@@ -119,6 +119,7 @@ impl Client {
             }
         }
         // Its times and size are no longer what they were.
+        self.note_change(&self.inode(parent));
         self.stale(parent);
     }
 
@@ -149,6 +150,17 @@ impl Client {
         inode: &Rc<Inode>,
         request: &MetaRequest<'_>,
     ) -> Result<Attributes, Errno> {
+        let told = self.ask_told(inode, request).await?;
+        Ok(inode.state.borrow().attributes.unwrap_or(told))
+    }
+
+    /// As `ask_attributes`, with the attributes as the server told them: under `Write` what is known
+    /// here of size and times goes beyond that.
+    async fn ask_told(
+        &self,
+        inode: &Rc<Inode>,
+        request: &MetaRequest<'_>,
+    ) -> Result<Attributes, Errno> {
         let (attributes, grant) = self
             .ask(request, |reply| match reply {
                 MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
@@ -157,7 +169,7 @@ impl Client {
             .await?;
         inode.granted(grant);
         inode.learned(attributes);
-        Ok(inode.state.borrow().attributes.unwrap_or(attributes))
+        Ok(attributes)
     }
 
     /// Changes attributes, the size among them.
@@ -173,18 +185,22 @@ impl Client {
             return self
                 .resize(&inode, async {
                     let attributes = self.ask_attributes(&inode, &request).await?;
+                    self.note_change(&inode);
                     Ok((attributes, true))
                 })
                 .await;
         }
         // What we wrote before counts before.
         self.report(&inode).await?;
-        let attributes = self.ask_attributes(&inode, &request).await?;
+        let told = self.ask_told(&inode, &request).await?;
+        self.note_change(&inode);
         let mut state = inode.state.borrow_mut();
-        if let (Some(known), true) = (&mut state.attributes, change.modified != TimeChange::Keep) {
-            known.modified = attributes.modified;
+        let Some(known) = &mut state.attributes else { return Ok(told) };
+        if change.modified != TimeChange::Keep {
+            // Set on purpose: the time of our last write no longer counts.
+            known.modified = told.modified;
         }
-        Ok(attributes)
+        Ok(*known)
     }
 
     /// Runs a change of the size, with no reading and writing of ours beside it. Content, epoch and
@@ -224,7 +240,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::Make { who, parent, name: Bytes(name), mode, node };
         let entry = self.ask(&request, entry_of).await?;
-        self.learn(&entry);
+        self.note_change(&self.learn(&entry));
         self.changed(parent, name, Some(entry.attributes.inode), entry.entry_cached);
         Ok(entry.attributes)
     }
@@ -275,7 +291,6 @@ impl Client {
     }
 
     /// Renames.
-    #[expect(clippy::too_many_arguments, reason = "what a rename is")]
     pub async fn rename(
         &self,
         caller: &Caller,
@@ -321,7 +336,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::Link { who, inode: number, parent, name: Bytes(name) };
         let entry = self.ask(&request, entry_of).await?;
-        self.learn(&entry);
+        self.note_change(&self.learn(&entry));
         self.changed(parent, name, Some(number), entry.entry_cached);
         Ok(entry.attributes)
     }
@@ -408,6 +423,7 @@ impl Client {
             replace,
         };
         self.ask(&request, |_| Ok(())).await?;
+        self.note_change(&self.inode(number));
         self.stale(number);
         Ok(())
     }
@@ -422,6 +438,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::RemoveXattr { who, inode: number, name: Bytes(name) };
         self.ask(&request, |_| Ok(())).await?;
+        self.note_change(&self.inode(number));
         self.stale(number);
         Ok(())
     }

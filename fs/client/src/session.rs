@@ -48,7 +48,10 @@ impl Client {
         encode(request, &mut body);
         let reply = self.inner.meta.call_free(Service::Session, &body).await?;
         match decode::<SessionResult>(reply.body()) {
-            Ok(result) => Ok((result, reply.head.boot)),
+            Ok(result) => {
+                self.saw_marks(&reply.head);
+                Ok((result, reply.head.boot))
+            }
             Err(_) => Err(CallError::Malformed),
         }
     }
@@ -127,12 +130,11 @@ impl Client {
                     _ => Err(Errno::EPROTO),
                 })
                 .await;
-            match answer {
-                Ok((attributes, grant)) => inode.reclaimed(attributes, grant),
-                Err(_) => {
-                    inode.lose_lease();
-                    self.invalidate().inode(inode.number).await;
-                }
+            let reclaimed =
+                answer.is_ok_and(|(attributes, grant)| inode.reclaimed(attributes, grant));
+            if !reclaimed {
+                inode.lose_lease();
+                self.invalidate().inode(inode.number).await;
             }
         }
         self.inner.directories.borrow_mut().clear();

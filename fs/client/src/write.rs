@@ -177,6 +177,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await?;
+        self.note_change(inode);
         let now = self.now();
         let mut state = inode.state.borrow_mut();
         let (begin, end) = (offset as usize, offset as usize + bytes.len());
@@ -189,14 +190,12 @@ impl Client {
         if state.mode < LeaseMode::Read {
             state.inline = None;
         }
+        // The bits that fell away are known to the server only.
+        state.outdated |= kill_privileges;
         if let Some(attributes) = &mut state.attributes {
-            attributes.size = size;
+            attributes.size = attributes.size.max(size);
             attributes.modified = now;
             attributes.changed = now;
-            if kill_privileges {
-                // The bits that fell away are known to the server only.
-                state.attributes = None;
-            }
         }
         Ok(offset)
     }
@@ -207,6 +206,17 @@ impl Client {
         if !self.is_inline(inode) {
             return Ok(());
         }
+        match self.move_out(inode).await {
+            Err(Errno::ESTALE) => {
+                // Somebody was faster; what is true now is learned with the next lease.
+                inode.state.borrow_mut().content = None;
+                Ok(())
+            }
+            moved => moved,
+        }
+    }
+
+    async fn move_out(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let request = MetaRequest::GetAttributes { inode: inode.number };
         let attributes = self.ask_attributes(inode, &request).await?;
         let (layout, epoch) = {
@@ -215,13 +225,7 @@ impl Client {
         };
         let mut written = Runs::default();
         if attributes.size > 0 {
-            let request = MetaRequest::ReadInline { inode: inode.number };
-            let bytes = self
-                .ask(&request, |reply| match reply {
-                    MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
-                    _ => unexpected(),
-                })
-                .await?;
+            let bytes = self.inline_bytes(inode).await?;
             if !bytes.is_empty() {
                 let buffer = self.inner.pool.copy_of(&bytes).ok_or(Errno::ENOMEM)?;
                 let (outcome, _) =
@@ -240,27 +244,26 @@ impl Client {
         };
         let request =
             MetaRequest::LeaveInline { inode: inode.number, version: attributes.version, report };
-        let outcome = self.ask_attributes(inode, &request).await;
-        match outcome {
-            Ok(_) => {
-                let mut state = inode.state.borrow_mut();
-                state.content = Some(Content::Striped(layout));
-                state.inline = None;
-                state.written = written;
-                if state.epoch == epoch {
-                    // The epoch grew with the transaction; without a grant that says so it has to
-                    // be asked for.
-                    state.epoch += 1;
-                }
-                Ok(())
-            }
-            Err(Errno::ESTALE) => {
-                // Somebody was faster; what is true now is learned with the next lease.
-                inode.state.borrow_mut().content = None;
-                Ok(())
-            }
-            Err(errno) => Err(errno),
+        self.ask_attributes(inode, &request).await?;
+        self.note_change(inode);
+        let mut state = inode.state.borrow_mut();
+        state.content = Some(Content::Striped(layout));
+        state.inline = None;
+        state.written = written;
+        if state.epoch == epoch {
+            // The epoch grew with the transaction.
+            state.epoch += 1;
         }
+        Ok(())
+    }
+
+    async fn inline_bytes(&self, inode: &Inode) -> Result<Vec<u8>, Errno> {
+        let request = MetaRequest::ReadInline { inode: inode.number };
+        self.ask(&request, |reply| match reply {
+            MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
+            _ => unexpected(),
+        })
+        .await
     }
 
     async fn write_striped(
@@ -271,10 +274,10 @@ impl Client {
         buffer: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> (Result<u64, Errno>, Option<PoolBuffer>) {
-        let (layout, mode, number) = {
+        let (layout, mode, tenure) = {
             let state = inode.state.borrow();
             match &state.content {
-                Some(Content::Striped(layout)) => (*layout, state.mode, state.number),
+                Some(Content::Striped(layout)) => (*layout, state.mode, state.tenure),
                 _ => return (Err(Errno::ESTALE), Some(buffer)),
             }
         };
@@ -295,18 +298,22 @@ impl Client {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
         };
-        {
+        // Where the lease went under the transfer, what was written may be nobody's bytes.
+        let gone = || {
             let state = inode.state.borrow();
-            if (state.mode, state.number) != (mode, number) {
-                // The lease went under the transfer: what was written may be nobody's bytes.
-                return (Err(Errno::ESTALE), buffer);
-            }
+            (state.mode, state.tenure) != (mode, tenure)
+        };
+        if gone() {
+            return (Err(Errno::ESTALE), buffer);
         }
         let extends = self.wrote(inode, offset + len, &written);
         if mode == LeaseMode::Shared && extends {
             // Others have to see the size before this write returns.
-            if let Err(errno) = self.report(inode).await {
+            if let Err(errno) = self.try_report(inode).await {
                 return (Err(errno), buffer);
+            }
+            if gone() {
+                return (Err(Errno::ESTALE), buffer);
             }
         }
         (Ok(offset), buffer)

@@ -16,6 +16,7 @@
 pub mod corpus;
 pub mod drive;
 pub mod mutate;
+mod protocol;
 pub mod targets;
 
 /// Something that is fed arbitrary bytes and must neither panic nor break a promise.

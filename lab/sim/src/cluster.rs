@@ -13,10 +13,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_base::ids::ClusterId;
+use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_client::{Client, ClientConfig};
+use ropewalk_data::{DataConfig, DataServer};
 use ropewalk_meta::{MetaConfig, MetaServer};
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_net::{Address, PeerId};
 use ropewalk_rail_sim::{Kill, SimConfig};
+use ropewalk_store::objects;
 
 use crate::disk::VirtualDisk;
 use crate::endpoint::endpoint;
@@ -38,6 +42,8 @@ pub struct ClusterConfig {
     pub clients: u32,
     pub rail: SimConfig,
     pub meta: MetaConfig,
+    /// Sizes of data servers' stores.
+    pub objects: objects::Config,
     /// Bytes of each data server's disk.
     pub data_disk_bytes: u64,
     /// How long a client's operation waits for a server.
@@ -52,10 +58,10 @@ impl Default for ClusterConfig {
     fn default() -> ClusterConfig {
         let mut meta = MetaConfig::new(PathBuf::from("/meta"), CLUSTER);
         // Small sizes and short times: a short run sees segments end and stripes cross servers.
-        meta.store.journal.segment_bytes = 64 << 10;
+        meta.store.journal.segment_bytes = 256 << 10;
         meta.store.cache_bytes = 1 << 20;
         meta.store.overlay_bytes = 64 << 10;
-        meta.store.journal_bytes = 256 << 10;
+        meta.store.journal_bytes = 512 << 10;
         meta.shard.inode_range = 256;
         meta.shard.stripe_bytes = 64 << 10;
         ClusterConfig {
@@ -63,6 +69,14 @@ impl Default for ClusterConfig {
             clients: 1,
             rail: SimConfig::stream(),
             meta,
+            objects: objects::Config {
+                object_bytes: 64 << 10,
+                segment_bytes: 256 << 10,
+                checkpoint_bytes: 768 << 10,
+                overlay_bytes: 512 << 10,
+                objects_cached: 64,
+                ..objects::Config::default()
+            },
             data_disk_bytes: 1 << 30,
             patience: Duration::from_secs(120),
             inodes_max: 65536,
@@ -84,8 +98,8 @@ struct Role<T> {
 pub struct Cluster {
     config: ClusterConfig,
     meta: Role<Rc<MetaServer>>,
+    data: Vec<Role<Rc<DataServer>>>,
     clients: Vec<Role<Client>>,
-    data_count: u32,
 }
 
 impl Cluster {
@@ -93,7 +107,7 @@ impl Cluster {
     pub fn start(simulation: &mut Simulation, config: ClusterConfig) -> Cluster {
         let seed = simulation.seed();
         let meta = Role::new(META.into(), seed);
-        let mut cluster = Cluster { config, meta, clients: Vec::new(), data_count: 0 };
+        let mut cluster = Cluster { config, meta, data: Vec::new(), clients: Vec::new() };
         cluster.add_meta(simulation);
         for _ in 0..cluster.config.data_servers {
             cluster.add_data_server(simulation);
@@ -134,15 +148,28 @@ impl Cluster {
 
     /// Adds one more data server.
     pub fn add_data_server(&mut self, simulation: &mut Simulation) {
-        self.data_count += 1;
-        let id = self.data_count;
+        let id = self.data.len() as u32 + 1;
         let name = format!("data{id}");
-        let rail = self.config.rail.clone();
-        let objects = Rc::default();
-        simulation.add_node(&name, Arc::new(VirtualDisk::new(0)), move |node: &Node| {
+        let role = Role::new(name.clone(), simulation.seed() ^ u64::from(id));
+        role.disk.set_capacity(self.config.data_disk_bytes);
+        let mut config = DataConfig::new(PathBuf::from("/data"), CLUSTER, ServerId(id));
+        config.objects = self.config.objects.clone();
+        config.log = self.log(&name);
+        config.address = Some(format!("sim://{name}"));
+        let (rail, place) = (self.config.rail.clone(), role.place.clone());
+        simulation.add_virtual_node(&name, role.disk.clone(), move |node: &Node| {
             let endpoint = endpoint(node, CLUSTER, rail.clone());
-            crate::memory_data::MemoryData::start(node, endpoint, id, Rc::clone(&objects));
+            let (world, mut config, place) = (node.world().clone(), config.clone(), place.clone());
+            config.meta = peer(&endpoint, META);
+            node.world().spawn(async move {
+                let log = config.log.clone();
+                match DataServer::start(&world, endpoint, config).await {
+                    Ok(server) => *place.borrow_mut() = Some(server),
+                    Err(error) => log(&error.to_string()),
+                }
+            });
         });
+        self.data.push(role);
     }
 
     /// Adds one more client.
@@ -173,6 +200,7 @@ impl Cluster {
     pub fn await_start(&self, simulation: &mut Simulation) {
         let started = simulation.run_until(START_LIMIT, |simulation| {
             self.meta.is_ready(simulation)
+                && self.data.iter().all(|server| server.is_ready(simulation))
                 && self.clients.iter().all(|client| client.is_ready(simulation))
         });
         assert!(started, "a server does not start, or a client does not connect");
@@ -228,11 +256,29 @@ impl Cluster {
         &self.meta.disk
     }
 
+    /// A data server, counted from 0; it must live.
+    pub fn data(&self, server: usize) -> Rc<DataServer> {
+        let server = self.data[server].place.borrow().clone();
+        server.unwrap_or_else(|| panic!("the data server does not run"))
+    }
+
+    /// A data server's disk.
+    pub fn data_disk(&self, server: usize) -> &VirtualDisk {
+        &self.data[server].disk
+    }
+
+    /// How many data servers there are.
+    pub fn data_count(&self) -> usize {
+        self.data.len()
+    }
+
     /// Kills a node, by its name; what ran on it is gone.
     pub fn kill(&self, simulation: &mut Simulation, name: &str, kill: Kill) {
         let mut dropped = None;
         if name == META {
             drop(self.meta.place.borrow_mut().take());
+        } else if let Some(server) = self.data.iter().find(|server| server.name == name) {
+            drop(server.place.borrow_mut().take());
         } else if let Some(client) = self.clients.iter().find(|client| client.name == name) {
             dropped = client.place.borrow_mut().take();
         }
@@ -247,7 +293,8 @@ impl Cluster {
 
     /// The names of the servers' nodes.
     pub fn servers(&self) -> Vec<String> {
-        vec![META.to_string()]
+        let data = self.data.iter().map(|server| server.name.clone());
+        std::iter::once(META.to_string()).chain(data).collect()
     }
 
     /// The name of a client's node.
@@ -269,4 +316,9 @@ impl<T> Role<T> {
     fn is_ready(&self, simulation: &Simulation) -> bool {
         !simulation.is_alive(&self.name) || self.place.borrow().is_some()
     }
+}
+
+fn peer(endpoint: &LocalEndpoint, name: &str) -> Option<PeerId> {
+    let address = Address::parse(&format!("sim://{name}")).ok()?;
+    endpoint.endpoint().lookup(&address).ok()
 }

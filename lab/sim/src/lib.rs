@@ -3,6 +3,7 @@
 //! * [`simulation`]: nodes by name, killed and restarted; the loop that runs them;
 //! * [`node`]: what a node's boot code gets: its world, its rails, a place for what is polled;
 //! * [`disk`]: a disk that forgets;
+//! * [`endpoint`]: the message layer on a node; [`cluster`]: a whole file system on several;
 //! * [`seeds`]: running a scenario over seeds, each twice, with a command that replays a failure.
 //!
 //! Invariants:
@@ -14,7 +15,6 @@
 pub mod cluster;
 pub mod disk;
 pub mod endpoint;
-pub mod memory_data;
 pub mod node;
 mod offload;
 pub mod seeds;

@@ -2,11 +2,15 @@
 
 mod programs;
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use programs::*;
-use ropewalk_client::{Access, AttributeChange, Caller, Errno, OpenOptions, RenameMode};
-use ropewalk_sim::{Cluster, ClusterConfig, SimConfig, Simulation};
+use ropewalk_client::{
+    Access, AttributeChange, Caller, Errno, File, LockKind, LockRange, OpenOptions, RenameMode,
+};
+use ropewalk_sim::cluster::PROGRAM_LIMIT;
+use ropewalk_sim::{Cluster, ClusterConfig, Kill, SimConfig, Simulation};
 use ropewalk_wire::fs::meta::ROOT;
 
 const INLINE: usize = 16 * 1024;
@@ -33,7 +37,9 @@ fn files_of_all_sizes_read_back() {
             let expected = bytes.clone();
             cluster.run(&mut simulation, 0, |client| async move {
                 let file = create(&client, name.as_bytes()).await;
-                write(&client, &file, 0, &bytes).await.expect("written");
+                write(&client, &file, 0, &bytes)
+                    .await
+                    .unwrap_or_else(|errno| panic!("{number} {}: {errno}", bytes.len()));
                 assert_same(&read_all(&client, &file).await.expect("read"), &bytes);
                 drop(file);
                 let file = open(&client, name.as_bytes(), READ).await.expect("opened");
@@ -123,4 +129,230 @@ fn one_client_does_what_programs_do() {
         client.world().sleep(Duration::from_secs(2)).await;
         assert_same(&read_all(&client, &file).await.expect("read"), &model);
     });
+}
+
+fn two_clients(seed: u64) -> (Simulation, Cluster) {
+    let mut simulation = Simulation::new(seed);
+    let config = ClusterConfig { data_servers: 3, clients: 2, ..ClusterConfig::default() };
+    let cluster = Cluster::start(&mut simulation, config);
+    (simulation, cluster)
+}
+
+/// Runs a program and leaves its open file behind.
+fn keep_open(
+    simulation: &mut Simulation,
+    cluster: &Cluster,
+    client: usize,
+    name: &'static [u8],
+    options: OpenOptions,
+) -> Rc<File> {
+    cluster.run(simulation, client, |client| async move {
+        Rc::new(open(&client, name, options).await.expect("opened"))
+    })
+}
+
+#[test]
+fn what_one_client_did_the_other_sees_at_once() {
+    let (mut simulation, cluster) = two_clients(3);
+    let root = Caller::root;
+    for (round, size) in [100usize, INLINE, 200_000].into_iter().enumerate() {
+        let bytes = pattern(round as u64, size);
+        // Both look first, so that both have something cached that will be wrong.
+        for client in [0, 1] {
+            cluster.run(&mut simulation, client, |client| async move {
+                assert_eq!(client.lookup(&root(), ROOT, b"f").await, Err(Errno::ENOENT));
+                assert_eq!(list(&client).await, Vec::<Vec<u8>>::new());
+            });
+        }
+        let content = bytes.clone();
+        cluster.run(&mut simulation, 0, |client| async move {
+            let file = create(&client, b"f").await;
+            write(&client, &file, 0, &content).await.expect("written");
+        });
+        let mut model = bytes;
+        for turn in 0..8 {
+            let (expected, at) = (model.clone(), turn * size / 8);
+            let piece = pattern(turn as u64, 1 + size / 3);
+            let end = at + piece.len();
+            model.resize(model.len().max(end), 0);
+            model[at..end].copy_from_slice(&piece);
+            if turn == 5 {
+                model.truncate(size / 2);
+            }
+            let cut = (turn == 5).then_some((size / 2) as u64);
+            cluster.run(&mut simulation, (turn + 1) % 2, |client| async move {
+                let file = open(&client, b"f", BOTH).await.expect("opened");
+                let size = client.attributes(file.number()).await.expect("attributes").size;
+                assert_eq!(size, expected.len() as u64);
+                assert_same(&read_all(&client, &file).await.expect("read"), &expected);
+                write(&client, &file, at as u64, &piece).await.expect("written");
+                if let Some(size) = cut {
+                    let change = AttributeChange { size: Some(size), ..Default::default() };
+                    client.set_attributes(&root(), file.number(), change).await.expect("cut");
+                }
+            });
+        }
+        cluster.run(&mut simulation, 1, |client| async move {
+            client
+                .rename(&root(), ROOT, b"f", ROOT, b"g", RenameMode::Replace)
+                .await
+                .expect("done");
+        });
+        cluster.run(&mut simulation, 0, |client| async move {
+            assert_eq!(client.lookup(&root(), ROOT, b"f").await, Err(Errno::ENOENT));
+            let file = open(&client, b"g", READ).await.expect("opened");
+            assert_same(&read_all(&client, &file).await.expect("read"), &model);
+            client.unlink(&root(), ROOT, b"g").await.expect("unlinked");
+        });
+        cluster.run(&mut simulation, 1, |client| async move {
+            assert_eq!(client.lookup(&root(), ROOT, b"g").await, Err(Errno::ENOENT));
+        });
+    }
+}
+
+#[test]
+fn appends_of_two_clients_lose_nothing_and_overlap_nowhere() {
+    for seed in 0..10 {
+        let (mut simulation, cluster) = two_clients(seed);
+        cluster.run(&mut simulation, 0, |client| async move { drop(create(&client, b"f").await) });
+        let done: Vec<_> = [0, 1]
+            .map(|number| {
+                cluster.spawn(&simulation, number, |client| async move {
+                    let file = open(&client, b"f", APPEND).await.expect("opened");
+                    for line in 0..60u64 {
+                        let mut bytes = vec![0; 700];
+                        bytes[..8]
+                            .copy_from_slice(&(number as u64 * 1000 + line + 1).to_le_bytes());
+                        write(&client, &file, 0, &bytes).await.expect("appended");
+                    }
+                })
+            })
+            .into();
+        let ended = simulation
+            .run_until(PROGRAM_LIMIT, |_| done.iter().all(|place| place.borrow().is_some()));
+        assert!(ended, "the programs do not end");
+        for client in [0, 1] {
+            cluster.run(&mut simulation, client, |client| async move {
+                let file = open(&client, b"f", READ).await.expect("opened");
+                let bytes = read_all(&client, &file).await.expect("read");
+                assert_eq!(bytes.len(), 120 * 700);
+                let mut lines: Vec<u64> = bytes
+                    .chunks(700)
+                    .map(|line| u64::from_le_bytes(line[..8].try_into().expect("8 bytes")))
+                    .collect();
+                for number in [0, 1] {
+                    let of_one = lines.iter().filter(|line| **line / 1000 == number);
+                    assert!(of_one.is_sorted(), "the appends of one client are in its order");
+                }
+                lines.sort_unstable();
+                assert_eq!(lines, (1..=60).chain(1001..=1060).collect::<Vec<u64>>());
+            });
+        }
+    }
+}
+
+#[test]
+fn two_writers_of_one_file_both_land() {
+    for seed in 0..10 {
+        let (mut simulation, cluster) = two_clients(seed);
+        cluster.run(&mut simulation, 0, |client| async move {
+            let file = create(&client, b"f").await;
+            write(&client, &file, 0, &[9; 10]).await.expect("written");
+        });
+        let done: Vec<_> = [0, 1]
+            .map(|number| {
+                cluster.spawn(&simulation, number, |client| async move {
+                    let file = open(&client, b"f", BOTH).await.expect("opened");
+                    for piece in 0..40u64 {
+                        let at = (2 * piece + number as u64) * 5000;
+                        let bytes = vec![number as u8 + 1; 5000];
+                        write(&client, &file, at, &bytes).await.expect("written");
+                    }
+                })
+            })
+            .into();
+        let ended = simulation
+            .run_until(PROGRAM_LIMIT, |_| done.iter().all(|place| place.borrow().is_some()));
+        assert!(ended, "the programs do not end");
+        for client in [0, 1] {
+            cluster.run(&mut simulation, client, |client| async move {
+                let file = open(&client, b"f", READ).await.expect("opened");
+                let expected: Vec<u8> =
+                    (0..80).flat_map(|piece| vec![piece as u8 % 2 + 1; 5000]).collect();
+                assert_same(&read_all(&client, &file).await.expect("read"), &expected);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_file_that_another_client_unlinked_stays_readable_while_it_is_open() {
+    for size in [500usize, 300_000] {
+        let (mut simulation, cluster) = two_clients(4);
+        let bytes = pattern(7, size);
+        let content = bytes.clone();
+        cluster.run(&mut simulation, 0, |client| async move {
+            let file = create(&client, b"f").await;
+            write(&client, &file, 0, &content).await.expect("written");
+        });
+        let file = keep_open(&mut simulation, &cluster, 1, b"f", BOTH);
+        cluster.run(&mut simulation, 0, |client| async move {
+            client.unlink(&Caller::root(), ROOT, b"f").await.expect("unlinked");
+            client.world().sleep(Duration::from_secs(30)).await;
+        });
+        let (held, content) = (file.clone(), bytes.clone());
+        cluster.run(&mut simulation, 1, |client| async move {
+            assert_same(&read_all(&client, &held).await.expect("read"), &content);
+            write(&client, &held, 3, b"on it goes").await.expect("written");
+            assert_eq!(read(&client, &held, 3, 10).await.expect("read"), b"on it goes");
+        });
+        drop(file);
+        simulation.run_for(Duration::from_secs(30));
+        let objects: u64 = (0..3).map(|server| cluster.data(server).store().usage().objects).sum();
+        assert_eq!(objects, 0, "the last close leaves no object behind");
+    }
+}
+
+fn whole(kind: LockKind, owner: u64) -> LockRange {
+    LockRange { kind, whole_file: false, owner, process: 1, start: 0, end: u64::MAX }
+}
+
+#[test]
+fn locks_exclude_and_fall_with_the_session_of_a_dead_client() {
+    let (mut simulation, cluster) = two_clients(5);
+    cluster.run(&mut simulation, 0, |client| async move { drop(create(&client, b"f").await) });
+    let first = keep_open(&mut simulation, &cluster, 0, b"f", BOTH);
+    let second = keep_open(&mut simulation, &cluster, 1, b"f", BOTH);
+    let number = first.number();
+    cluster.run(&mut simulation, 0, |client| async move {
+        client.set_lock(number, whole(LockKind::Exclusive, 1), false).await.expect("locked");
+    });
+    cluster.run(&mut simulation, 1, |client| async move {
+        let denied = client.set_lock(number, whole(LockKind::Shared, 1), false).await;
+        assert_eq!(denied, Err(Errno::EAGAIN));
+        let conflict = client.test_lock(number, whole(LockKind::Shared, 1)).await.expect("tested");
+        assert_eq!(conflict.expect("a conflict").kind, LockKind::Exclusive);
+    });
+    // One that waits gets it when the holder gives it back.
+    let waiting = cluster.spawn(&simulation, 1, |client| async move {
+        client.set_lock(number, whole(LockKind::Exclusive, 1), true).await
+    });
+    simulation.run_for(Duration::from_secs(3));
+    assert!(waiting.borrow().is_none(), "the lock is held");
+    cluster.run(&mut simulation, 0, |client| async move {
+        client.set_lock(number, whole(LockKind::Unlock, 1), false).await.expect("unlocked");
+    });
+    simulation.run_for(Duration::from_secs(2));
+    assert_eq!(*waiting.borrow(), Some(Ok(())));
+    // And when the holder dies.
+    let waiting = cluster.spawn(&simulation, 0, |client| async move {
+        client.set_lock(number, whole(LockKind::Exclusive, 1), true).await
+    });
+    simulation.run_for(Duration::from_secs(1));
+    assert!(waiting.borrow().is_none(), "the lock is held");
+    drop(second);
+    cluster.kill(&mut simulation, "client1", Kill::Power);
+    simulation.run_for(Duration::from_secs(30));
+    assert_eq!(*waiting.borrow(), Some(Ok(())), "a dead client's lock falls");
+    drop(first);
 }

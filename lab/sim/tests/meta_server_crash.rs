@@ -128,6 +128,11 @@ impl Model {
         state
     }
 
+    fn acknowledge(&mut self) {
+        self.acknowledged += 1;
+        self.done += 1;
+    }
+
     /// A new life sees this after a power cut: it must be the outcome of enough deeds.
     fn adopt(&mut self, seen: &BTreeMap<Vec<u8>, (u64, u16)>) {
         let fits = (self.synced..=self.deeds.len())
@@ -149,13 +154,13 @@ fn choose(state: &State, random: &mut Random) -> Deed {
     let mode = random.below(512) as u16;
     let there = state.names.contains_key(&name);
     let free = !state.names.contains_key(&other);
-    match random.below(8) {
-        0..=2 if !there => Deed::Create(name, mode),
-        3 if !there => Deed::MakeDirectory(name, mode),
-        0..=1 if there => Deed::Remove(name),
-        2..=4 if there && free => Deed::Rename(name, other),
-        5 if there && free && !state.is_directory(name) => Deed::Link(name, other),
-        6 if there => Deed::Mode(name, mode),
+    match (there, random.below(8)) {
+        (false, 0..=2) => Deed::Create(name, mode),
+        (false, 3) => Deed::MakeDirectory(name, mode),
+        (true, 0..=1) => Deed::Remove(name),
+        (true, 2..=4) if free => Deed::Rename(name, other),
+        (true, 5) if free && !state.is_directory(name) => Deed::Link(name, other),
+        (true, 6) => Deed::Mode(name, mode),
         _ => Deed::Look,
     }
 }
@@ -223,10 +228,7 @@ impl Worker {
                 deed
             };
             self.perform(deed).await;
-            let mut model = self.models[self.me].borrow_mut();
-            model.acknowledged += 1;
-            model.done += 1;
-            drop(model);
+            self.models[self.me].borrow_mut().acknowledge();
             if self.random.below(4) == 0 {
                 let pause = Duration::from_micros(self.random.below(3000));
                 self.client.world.sleep(pause).await;

@@ -266,16 +266,26 @@ impl Inner {
         // Should this fail, the checkpoint fails, and the next one begins with all of it again.
         known.first_position = Some(0);
         known.table_changed = Some((0, known.entries.len() as u32));
-        let mut pairs = Vec::with_capacity(known.entries.len() * 8);
-        for entry in &known.entries {
-            pairs.extend_from_slice(&entry.to_le_bytes());
-            pairs.extend_from_slice(&entry.to_le_bytes());
-        }
-        state.log.push(&Record::Write { object, first: 0, entries: &pairs });
         if let Some((first, count)) = known.suspects.span() {
             state.log.push(&Record::Suspect { object, first, count });
         }
-        let oldest = self.commit(&mut state.log)?;
+        let oldest = state.log.end();
+        let mut pairs = Vec::with_capacity(known.entries.len() * 8);
+        let mut first = 0;
+        // An entry after a block's image would hide the image from replay.
+        let ends = known.overlay.keys().copied().chain([known.entries.len() as u32]);
+        for end in ends {
+            pairs.clear();
+            for block in first..end {
+                pairs.extend_from_slice(&known.entry(block).to_le_bytes());
+                pairs.extend_from_slice(&known.entry(block).to_le_bytes());
+            }
+            if first < end {
+                state.log.push(&Record::Write { object, first, entries: &pairs });
+                self.commit(&mut state.log)?;
+            }
+            first = end + 1;
+        }
         for (block, patch) in &mut known.overlay {
             state.log.push(&Record::Image { object, block: *block, bytes: &patch.content[..] });
             let position = self.commit(&mut state.log)?;

@@ -135,7 +135,8 @@ impl Opener {
             .map_err(|reason| self.format(reason))?;
         let machine = self.config.machine;
         let process_only = machine != 0 && scan.machine == machine;
-        let recovery = replay(disk, &layout, &scan, process_only, &mut marks)
+        let page_cache = process_only || machine == 0;
+        let recovery = replay(disk, &layout, &scan, process_only, page_cache, &mut marks)
             .map_err(self.failed("replay the intent log"))?;
         let log = Log::begin(disk.clone(), layout.log(), scan, machine)
             .map_err(self.failed("begin a new intent log"))?;

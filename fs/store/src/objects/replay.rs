@@ -165,11 +165,12 @@ pub(super) fn replay(
     layout: &Layout,
     scan: &Scan,
     process_only: bool,
+    page_cache: bool,
     marks: &mut Marks,
 ) -> io::Result<Recovery> {
     scan.sync(&**disk, &layout.log())?;
     let story = Story::read(scan, layout, marks);
-    let crash = Crash { process_only, last_batch: story.last_batch };
+    let crash = Crash { process_only, page_cache, last_batch: story.last_batch };
     let mut report = Recovery { records: story.records, process_only, ..Recovery::default() };
     let mut directories = BTreeSet::new();
     for (object, history) in &story.histories {
@@ -222,6 +223,7 @@ impl Mender<'_> {
             (!known.entries.is_empty()).then_some((0, known.entries.len() as u32));
         let mut restored: Vec<(u32, &Block)> = Vec::new();
         let mut holes = Vec::new();
+        let mut header_too = false;
         let mut content = Box::new([0; BLOCK_BYTES]);
         for (&block, events) in &self.history.blocks {
             let mut failure = None;
@@ -240,7 +242,17 @@ impl Mender<'_> {
                 return Err(error);
             }
             let entry = match resolved {
-                Resolved::InPlace(entry) => entry,
+                Resolved::InPlace(entry) => {
+                    let marked = matches!(events.last(), Some(Event::Write { position, .. })
+                        if *position < self.history.mark);
+                    if let Some(file) = file.as_ref().filter(|_| self.crash.page_cache && !marked) {
+                        // A sync of the earlier life may have failed, and the page cache believes
+                        // since that the device has these bytes. Written again, they are synced.
+                        file.write_at(self.layout.block_offset(block), &content[..])?;
+                        header_too = true;
+                    }
+                    entry
+                }
                 Resolved::Restore(bytes) => {
                     restored.push((block, bytes));
                     entry(bytes)
@@ -260,6 +272,9 @@ impl Mender<'_> {
             known.set_entry(block, entry);
             // Also where the file is too short to show an entry that a crash has left behind.
             known.change_table(block);
+        }
+        if let Some(file) = file.as_ref().filter(|_| header_too) {
+            file.write_at(0, &self.layout.header(self.object))?;
         }
         self.write(known, file, &restored, &holes)
     }

@@ -21,6 +21,8 @@ pub(super) enum Event {
 pub(super) struct Crash {
     /// Only the process died.
     pub(super) process_only: bool,
+    /// What is read may come from the page cache of before: the process died, or nobody knows.
+    pub(super) page_cache: bool,
     /// Where the last batch of the log begins: the one call that may have been under way.
     pub(super) last_batch: u64,
 }
@@ -86,8 +88,8 @@ mod tests {
         Event::Write { old, new, position, batch: position }
     }
 
-    const POWER: Crash = Crash { process_only: false, last_batch: 30 };
-    const PROCESS: Crash = Crash { process_only: true, last_batch: 30 };
+    const POWER: Crash = Crash { process_only: false, page_cache: false, last_batch: 30 };
+    const PROCESS: Crash = Crash { process_only: true, page_cache: true, last_batch: 30 };
 
     #[test]
     fn the_newest_state_on_disk_wins_and_the_old_one_is_accepted_only_in_doubt() {

@@ -7,7 +7,8 @@
 use super::block::{BLOCK_BYTES, Block, Cursor, blocks_of, entry, entry_of};
 use super::error::about;
 use super::object::Patch;
-use super::record::{IMAGE_RECORD_BYTES, Record, entry_pair, write_record_bytes};
+use super::read::read_filled;
+use super::record::{IMAGE_RECORD_BYTES, Record, write_record_bytes};
 use super::{Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written};
 
 const APPENDING: &str = "append to the intent log";
@@ -290,54 +291,65 @@ impl Inner {
         let known = state.objects.get_mut(&object).expect("the object was loaded");
         let mut content = scratch.take();
         let mut blocks = 0;
-        for run in scratch.in_place.chunk_by(|a, b| a.block + 1 == b.block) {
-            scratch.pairs.clear();
-            for planned in run {
-                let old = known.entry(planned.block);
-                let found = known.file.as_ref().and_then(|file| {
-                    let offset = self.layout.block_offset(planned.block);
-                    content.fill(0);
-                    file.read_at(offset, &mut content[..]).ok()?;
-                    Some(entry(&content[..]))
-                });
-                let kept = match found {
-                    Some(found) if found == planned.entry => planned.entry,
-                    _ if known.file.is_none() || old == 0 => old,
-                    Some(found) if found == old => old,
-                    // Neither: a mismatch from now on, unless the overlay has the block.
-                    _ => planned.entry,
-                };
-                blocks += known.set_entry(planned.block, kept);
-                known.unsynced.insert(planned.block);
-                if found == Some(planned.entry) && known.overlay.remove(&planned.block).is_some() {
-                    state.overlay_blocks -= 1;
-                }
-                scratch.pairs.extend_from_slice(&kept.to_le_bytes());
-                scratch.pairs.extend_from_slice(&kept.to_le_bytes());
-            }
-            let (first, entries) = (run[0].block, &scratch.pairs[..]);
-            debug_assert_eq!(entry_pair(entries, 0).1, known.entry(first));
-            state.log.push_continued(&Record::Write { object, first, entries });
-        }
-        // The records above hide images of blocks that still live in the overlay: log them again.
         for planned in &scratch.in_place {
-            if let Some(patch) = known.overlay.get(&planned.block) {
-                let bytes = &patch.content[..];
-                state.log.push_continued(&Record::Image { object, block: planned.block, bytes });
+            let old = known.entry(planned.block);
+            let found = known.file.as_ref().and_then(|file| {
+                let offset = self.layout.block_offset(planned.block);
+                read_filled(&**file, offset, &mut content[..]).ok()?;
+                Some(entry(&content[..]))
+            });
+            let kept = match found {
+                Some(found) if found == planned.entry => planned.entry,
+                _ if known.file.is_none() || old == 0 => old,
+                Some(found) if found == old => old,
+                // Neither: a mismatch from now on, unless the overlay has the block.
+                _ => planned.entry,
+            };
+            blocks += known.set_entry(planned.block, kept);
+            known.unsynced.insert(planned.block);
+            if found == Some(planned.entry) && known.overlay.remove(&planned.block).is_some() {
+                state.overlay_blocks -= 1;
             }
         }
         scratch.give(content);
-        match state.log.commit(0) {
-            Ok(position) => {
-                for planned in &scratch.in_place {
-                    if let Some(patch) = known.overlay.get_mut(&planned.block) {
-                        (patch.imaged_at, patch.changed_at) = (position, position);
-                    }
-                }
-            }
-            Err(error) => state.fail(format!("a failed write could not be settled: {error}")),
-        }
         state.count_bytes(blocks);
+        if let Err(error) = self.log_settled(state, scratch, object) {
+            state.fail(format!("a failed write could not be settled: {error}"));
+        }
+    }
+
+    /// Logs what blocks hold after a failed write. Blocks that live in the overlay get their image
+    /// again and no entry: an entry after the image would hide it from replay.
+    fn log_settled(
+        &self,
+        state: &mut State,
+        scratch: &mut Scratch,
+        object: ObjectId,
+    ) -> std::io::Result<()> {
+        let known = state.objects.get_mut(&object).expect("the object was loaded");
+        let Scratch { in_place, pairs, .. } = scratch;
+        let patched = |block: &InPlace| known.overlay.contains_key(&block.block);
+        let joins = |a: &InPlace, b: &InPlace| a.block + 1 == b.block && patched(a) == patched(b);
+        for run in in_place.chunk_by(joins).filter(|run| !patched(&run[0])) {
+            pairs.clear();
+            for block in run {
+                let kept = known.entry(block.block).to_le_bytes();
+                pairs.extend_from_slice(&kept);
+                pairs.extend_from_slice(&kept);
+            }
+            let (first, entries) = (run[0].block, &pairs[..]);
+            state.log.push_continued(&Record::Write { object, first, entries });
+            state.log.commit(0)?;
+        }
+        for planned in in_place.iter() {
+            if let Some(patch) = known.overlay.get_mut(&planned.block) {
+                let bytes = &patch.content[..];
+                state.log.push_continued(&Record::Image { object, block: planned.block, bytes });
+                let position = state.log.commit(0)?;
+                (patch.imaged_at, patch.changed_at) = (position, position);
+            }
+        }
+        Ok(())
     }
 
     /// Appends the blocks of `scratch.logged` and moves them to the overlay. Records that the caller

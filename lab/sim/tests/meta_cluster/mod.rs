@@ -1,4 +1,5 @@
 //! A metadata server, clients written by hand and data servers that only listen, on simulated nodes.
+#![allow(dead_code)] // Each test file uses its part.
 
 pub mod client;
 pub mod data_server;

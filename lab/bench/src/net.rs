@@ -1,0 +1,250 @@
+//! Latency and bandwidth of messages: which cases there are, and how they alternate.
+
+use std::io::{Error, ErrorKind, Result};
+use std::process::{Child, Command, Stdio};
+
+use crate::report::Outcome;
+use crate::{PART, message, raw};
+
+/// What to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Fewer sizes, rounds and runs: within two minutes.
+    pub quick: bool,
+    /// Say on stderr what is being measured.
+    pub progress: bool,
+    /// Hold /dev/cpu_dma_latency at 0 meanwhile (needs to be root).
+    pub hold_dma_latency: bool,
+}
+
+/// One case, the same words for both processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Case {
+    pub system: String,
+    pub medium: String,
+    pub wait: String,
+    /// `two` or `one`: how many cores both processes share.
+    pub cores: String,
+    pub bytes: usize,
+    pub rounds: usize,
+    /// Messages under way; 1: ping and pong.
+    pub depth: usize,
+    pub checksum: bool,
+}
+
+impl Case {
+    fn encode(&self, address: &str) -> String {
+        let Case { system, medium, wait, cores, bytes, rounds, depth, checksum } = self;
+        format!("{system} {medium} {wait} {cores} {bytes} {rounds} {depth} {checksum} {address}")
+    }
+
+    fn decode(text: &str) -> Option<(Case, &str)> {
+        let words: Vec<&str> = text.splitn(9, ' ').collect();
+        let [system, medium, wait, cores, bytes, rounds, depth, checksum, address] = words[..]
+        else {
+            return None;
+        };
+        let case = Case {
+            system: system.into(),
+            medium: medium.into(),
+            wait: wait.into(),
+            cores: cores.into(),
+            bytes: bytes.parse().ok()?,
+            rounds: rounds.parse().ok()?,
+            depth: depth.parse().ok()?,
+            checksum: checksum.parse().ok()?,
+        };
+        Some((case, address))
+    }
+}
+
+/// The other process of a case.
+pub(crate) struct Peer(Child);
+
+impl Peer {
+    pub fn start(case: &Case, address: &str) -> Result<Peer> {
+        let child = Command::new(std::env::current_exe()?)
+            .env(PART, case.encode(address))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Peer(child))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn serve(part: &str) -> Result<()> {
+    let (case, address) = Case::decode(part).ok_or(ErrorKind::InvalidInput)?;
+    place(&case, 1)?;
+    match case.system.as_str() {
+        "raw" => raw::serve(&case, address),
+        _ => message::serve(&case, address),
+    }
+}
+
+/// Keeps a process on its core.
+fn place(case: &Case, number: usize) -> Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    // Counting cores would count those of the starting process, which is on one core already.
+    set.set(if case.cores == "one" { 0 } else { number });
+    // The service thread, too: it starts later and inherits this.
+    rustix::thread::sched_setaffinity(None, &set).map_err(Error::from)
+}
+
+/// Nanoseconds of each round trip, or of the whole stream.
+fn measure(case: &Case) -> Result<Vec<u64>> {
+    place(case, 0)?;
+    match case.system.as_str() {
+        "raw" => raw::measure(case),
+        _ => message::measure(case),
+    }
+}
+
+/// Measures everything; what cannot be measured is named on stderr.
+pub fn net(options: Options) -> Vec<Outcome> {
+    let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
+    let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };
+    let runs = if options.quick { 3 } else { 7 };
+    let mut outcomes = Vec::new();
+    for group in cases(options.quick) {
+        let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); group.len()];
+        for _ in 0..runs {
+            for (case, found) in group.iter().zip(&mut found) {
+                let begin = std::time::Instant::now();
+                let measured = measure(case);
+                if options.progress {
+                    eprintln!("{:>8.1?} {}", begin.elapsed(), case.encode(""));
+                }
+                match measured {
+                    Ok(samples) => found.push(samples),
+                    Err(error) => eprintln!("not measured: {case:?}: {error}"),
+                }
+            }
+        }
+        for (case, found) in group.iter().zip(found).filter(|(_, found)| !found.is_empty()) {
+            outcomes.push(summary(case, found, dma));
+        }
+    }
+    outcomes
+}
+
+fn hold_dma_latency() -> Option<std::fs::File> {
+    use std::io::Write;
+    let mut file = std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency").ok()?;
+    file.write_all(&0u32.to_ne_bytes()).ok()?;
+    Some(file)
+}
+
+fn cases(quick: bool) -> Vec<Vec<Case>> {
+    let sizes: &[usize] = match quick {
+        true => &[8, 1024, 65_536, 1 << 20],
+        false => &[8, 64, 1024, 8192, 65_536, 262_144, 1 << 20, 4 << 20],
+    };
+    let mut groups = Vec::new();
+    for medium in ["tcp", "shm"] {
+        for (wait, cores) in [("spin", "two"), ("block", "two"), ("block", "one")] {
+            for &bytes in sizes {
+                let budget = if quick { 3_000_000 } else { 20_000_000 };
+                let rounds = (budget / (1000 + bytes)).clamp(20, 20_000);
+                let rounds = if wait == "block" { rounds / 4 + 10 } else { rounds };
+                let case = |system: &str, wait: &str| Case {
+                    system: system.into(),
+                    medium: medium.into(),
+                    wait: wait.into(),
+                    cores: cores.into(),
+                    bytes,
+                    rounds,
+                    depth: 1,
+                    checksum: true,
+                };
+                let mut group = vec![case("ropewalk", wait)];
+                match (medium, wait) {
+                    ("tcp", "block") => group.extend([case("raw", "block"), case("raw", "epoll")]),
+                    ("tcp", _) => group.push(case("raw", wait)),
+                    ("shm", "spin") if bytes == 8 => group.push(case("raw", wait)),
+                    _ => {}
+                }
+                groups.push(group);
+            }
+        }
+        for bytes in [65_536, 1 << 20, 4 << 20] {
+            let rounds = if quick { 100_000_000 } else { 1_000_000_000 } / bytes;
+            let case = |system: &str, checksum| Case {
+                system: system.into(),
+                medium: medium.into(),
+                wait: if system == "raw" { "block" } else { "spin" }.into(),
+                cores: "two".into(),
+                bytes,
+                rounds,
+                depth: 16,
+                checksum,
+            };
+            let mut group = vec![case("ropewalk", true)];
+            if medium == "tcp" {
+                group.extend([case("ropewalk", false), case("raw", false)]);
+            }
+            groups.push(group);
+        }
+    }
+    groups
+}
+
+fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
+    let value = |nanos: u64| match case.depth {
+        1 => nanos as f64 / 2000.0,
+        _ => (case.bytes * case.rounds) as f64 / (nanos.max(1) as f64 / 1000.0),
+    };
+    let mut medians = Vec::new();
+    let mut tails = Vec::new();
+    let count = runs.len();
+    for mut samples in runs {
+        samples.sort_unstable();
+        medians.push(value(samples[samples.len() / 2]));
+        tails.push(value(samples[(samples.len() - 1) * 99 / 100]));
+    }
+    medians.sort_by(f64::total_cmp);
+    tails.sort_by(f64::total_cmp);
+    let system = if case.system == "raw" { "raw" } else { "ropewalk" };
+    let latency = case.depth == 1;
+    Outcome {
+        scenario: if latency { "pingpong" } else { "stream" },
+        system,
+        medium: if case.medium == "tcp" { "tcp" } else { "shm" },
+        params: vec![
+            ("bytes", case.bytes.to_string()),
+            ("depth", case.depth.to_string()),
+            ("wait", format!("\"{}\"", case.wait)),
+            ("cores", format!("\"{}{}\"", case.cores, if case.checksum { "" } else { "-nocrc" })),
+            ("placement", "\"processes\"".into()),
+            ("crc", (case.checksum && case.medium == "tcp").to_string()),
+            ("dma_latency", dma.into()),
+        ],
+        metric: if latency { "latency" } else { "bandwidth" },
+        unit: if latency { "us" } else { "MB/s" },
+        median: medians[medians.len() / 2],
+        min: medians[0],
+        max: medians[medians.len() - 1],
+        p99: tails[tails.len() / 2],
+        runs: count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_case_crosses_to_the_other_process() {
+        for case in cases(true).into_iter().flatten() {
+            let text = case.encode("tcp://a:1,shm://b");
+            assert_eq!(Case::decode(&text), Some((case, "tcp://a:1,shm://b")));
+        }
+        assert_eq!(Case::decode("ropewalk tcp"), None);
+    }
+}

@@ -1,0 +1,181 @@
+//! What a benchmark found, in the forms in which people want it.
+
+use std::fmt::Write;
+
+/// One figure.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub scenario: &'static str,
+    /// `ropewalk`, or `raw` for a bare medium in the same tool.
+    pub system: &'static str,
+    pub medium: &'static str,
+    /// Names and values of what was measured under; values are JSON already.
+    pub params: Vec<(&'static str, String)>,
+    pub metric: &'static str,
+    pub unit: &'static str,
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+    pub p99: f64,
+    pub runs: usize,
+}
+
+impl Outcome {
+    /// The value of a parameter, without quotes.
+    pub fn param(&self, name: &str) -> &str {
+        let found = self.params.iter().find(|(other, _)| *other == name);
+        found.map_or("", |(_, value)| value.trim_matches('"'))
+    }
+
+    /// One line of JSON.
+    pub fn json(&self) -> String {
+        let params: Vec<String> =
+            self.params.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        format!(
+            "{{\"scenario\":\"{}\",\"system\":\"{}\",\"version\":\"{}\",\"medium\":\"{}\",\
+             \"params\":{{{}}},\"metric\":\"{}\",\"unit\":\"{}\",\"median\":{:.4},\"min\":{:.4},\
+             \"max\":{:.4},\"p99\":{:.4},\"runs\":{}}}",
+            self.scenario,
+            self.system,
+            env!("CARGO_PKG_VERSION"),
+            self.medium,
+            params.join(","),
+            self.metric,
+            self.unit,
+            self.median,
+            self.min,
+            self.max,
+            self.p99,
+            self.runs
+        )
+    }
+}
+
+/// A table for people.
+pub fn table(outcomes: &[Outcome]) -> String {
+    let mut text = format!(
+        "{:<10} {:<6} {:<9} {:>9} {:<6} {:<10} {:>10} {:>10} {:>10} unit\n",
+        "scenario", "medium", "system", "bytes", "wait", "placement", "median", "min", "p99"
+    );
+    for outcome in outcomes {
+        let _ = writeln!(
+            text,
+            "{:<10} {:<6} {:<9} {:>9} {:<6} {:<10} {:>10.3} {:>10.3} {:>10.3} {}",
+            outcome.scenario,
+            outcome.medium,
+            outcome.system,
+            outcome.param("bytes"),
+            outcome.param("wait"),
+            outcome.param("cores"),
+            outcome.median,
+            outcome.min,
+            outcome.p99,
+            outcome.unit
+        );
+    }
+    text
+}
+
+const WIDTH: f64 = 860.0;
+const HEIGHT: f64 = 460.0;
+const MARGIN: f64 = 60.0;
+const LEGEND: f64 = 240.0;
+const COLOURS: [&str; 8] =
+    ["#1b6ca8", "#d1495b", "#2e933c", "#8a508f", "#e07a1f", "#3d3d3d", "#00838f", "#a67c00"];
+
+/// A figure of one metric over the size of the messages, both axes logarithmic.
+pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
+    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    let mut unit = "";
+    for outcome in outcomes.iter().filter(|outcome| outcome.metric == metric) {
+        let words = [outcome.medium, outcome.system, outcome.param("wait"), outcome.param("cores")];
+        let name = words.join(" ");
+        let Ok(bytes) = outcome.param("bytes").parse::<f64>() else { continue };
+        unit = outcome.unit;
+        match lines.iter_mut().find(|(other, _)| *other == name) {
+            Some((_, points)) => points.push((bytes, outcome.median)),
+            None => lines.push((name, vec![(bytes, outcome.median)])),
+        }
+    }
+    let all = || lines.iter().flat_map(|(_, points)| points.iter());
+    let low_x = all().map(|point| point.0).fold(f64::MAX, f64::min).log2();
+    let high_x = all().map(|point| point.0).fold(1.0, f64::max).log2().max(low_x + 1.0);
+    let low_y = all().map(|point| point.1).fold(f64::MAX, f64::min).max(1e-3).log10().floor();
+    let high_y = all().map(|point| point.1).fold(1e-3, f64::max).log10().ceil().max(low_y + 1.0);
+    let x =
+        |bytes: f64| MARGIN + (bytes.log2() - low_x) / (high_x - low_x) * (WIDTH - MARGIN - LEGEND);
+    let y = |value: f64| {
+        let part = (value.max(1e-3).log10() - low_y) / (high_y - low_y);
+        HEIGHT - MARGIN - part * (HEIGHT - 2.0 * MARGIN)
+    };
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" \
+         fill=\"white\"/>\n<text x=\"{MARGIN}\" y=\"30\" font-size=\"16\">{metric} ({unit}) by \
+         message size (bytes)</text>\n"
+    );
+    for power in (low_x.ceil() as i32)..=(high_x as i32) {
+        let at = x(f64::from(power).exp2());
+        let _ = writeln!(
+            svg,
+            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            HEIGHT - MARGIN + 18.0,
+            1u64 << power
+        );
+    }
+    for power in (low_y as i32)..=(high_y as i32) {
+        let at = y(10f64.powi(power));
+        let _ = writeln!(
+            svg,
+            "<line x1=\"{MARGIN}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ccc\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            WIDTH - LEGEND,
+            MARGIN - 6.0,
+            at + 4.0,
+            10f64.powi(power)
+        );
+    }
+    for (number, (name, points)) in lines.iter().enumerate() {
+        let colour = COLOURS[number % COLOURS.len()];
+        let path: Vec<String> =
+            points.iter().map(|(a, b)| format!("{:.1},{:.1}", x(*a), y(*b))).collect();
+        let at = MARGIN + 18.0 * number as f64;
+        let _ = writeln!(
+            svg,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+             <text x=\"{:.1}\" y=\"{at:.1}\" fill=\"{colour}\">{name}</text>",
+            path.join(" "),
+            WIDTH - LEGEND + 12.0
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_and_a_line_hold_what_was_measured() {
+        let outcome = Outcome {
+            scenario: "pingpong",
+            system: "ropewalk",
+            medium: "tcp",
+            params: vec![("bytes", "8".into()), ("wait", "\"spin\"".into())],
+            metric: "latency",
+            unit: "us",
+            median: 5.5,
+            min: 5.0,
+            max: 9.0,
+            p99: 8.0,
+            runs: 5,
+        };
+        let line = outcome.json();
+        assert!(line.contains("\"params\":{\"bytes\":8,\"wait\":\"spin\"}"), "{line}");
+        assert!(line.contains("\"median\":5.5000"), "{line}");
+        let figure = figure(std::slice::from_ref(&outcome), "latency");
+        assert!(figure.contains("tcp ropewalk spin") && figure.contains("<polyline"), "{figure}");
+        assert!(table(&[outcome]).contains("5.500"));
+    }
+}

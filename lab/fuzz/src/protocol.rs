@@ -1,0 +1,353 @@
+//! The protocol core fed with sequences of hostile frames between calls of its own user.
+//!
+//! The input is a program: each instruction is a frame (of a running session, with fields out of the
+//! input), a word of the rail (landed, corrupt, done, failed, link lost) or a call of the user. After
+//! each of them everything that the core counts is recounted.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{Capabilities, LinkId, Placement, RemoteKey, RemoteLayout, Token, Verb};
+use ropewalk_core::{
+    Access, Audience, Channel, Config, Core, Direction, Identity, Level, Mode, OperationId, Output,
+    Oversize, PeerId, Receive, Send,
+};
+use ropewalk_wire::frame::{self, Body, Envelope, HelloBody};
+
+const STEPS_MAX: usize = 400;
+
+struct Player<'a> {
+    core: Core,
+    input: &'a [u8],
+    link: LinkId,
+    links: u32,
+    session: u32,
+    peer: Option<PeerId>,
+    now: Time,
+    operations: u32,
+    buffers: u32,
+    orders: VecDeque<Token>,
+    landings: VecDeque<Token>,
+    keys: Vec<RemoteKey>,
+    requests: Vec<(PeerId, u32, u32)>,
+    messages: [u64; 3],
+    spans: u64,
+}
+
+/// The target.
+pub fn frames(input: &[u8]) {
+    let Some((&first, rest)) = input.split_first() else { return };
+    let mode = if first & 1 == 0 { Mode::Fail } else { Mode::Resume };
+    let mut player = Player::new(mode, first & 2 != 0, rest);
+    player.meet();
+    for _ in 0..STEPS_MAX {
+        if player.input.is_empty() {
+            break;
+        }
+        player.play();
+        player.drain();
+        player.core.check();
+    }
+    player.core.close();
+    player.drain();
+}
+
+impl<'a> Player<'a> {
+    fn new(mode: Mode, native: bool, input: &'a [u8]) -> Player<'a> {
+        let rail = Capabilities {
+            reliable: true,
+            ordered: true,
+            checksummed: true,
+            native_read: native,
+            native_write: native,
+            frame_payload_bytes_max: 256 * 1024,
+            preference: 1,
+            same_host_only: false,
+        };
+        let identity = Identity {
+            endpoint: EndpointId(5),
+            incarnation: Incarnation(1),
+            cluster: ClusterId(1),
+            host: 0,
+        };
+        let config = Config { mode, operations_max: 4096, ..Config::default() };
+        let core = Core::new(config, identity, vec![rail], Slice::NONE, Random::from_seed(1));
+        let link = LinkId { rail: 0, slot: SlotId { index: 0, generation: 1 } };
+        Player {
+            core,
+            input,
+            link,
+            links: 0,
+            session: 0,
+            peer: None,
+            now: Time(1),
+            operations: 0,
+            buffers: 0,
+            orders: VecDeque::new(),
+            landings: VecDeque::new(),
+            keys: Vec::new(),
+            requests: Vec::new(),
+            messages: [0; 3],
+            spans: 0,
+        }
+    }
+
+    fn byte(&mut self) -> u8 {
+        match self.input.split_first() {
+            Some((&byte, rest)) => {
+                self.input = rest;
+                byte
+            }
+            None => 0,
+        }
+    }
+
+    /// Numbers near zero, near the top, or anything: by the first byte.
+    fn number(&mut self) -> u64 {
+        let value = u64::from(self.byte());
+        match value & 3 {
+            0 | 1 => value >> 2,
+            2 => u64::MAX - (value >> 2),
+            _ => (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte())),
+        }
+    }
+
+    /// Greets and confirms on a fresh link.
+    fn meet(&mut self) {
+        self.links += 1;
+        self.link = LinkId { rail: 0, slot: SlotId { index: self.links, generation: 1 } };
+        self.core.link_up(self.link, true);
+        let hello = Body::Hello(HelloBody {
+            endpoint: 9u128.to_le_bytes(),
+            cluster: 1u128.to_le_bytes(),
+            incarnation: 7.into(),
+            host: 0.into(),
+            nonce: 11.into(),
+            mode: 1,
+            refusal: 0,
+            address_bytes: 0.into(),
+            eager_credit: 64.into(),
+            request_credit: 64.into(),
+            announce_credit: 64.into(),
+            reserved: 0.into(),
+        });
+        let session = if self.links > 1 { self.session } else { 0 };
+        let insist = Envelope { flags: frame::FLAG_INSIST, session, ..Envelope::default() };
+        self.place(insist, &hello);
+        self.drain();
+        self.place(Envelope::default(), &Body::Confirm);
+        self.drain();
+    }
+
+    fn place(&mut self, envelope: Envelope, body: &Body) {
+        let header = frame::encode(envelope, body);
+        self.place_bytes(header.as_bytes(), envelope.payload_bytes);
+    }
+
+    fn place_bytes(&mut self, header: &[u8], payload_bytes: u32) {
+        match self.core.place(self.link, header, payload_bytes) {
+            Placement::Stage { bytes, token } => {
+                if bytes & 31 == 31 {
+                    let answer = self.core.unstaged(token);
+                    assert!(matches!(answer, Placement::Violation(_)));
+                    return self.lose_link(Fault::Protocol);
+                }
+                let buffer = self.buffer();
+                self.core.staged(token, buffer, bytes);
+                self.landings.push_back(token);
+            }
+            Placement::Into { token, slice } => {
+                assert!(slice.len <= u64::from(payload_bytes), "a place longer than its payload");
+                self.landings.push_back(token);
+            }
+            Placement::Drop => {}
+            Placement::Violation(_) => self.lose_link(Fault::Protocol),
+        }
+    }
+
+    fn buffer(&mut self) -> BufferId {
+        self.buffers += 1;
+        BufferId(SlotId { index: self.buffers, generation: 1 })
+    }
+
+    fn lose_link(&mut self, fault: Fault) {
+        // As rails promise: pending orders first, the link's last word after them.
+        for token in std::mem::take(&mut self.orders) {
+            self.core.failed(token, Fault::PeerReset);
+        }
+        self.drain();
+        self.core.link_down(self.link, fault);
+        self.landings.clear();
+        self.orders.clear();
+        self.drain();
+        self.messages = [0; 3];
+        self.spans = 0;
+        self.meet();
+    }
+
+    fn drain(&mut self) {
+        while let Some(output) = self.core.next_output() {
+            match output {
+                Output::Verb(Verb::Frame { header, token, .. }) => {
+                    if let Ok((prefix, Body::Hello(hello))) = frame::decode(header.as_bytes()) {
+                        let fresh = hello.nonce.get().wrapping_add(11) | 1;
+                        let resumed = prefix.session.get();
+                        self.session = if resumed != 0 { resumed } else { fresh };
+                    }
+                    if token != Token::NONE {
+                        self.orders.push_back(token);
+                    }
+                }
+                Output::Verb(Verb::Read { token, .. } | Verb::Write { token, .. }) => {
+                    self.orders.push_back(token);
+                }
+                Output::Verb(Verb::Revoke { link, key }) => self.core.revoked(link, key),
+                Output::PeerUp { peer } => self.peer = Some(peer),
+                Output::Request { peer, session, payload, .. } => {
+                    let bytes = payload.map_or(0, |(_, bytes)| bytes);
+                    self.requests.push((peer, session, bytes));
+                }
+                Output::Connect { peer, .. } => self.core.unreachable(peer),
+                Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
+                _ => {}
+            }
+        }
+    }
+
+    fn play(&mut self) {
+        match self.byte() % 16 {
+            0..=7 => self.frame(),
+            8 => {
+                if let Some(token) = self.landings.pop_front() {
+                    self.core.landed(token, &[]);
+                }
+            }
+            9 => {
+                if let Some(token) = self.landings.pop_front() {
+                    self.core.landed_corrupt(token);
+                }
+            }
+            10 => {
+                if let Some(token) = self.orders.pop_front() {
+                    self.core.done(token);
+                }
+            }
+            11 => self.lose_link(Fault::PeerReset),
+            12 => {
+                self.now = self.now + Duration::from_millis(self.byte().into());
+                self.core.advance(self.now);
+            }
+            13 => {
+                if let Some((peer, session, bytes)) = self.requests.pop() {
+                    self.core.request_taken(peer, session, bytes);
+                }
+            }
+            _ => self.call(),
+        }
+    }
+
+    fn frame(&mut self) {
+        let Some(peer) = self.peer else { return };
+        let _ = peer;
+        let kind = 3 + self.byte() % 11;
+        let shape = self.byte();
+        let payload_bytes = match shape & 3 {
+            0 => 0,
+            1 => u32::from(self.byte()),
+            _ => self.number() as u32 % 40_000,
+        };
+        self.spans += 1;
+        let span = if kind == 12 { 0 } else { self.spans };
+        let envelope = Envelope {
+            flags: 0,
+            payload_bytes: if matches!(kind, 3 | 6 | 7) { payload_bytes } else { 0 },
+            session: if shape & 0x80 == 0 { self.session } else { self.number() as u32 },
+            packet: self.number(),
+            span: if shape & 0x40 == 0 { span } else { self.number() },
+        };
+        let channel = self.byte() % 4;
+        // Bodies are built from numbers; the right message number and key come often enough.
+        let message = match self.messages.get_mut(usize::from(channel)) {
+            Some(next) if shape & 0x20 == 0 && matches!(kind, 3 | 4) => {
+                *next += 1;
+                *next - 1
+            }
+            _ => self.number(),
+        };
+        let key = match self.keys.get(usize::from(shape >> 3 & 3)) {
+            Some(key) => (key.slot.to_u64(), key.secret),
+            None => (self.number(), self.number()),
+        };
+        let mut body = [0u8; 64];
+        let mut words: [u64; 8] = std::array::from_fn(|_| self.number());
+        let acknowledge = u64::from(self.byte() % 4) << 8;
+        match kind {
+            3 => words[1..3].copy_from_slice(&[message, u64::from(channel) | acknowledge]),
+            4 => words[1..3].copy_from_slice(&[message, u64::from(channel)]),
+            5 | 7 => words[..2].copy_from_slice(&[key.0, key.1]),
+            9 | 10 => words[..2].copy_from_slice(&[message, u64::from(channel)]),
+            _ => {}
+        }
+        if matches!(kind, 6 | 8) {
+            // Cookies are operation numbers.
+            words[0] = 1 << 32 | u64::from(self.byte());
+        }
+        for (bytes, word) in body.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut header = frame::encode(envelope, &Body::Goodbye).as_bytes().to_vec();
+        let length = [24, 48, 48, 16, 40, 16, 24, 16, 24, 16, 0][usize::from(kind - 3)];
+        header.extend_from_slice(&body[..length]);
+        header[0] = kind;
+        header[1] = header.len() as u8;
+        self.place_bytes(&header, envelope.payload_bytes);
+    }
+
+    fn call(&mut self) {
+        let Some(peer) = self.peer else { return };
+        let buffer = self.buffer();
+        let len = [0, 10, 3000, 100_000][usize::from(self.byte() & 3)];
+        let slice = Slice { buffer, offset: 0, len };
+        let choice = self.byte();
+        let channel = [Channel::Tagged, Channel::Untagged, Channel::Request][choice as usize % 3];
+        let level = [Level::Buffered, Level::Delivered, Level::Matched][choice as usize / 3 % 3];
+        let id = OperationId(SlotId { index: self.operations, generation: 1 });
+        let kind = self.byte() % 6;
+        if kind < 4 {
+            self.operations += 1;
+            if self.operations >= 4000 {
+                return;
+            }
+        }
+        match kind {
+            0 => self.core.post_send(id, Send { peer, channel, bits: 1, payload: slice, level }),
+            1 => {
+                let source = (choice & 1 == 0).then_some(peer);
+                let oversize = if choice & 2 == 0 { Oversize::Truncate } else { Oversize::Refuse };
+                let mask = if choice & 4 == 0 { 0 } else { u64::MAX };
+                let receive = Receive { channel, source, bits: 1, mask, into: slice, oversize };
+                self.core.post_receive(id, receive);
+            }
+            2 | 3 => {
+                let direction = if kind == 2 { Direction::Get } else { Direction::Put };
+                let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 5 };
+                let remote = RemoteLayout::At(self.number());
+                self.core.post_access(id, Access { direction, peer, key, remote, local: slice });
+            }
+            4 => match self.keys.len() {
+                4 => drop(self.core.unexpose(self.keys.remove(0))),
+                _ => self.keys.extend(self.core.expose(slice, true, Audience::Everybody)),
+            },
+            _ => {
+                let index = u32::from(self.byte()) % (self.operations + 1);
+                self.core.cancel(OperationId(SlotId { index, generation: 1 }));
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Peers that break off, flood, lie or come in crowds: they cost their own link and nothing else.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use common::{Medium, World, check};
+use ropewalk_base::error::Fault;
+use ropewalk_base::random::Random;
+use ropewalk_net::{Channel, Level, Oversize, PeerId};
+use ropewalk_rail_sim::Cut;
+use ropewalk_wire::frame::{self, Body, CreditBody, EagerBody, Envelope, HelloBody};
+
+fn send(world: &mut World, from: usize, to: PeerId, bits: u64, len: usize, user: u64) {
+    let memory = world.memory(len, bits as u8);
+    let node = &world.nodes[from];
+    let (channel, level) = (Channel::Tagged, Level::Buffered);
+    let posted = node.endpoint.post_send(&node.context, to, channel, bits, memory, level, user);
+    world.posted(from, posted);
+}
+
+fn receive(world: &mut World, at: usize, source: Option<PeerId>, bits: u64, len: usize, user: u64) {
+    let memory = world.memory(len, 0);
+    let node = &world.nodes[at];
+    let (channel, mask, cut) = (Channel::Tagged, u64::MAX, Oversize::Truncate);
+    let posted =
+        node.endpoint.post_receive(&node.context, channel, source, bits, mask, memory, cut, user);
+    world.posted(at, posted);
+}
+
+/// A peer made by hand, over a bare socket.
+struct Stranger {
+    socket: TcpStream,
+    session: u32,
+    message: u64,
+}
+
+impl Stranger {
+    /// Greets the first endpoint of the world and is let in.
+    fn admitted(world: &mut World, endpoint: u128) -> Stranger {
+        let addresses = world.nodes[0].endpoint.addresses().to_string();
+        let address = addresses.split(',').next().unwrap().strip_prefix("tcp://").unwrap();
+        let socket = TcpStream::connect(address).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let mut stranger = Stranger { socket, session: 0, message: 0 };
+        let hello = Body::Hello(HelloBody {
+            endpoint: endpoint.to_le_bytes(),
+            cluster: 1u128.to_le_bytes(),
+            incarnation: 1.into(),
+            host: 0.into(),
+            nonce: 40.into(),
+            mode: 0,
+            refusal: 0,
+            address_bytes: 0.into(),
+            eager_credit: 64.into(),
+            request_credit: 64.into(),
+            announce_credit: 64.into(),
+            reserved: 0.into(),
+        });
+        assert!(stranger.say(hello, &[]));
+        let mut answer = Vec::new();
+        world.until("greeting", |_| {
+            stranger.hear(&mut answer);
+            answer.len() >= 104
+        });
+        let (_, body) = frame::decode(&answer[..104]).unwrap();
+        let Body::Hello(hello) = body else { panic!("no greeting: {body:?}") };
+        assert_eq!(hello.refusal, 0, "the stranger is not refused");
+        let session = hello.nonce.get().wrapping_add(40) | 1;
+        assert!(stranger.say(Body::Confirm, &[]));
+        stranger.session = session;
+        stranger
+    }
+
+    fn hear(&mut self, into: &mut Vec<u8>) -> bool {
+        let mut bytes = [0u8; 4096];
+        match self.socket.read(&mut bytes) {
+            Ok(0) => false,
+            Ok(read) => {
+                into.extend_from_slice(&bytes[..read]);
+                true
+            }
+            Err(error) => error.kind() == ErrorKind::WouldBlock,
+        }
+    }
+
+    /// False where the connection is gone or full.
+    fn say(&mut self, body: Body, payload: &[u8]) -> bool {
+        let payload_bytes = payload.len() as u32;
+        let envelope = Envelope { payload_bytes, session: self.session, ..Envelope::default() };
+        let mut header = frame::encode(envelope, &body);
+        frame::seal(&mut header, None);
+        let mut bytes = header.as_bytes().to_vec();
+        bytes.extend_from_slice(payload);
+        self.shout(&bytes)
+    }
+
+    fn shout(&mut self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            match self.socket.write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn eager(&mut self, channel: u8, payload: &[u8]) -> bool {
+        let body = Body::Eager(EagerBody {
+            bits: 666.into(),
+            message: self.message.into(),
+            channel,
+            acknowledge: 0,
+            reserved: [0; 6],
+        });
+        self.message += 1;
+        self.say(body, payload)
+    }
+}
+
+/// Messages that both endpoints exchange in turns; the passes that this took.
+fn honest(world: &mut World, rounds: u64, mut meanwhile: impl FnMut()) -> u64 {
+    let to = world.peer(1, 0);
+    let before = world.nodes[0].endpoint.passes();
+    for round in 0..rounds {
+        receive(world, 0, None, 1, 100, 1000 + round);
+        send(world, 1, to, 1, 100, round);
+        meanwhile();
+        let received = world.take(0, 1000 + round);
+        assert_eq!(received.outcome, Ok(()));
+        check(received.memory, 100, 1);
+        assert_eq!(world.take(1, round).outcome, Ok(()));
+    }
+    world.nodes[0].endpoint.passes() - before
+}
+
+#[test]
+fn a_peer_that_ignores_its_credit_is_cut_off_and_harms_nobody() {
+    for channel in [0u8, 2] {
+        let mut world = World::pair(Medium::Tcp);
+        let quiet = honest(&mut world, 300, || {});
+        let violations = world.nodes[0].endpoint.counters().0.violations;
+        let mut stranger = Stranger::admitted(&mut world, 0xbad);
+        let mut alive = true;
+        let loud = honest(&mut world, 300, || {
+            for _ in 0..20 {
+                alive = alive && stranger.eager(channel, &[7; 1000]);
+            }
+        });
+        assert!(loud <= quiet * 3 / 2 + 200, "{loud} passes instead of {quiet}");
+        world.until("hang-up", |world| {
+            world.nodes[0].endpoint.counters().0.violations == violations + 1
+        });
+        // 64 KiB were lent, and each message counts at least 1024 bytes of them.
+        let requests = std::iter::from_fn(|| world.nodes[0].endpoint.next_request()).count();
+        let kept = world.nodes[0].endpoint.unmatched_count() + requests;
+        assert!((1..=64).contains(&kept), "{kept} messages were kept");
+        world.nodes[0].endpoint.check();
+        honest(&mut world, 10, || {});
+    }
+}
+
+#[test]
+fn sessions_that_come_and_go_do_not_add_up() {
+    let mut world = World::pair(Medium::Tcp);
+    for number in 0..300u128 {
+        // Each life fills what it is lent and hangs up: nobody ever receives any of it.
+        let mut stranger = Stranger::admitted(&mut world, 0x1000 + number % 7);
+        for _ in 0..50 {
+            stranger.eager(0, &[1; 1000]);
+        }
+        for _ in 0..10 {
+            world.step();
+        }
+    }
+    world.nodes[0].endpoint.check();
+    honest(&mut world, 10, || {});
+}
+
+#[test]
+fn garbage_of_every_kind_costs_the_link_only() {
+    let mut world = World::pair(Medium::Tcp);
+    honest(&mut world, 2, || {});
+    let mut random = Random::from_seed(5);
+    for number in 0..150u64 {
+        let mut stranger = Stranger::admitted(&mut world, 0xbad);
+        assert!(stranger.eager(0, b"so far, so good"));
+        for _ in 0..3 {
+            let payload = vec![3u8; random.below(300) as usize];
+            let body = Body::Credit(CreditBody {
+                eager_limit: u64::MAX.into(),
+                request_limit: u64::MAX.into(),
+                announce_limit: random.next_u64().into(),
+            });
+            let envelope = Envelope {
+                payload_bytes: payload.len() as u32,
+                session: if random.below(4) == 0 { 3 } else { stranger.session },
+                ..Envelope::default()
+            };
+            let mut header = frame::encode(envelope, &body).as_bytes().to_vec();
+            let length = [24, 48, 48, 16, 40, 16, 24, 16, 24, 16, 0][number as usize % 11] + 40;
+            header.resize(length, 0);
+            header[0] = 3 + (number % 11) as u8;
+            header[1] = length as u8;
+            for byte in &mut header[40..] {
+                *byte = [0, 1, 0xff, random.next_u64() as u8][random.below(4) as usize];
+            }
+            if random.below(8) == 0 {
+                let at = random.below(length as u64) as usize;
+                header[at] ^= 1 << random.below(8);
+            }
+            header[8..12].fill(0);
+            let checksum = ropewalk_base::checksum::crc32c(&header);
+            let wrong = u32::from(random.below(10) == 0);
+            header[8..12].copy_from_slice(&(checksum ^ wrong).to_le_bytes());
+            header.extend_from_slice(&payload);
+            stranger.shout(&header);
+            world.step();
+            world.nodes[0].endpoint.check();
+        }
+        if random.below(2) == 0 {
+            drop(stranger);
+        }
+        honest(&mut world, 1, || {});
+    }
+}
+
+#[test]
+fn a_thousand_connects_at_once_are_all_served() {
+    let mut world = World::new(Medium::Loop);
+    let hub = world.add();
+    for _ in 0..1000 {
+        world.add();
+    }
+    for node in 1..=1000 {
+        let to = world.peer(node, hub);
+        let memory = world.memory(8, 0);
+        let from = &world.nodes[node];
+        let channel = Channel::Request;
+        let posted = from.endpoint.post_send(
+            &from.context,
+            to,
+            channel,
+            node as u64,
+            memory,
+            Level::Delivered,
+            node as u64,
+        );
+        world.posted(node, posted);
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    world.until("thousand requests", |world| {
+        while let Some(request) = world.nodes[hub].endpoint.next_request() {
+            assert!(seen.insert(request.bits), "{} came twice", request.bits);
+        }
+        seen.len() == 1000
+    });
+    world.until("thousand sends", |world| {
+        world.nodes[1..].iter().all(|node| node.done.iter().all(|done| done.outcome == Ok(())))
+            && world.nodes[1..].iter().all(|node| node.done.len() == 1)
+    });
+    world.nodes[hub].endpoint.check();
+}
+
+#[test]
+fn a_million_unmatched_messages_wait_at_their_sender() {
+    const COUNT: u64 = 1_000_000;
+    let mut world = World::pair(Medium::Loop);
+    let to = world.peer(0, 1);
+    static BYTES: [u8; 1024] = [5; 1024];
+    for number in 0..COUNT {
+        let memory = ropewalk_base::memory::Memory::constant(&BYTES);
+        let node = &world.nodes[0];
+        let (channel, level) = (Channel::Tagged, Level::Buffered);
+        let posted =
+            node.endpoint.post_send(&node.context, to, channel, number, memory, level, number);
+        world.posted(0, posted);
+        if number % 64 == 0 {
+            world.nodes[0].endpoint.progress();
+            world.nodes[1].endpoint.progress();
+        }
+    }
+    for _ in 0..100 {
+        world.nodes[0].endpoint.progress();
+        world.nodes[1].endpoint.progress();
+    }
+    // 64 KiB of eager messages, and 1024 announces, wait at the receiver; all else at the sender.
+    let waiting = world.nodes[1].endpoint.unmatched_count();
+    assert!((1024..=1024 + 64).contains(&waiting), "{waiting} messages wait at the receiver");
+    world.nodes[0].done.clear();
+    let mut memory = world.memory(1024, 0);
+    for number in 0..COUNT {
+        let node = &world.nodes[1];
+        let (channel, mask, cut) = (Channel::Tagged, 0, Oversize::Truncate);
+        let posted =
+            node.endpoint.post_receive(&node.context, channel, None, 0, mask, memory, cut, number);
+        let completed = match posted {
+            Ok(ropewalk_net::Posted::Done(completed)) => completed,
+            Ok(ropewalk_net::Posted::Pending(_)) => loop {
+                world.nodes[0].endpoint.progress();
+                let node = &world.nodes[1];
+                if let Some(completed) = node.endpoint.test(&node.context) {
+                    break completed;
+                }
+            },
+            Err((_, fault)) => panic!("{fault}"),
+        };
+        assert_eq!((completed.bits, completed.outcome), (number, Ok(())));
+        memory = completed.memory;
+    }
+}
+
+#[test]
+fn links_cut_anywhere_fail_each_operation_once() {
+    for seed in 0..200u64 {
+        let mut world = World::new(Medium::SimStream);
+        world.add();
+        world.add();
+        let to = world.peer(0, 1);
+        for number in 0..5 {
+            send(&mut world, 0, to, number, 40_000 * number as usize + 10, number);
+            receive(&mut world, 1, None, number, 200_000, 100 + number);
+        }
+        // Frames are under way in halves: some cuts come within a payload.
+        for _ in 0..seed {
+            world.step();
+        }
+        let names: Vec<String> =
+            world.nodes.iter().map(|node| node.endpoint.addresses().to_string()).collect();
+        let name = |index: usize| names[index].strip_prefix("sim://").unwrap().to_string();
+        let cut = [Cut::Both, Cut::FirstThenOther(Duration::from_micros(300))][seed as usize % 2];
+        let (first, other) = if seed % 3 == 0 { (1, 0) } else { (0, 1) };
+        world.network.cut(&name(first), &name(other), cut);
+        world.until("sends to end", |world| {
+            world.nodes.iter().for_each(|node| node.endpoint.check());
+            world.nodes[0].done.len() == 5
+        });
+        for completed in &world.nodes[0].done {
+            let fault = completed.outcome;
+            let ended = matches!(fault, Ok(()) | Err(Fault::PeerReset | Fault::Unreachable));
+            assert!(ended, "seed {seed}: {fault:?}");
+        }
+        for completed in std::mem::take(&mut world.nodes[1].done) {
+            if completed.outcome.is_ok() {
+                check(completed.memory, completed.bytes as usize, completed.bits as u8);
+            } else {
+                assert_eq!(completed.outcome, Err(Fault::PeerReset), "seed {seed}");
+            }
+        }
+        // Both have noticed by then; what was not matched is received from the next session.
+        for _ in 0..300 {
+            world.step();
+        }
+        receive(&mut world, 1, None, 77, 10, 500);
+        send(&mut world, 0, to, 77, 10, 600);
+        assert_eq!(world.take(0, 600).outcome, Ok(()), "seed {seed}");
+        assert_eq!(world.take(1, 500).outcome, Ok(()), "seed {seed}");
+    }
+}
