@@ -308,9 +308,12 @@ fn a_full_disk_is_told_and_goes_on_when_there_is_room() {
     });
 }
 
+/// Server, boot id, room and address of each heartbeat.
+type Heard = Rc<RefCell<Vec<(u32, u64, u64, String)>>>;
+
 /// A metadata server that only listens.
 struct Listener {
-    heard: Rc<RefCell<Vec<(u32, u64, u64, String)>>>,
+    heard: Heard,
 }
 
 impl Handler for Listener {
@@ -332,7 +335,7 @@ impl Handler for Listener {
 #[test]
 fn heartbeats_come_each_second_and_go_on_after_a_silence() {
     let mut simulation = Simulation::new(29);
-    let heard = Rc::new(RefCell::new(Vec::new()));
+    let heard = Heard::default();
     let listener = heard.clone();
     simulation.add_virtual_node("meta", VirtualDisk::new(0), move |node| {
         let endpoint = endpoint(node, ClusterId(1), SimConfig::stream());
