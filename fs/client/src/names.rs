@@ -123,6 +123,16 @@ impl Client {
         self.stale(parent);
     }
 
+    /// A name stands for another inode now. The kernel moved what it knew of that inode's old name
+    /// here: where no lease covers the new one, it has to ask.
+    fn settle(&self, parent: u64, name: &[u8], inode: Option<u64>) {
+        self.changed(parent, name, inode, inode.is_some());
+        if self.known(parent, name).is_none() {
+            // Not awaited: the kernel holds the directory until this rename is answered.
+            self.inner.world.spawn(self.invalidate().entry(parent, name));
+        }
+    }
+
     /// A file of ours came into a directory.
     pub(crate) fn created(&self, parent: u64, name: &[u8], inode: u64, cached: bool) {
         self.changed(parent, name, Some(inode), cached);
@@ -314,10 +324,18 @@ impl Client {
             closed,
         };
         let moved = self.known(parent, name).flatten();
+        let certain = moved.is_some() && self.known(new_parent, new_name).is_some();
         self.ask(&request, |_| Ok(())).await?;
-        let exchanged = mode == RenameMode::Exchange;
-        self.changed(parent, name, None, !exchanged);
-        self.changed(new_parent, new_name, None, false);
+        if moved.is_some() && moved == replaced {
+            // Two names of one file: POSIX changes nothing.
+            return Ok(());
+        }
+        if mode == RenameMode::Exchange {
+            self.settle(parent, name, replaced);
+        } else {
+            self.changed(parent, name, None, certain);
+        }
+        self.settle(new_parent, new_name, moved);
         for number in [moved, replaced].into_iter().flatten() {
             self.stale(number);
         }

@@ -138,6 +138,15 @@ pub fn mounts_usable() -> bool {
     }
 }
 
+/// Whether a program of the system is there.
+pub fn installed(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        println!("SKIP: {program} is not installed");
+    }
+    found
+}
+
 /// Runs a command of the system in a directory; its output.
 pub fn run(directory: &Path, program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program)
