@@ -148,13 +148,13 @@ impl Core {
     }
 
     fn assign(&mut self, id: OperationId, peer: PeerId, bits: u64, bytes: u64, next: ReceiveStage) {
-        if let Some(operation) = self.operations.get_mut(id) {
-            if let Kind::Receive(state) = &mut operation.kind {
-                state.from = Some(peer);
-                state.bits = bits;
-                state.message_bytes = bytes;
-                state.stage = next;
-            }
+        if let Some(operation) = self.operations.get_mut(id)
+            && let Kind::Receive(state) = &mut operation.kind
+        {
+            state.from = Some(peer);
+            state.bits = bits;
+            state.message_bytes = bytes;
+            state.stage = next;
         }
     }
 

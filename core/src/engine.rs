@@ -35,6 +35,7 @@ pub struct Core {
     pub(crate) orders: Slots<Order>,
     pub(crate) landings: Slots<Landing>,
     pub(crate) outputs: VecDeque<Output>,
+    pub(crate) spare_lists: Vec<Vec<LinkId>>,
     /// Credit windows lent to all peers together.
     pub(crate) lent_bytes: u64,
     /// What messages of sessions that ended still occupy.
@@ -146,6 +147,7 @@ impl Core {
             orders: Slots::with_limit(ORDERS_MAX),
             landings: Slots::with_limit(ORDERS_MAX),
             outputs: VecDeque::new(),
+            spare_lists: Vec::new(),
             lent_bytes: 0,
             orphan_bytes: 0,
             closing: false,
@@ -522,10 +524,10 @@ impl Core {
 
     /// Decides how an operation ends; it does when no rail holds its memory any more.
     pub(crate) fn finish(&mut self, id: OperationId, outcome: Result<(), Fault>, bytes: u64) {
-        if let Some(operation) = self.operations.get_mut(id) {
-            if operation.ending.is_none() {
-                operation.ending = Some(Ending { outcome, bytes });
-            }
+        if let Some(operation) = self.operations.get_mut(id)
+            && operation.ending.is_none()
+        {
+            operation.ending = Some(Ending { outcome, bytes });
         }
         self.try_complete(id);
     }

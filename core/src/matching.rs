@@ -174,10 +174,10 @@ impl Matching {
     }
 
     fn recycle_posts(&mut self, key: Exact) {
-        if let Some(queue) = self.exact.remove(&key) {
-            if self.spare_posts.len() < SPARE_MAX {
-                self.spare_posts.push(queue);
-            }
+        if let Some(queue) = self.exact.remove(&key)
+            && self.spare_posts.len() < SPARE_MAX
+        {
+            self.spare_posts.push(queue);
         }
     }
 
@@ -247,12 +247,11 @@ impl Matching {
             } else {
                 queue.retain(|other| *other != id);
             }
-            if queue.is_empty() {
-                if let Some(queue) = self.by_key.remove(&key) {
-                    if self.spare_messages.len() < SPARE_MAX {
-                        self.spare_messages.push(queue);
-                    }
-                }
+            if queue.is_empty()
+                && let Some(queue) = self.by_key.remove(&key)
+                && self.spare_messages.len() < SPARE_MAX
+            {
+                self.spare_messages.push(queue);
             }
         }
         if self.messages.is_empty() {

@@ -25,6 +25,9 @@ use crate::path::{
     Stream, StreamKind,
 };
 
+/// Emptied lists that are kept, so that announced messages allocate nothing.
+const SPARE_MAX: usize = 64;
+
 /// Memory that peers may access.
 #[derive(Debug)]
 pub(crate) struct Region {
@@ -82,7 +85,7 @@ impl Core {
             owner,
             closing: false,
             held: 0,
-            revoking: Vec::new(),
+            revoking: self.spare_lists.pop().unwrap_or_default(),
         };
         let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
         let key = RemoteKey { slot, secret };
@@ -245,6 +248,9 @@ impl Core {
             return;
         }
         let Some(region) = self.regions.remove(slot) else { return };
+        if self.spare_lists.len() < SPARE_MAX {
+            self.spare_lists.push(region.revoking);
+        }
         match region.owner {
             Some(operation) => self.let_go(operation),
             None => {
@@ -506,10 +512,10 @@ impl Core {
                     rail.frame_payload_bytes_max.min(FRAME_PAYLOAD_BYTES_MAX)
                 });
             self.send_part(id, &mut stream, u64::from(max));
-            if stream.left.len > 0 {
-                if let Some(peer) = self.peers.get_mut(id.0) {
-                    peer.streams.push_back(stream);
-                }
+            if stream.left.len > 0
+                && let Some(peer) = self.peers.get_mut(id.0)
+            {
+                peer.streams.push_back(stream);
             }
         }
     }
@@ -549,24 +555,28 @@ impl Core {
     }
 
     fn drop_streams_of(&mut self, slot: SlotId) {
-        let Some(region) = self.regions.get(slot) else { return };
-        let mut refused = Vec::new();
-        let audience = region.audience;
-        let ids: Vec<PeerId> = match audience {
-            Audience::One(peer) => vec![peer],
-            Audience::Everybody => self.peers.iter().map(|(slot, _)| PeerId(slot)).collect(),
-        };
-        for id in ids {
-            let Some(peer) = self.peers.get_mut(id.0) else { continue };
-            peer.streams.retain(|stream| match stream.kind {
-                StreamKind::Serve { region, cookie, .. } if region == slot => {
-                    refused.push((id, cookie));
-                    false
-                }
-                _ => true,
-            });
+        match self.regions.get(slot).map(|region| region.audience) {
+            // The way of every announced message: no list is made.
+            Some(Audience::One(peer)) => self.drop_streams_to(peer, slot),
+            Some(Audience::Everybody) => {
+                let ids: Vec<PeerId> = self.peers.iter().map(|(slot, _)| PeerId(slot)).collect();
+                ids.into_iter().for_each(|id| self.drop_streams_to(id, slot));
+            }
+            None => {}
         }
-        for (id, cookie) in refused {
+    }
+
+    fn drop_streams_to(&mut self, id: PeerId, slot: SlotId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let mut refused = Vec::new();
+        peer.streams.retain(|stream| match stream.kind {
+            StreamKind::Serve { region, cookie, .. } if region == slot => {
+                refused.push(cookie);
+                false
+            }
+            _ => true,
+        });
+        for cookie in refused {
             self.emit_result(id, cookie, Err(Fault::BadKey));
         }
     }

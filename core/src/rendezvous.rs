@@ -22,10 +22,10 @@ impl Core {
         let Some(key) = self.expose_for(send.peer, send.payload, id) else {
             return self.finish(id, Err(Fault::Busy), 0);
         };
-        if let Some(operation) = self.operations.get_mut(id) {
-            if let Kind::Send(state) = &mut operation.kind {
-                state.stage = SendStage::Announced { region: key.slot };
-            }
+        if let Some(operation) = self.operations.get_mut(id)
+            && let Kind::Send(state) = &mut operation.kind
+        {
+            state.stage = SendStage::Announced { region: key.slot };
         }
         if let Some(peer) = self.peers.get_mut(send.peer.0) {
             peer.unfinished.insert((send.channel as u8, message), id);

@@ -637,11 +637,11 @@ impl Endpoint {
         loop {
             {
                 let mut commands = self.shared.commands.lock().expect("never left half-changed");
-                if commands.len() < COMMANDS_MAX {
-                    if let Some(command) = command.take() {
-                        commands.push_back(command);
-                        self.shared.command_count.fetch_add(1, Ordering::SeqCst);
-                    }
+                if commands.len() < COMMANDS_MAX
+                    && let Some(command) = command.take()
+                {
+                    commands.push_back(command);
+                    self.shared.command_count.fetch_add(1, Ordering::SeqCst);
                 }
             }
             // Either we get the engine and carry commands out, or its holder sees the count: of two

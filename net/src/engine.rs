@@ -558,10 +558,10 @@ impl Report for Upper<'_> {
     }
 
     fn landed(&mut self, _link: LinkId, token: Token) {
-        if let Some((slice, checksum)) = self.core.expected(token) {
-            if self.buffers.crc32c(slice) != checksum {
-                return self.core.landed_corrupt(token);
-            }
+        if let Some((slice, checksum)) = self.core.expected(token)
+            && self.buffers.crc32c(slice) != checksum
+        {
+            return self.core.landed_corrupt(token);
         }
         match self.core.wants_bytes(token) {
             Some(slice) => {

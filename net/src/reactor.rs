@@ -129,10 +129,10 @@ impl Reactor {
         });
         let waker = Waker::from(flag.clone());
         loop {
-            if flag.set.swap(false, std::sync::atomic::Ordering::SeqCst) {
-                if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    return value;
-                }
+            if flag.set.swap(false, std::sync::atomic::Ordering::SeqCst)
+                && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
+            {
+                return value;
             }
             let busy = self.turn();
             if !busy && !flag.set.load(std::sync::atomic::Ordering::SeqCst) {

@@ -284,11 +284,11 @@ impl Core {
     }
 
     pub(crate) fn close_link(&mut self, link: LinkId) {
-        if let Some(state) = self.links.get_mut(&link) {
-            if state.stage != LinkStage::Closing {
-                state.stage = LinkStage::Closing;
-                self.outputs.push_back(Output::Verb(Verb::Close { link }));
-            }
+        if let Some(state) = self.links.get_mut(&link)
+            && state.stage != LinkStage::Closing
+        {
+            state.stage = LinkStage::Closing;
+            self.outputs.push_back(Output::Verb(Verb::Close { link }));
         }
     }
 

@@ -48,10 +48,10 @@ impl Core {
         for alias in aliases {
             self.peers.remove(alias);
         }
-        if let Some(peer) = self.peers.remove(id.0) {
-            if self.by_endpoint.get(&peer.endpoint) == Some(&id) {
-                self.by_endpoint.remove(&peer.endpoint);
-            }
+        if let Some(peer) = self.peers.remove(id.0)
+            && self.by_endpoint.get(&peer.endpoint) == Some(&id)
+        {
+            self.by_endpoint.remove(&peer.endpoint);
         }
     }
 
@@ -234,12 +234,12 @@ impl Core {
 
     /// The session, if there is one, ends; operations with this peer fail.
     pub(crate) fn end_session(&mut self, id: PeerId, fault: Fault) {
-        if let Some(peer) = self.peers.get(id.0) {
-            if let (PeerStage::Suspended { since }, Fault::Unreachable) = (peer.stage, fault) {
-                // The next try comes with the timer, until the peer is given up.
-                if self.now.since(since) < self.config.give_up_after {
-                    return;
-                }
+        if let Some(peer) = self.peers.get(id.0)
+            && let (PeerStage::Suspended { since }, Fault::Unreachable) = (peer.stage, fault)
+        {
+            // The next try comes with the timer, until the peer is given up.
+            if self.now.since(since) < self.config.give_up_after {
+                return;
             }
         }
         self.fail_session(id, fault);

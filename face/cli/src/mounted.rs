@@ -103,12 +103,12 @@ impl Mounted {
 
     fn end(&mut self) -> anyhow::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        if !thread.is_finished() {
-            if let Err(error) = self.unmounter.unmount() {
-                eprintln!("{error}; it goes when its last user has left");
-                self.unmounter.unmount_lazily()?;
-                return Ok(());
-            }
+        if !thread.is_finished()
+            && let Err(error) = self.unmounter.unmount()
+        {
+            eprintln!("{error}; it goes when its last user has left");
+            self.unmounter.unmount_lazily()?;
+            return Ok(());
         }
         thread.join().map_err(|_| anyhow!("the mount's thread panicked"))?
     }

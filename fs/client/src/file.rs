@@ -120,10 +120,10 @@ impl Client {
         options: OpenOptions,
     ) -> Result<File, Errno> {
         let inode = self.inode(number);
-        if !options.truncate {
-            if let Some(file) = self.open_here(caller, &inode, options)? {
-                return Ok(file);
-            }
+        if !options.truncate
+            && let Some(file) = self.open_here(caller, &inode, options)?
+        {
+            return Ok(file);
         }
         let (who, access, truncate) = (caller.who(), options.access, options.truncate);
         let request = MetaRequest::Open { who, inode: number, access, truncate };
@@ -168,7 +168,6 @@ impl Client {
 
     /// Creates a file, or opens the existing one, and opens it. `mode`: permission bits, the umask
     /// taken off. True where it is new.
-    #[expect(clippy::too_many_arguments, reason = "what a create is")]
     pub async fn create(
         &self,
         caller: &Caller,

@@ -345,7 +345,7 @@ impl Client {
     }
 
     /// Gives back what an inode's record holds, and drops the record if nobody wants it meanwhile.
-    async fn forget(&self, inode: Rc<Inode>) {
+    pub(crate) async fn forget(&self, inode: Rc<Inode>) {
         if inode.mode() != LeaseMode::None {
             let grant = inode.state.borrow().number;
             self.return_unused(&inode, grant).await;

@@ -123,6 +123,16 @@ impl Client {
         self.stale(parent);
     }
 
+    /// A name stands for another inode now. The kernel moved what it knew of that inode's old name
+    /// here: where no lease covers the new one, it has to ask.
+    fn settle(&self, parent: u64, name: &[u8], inode: Option<u64>) {
+        self.changed(parent, name, inode, inode.is_some());
+        if self.known(parent, name).is_none() {
+            // Not awaited: the kernel holds the directory until this rename is answered.
+            self.inner.world.spawn(self.invalidate().entry(parent, name));
+        }
+    }
+
     /// A file of ours came into a directory.
     pub(crate) fn created(&self, parent: u64, name: &[u8], inode: u64, cached: bool) {
         self.changed(parent, name, Some(inode), cached);
@@ -253,7 +263,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::Unlink { who, parent, name: Bytes(name), closed };
         let attributes = self.ask(&request, attributes_of).await?;
-        self.removed(parent, name, attributes);
+        self.removed(parent, name, attributes, closed);
         Ok(())
     }
 
@@ -269,19 +279,32 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::RemoveDirectory { who, parent, name: Bytes(name), closed };
         let attributes = self.ask(&request, attributes_of).await?;
-        self.removed(parent, name, attributes);
+        self.removed(parent, name, attributes, closed);
         Ok(())
     }
 
-    fn removed(&self, parent: u64, name: &[u8], attributes: Option<Attributes>) {
+    fn removed(&self, parent: u64, name: &[u8], attributes: Option<Attributes>, closed: u64) {
         self.changed(parent, name, None, true);
-        let Some(attributes) = attributes else { return };
+        if let Some(attributes) = attributes {
+            self.lost_name(attributes, closed);
+        }
+    }
+
+    /// An inode has a name less. `closed`: the one whose lease ended with that.
+    fn lost_name(&self, attributes: Attributes, closed: u64) {
         let number = attributes.inode;
         self.inner.directories.borrow_mut().remove(&number);
-        if attributes.link_count == 0 && !self.is_open(number) {
+        let inode = self.inode(number);
+        inode.learned(attributes);
+        if attributes.link_count > 0 || self.is_open(number) {
+            return;
+        }
+        if number == closed {
             self.inner.inodes.borrow_mut().remove(&number);
         } else {
-            self.inode(number).learned(attributes);
+            // The server keeps the file for us as long as we hold a lease on it.
+            let client = self.clone();
+            self.inner.world.spawn(async move { client.forget(inode).await });
         }
     }
 
@@ -291,7 +314,6 @@ impl Client {
     }
 
     /// Renames.
-    #[expect(clippy::too_many_arguments, reason = "what a rename is")]
     pub async fn rename(
         &self,
         caller: &Caller,
@@ -303,8 +325,7 @@ impl Client {
     ) -> Result<(), Errno> {
         check(name)?;
         check(new_name)?;
-        let target = self.known(new_parent, new_name);
-        let replaced = target.flatten();
+        let replaced = self.known(new_parent, new_name).flatten();
         let closed = replaced.filter(|number| !self.is_open(*number)).unwrap_or(0);
         let request = MetaRequest::Rename {
             who: caller.who(),
@@ -316,13 +337,23 @@ impl Client {
             closed,
         };
         let moved = self.known(parent, name).flatten();
-        self.ask(&request, |_| Ok(())).await?;
-        // Two names of one file both stay.
-        let differ = moved.is_some() && target.is_some_and(|target| target != moved);
-        self.changed(parent, name, None, differ && mode != RenameMode::Exchange);
-        self.changed(new_parent, new_name, None, false);
+        let certain = moved.is_some() && self.known(new_parent, new_name).is_some();
+        let lost_name = self.ask(&request, attributes_of).await?;
+        if moved.is_some() && moved == replaced {
+            // Two names of one file: POSIX changes nothing.
+            return Ok(());
+        }
+        if mode == RenameMode::Exchange {
+            self.settle(parent, name, replaced);
+        } else {
+            self.changed(parent, name, None, certain);
+        }
+        self.settle(new_parent, new_name, moved);
         for number in [moved, replaced].into_iter().flatten() {
             self.stale(number);
+        }
+        if let Some(attributes) = lost_name {
+            self.lost_name(attributes, closed);
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl Inner {
             let punched = self.store.punch(object, offset, len, by);
             punched.map_err(|error| self.failed("punch", &error))?;
         }
-        Ok(DataReply::Done)
+        self.settle(call).await
     }
 
     /// Cuts a file: objects from `stripe` on go, the one before keeps `offset` bytes where `offset`
@@ -52,9 +52,28 @@ impl Inner {
         }
         self.room().await?;
         self.admit_change(call, file)?;
+        let free = call.head.session == 0;
+        if free && self.epochs.borrow().was_cut(file, (stripe, offset)) {
+            // A repeated call: bytes written since the first one must stay.
+            return self.settle(call).await;
+        }
         let (inode, generation, by) = (file.inode, file.generation, call.write_epoch());
         let done = self.store.truncate_file(inode, generation, cut, u64::from(offset), by);
         done.map_err(|error| self.failed("truncate", &error))?;
+        if free {
+            self.epochs.borrow_mut().note_cut(file, (stripe, offset));
+        }
+        self.settle(call).await
+    }
+
+    /// Ends a change. The metadata server forgets that it wanted one as soon as it is told that it
+    /// was made, so its changes are durable by then; clients say when theirs have to be.
+    async fn settle(&self, call: Call) -> Outcome {
+        if call.head.session == 0 {
+            // The log has all of it: no file needs to be synced.
+            let synced = self.store.sync(&[]).await;
+            synced.map_err(|error| self.failed("sync", &error))?;
+        }
         Ok(DataReply::Done)
     }
 

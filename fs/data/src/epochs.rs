@@ -4,6 +4,9 @@
 //! the server knows such a request from a valid one. Memory only: after a restart of the server the
 //! fence, which is durable, keeps away those who lost a lease by silence.
 //!
+//! The metadata server raises the epoch for each cut, and sends a cut outside of any session: the
+//! epoch also tells a repeated cut, which must not take what was written after the first one.
+//!
 //! Invariant: what is remembered of a file never sinks; at most twice `FILES_MAX` are remembered, and
 //! those that were touched last are among them.
 
@@ -14,7 +17,15 @@ use ropewalk_wire::fs::data::FileId;
 /// Files in each half of the memory.
 const FILES_MAX: usize = 64 * 1024;
 
-type Half = BTreeMap<(u64, u32), u32>;
+/// What is remembered of a file.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    epoch: u32,
+    /// Where the file was cut last in this epoch: stripe and offset.
+    cut: Option<(u32, u32)>,
+}
+
+type Half = BTreeMap<(u64, u32), Seen>;
 
 /// The newest epoch of each file, as far as remembered.
 #[derive(Debug, Default)]
@@ -27,22 +38,40 @@ pub(crate) struct FileEpochs {
 impl FileEpochs {
     /// Notes the file's epoch; false where a later one was seen before.
     pub(crate) fn admit(&mut self, file: FileId) -> bool {
-        let key = (file.inode, file.generation);
-        let seen = match self.recent.get(&key) {
-            Some(seen) => *seen,
-            None => self.older.get(&key).copied().unwrap_or(0),
-        };
-        if file.epoch < seen {
+        let seen = self.seen(file);
+        if file.epoch < seen.epoch {
             return false;
         }
         // Files that never had another epoch than the first need no place.
         if file.epoch > 0 {
-            if self.recent.len() >= FILES_MAX && !self.recent.contains_key(&key) {
-                self.older = std::mem::take(&mut self.recent);
-            }
-            self.recent.insert(key, file.epoch);
+            let cut = seen.cut.filter(|_| file.epoch == seen.epoch);
+            self.note(file, Seen { epoch: file.epoch, cut });
         }
         true
+    }
+
+    /// Whether this was the file's last cut in this epoch.
+    pub(crate) fn was_cut(&self, file: FileId, cut: (u32, u32)) -> bool {
+        let seen = self.seen(file);
+        seen.cut == Some(cut) && seen.epoch == file.epoch
+    }
+
+    /// Notes that the file was cut in this epoch, which was admitted before.
+    pub(crate) fn note_cut(&mut self, file: FileId, cut: (u32, u32)) {
+        self.note(file, Seen { epoch: file.epoch, cut: Some(cut) });
+    }
+
+    fn seen(&self, file: FileId) -> Seen {
+        let key = (file.inode, file.generation);
+        self.recent.get(&key).or_else(|| self.older.get(&key)).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, file: FileId, seen: Seen) {
+        let key = (file.inode, file.generation);
+        if self.recent.len() >= FILES_MAX && !self.recent.contains_key(&key) {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(key, seen);
     }
 
     /// Forgets a file that is gone, up to a generation.
@@ -74,6 +103,18 @@ mod tests {
         epochs.forget(1, 1);
         assert!(epochs.admit(file(1, 0)));
         assert!(!epochs.admit(FileId { generation: 2, ..file(1, 3) }));
+    }
+
+    #[test]
+    fn a_cut_is_remembered_for_its_epoch() {
+        let mut epochs = FileEpochs::default();
+        assert!(epochs.admit(file(1, 5)));
+        assert!(!epochs.was_cut(file(1, 5), (2, 9)));
+        epochs.note_cut(file(1, 5), (2, 9));
+        assert!(epochs.admit(file(1, 5)));
+        assert!(epochs.was_cut(file(1, 5), (2, 9)) && !epochs.was_cut(file(1, 5), (2, 8)));
+        assert!(epochs.admit(file(1, 6)));
+        assert!(!epochs.was_cut(file(1, 5), (2, 9)) && !epochs.was_cut(file(1, 6), (2, 9)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The data server: stripes of files on its own disk, moved at its own initiative (DESIGN 5).
 //!
-//! * [`server`]: start, admission of calls, tidy end;
+//! * [`server`]: start, tasks, replies, tidy end; [`admission`]: calls as they come in;
 //! * [`plan`]: what a request asks for, checked against every limit before anything is done;
 //! * [`write`], [`read`], [`change`]: the requests themselves;
 //! * [`bulk`]: the buffers through which bytes travel, and gets and puts of clients' regions;
@@ -19,6 +19,7 @@
 //! It must not know: layouts, sizes of files, leases, who a session belongs to.
 #![forbid(unsafe_code)]
 
+mod admission;
 mod bulk;
 mod change;
 mod config;

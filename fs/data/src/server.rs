@@ -1,12 +1,9 @@
-//! Start and end of a data server, and the admission of calls.
+//! Start and end of a data server, its tasks, and the replies.
 //!
-//! What needs no waiting is answered where it comes in; everything else is a task of its own, at
-//! most `TASKS_MAX` at a time.
+//! Invariant: at most `TASKS_MAX` requests wait or work at a time.
 
 use std::cell::{Cell, RefCell};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::task::Notify;
@@ -14,30 +11,26 @@ use ropewalk_base::world::World;
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::slots::{SlotTable, Verdict};
-use ropewalk_rpc::{Answer, Handler, Incoming, Marks, Responder, Server};
+use ropewalk_rpc::{Answer, Marks, Responder, Server};
 use ropewalk_store::objects::{ObjectError, ObjectStore, Recovery};
 use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Role};
-use ropewalk_wire::fs::data::{
-    DataReply, DataRequest, DataResult, EMBEDDED_BYTES_MAX, FileId, Source,
-};
-use ropewalk_wire::fs::head::{CallHead, Service, Status};
-use ropewalk_wire::fs::value::{Bytes, Errno};
-use ropewalk_wire::fs::{decode, encode};
+use ropewalk_wire::fs::data::{DataReply, DataResult, FileId};
+use ropewalk_wire::fs::encode;
+use ropewalk_wire::fs::head::{CallHead, Status};
 
-use crate::bulk::{Region, Transfers};
+use crate::bulk::Transfers;
 use crate::config::{DataConfig, DataError};
 use crate::epochs::FileEpochs;
 use crate::failure::{Failure, of_object};
 use crate::log::Lines;
-use crate::plan::{self, Plan};
-use crate::read::Read;
-use crate::write::Write;
 
 /// Requests that wait or work at a time; what is more is told to come again later.
 const TASKS_MAX: usize = 4096;
 /// The folder of the objects within the server's directory.
 const OBJECTS: &str = "objects";
-/// Says that the folder was made once: if it is missing later, data is gone.
+/// What tells in that folder whose objects they are.
+const DESCRIPTION: &str = "objects/store";
+/// Says that the objects had a folder once: if its description is missing later, data is gone.
 const MADE: &str = "objects.made";
 
 /// A data server at work. Dropping it changes nothing: its tasks run until [`DataServer::stop`].
@@ -82,7 +75,7 @@ pub(crate) struct Call {
     pub peer: PeerId,
     pub head: CallHead,
     /// Its reply is kept for a retry.
-    keep: bool,
+    pub keep: bool,
 }
 
 impl DataServer {
@@ -187,7 +180,7 @@ fn objects_gone(disk: &dyn Disk, directory: &std::path::Path) -> Result<bool, Da
         let kind = disk.kind(&path);
         kind.map_err(|cause| DataError::Io { doing: "look for", path, cause })
     };
-    Ok(there(MADE)?.is_some() && there(OBJECTS)?.is_none())
+    Ok(there(MADE)?.is_some() && there(DESCRIPTION)?.is_none())
 }
 
 /// Notes, durably, that the folder of objects exists.
@@ -206,169 +199,7 @@ async fn mark_made(world: &World, config: &DataConfig) -> Result<(), DataError> 
     made.await.unwrap_or(Err(DataError::Closed))
 }
 
-impl Handler for Inner {
-    fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
-        self.requests.set(self.requests.get() + 1);
-        let head = incoming.head;
-        let mut call = Call { peer: incoming.peer, head, keep: false };
-        if self.stopping.get() {
-            return self.refuse(responder, Status::Unavailable);
-        }
-        let request = match decode::<DataRequest<'_>>(incoming.body()) {
-            Ok(request) if head.service == Service::Data => request,
-            _ => return self.refuse(responder, Status::Malformed),
-        };
-        if head.session != 0 {
-            if head.epoch < self.store.minimum_epoch(head.session) {
-                return self.refuse(responder, Status::Fenced);
-            }
-            let verdict = self.slots.borrow_mut().judge(head.session, head.slot, head.sequence);
-            match verdict {
-                Verdict::New => call.keep = !matches!(request, DataRequest::Read { .. }),
-                Verdict::Again(body) => return self.send(responder, Status::Done, body),
-                Verdict::Stale => return self.refuse(responder, Status::BadSequence),
-            }
-        }
-        self.take(call, request, responder);
-    }
-}
-
 impl Inner {
-    /// Checks a request and answers it, now or from a task.
-    fn take(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
-        match request {
-            DataRequest::Write { file, pieces, source, checksums } => {
-                let write = self.check_write(call, file, pieces, checksums);
-                match write {
-                    Ok(write) => self.take_write(call, write, source, responder),
-                    Err(failure) => self.answer(call, responder, Err(failure)),
-                }
-            }
-            DataRequest::Read { file, pieces, bulk } => {
-                let read = self.check_file(file).and_then(|()| {
-                    let plan = Plan::new(pieces, self.store.object_bytes());
-                    plan.map_err(|_| Errno::EINVAL.into())
-                });
-                match (read, bulk) {
-                    (Err(failure), _) => self.answer(call, responder, Err(failure)),
-                    (Ok(plan), None) if plan.bytes > EMBEDDED_BYTES_MAX => {
-                        self.answer(call, responder, Err(Errno::EINVAL.into()));
-                    }
-                    (Ok(plan), None) => {
-                        let body = self.read_embedded(&Read { file, plan });
-                        self.answer_body(call, responder, body);
-                    }
-                    (Ok(plan), Some(bulk)) => match Region::new(call.peer, bulk, plan.bytes) {
-                        None => self.answer(call, responder, Err(Errno::EINVAL.into())),
-                        Some(region) => self.start(call, responder, async move |inner| {
-                            inner.read_bulk(&Read { file, plan }, region).await
-                        }),
-                    },
-                }
-            }
-            DataRequest::Status => {
-                let status = self.status();
-                self.answer(call, responder, status);
-            }
-            other => self.take_change(call, other, responder),
-        }
-    }
-
-    /// Requests that move no bytes and wait for the disk.
-    fn take_change(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
-        match request {
-            DataRequest::Punch { file, pieces } => {
-                let checked = self.check_file(file).and_then(|()| {
-                    let checked = plan::check(&pieces, self.store.object_bytes());
-                    checked.map_err(|_| Errno::EINVAL.into())
-                });
-                match checked {
-                    Ok(()) => self.start(call, responder, async move |inner| {
-                        body_of(inner.punch(call, file, &pieces).await)
-                    }),
-                    Err(failure) => self.answer(call, responder, Err(failure)),
-                }
-            }
-            DataRequest::Truncate { file, stripe, offset } => match self.check_file(file) {
-                Ok(()) => self.start(call, responder, async move |inner| {
-                    body_of(inner.truncate(call, file, stripe, offset).await)
-                }),
-                Err(failure) => self.answer(call, responder, Err(failure)),
-            },
-            DataRequest::Sync { files } => {
-                self.start(call, responder, async move |inner| body_of(inner.sync(&files).await))
-            }
-            DataRequest::Reap { inodes } => self.start(call, responder, async move |inner| {
-                body_of(inner.reap(call, &inodes).await)
-            }),
-            DataRequest::Fence { session, epoch } => {
-                self.start(call, responder, async move |inner| {
-                    body_of(inner.fence(call, session, epoch).await)
-                });
-            }
-            DataRequest::List { after, bytes_max } => {
-                self.start(call, responder, async move |inner| {
-                    body_of(inner.list(after, bytes_max).await)
-                });
-            }
-            _ => unreachable!("the other requests were taken before"),
-        }
-    }
-
-    fn take_write(
-        self: Rc<Self>,
-        call: Call,
-        write: Write,
-        source: Source<'_>,
-        responder: Responder,
-    ) {
-        match source {
-            Source::Embedded(Bytes(bytes)) => {
-                let fits = bytes.len() as u64 == u64::from(write.plan.bytes);
-                if !fits || write.plan.bytes > EMBEDDED_BYTES_MAX {
-                    return self.answer(call, responder, Err(Errno::EINVAL.into()));
-                }
-                if let Some(room) = at_once(self.room()) {
-                    let done = room.and_then(|()| self.write_bytes(call, &write, bytes));
-                    return self.answer(call, responder, done);
-                }
-                let bytes = bytes.to_vec();
-                self.start(call, responder, async move |inner| {
-                    body_of(inner.write_later(call, &write, &bytes).await)
-                });
-            }
-            Source::Bulk(bulk) => match Region::new(call.peer, bulk, write.plan.bytes) {
-                None => self.answer(call, responder, Err(Errno::EINVAL.into())),
-                Some(region) => self.start(call, responder, async move |inner| {
-                    body_of(inner.write_bulk(call, &write, region).await)
-                }),
-            },
-        }
-    }
-
-    fn check_write(
-        &self,
-        call: Call,
-        file: FileId,
-        pieces: Vec<ropewalk_wire::fs::data::ObjectRange>,
-        checksums: Bytes<'_>,
-    ) -> Result<Write, Failure> {
-        if call.head.session == 0 {
-            // Outside of a session nobody could tell a late copy of it.
-            return Err(Failure::Status(Status::NoSession));
-        }
-        self.check_file(file)?;
-        let plan = Plan::new(pieces, self.store.object_bytes());
-        let plan = plan.map_err(|_| Errno::EINVAL)?;
-        let checksums = plan::checksums(checksums.0, plan.checksums).map_err(|_| Errno::EINVAL)?;
-        Ok(Write { file, plan, checksums })
-    }
-
-    fn check_file(&self, file: FileId) -> Result<(), Failure> {
-        let admitted = self.epochs.borrow_mut().admit(file);
-        if admitted { Ok(()) } else { Err(Errno::ESTALE.into()) }
-    }
-
     /// Whether a call may still change its file: asked right before each change. Fences are the
     /// store's affair.
     pub(crate) fn admit_change(&self, call: Call, file: FileId) -> Result<(), Failure> {
@@ -400,7 +231,7 @@ impl Inner {
     }
 
     /// Works on a request in a task of its own; the task's result is the body of the reply.
-    fn start(
+    pub(crate) fn start(
         self: Rc<Self>,
         call: Call,
         responder: Responder,
@@ -420,12 +251,22 @@ impl Inner {
         });
     }
 
-    fn answer(&self, call: Call, responder: Responder, done: Result<DataReply<'_>, Failure>) {
+    pub(crate) fn answer(
+        &self,
+        call: Call,
+        responder: Responder,
+        done: Result<DataReply<'_>, Failure>,
+    ) {
         self.answer_body(call, responder, body_of(done));
     }
 
     /// Sends a reply, and keeps it for retries where it is the outcome of the request.
-    fn answer_body(&self, call: Call, responder: Responder, body: Result<Vec<u8>, Failure>) {
+    pub(crate) fn answer_body(
+        &self,
+        call: Call,
+        responder: Responder,
+        body: Result<Vec<u8>, Failure>,
+    ) {
         let body = match body {
             Ok(body) => body,
             Err(Failure::Errno(errno)) => {
@@ -445,11 +286,11 @@ impl Inner {
         self.send(responder, Status::Done, body);
     }
 
-    fn refuse(&self, responder: Responder, status: Status) {
+    pub(crate) fn refuse(&self, responder: Responder, status: Status) {
         self.send(responder, status, Vec::new());
     }
 
-    fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
+    pub(crate) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
         // How far the log is durable says nothing of what was written in place: only a sync does,
         // so no position is ever called durable here.
         let marks = Marks { boot: self.store.boot(), written: self.store.log_end(), durable: 0 };
@@ -458,17 +299,9 @@ impl Inner {
 }
 
 /// The body of a short reply.
-fn body_of(done: Result<DataReply<'_>, Failure>) -> Result<Vec<u8>, Failure> {
+pub(crate) fn body_of(done: Result<DataReply<'_>, Failure>) -> Result<Vec<u8>, Failure> {
     let mut body = Vec::new();
     let result: DataResult<'_> = Ok(done?);
     encode(&result, &mut body);
     Ok(body)
-}
-
-/// A future's result, where it is there without waiting; the future is given up otherwise.
-fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => Some(value),
-        Poll::Pending => None,
-    }
 }

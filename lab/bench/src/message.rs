@@ -189,10 +189,14 @@ pub fn serve(case: &Case, address: &str) -> Result<()> {
         let mut out = side.memory(case.bytes);
         loop {
             // The next receive is posted before the answer leaves, as any careful program does.
-            let into = side.finish(RECEIVED)?;
+            // The one who measures hangs up when it has seen enough.
+            let Ok(into) = side.finish(RECEIVED) else { return Ok(()) };
             side.receive(peer, into);
             side.send(peer, out);
-            out = side.finish(SENT)?;
+            match side.finish(SENT) {
+                Ok(memory) => out = memory,
+                Err(_) => return Ok(()),
+            }
         }
     }
     for round in 0..case.rounds {
@@ -208,5 +212,5 @@ pub fn serve(case: &Case, address: &str) -> Result<()> {
     side.spin = false;
     let memory = side.memory(8);
     side.receive(peer, memory);
-    side.finish(RECEIVED).map(|_| ())
+    side.finish(RECEIVED).map(|_| ()).or(Ok(()))
 }

@@ -11,6 +11,8 @@ use crate::{PART, message, raw};
 pub struct Options {
     /// Fewer sizes, rounds and runs: within two minutes.
     pub quick: bool,
+    /// Say on stderr what is being measured.
+    pub progress: bool,
     /// Hold /dev/cpu_dma_latency at 0 meanwhile (needs to be root).
     pub hold_dma_latency: bool,
 }
@@ -89,8 +91,8 @@ pub(crate) fn serve(part: &str) -> Result<()> {
 /// Keeps a process on its core.
 fn place(case: &Case, number: usize) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
-    let cores = std::thread::available_parallelism()?.get();
-    set.set(if case.cores == "one" { 0 } else { number % cores });
+    // Counting cores would count those of the starting process, which is on one core already.
+    set.set(if case.cores == "one" { 0 } else { number });
     // The service thread, too: it starts later and inherits this.
     rustix::thread::sched_setaffinity(None, &set).map_err(Error::from)
 }
@@ -114,7 +116,12 @@ pub fn net(options: Options) -> Vec<Outcome> {
         let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); group.len()];
         for _ in 0..runs {
             for (case, found) in group.iter().zip(&mut found) {
-                match measure(case) {
+                let begin = std::time::Instant::now();
+                let measured = measure(case);
+                if options.progress {
+                    eprintln!("{:>8.1?} {}", begin.elapsed(), case.encode(""));
+                }
+                match measured {
                     Ok(samples) => found.push(samples),
                     Err(error) => eprintln!("not measured: {case:?}: {error}"),
                 }
@@ -143,7 +150,7 @@ fn cases(quick: bool) -> Vec<Vec<Case>> {
     for medium in ["tcp", "shm"] {
         for (wait, cores) in [("spin", "two"), ("block", "two"), ("block", "one")] {
             for &bytes in sizes {
-                let budget = if quick { 4_000_000 } else { 20_000_000 };
+                let budget = if quick { 3_000_000 } else { 20_000_000 };
                 let rounds = (budget / (1000 + bytes)).clamp(20, 20_000);
                 let rounds = if wait == "block" { rounds / 4 + 10 } else { rounds };
                 let case = |system: &str, wait: &str| Case {
@@ -167,7 +174,7 @@ fn cases(quick: bool) -> Vec<Vec<Case>> {
             }
         }
         for bytes in [65_536, 1 << 20, 4 << 20] {
-            let rounds = if quick { 200_000_000 } else { 1_000_000_000 } / bytes;
+            let rounds = if quick { 100_000_000 } else { 1_000_000_000 } / bytes;
             let case = |system: &str, checksum| Case {
                 system: system.into(),
                 medium: medium.into(),

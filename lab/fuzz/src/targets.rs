@@ -122,7 +122,7 @@ mod tests {
     fn a_target_reaches_behind_its_decoder() {
         // Were the accepted inputs refused, every target would pass without having asked anything.
         let mut recall = Vec::new();
-        encode(&Callback::LockGranted { inode: 7, owner: 9 }, &mut recall);
+        encode(&Callback::LockGranted { inode: 7, owner: 9, start: 0 }, &mut recall);
         assert!(decode::<Callback>(&recall).is_ok());
         assert_eq!(decode::<Callback>(&recall[..recall.len() - 1]), Err(Malformed));
     }

@@ -1,4 +1,4 @@
-//! `ropewalk-bench-net [--quick] [--json] [--hold-dma-latency] [--figure FILE.svg]`
+//! `ropewalk-bench-net [--quick] [--json] [--progress] [--hold-dma-latency] [--figure FILE.svg]`
 
 use std::process::ExitCode;
 
@@ -9,7 +9,11 @@ fn main() -> ExitCode {
     ropewalk_bench::serve_if_child();
     let words: Vec<String> = std::env::args().skip(1).collect();
     let has = |name: &str| words.iter().any(|word| word == name);
-    let options = Options { quick: has("--quick"), hold_dma_latency: has("--hold-dma-latency") };
+    let options = Options {
+        quick: has("--quick"),
+        progress: has("--progress"),
+        hold_dma_latency: has("--hold-dma-latency"),
+    };
     let outcomes = net(options);
     if has("--json") {
         outcomes.iter().for_each(|outcome| println!("{}", outcome.json()));
@@ -17,11 +21,11 @@ fn main() -> ExitCode {
         print!("{}", report::table(&outcomes));
     }
     let figure = words.iter().position(|word| word == "--figure").and_then(|at| words.get(at + 1));
-    if let Some(file) = figure {
-        if let Err(error) = std::fs::write(file, report::figure(&outcomes, "latency")) {
-            eprintln!("{file}: {error}");
-            return ExitCode::FAILURE;
-        }
+    if let Some(file) = figure
+        && let Err(error) = std::fs::write(file, report::figure(&outcomes, "latency"))
+    {
+        eprintln!("{file}: {error}");
+        return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
 }

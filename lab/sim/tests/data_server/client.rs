@@ -1,5 +1,8 @@
 //! A client by hand: regions, checksums, calls.
 
+use std::cell::Cell;
+use std::rc::Rc;
+
 use ropewalk_base::checksum::crc32c;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
@@ -21,6 +24,8 @@ pub struct Client {
     pub world: World,
     pub endpoint: LocalEndpoint,
     pub connection: Connection,
+    /// The boot id of the last reply, whatever it said.
+    pub boot: Rc<Cell<u64>>,
     pool: Pool,
 }
 
@@ -92,6 +97,7 @@ impl Client {
             world: world.clone(),
             endpoint: endpoint.clone(),
             connection: Connection::new(world, endpoint, peer, options),
+            boot: Rc::default(),
             pool: Pool::with_budget(256 << 20),
         }
     }
@@ -111,6 +117,7 @@ impl Client {
             self.connection.call(Service::Data, &body).await
         };
         let reply = reply.map_err(Failed::Call)?;
+        self.boot.set(reply.head.boot);
         let result = decode::<DataResult<'_>>(reply.body()).expect("replies decode");
         Ok((take(result.map_err(Failed::Errno)?), reply.head.boot))
     }

@@ -3,17 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation, ServerId};
-use ropewalk_base::time::Time;
+use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_data::{Counters, DataConfig, DataServer};
-use ropewalk_net::local::LocalEndpoint;
-use ropewalk_net::{Endpoint, EndpointConfig};
 use ropewalk_rail::address::Address;
 use ropewalk_sim::disk::VirtualDisk;
-use ropewalk_sim::{Kill, Node, Pollable, SimConfig, SimNetwork, Simulation};
+use ropewalk_sim::endpoint::endpoint;
+use ropewalk_sim::{Kill, Node, SimConfig, Simulation};
 use ropewalk_store::objects::Config;
 
 use crate::client::Client;
@@ -21,39 +18,6 @@ use crate::client::Client;
 pub const LIMIT: Duration = Duration::from_secs(600);
 pub const DIRECTORY: &str = "/data";
 pub const SESSION: u64 = 7;
-
-/// An endpoint that the simulation polls.
-struct Driver(LocalEndpoint);
-
-impl Pollable for Driver {
-    fn poll(&mut self, _: Time) -> bool {
-        self.0.poll()
-    }
-    fn deadline(&self) -> Option<Time> {
-        self.0.endpoint().deadline()
-    }
-}
-
-/// Opens a node's endpoint; `number` is its identity over all its lives.
-pub fn endpoint(node: &Node, network: &SimNetwork, number: u128, rail: SimConfig) -> LocalEndpoint {
-    let clock = network.clone();
-    let config = EndpointConfig {
-        endpoint: EndpointId(number),
-        incarnation: Incarnation(node.life()),
-        cluster: ClusterId(1),
-        host: 0,
-        core: Default::default(),
-        payload_checksum: true,
-        staging_bytes: 320 << 20,
-        service_thread: false,
-        clock: Arc::new(move || clock.now()),
-        seed: node.world().random_u64(),
-    };
-    let endpoint = Endpoint::open(config, vec![Box::new(node.rail(rail))]).expect("it opens");
-    let local = LocalEndpoint::new(endpoint).expect("it has a context");
-    node.register(Driver(local.clone()));
-    local
-}
 
 /// How the server is set up.
 #[derive(Clone)]
@@ -65,8 +29,7 @@ pub struct Setup {
 
 impl Setup {
     pub fn new(rail: SimConfig) -> Setup {
-        let objects = Config { machine: 1, ..Config::default() };
-        Setup { rail, transfer_bytes: 8 << 20, objects }
+        Setup { rail, transfer_bytes: 8 << 20, objects: Config::default() }
     }
 }
 
@@ -92,21 +55,23 @@ impl Cluster {
         let disk = VirtualDisk::new(simulation.seed());
         let lines = Rc::new(RefCell::new(Vec::new()));
         let (server, starts) = (Place::default(), Rc::new(Cell::new(0)));
-        let network = simulation.network().clone();
-        let machines = Rc::new(Cell::new(1));
         let boot = {
-            let (setup, network) = (setup.clone(), network.clone());
+            let setup = setup.clone();
             let (server, starts, lines) = (server.clone(), starts.clone(), lines.clone());
             move |node: &Node| {
                 server.borrow_mut().take();
-                machines.set(machines.get() + 1);
-                let endpoint = endpoint(node, &network, 1, setup.rail.clone());
+                let endpoint = endpoint(node, ClusterId(1), setup.rail.clone());
                 let mut config =
                     DataConfig::new(PathBuf::from(DIRECTORY), ClusterId(1), ServerId(3));
                 config.objects = setup.objects.clone();
                 config.transfer_bytes = setup.transfer_bytes;
                 let lines = lines.clone();
-                config.log = Rc::new(move |line| lines.borrow_mut().push(line.to_owned()));
+                config.log = Rc::new(move |line| {
+                    if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
+                        eprintln!("server: {line}");
+                    }
+                    lines.borrow_mut().push(line.to_owned());
+                });
                 let (server, starts) = (server.clone(), starts.clone());
                 let world = node.world().clone();
                 node.world().spawn(async move {
@@ -117,7 +82,7 @@ impl Cluster {
             }
         };
         simulation.add_virtual_node("server", disk.clone(), boot);
-        let client = add_client(simulation, "client", 2, setup.rail.clone());
+        let client = add_client(simulation, "client", setup.rail.clone());
         client.connection.set_session(SESSION, 1);
         let cluster = Cluster { disk, lines, server, starts, client };
         cluster.wait_up(simulation, 1);
@@ -159,17 +124,12 @@ impl Cluster {
 }
 
 /// A node with a client on it, connected to the server.
-pub fn add_client(
-    simulation: &mut Simulation,
-    name: &str,
-    number: u128,
-    rail: SimConfig,
-) -> Client {
+pub fn add_client(simulation: &mut Simulation, name: &str, rail: SimConfig) -> Client {
     let place: Rc<RefCell<Option<Client>>> = Rc::default();
-    let (network, out) = (simulation.network().clone(), place.clone());
+    let out = place.clone();
     let disk = VirtualDisk::new(0);
     simulation.add_virtual_node(name, disk, move |node| {
-        let endpoint = endpoint(node, &network, number, rail.clone());
+        let endpoint = endpoint(node, ClusterId(1), rail.clone());
         let address = Address::parse("sim://server").expect("it is an address");
         let peer = endpoint.endpoint().lookup(&address).expect("its scheme has a rail");
         *out.borrow_mut() = Some(Client::new(node.world(), &endpoint, peer));

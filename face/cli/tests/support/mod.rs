@@ -1,0 +1,160 @@
+//! Clusters and mounts as real processes of the command line, for tests.
+#![allow(dead_code, reason = "every test file uses another part of it")]
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
+
+/// A process that printed the line by which it says that it serves.
+pub struct Process {
+    child: Child,
+    /// The first line that it printed.
+    pub line: String,
+}
+
+impl Process {
+    /// Starts `ropewalk` with these arguments, and waits until it prints `expected`.
+    pub fn start(arguments: &[&str], expected: &str) -> Process {
+        let mut child = Command::new(PROGRAM)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the program under test can be started");
+        let output = child.stdout.take().expect("it was asked for");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match receiver.recv_timeout(left) {
+                Ok(line) if line.contains(expected) => {
+                    // The rest of the output is read and dropped.
+                    std::thread::spawn(move || receiver.iter().for_each(drop));
+                    return Process { child, line };
+                }
+                Ok(_) => {}
+                Err(_) => {
+                    let _ = child.kill();
+                    let status = child.wait();
+                    panic!("{arguments:?} did not say '{expected}' ({status:?})");
+                }
+            }
+        }
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("a child can be killed");
+        self.child.wait().expect("a killed child ends");
+    }
+
+    /// As Ctrl-C does, and waits for the end in good order.
+    pub fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while Instant::now() < deadline {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                assert!(status.success(), "it ends well: {status}");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        panic!("it does not end within 20 s of an interrupt");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A cluster in one process, on a port that the system chose.
+pub struct Cluster {
+    pub process: Process,
+    directory: PathBuf,
+    port: u16,
+}
+
+impl Cluster {
+    pub fn start(directory: &Path) -> Cluster {
+        // A port that was free a moment ago: it has to be the same after a restart.
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has ports");
+        let port = socket.local_addr().expect("it is bound").port();
+        drop(socket);
+        let process = Cluster::run(directory, port);
+        Cluster { process, directory: directory.to_path_buf(), port }
+    }
+
+    fn run(directory: &Path, port: u16) -> Process {
+        let listen = format!("127.0.0.1:{port}");
+        let directory = directory.to_str().expect("a path in UTF-8");
+        Process::start(&["up", directory, "--listen", &listen], "serves at")
+    }
+
+    /// Starts it again after it ended or was killed.
+    pub fn restart(&mut self) {
+        self.process = Cluster::run(&self.directory, self.port);
+    }
+
+    pub fn address(&self) -> String {
+        format!("tcp://127.0.0.1:{}", self.port)
+    }
+
+    /// Mounts it by a process of its own.
+    pub fn mount(&self, path: &Path) -> Process {
+        let path = path.to_str().expect("a path in UTF-8");
+        Process::start(&["mount", &self.address(), path], "mounted on")
+    }
+}
+
+/// Unmounts by the command line.
+pub fn unmount(path: &Path) {
+    let status = Command::new(PROGRAM).arg("umount").arg(path).status().expect("it runs");
+    assert!(status.success(), "umount {}", path.display());
+}
+
+/// Whether mounts can be tested here. Under CI they must be.
+pub fn mounts_usable() -> bool {
+    match std::fs::File::options().read(true).write(true).open("/dev/fuse") {
+        Ok(_) => true,
+        Err(error) => {
+            println!("SKIP: /dev/fuse cannot be used here: {error}");
+            false
+        }
+    }
+}
+
+/// Whether a program of the system is there.
+pub fn installed(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").output().is_ok();
+    if !found {
+        println!("SKIP: {program} is not installed");
+    }
+    found
+}
+
+/// Runs a command of the system in a directory; its output.
+pub fn run(directory: &Path, program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(directory)
+        .output()
+        .unwrap_or_else(|error| panic!("{program} cannot be run: {error}"));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{program} {arguments:?}: {}\n{text}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,193 @@
+//! Calls as they come in: judged, checked, answered at once where nothing waits, or
+//! handed to a task.
+
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use ropewalk_rpc::slots::Verdict;
+use ropewalk_rpc::{Handler, Incoming, Responder};
+use ropewalk_wire::fs::data::{DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectRange, Source};
+use ropewalk_wire::fs::decode;
+use ropewalk_wire::fs::head::{Service, Status};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use crate::bulk::Region;
+use crate::failure::Failure;
+use crate::plan::{self, Plan};
+use crate::read::Read;
+use crate::server::{Call, Inner, body_of};
+use crate::write::Write;
+
+impl Handler for Inner {
+    fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
+        self.requests.set(self.requests.get() + 1);
+        let head = incoming.head;
+        let mut call = Call { peer: incoming.peer, head, keep: false };
+        if self.stopping.get() {
+            return self.refuse(responder, Status::Unavailable);
+        }
+        let request = match decode::<DataRequest<'_>>(incoming.body()) {
+            Ok(request) if head.service == Service::Data => request,
+            _ => return self.refuse(responder, Status::Malformed),
+        };
+        if head.session != 0 {
+            if head.epoch < self.store.minimum_epoch(head.session) {
+                return self.refuse(responder, Status::Fenced);
+            }
+            let verdict = self.slots.borrow_mut().judge(head.session, head.slot, head.sequence);
+            match verdict {
+                Verdict::New => call.keep = !matches!(request, DataRequest::Read { .. }),
+                Verdict::Again(body) => return self.send(responder, Status::Done, body),
+                Verdict::Stale => return self.refuse(responder, Status::BadSequence),
+            }
+        }
+        self.take(call, request, responder);
+    }
+}
+
+impl Inner {
+    /// Checks a request and answers it, now or from a task.
+    fn take(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
+        match request {
+            DataRequest::Write { file, pieces, source, checksums } => {
+                let write = self.check_write(call, file, pieces, checksums);
+                match write {
+                    Ok(write) => self.take_write(call, write, source, responder),
+                    Err(failure) => self.answer(call, responder, Err(failure)),
+                }
+            }
+            DataRequest::Read { file, pieces, bulk } => {
+                let read = self.check_file(file).and_then(|()| {
+                    let plan = Plan::new(pieces, self.store.object_bytes());
+                    plan.map_err(|_| Errno::EINVAL.into())
+                });
+                match (read, bulk) {
+                    (Err(failure), _) => self.answer(call, responder, Err(failure)),
+                    (Ok(plan), None) if plan.bytes > EMBEDDED_BYTES_MAX => {
+                        self.answer(call, responder, Err(Errno::EINVAL.into()));
+                    }
+                    (Ok(plan), None) => {
+                        let body = self.read_embedded(&Read { file, plan });
+                        self.answer_body(call, responder, body);
+                    }
+                    (Ok(plan), Some(bulk)) => match Region::new(call.peer, bulk, plan.bytes) {
+                        None => self.answer(call, responder, Err(Errno::EINVAL.into())),
+                        Some(region) => self.start(call, responder, async move |inner| {
+                            inner.read_bulk(&Read { file, plan }, region).await
+                        }),
+                    },
+                }
+            }
+            DataRequest::Status => {
+                let status = self.status();
+                self.answer(call, responder, status);
+            }
+            other => self.take_change(call, other, responder),
+        }
+    }
+
+    /// Requests that move no bytes and wait for the disk.
+    fn take_change(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
+        match request {
+            DataRequest::Punch { file, pieces } => {
+                let checked = self.check_file(file).and_then(|()| {
+                    let checked = plan::check(&pieces, self.store.object_bytes());
+                    checked.map_err(|_| Errno::EINVAL.into())
+                });
+                match checked {
+                    Ok(()) => self.start(call, responder, async move |inner| {
+                        body_of(inner.punch(call, file, &pieces).await)
+                    }),
+                    Err(failure) => self.answer(call, responder, Err(failure)),
+                }
+            }
+            DataRequest::Truncate { file, stripe, offset } => match self.check_file(file) {
+                Ok(()) => self.start(call, responder, async move |inner| {
+                    body_of(inner.truncate(call, file, stripe, offset).await)
+                }),
+                Err(failure) => self.answer(call, responder, Err(failure)),
+            },
+            DataRequest::Sync { files } => {
+                self.start(call, responder, async move |inner| body_of(inner.sync(&files).await))
+            }
+            DataRequest::Reap { inodes } => self.start(call, responder, async move |inner| {
+                body_of(inner.reap(call, &inodes).await)
+            }),
+            DataRequest::Fence { session, epoch } => {
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.fence(call, session, epoch).await)
+                });
+            }
+            DataRequest::List { after, bytes_max } => {
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.list(after, bytes_max).await)
+                });
+            }
+            _ => unreachable!("the other requests were taken before"),
+        }
+    }
+
+    fn take_write(
+        self: Rc<Self>,
+        call: Call,
+        write: Write,
+        source: Source<'_>,
+        responder: Responder,
+    ) {
+        match source {
+            Source::Embedded(Bytes(bytes)) => {
+                let fits = bytes.len() as u64 == u64::from(write.plan.bytes);
+                if !fits || write.plan.bytes > EMBEDDED_BYTES_MAX {
+                    return self.answer(call, responder, Err(Errno::EINVAL.into()));
+                }
+                if let Some(room) = at_once(self.room()) {
+                    let done = room.and_then(|()| self.write_bytes(call, &write, bytes));
+                    return self.answer(call, responder, done);
+                }
+                let bytes = bytes.to_vec();
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.write_later(call, &write, &bytes).await)
+                });
+            }
+            Source::Bulk(bulk) => match Region::new(call.peer, bulk, write.plan.bytes) {
+                None => self.answer(call, responder, Err(Errno::EINVAL.into())),
+                Some(region) => self.start(call, responder, async move |inner| {
+                    body_of(inner.write_bulk(call, &write, region).await)
+                }),
+            },
+        }
+    }
+
+    fn check_write(
+        &self,
+        call: Call,
+        file: FileId,
+        pieces: Vec<ObjectRange>,
+        checksums: Bytes<'_>,
+    ) -> Result<Write, Failure> {
+        if call.head.session == 0 {
+            // Outside of a session nobody could tell a late copy of it.
+            return Err(Failure::Status(Status::NoSession));
+        }
+        self.check_file(file)?;
+        let plan = Plan::new(pieces, self.store.object_bytes());
+        let plan = plan.map_err(|_| Errno::EINVAL)?;
+        let checksums = plan::checksums(checksums.0, plan.checksums).map_err(|_| Errno::EINVAL)?;
+        Ok(Write { file, plan, checksums })
+    }
+
+    /// Refuses a file's older write epochs.
+    pub(crate) fn check_file(&self, file: FileId) -> Result<(), Failure> {
+        let admitted = self.epochs.borrow_mut().admit(file);
+        if admitted { Ok(()) } else { Err(Errno::ESTALE.into()) }
+    }
+}
+
+/// A future's result, where it is there without waiting; the future is given up otherwise.
+fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(value) => Some(value),
+        Poll::Pending => None,
+    }
+}
