@@ -248,8 +248,6 @@ impl Client {
             if lost { Err(Errno::EIO) } else { Ok(()) }
         }))
         .await;
-        // What could not be made durable is reported once, as POSIX has it.
-        synced.into_iter().collect::<Result<(), Errno>>()?;
         self.report(inode).await?;
         self.ask(&MetaRequest::Sync, |_| Ok(())).await?;
         if alone && inode.mode() == LeaseMode::Write {
@@ -257,6 +255,8 @@ impl Client {
         }
         let kept = inode.changed.take().is_none_or(|changed| self.is_kept(changed));
         let lost = std::mem::take(&mut inode.state.borrow_mut().lost);
+        // What could not be made durable is reported once, all of it, as POSIX has it.
+        synced.into_iter().collect::<Result<(), Errno>>()?;
         if kept && !lost { Ok(()) } else { Err(Errno::EIO) }
     }
 
