@@ -180,6 +180,7 @@ impl Client {
         if name.len() > ropewalk_wire::fs::meta::NAME_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
+        let before = self.recalls_of(parent);
         let request = MetaRequest::Create {
             who: caller.who(),
             parent,
@@ -200,7 +201,7 @@ impl Client {
         if reply.created {
             inode.shared_before.set(false);
         }
-        self.created(parent, name, inode.number, reply.entry.entry_cached);
+        self.created(parent, name, &reply.entry, before);
         Ok((reply.entry.attributes, self.file(inode, options), reply.created))
     }
 

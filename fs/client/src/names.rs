@@ -60,8 +60,7 @@ impl Client {
             }
             return self.attributes(number).await;
         }
-        let directory = self.inode(parent);
-        let recalled = directory.state.borrow().recalled;
+        let before = self.recalls_of(parent);
         let request = MetaRequest::Lookup { who: caller.who(), parent, name: Bytes(name) };
         let found = self
             .ask(&request, |reply| match reply {
@@ -70,8 +69,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await?;
-        // A recall that overtook the reply took back what the reply allows to be remembered.
-        let valid = directory.state.borrow().recalled == recalled;
+        let valid = self.recalls_of(parent) == before;
         match found {
             Ok(entry) => {
                 self.learn(&entry);
@@ -133,9 +131,19 @@ impl Client {
         }
     }
 
-    /// A file of ours came into a directory.
-    pub(crate) fn created(&self, parent: u64, name: &[u8], inode: u64, cached: bool) {
-        self.changed(parent, name, Some(inode), cached);
+    /// A file of ours came into a directory. `before`: see [`Client::recalls_of`].
+    pub(crate) fn created(&self, parent: u64, name: &[u8], entry: &Entry, before: u64) {
+        let inode = entry.attributes.inode;
+        if entry.entry_cached && self.recalls_of(parent) == before {
+            self.remember(parent, name, Some(inode));
+        }
+        self.changed(parent, name, Some(inode), entry.entry_cached);
+    }
+
+    /// Changes when the lease on a directory is recalled: a recall that overtook a reply took back
+    /// what the reply allows to be remembered.
+    pub(crate) fn recalls_of(&self, directory: u64) -> u64 {
+        self.inode(directory).state.borrow().recalled
     }
 
     /// Attributes have to be asked for again.
@@ -249,9 +257,10 @@ impl Client {
         check(name)?;
         let who = caller.who();
         let request = MetaRequest::Make { who, parent, name: Bytes(name), mode, node };
+        let before = self.recalls_of(parent);
         let entry = self.ask(&request, entry_of).await?;
         self.note_change(&self.learn(&entry));
-        self.changed(parent, name, Some(entry.attributes.inode), entry.entry_cached);
+        self.created(parent, name, &entry, before);
         Ok(entry.attributes)
     }
 
@@ -369,9 +378,10 @@ impl Client {
         check(name)?;
         let who = caller.who();
         let request = MetaRequest::Link { who, inode: number, parent, name: Bytes(name) };
+        let before = self.recalls_of(parent);
         let entry = self.ask(&request, entry_of).await?;
         self.note_change(&self.learn(&entry));
-        self.changed(parent, name, Some(number), entry.entry_cached);
+        self.created(parent, name, &entry, before);
         Ok(entry.attributes)
     }
 

@@ -29,6 +29,8 @@ pub struct Config {
     pub growth: Growth,
     /// Bits of name hashes; fewer than the default only to provoke collisions.
     pub hash_bits: u32,
+    /// A planted bug, for tests of the tests only: a call that comes once more is executed once more.
+    pub execute_duplicates: bool,
 }
 
 impl Default for Config {
@@ -43,6 +45,7 @@ impl Default for Config {
             stripe_bytes: Layout::STRIPE_BYTES_DEFAULT,
             growth: Growth::Stepped { narrow: 1, wide: 64 },
             hash_bits: HASH_BITS,
+            execute_duplicates: false,
         }
     }
 }

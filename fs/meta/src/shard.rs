@@ -178,6 +178,7 @@ impl<R: Rows> Shard<R> {
             Verdict::Bad => return Outcome::Refused(Status::BadSequence),
             Verdict::Parked(ticket) => return Outcome::Wait(ticket),
             Verdict::Stored(reply, _) if self.is_lost_temporary(&call.request, &reply) => {}
+            Verdict::Stored(..) if self.config.execute_duplicates => {}
             Verdict::Stored(reply, position) => {
                 let bytes = self.refresh(call.session, &call.request, reply);
                 return Outcome::Reply(Reply { bytes, position, durable: false });

@@ -100,6 +100,7 @@ pub struct Cluster {
     meta: Role<Rc<MetaServer>>,
     data: Vec<Role<Rc<DataServer>>>,
     clients: Vec<Role<Client>>,
+    lines: Rc<RefCell<Vec<String>>>,
 }
 
 impl Cluster {
@@ -107,7 +108,8 @@ impl Cluster {
     pub fn start(simulation: &mut Simulation, config: ClusterConfig) -> Cluster {
         let seed = simulation.seed();
         let meta = Role::new(META.into(), seed);
-        let mut cluster = Cluster { config, meta, data: Vec::new(), clients: Vec::new() };
+        let mut cluster =
+            Cluster { config, meta, data: Vec::new(), clients: Vec::new(), lines: Rc::default() };
         cluster.add_meta(simulation);
         for _ in 0..cluster.config.data_servers {
             cluster.add_data_server(simulation);
@@ -121,11 +123,19 @@ impl Cluster {
 
     fn log(&self, name: &str) -> Rc<dyn Fn(&str)> {
         let (name, verbose) = (name.to_string(), self.config.verbose);
+        let lines = self.lines.clone();
         Rc::new(move |text| {
+            let line = format!("{name}: {text}");
             if verbose {
-                eprintln!("{name}: {text}");
+                eprintln!("{line}");
             }
+            lines.borrow_mut().push(line);
         })
+    }
+
+    /// What servers and clients have logged, each line with the node's name in front.
+    pub fn logged(&self) -> Vec<String> {
+        self.lines.borrow().clone()
     }
 
     fn add_meta(&mut self, simulation: &mut Simulation) {

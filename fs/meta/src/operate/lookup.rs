@@ -31,6 +31,7 @@ impl<R: Rows> Operation<'_, R> {
         };
         self.need(number, Need::Fresh);
         self.settle()?;
+        self.cache_grant(parent, directory.epoch);
         let entry = self.entry(parent, number)?;
         self.answer(&MetaReply::Entry(entry))
     }

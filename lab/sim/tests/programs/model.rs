@@ -130,7 +130,8 @@ impl Model {
                 known |= state.unwrap_or(0) == *byte;
                 changed |= state != first;
             }
-            if !known && !(changed && *byte == 0) {
+            let zeroed = changed && *byte == 0;
+            if !known && !zeroed {
                 return Err(format!(
                     "inode {}: byte {at} is {byte}, which was never written there (of {}; {} \
                      states)",

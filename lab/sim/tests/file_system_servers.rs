@@ -1,0 +1,146 @@
+//! Data servers that join, die, fill up and rot.
+
+mod programs;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use programs::*;
+use ropewalk_base::disk::{Disk, Kind, Open};
+use ropewalk_client::{Client, Errno};
+use ropewalk_sim::disk::VirtualDisk;
+use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+
+fn cluster(data_servers: u32) -> (Simulation, Cluster) {
+    let mut simulation = Simulation::new(21);
+    let config = ClusterConfig { data_servers, clients: 2, ..ClusterConfig::default() };
+    let cluster = Cluster::start(&mut simulation, config);
+    simulation.run_for(Duration::from_secs(3));
+    (simulation, cluster)
+}
+
+async fn write_files(client: Client, kind: &'static str, count: u64) {
+    for number in 0..count {
+        let file = create(&client, format!("{kind}{number}").as_bytes()).await;
+        write(&client, &file, 0, &pattern(number, 300_000)).await.expect("written");
+        client.sync(&file).await.expect("synced");
+    }
+}
+
+async fn check_files(client: Client, kind: &'static str, count: u64) {
+    for number in 0..count {
+        let file = open(&client, format!("{kind}{number}").as_bytes(), READ).await;
+        let bytes = read_all(&client, &file.expect("opened")).await.expect("read");
+        assert_same(&bytes, &pattern(number, 300_000));
+    }
+}
+
+fn objects(cluster: &Cluster, server: usize) -> u64 {
+    cluster.data(server).store().usage().objects
+}
+
+#[test]
+fn a_fifth_data_server_gets_new_files_and_old_ones_stay_where_they_are() {
+    let (mut simulation, mut cluster) = cluster(4);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "old", 20));
+    let before: Vec<u64> = (0..4).map(|server| objects(&cluster, server)).collect();
+    cluster.add_data_server(&mut simulation);
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(3));
+    cluster.run(&mut simulation, 1, |client| check_files(client, "old", 20));
+    let after: Vec<u64> = (0..4).map(|server| objects(&cluster, server)).collect();
+    assert_eq!(before, after, "nothing moves");
+    assert_eq!(objects(&cluster, 4), 0);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "new", 20));
+    assert!(objects(&cluster, 4) > 0, "the newcomer is used");
+    cluster.run(&mut simulation, 1, |client| check_files(client, "new", 20));
+    cluster.run(&mut simulation, 1, |client| check_files(client, "old", 20));
+}
+
+#[test]
+fn new_files_go_around_a_data_server_that_is_dead() {
+    let (mut simulation, cluster) = cluster(3);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "old", 9));
+    cluster.kill(&mut simulation, "data2", Kill::Power);
+    simulation.run_for(Duration::from_secs(15));
+    let begin = simulation.now();
+    cluster.run(&mut simulation, 0, |client| write_files(client, "new", 20));
+    assert!(simulation.now().since(begin) < Duration::from_secs(2), "nobody waits for the dead");
+    cluster.run(&mut simulation, 1, |client| check_files(client, "new", 20));
+    // What was synced is there again when it is back.
+    cluster.restart(&mut simulation, "data2");
+    cluster.await_start(&mut simulation);
+    cluster.run(&mut simulation, 1, |client| check_files(client, "old", 9));
+}
+
+#[test]
+fn new_files_go_around_a_data_server_that_is_full() {
+    let (mut simulation, cluster) = cluster(3);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "old", 9));
+    let used = {
+        let space = cluster.data_disk(1).space(Path::new("/data")).expect("space");
+        space.total - space.available
+    };
+    cluster.data_disk(1).set_capacity(used + 4096);
+    simulation.run_for(Duration::from_secs(3));
+    let before = objects(&cluster, 1);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "new", 20));
+    assert_eq!(objects(&cluster, 1), before);
+    cluster.run(&mut simulation, 1, |client| check_files(client, "new", 20));
+    cluster.run(&mut simulation, 1, |client| check_files(client, "old", 9));
+}
+
+/// All files below a directory.
+fn files(disk: &VirtualDisk, directory: &Path, out: &mut Vec<PathBuf>) {
+    for (name, kind) in disk.list(directory).expect("listed") {
+        let path = directory.join(name);
+        match kind {
+            Kind::Directory => files(disk, &path, out),
+            Kind::File => out.push(path),
+            Kind::Other => {}
+        }
+    }
+}
+
+#[test]
+fn a_flipped_bit_on_disk_is_an_error_that_names_the_object() {
+    let (mut simulation, cluster) = cluster(1);
+    let bytes = pattern(1, 60_000);
+    let content = bytes.clone();
+    let number = cluster.run(&mut simulation, 0, |client| async move {
+        let file = create(&client, b"f").await;
+        write(&client, &file, 0, &content).await.expect("written");
+        client.sync(&file).await.expect("synced");
+        file.number()
+    });
+    // Everything is where it belongs, and nothing in memory.
+    cluster.run(&mut simulation, 0, |_| {
+        let store = cluster.data(0).store().clone();
+        async move { store.checkpoint().await.expect("a checkpoint") }
+    });
+    cluster.kill(&mut simulation, "data1", Kill::Process(Duration::ZERO));
+    let disk = cluster.data_disk(0);
+    let mut found = Vec::new();
+    files(disk, Path::new("/data"), &mut found);
+    let (path, at) = found
+        .iter()
+        .find_map(|path| {
+            let held = disk.bytes(path)?;
+            let at = held.windows(64).position(|window| window == &bytes[30_000..30_064])?;
+            (!path.to_string_lossy().contains("log")).then(|| (path.clone(), at))
+        })
+        .expect("the bytes are in some file");
+    disk.flip_bit(&path, at as u64, 3);
+    cluster.restart(&mut simulation, "data1");
+    cluster.await_start(&mut simulation);
+    let outcome = cluster.run(&mut simulation, 1, |client| async move {
+        let file = open(&client, b"f", READ).await.expect("opened");
+        let good = read(&client, &file, 0, 4096).await.expect("other blocks are well");
+        assert_same(&good, &bytes[..4096]);
+        read_all(&client, &file).await
+    });
+    assert_eq!(outcome.err(), Some(Errno::EIO));
+    let object = format!("object {number}.");
+    let lines = cluster.logged();
+    assert!(lines.iter().any(|line| line.contains(&object)), "{object} not in {lines:?}");
+}
