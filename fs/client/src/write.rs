@@ -194,6 +194,8 @@ impl Client {
         state.outdated |= kill_privileges;
         if let Some(attributes) = &mut state.attributes {
             attributes.size = attributes.size.max(size);
+            // At least so much: an older one after a restart says that this write was lost.
+            attributes.version += 1;
             attributes.modified = now;
             attributes.changed = now;
         }

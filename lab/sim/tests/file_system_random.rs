@@ -290,12 +290,31 @@ impl Run<'_> {
         };
         let result = self.cluster.spawn(self.simulation, client, |_| place.run(step));
         if self.random.below(6) == 0 {
-            let steps = self.random.below(1500);
+            // Most operations are over within few steps, long transfers take many.
+            let most = [40, 1500][self.random.below(2) as usize];
+            let steps = self.random.below(most);
             self.simulation.run_steps(steps);
             if self.fault(&mut after) {
-                // Everything went dark in the middle of it: it was done, or partly, or not.
+                // It went dark in the middle of it: it was done, or partly, or not.
+                let lives = self.handles.len() == self.cluster.connected();
+                if lives {
+                    let limit = PROGRAM_LIMIT;
+                    let done = self.simulation.run_until(limit, |_| result.borrow().is_some());
+                    assert!(done, "{what} does not end after a power loss");
+                    self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
+                }
+                if let (Some(Outcome::Inode(inode)), Some(file)) =
+                    (result.borrow_mut().take(), after.files.last_mut())
+                {
+                    file.inode = inode;
+                }
                 self.model = after;
-                return self.recover();
+                self.recover();
+                if lives {
+                    // Their next syncs know nothing of this yet.
+                    self.model.server_died(self.cluster.client_count());
+                }
+                return;
             }
         }
         let done = self.simulation.run_until(PROGRAM_LIMIT, |_| result.borrow().is_some());
@@ -364,6 +383,11 @@ impl Run<'_> {
             6 => {
                 let servers = self.cluster.servers();
                 self.restart(&servers, Kill::Process(pause / 1000), pause, after);
+            }
+            7 => {
+                // The power of one server: the others and the programs go on.
+                self.restart(&[server], Kill::Power, pause, after);
+                return true;
             }
             _ => {
                 let mut everything = self.cluster.servers();
@@ -476,7 +500,21 @@ fn eprint_unless_same(what: &str, found: &[u8], expected: &[u8]) {
     }
 }
 
-fn scenario(simulation: &mut Simulation, power: bool) {
+/// A bug that is planted to see whether it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Plant {
+    Nothing,
+    /// The metadata server's disk says that it synced, and did not.
+    MetaSync,
+    /// As that, of all data servers.
+    DataSync,
+    /// Calls that come once more are executed once more.
+    Duplicates,
+    /// Replies go out before what they tell is written.
+    EarlyReplies,
+}
+
+fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
     let mut random = simulation.fork_random();
     let mut config = ClusterConfig {
         data_servers: 1 + random.below(4) as u32,
@@ -487,7 +525,13 @@ fn scenario(simulation: &mut Simulation, power: bool) {
         config.rail = SimConfig::native();
     }
     config.inodes_max = if random.below(3) == 0 { 3 } else { 65536 };
+    config.meta.reply_before_written = plant == Plant::EarlyReplies;
+    config.meta.shard.execute_duplicates = plant == Plant::Duplicates;
     let cluster = Cluster::start(simulation, config);
+    cluster.meta_disk().skip_sync(plant == Plant::MetaSync);
+    for server in 0..cluster.data_count() {
+        cluster.data_disk(server).skip_sync(plant == Plant::DataSync);
+    }
     let made = cluster.run(simulation, 0, |client| async move {
         let root = Caller::root();
         let made = client.make(&root, ROOT, b"dir", 0o755, Node::Directory).await;
@@ -527,10 +571,42 @@ fn seeds() -> u64 {
 
 #[test]
 fn clients_see_one_file_system_whatever_dies() {
-    run_seeds(0..seeds(), |simulation| scenario(simulation, false));
+    run_seeds(0..seeds(), |simulation| scenario(simulation, false, Plant::Nothing));
 }
 
 #[test]
 fn what_was_synced_outlives_power_loss_and_nothing_is_silently_wrong() {
-    run_seeds(10_000..10_000 + seeds(), |simulation| scenario(simulation, true));
+    run_seeds(10_000..10_000 + seeds(), |simulation| scenario(simulation, true, Plant::Nothing));
+}
+
+/// Runs seeds until one fails, and breaks off where none does.
+fn assert_found(plant: Plant, power: bool) {
+    const SEEDS: u64 = 60;
+    let fails = |seed: &u64| {
+        let run = || scenario(&mut Simulation::new(*seed), power, plant);
+        std::panic::catch_unwind(run).is_err()
+    };
+    let found = (20_000..20_000 + SEEDS).position(|seed| fails(&seed));
+    assert!(found.is_some(), "{plant:?} is not found within {SEEDS} seeds");
+    println!("{plant:?} is found by seed number {}", found.unwrap_or(0) + 1);
+}
+
+#[test]
+fn a_metadata_server_that_does_not_sync_is_found_out() {
+    assert_found(Plant::MetaSync, true);
+}
+
+#[test]
+fn data_servers_that_do_not_sync_are_found_out() {
+    assert_found(Plant::DataSync, true);
+}
+
+#[test]
+fn calls_that_take_effect_twice_are_found_out() {
+    assert_found(Plant::Duplicates, false);
+}
+
+#[test]
+fn replies_before_their_effect_is_written_are_found_out() {
+    assert_found(Plant::EarlyReplies, false);
 }
