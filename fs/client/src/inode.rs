@@ -75,7 +75,8 @@ pub(crate) struct State {
 /// Changes that the metadata server was not told yet.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Dirty {
-    pub size: bool,
+    /// The size is at least this.
+    pub size: Option<u64>,
     pub modified: Option<Timestamp>,
     pub accessed: Option<Timestamp>,
     pub written: Runs,
@@ -83,7 +84,7 @@ pub(crate) struct Dirty {
 
 impl Dirty {
     pub fn is_clean(&self) -> bool {
-        !self.size && self.modified.is_none() && self.accessed.is_none() && self.written.is_empty()
+        self.size.is_none() && self.modified.is_none() && self.accessed.is_none() && self.written.is_empty()
     }
 }
 
@@ -154,6 +155,8 @@ impl Inode {
                 attributes.modified = old.modified.max(attributes.modified);
             }
         }
+        // What is not reported yet is not in any reply.
+        attributes.size = attributes.size.max(state.dirty.size.unwrap_or(0));
         state.attributes = Some(attributes);
     }
 

@@ -373,10 +373,9 @@ fn take_dirty(inode: &Inode) -> (Dirty, Option<Report<'static>>) {
         return (Dirty::default(), None);
     }
     let dirty = std::mem::take(&mut state.dirty);
-    let size = state.attributes.filter(|_| dirty.size).map(|attributes| attributes.size);
     let report = Report {
         epoch: state.epoch,
-        size,
+        size: dirty.size,
         modified: dirty.modified,
         accessed: dirty.accessed,
         written: Bytes(&[]),
@@ -388,7 +387,7 @@ fn take_dirty(inode: &Inode) -> (Dirty, Option<Report<'static>>) {
 impl Dirty {
     /// Takes older changes back in.
     pub(crate) fn merge(&mut self, older: Dirty) {
-        self.size |= older.size;
+        self.size = self.size.max(older.size);
         self.modified = self.modified.max(older.modified);
         self.accessed = self.accessed.max(older.accessed);
         for (first, count) in older.written.as_slice() {

@@ -329,7 +329,7 @@ impl Client {
                 let offset = attributes.size;
                 // Taken at once: the next append goes behind this one.
                 attributes.size += len;
-                state.dirty.size = true;
+                state.dirty.size = Some(offset + len);
                 return Ok(offset);
             }
         }
@@ -367,7 +367,9 @@ impl Client {
             attributes.modified = now;
             attributes.changed = now;
         }
-        state.dirty.size |= extends;
+        if extends {
+            state.dirty.size = state.dirty.size.max(Some(end));
+        }
         state.dirty.modified = Some(now);
         extends || fresh
     }

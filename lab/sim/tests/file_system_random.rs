@@ -7,7 +7,7 @@
 mod programs;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -280,7 +280,8 @@ impl Run<'_> {
         let what = format!("{step:?}");
         let what = format!("client{client}: {}", &what[..what.len().min(100)]);
         if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
-            eprintln!("{:?} {what}", self.simulation.now());
+            let names: Vec<_> = after.names.iter().map(|(name, id)| (name.0, name.1[0] as char, *id, after.files[*id].inode, after.files[*id].bytes.len())).collect();
+            eprintln!("{:?} {what} {names:?}", self.simulation.now());
         }
         let is_sync = if let Step::Sync(id) = &step { Some(*id) } else { None };
         let touched = match &step {
@@ -448,6 +449,7 @@ impl Run<'_> {
             }
         }
         self.model.accept_names(&names).unwrap_or_else(|error| panic!("{error}"));
+        let mut useless = BTreeSet::new();
         for (_, entry, content) in found {
             let id = self.model.files.iter().position(|file| file.inode == entry.inode);
             let id = id.expect("accepted");
@@ -459,13 +461,15 @@ impl Run<'_> {
                 Err(Errno::EIO) => None,
                 Err(errno) => panic!("inode {}: {errno}", entry.inode),
             };
-            let damaged = content.is_none();
-            self.model.accept_content(id, content).unwrap_or_else(|error| panic!("{error}"));
+            let accepted = self.model.accept_content(id, content);
+            let useful = accepted.unwrap_or_else(|error| panic!("{error}"));
             self.model.files[id].mode = entry.mode;
-            if damaged {
-                // Nothing can be said about it any more.
-                self.remove(id);
+            if !useful {
+                useless.insert(id);
             }
+        }
+        for id in useless {
+            self.remove(id);
         }
     }
 
@@ -547,6 +551,7 @@ fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
     }
     // At the end every client sees everything.
     for client in 0..run.cluster.client_count() {
+        let client_name = run.cluster.client_name(client).to_string();
         let expected: Vec<(Name, Vec<u8>)> = run
             .model
             .names
@@ -559,7 +564,9 @@ fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
                 let found = client.lookup(&Caller::root(), directory, &name.1).await;
                 let found = found.expect("found").inode;
                 let file = client.open(&Caller::root(), found, READ).await.expect("opened");
-                assert_same(&read_all(&client, &file).await.expect("read"), &bytes);
+                let content = read_all(&client, &file).await.expect("read");
+                eprint_unless_same(&format!("{name:?} is inode {found} at {client_name}"), &content, &bytes);
+                assert_same(&content, &bytes);
             }
         });
     }

@@ -107,13 +107,15 @@ impl Model {
     }
 
     /// Whether content that was found after a power loss may be; from then on it is the content.
-    pub fn accept_content(&mut self, id: usize, found: Option<Vec<u8>>) -> Result<(), String> {
+    /// False where the file is of no use any more: it cannot be read, or it lost its end, whose bytes
+    /// may still lie behind the end and come to light when the file grows over them.
+    pub fn accept_content(&mut self, id: usize, found: Option<Vec<u8>>) -> Result<bool, String> {
         let file = &mut self.files[id];
         let Some(found) = found else {
             if file.history.len() == 1 {
                 return Err(format!("inode {}: synced, and not readable", file.inode));
             }
-            return Ok(());
+            return Ok(false);
         };
         if !file.history.iter().any(|state| state.len() == found.len()) {
             let sizes: Vec<usize> = file.history.iter().map(Vec::len).collect();
@@ -142,9 +144,10 @@ impl Model {
             }
         }
         file.fragile |= file.history.len() > 1;
+        let whole = file.history.iter().all(|state| state.len() <= found.len());
         file.bytes = found;
         file.history = vec![file.bytes.clone()];
         file.doubtful.clear();
-        Ok(())
+        Ok(whole)
     }
 }
