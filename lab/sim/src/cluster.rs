@@ -255,11 +255,6 @@ impl Cluster {
         client.unwrap_or_else(|| panic!("the client is not connected"))
     }
 
-    /// How many clients are connected.
-    pub fn connected(&self) -> usize {
-        self.clients.iter().filter(|client| client.place.borrow().is_some()).count()
-    }
-
     /// The metadata server; it must live.
     pub fn meta(&self) -> Rc<MetaServer> {
         let server = self.meta.place.borrow().clone();

@@ -280,7 +280,19 @@ impl Run<'_> {
         let what = format!("{step:?}");
         let what = format!("client{client}: {}", &what[..what.len().min(100)]);
         if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
-            let names: Vec<_> = after.names.iter().map(|(name, id)| (name.0, name.1[0] as char, *id, after.files[*id].inode, after.files[*id].bytes.len())).collect();
+            let names: Vec<_> = after
+                .names
+                .iter()
+                .map(|(name, id)| {
+                    (
+                        name.0,
+                        name.1[0] as char,
+                        *id,
+                        after.files[*id].inode,
+                        after.files[*id].bytes.len(),
+                    )
+                })
+                .collect();
             eprintln!("{:?} {what} {names:?}", self.simulation.now());
         }
         let is_sync = if let Step::Sync(id) = &step { Some(*id) } else { None };
@@ -297,25 +309,13 @@ impl Run<'_> {
             self.simulation.run_steps(steps);
             if self.fault(&mut after) {
                 // It went dark in the middle of it: it was done, or partly, or not.
-                let lives = self.handles.len() == self.cluster.connected();
-                if lives {
-                    let limit = PROGRAM_LIMIT;
-                    let done = self.simulation.run_until(limit, |_| result.borrow().is_some());
-                    assert!(done, "{what} does not end after a power loss");
-                    self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
-                }
                 if let (Some(Outcome::Inode(inode)), Some(file)) =
                     (result.borrow_mut().take(), after.files.last_mut())
                 {
                     file.inode = inode;
                 }
                 self.model = after;
-                self.recover();
-                if lives {
-                    // Their next syncs know nothing of this yet.
-                    self.model.server_died(self.cluster.client_count());
-                }
-                return;
+                return self.recover(true);
             }
         }
         let done = self.simulation.run_until(PROGRAM_LIMIT, |_| result.borrow().is_some());
@@ -349,6 +349,22 @@ impl Run<'_> {
             after.synced(id, client);
         }
         self.model = after;
+        if self.power && self.random.below(20) == 0 {
+            self.lone_power_loss();
+        }
+    }
+
+    /// The power of one server fails; the others and the programs go on.
+    fn lone_power_loss(&mut self) {
+        let server = self.any_server();
+        let pause = Duration::from_micros(self.random.below(4_000_000));
+        self.handles.iter().for_each(|handles| handles.borrow_mut().clear());
+        let mut after = self.model.clone();
+        self.restart(&[server], Kill::Power, pause, &mut after);
+        self.model = after;
+        self.recover(false);
+        // What the clients know of this their next syncs tell.
+        self.model.server_died(self.cluster.client_count());
     }
 
     fn any_server(&mut self) -> String {
@@ -366,7 +382,7 @@ impl Run<'_> {
             .client_name(self.random.below(self.cluster.client_count() as u64) as usize);
         let client = client.to_string();
         let server = self.any_server();
-        let kind = self.random.below(if self.power { 9 } else { 7 });
+        let kind = self.random.below(if self.power { 8 } else { 7 });
         if std::env::var_os("ROPEWALK_VERBOSE").is_some() {
             eprintln!("{:?} fault {kind} {server} {client} {pause:?}", self.simulation.now());
         }
@@ -384,11 +400,6 @@ impl Run<'_> {
             6 => {
                 let servers = self.cluster.servers();
                 self.restart(&servers, Kill::Process(pause / 1000), pause, after);
-            }
-            7 => {
-                // The power of one server: the others and the programs go on.
-                self.restart(&[server], Kill::Power, pause, after);
-                return true;
             }
             _ => {
                 let mut everything = self.cluster.servers();
@@ -416,7 +427,7 @@ impl Run<'_> {
     }
 
     /// After a power loss: what is found has to be what was synced, or later.
-    fn recover(&mut self) {
+    fn recover(&mut self, all: bool) {
         self.cluster.await_start(self.simulation);
         let directories = self.directories;
         let found = self.cluster.run(self.simulation, 0, move |client| async move {
@@ -448,7 +459,7 @@ impl Run<'_> {
                 self.model.files[*id].inode = *inode;
             }
         }
-        self.model.accept_names(&names).unwrap_or_else(|error| panic!("{error}"));
+        self.model.accept_names(&names, all).unwrap_or_else(|error| panic!("{error}"));
         let mut useless = BTreeSet::new();
         for (_, entry, content) in found {
             let id = self.model.files.iter().position(|file| file.inode == entry.inode);
@@ -461,7 +472,7 @@ impl Run<'_> {
                 Err(Errno::EIO) => None,
                 Err(errno) => panic!("inode {}: {errno}", entry.inode),
             };
-            let accepted = self.model.accept_content(id, content);
+            let accepted = self.model.accept_content(id, content, all);
             let useful = accepted.unwrap_or_else(|error| panic!("{error}"));
             self.model.files[id].mode = entry.mode;
             if !useful {
@@ -565,7 +576,11 @@ fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
                 let found = found.expect("found").inode;
                 let file = client.open(&Caller::root(), found, READ).await.expect("opened");
                 let content = read_all(&client, &file).await.expect("read");
-                eprint_unless_same(&format!("{name:?} is inode {found} at {client_name}"), &content, &bytes);
+                eprint_unless_same(
+                    &format!("{name:?} is inode {found} at {client_name}"),
+                    &content,
+                    &bytes,
+                );
                 assert_same(&content, &bytes);
             }
         });

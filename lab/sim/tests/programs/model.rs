@@ -86,8 +86,9 @@ impl Model {
     }
 
     /// Whether the names that were found (with their inodes) are those of a moment since the last
-    /// sync; from then on they are the names.
-    pub fn accept_names(&mut self, found: &BTreeMap<Name, u64>) -> Result<(), String> {
+    /// sync; from then on they are the names. `all`: the power of everything failed, so that what was
+    /// found is durable.
+    pub fn accept_names(&mut self, found: &BTreeMap<Name, u64>, all: bool) -> Result<(), String> {
         let as_inodes = |names: &BTreeMap<Name, usize>| -> BTreeMap<Name, u64> {
             names.iter().map(|(name, id)| (name.clone(), self.files[*id].inode)).collect()
         };
@@ -99,7 +100,10 @@ impl Model {
             ));
         };
         self.names = names;
-        self.history = vec![self.names.clone()];
+        if all {
+            self.history.clear();
+        }
+        self.history.push(self.names.clone());
         for (id, file) in self.files.iter_mut().enumerate() {
             file.links = self.names.values().filter(|other| **other == id).count() as u32;
         }
@@ -109,7 +113,12 @@ impl Model {
     /// Whether content that was found after a power loss may be; from then on it is the content.
     /// False where the file is of no use any more: it cannot be read, or it lost its end, whose bytes
     /// may still lie behind the end and come to light when the file grows over them.
-    pub fn accept_content(&mut self, id: usize, found: Option<Vec<u8>>) -> Result<bool, String> {
+    pub fn accept_content(
+        &mut self,
+        id: usize,
+        found: Option<Vec<u8>>,
+        all: bool,
+    ) -> Result<bool, String> {
         let file = &mut self.files[id];
         let Some(found) = found else {
             if file.history.len() == 1 {
@@ -146,8 +155,11 @@ impl Model {
         file.fragile |= file.history.len() > 1;
         let whole = file.history.iter().all(|state| state.len() <= found.len());
         file.bytes = found;
-        file.history = vec![file.bytes.clone()];
-        file.doubtful.clear();
+        if all {
+            file.history.clear();
+            file.doubtful.clear();
+        }
+        file.history.push(file.bytes.clone());
         Ok(whole)
     }
 }
