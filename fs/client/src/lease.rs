@@ -127,13 +127,8 @@ impl Client {
                 return;
             }
         }
-        let directory = self.inner.directories.borrow_mut().remove(&number);
+        self.drop_entries(number, keep < LeaseMode::Read).await;
         if keep < LeaseMode::Read {
-            if let Some(directory) = directory {
-                for name in directory.entries.keys() {
-                    self.invalidate().entry(number, name).await;
-                }
-            }
             // The kernel writes back what was changed by mmap; that is still accepted here.
             self.invalidate().inode(number).await;
         }
@@ -147,6 +142,12 @@ impl Client {
 
     /// Gives a lease back that nobody recalled, unless the file is open.
     pub(crate) async fn return_unused(&self, inode: &Rc<Inode>, number: u64) {
+        {
+            // Entries of replies that are under way must not be remembered any more.
+            let mut state = inode.state.borrow_mut();
+            state.recalled = state.recalled.max(number);
+        }
+        self.drop_entries(inode.number, true).await;
         self.invalidate().inode(inode.number).await;
         let _giving = inode.giving.acquire().await;
         self.close_to_users(inode).await;
@@ -155,6 +156,17 @@ impl Client {
             return inode.idle.notify_all();
         }
         self.give_back(inode, number, LeaseMode::None).await;
+    }
+
+    /// Forgets what is remembered of a directory's entries, above this client too.
+    async fn drop_entries(&self, number: u64, above: bool) {
+        let directory = self.inner.directories.borrow_mut().remove(&number);
+        if !above {
+            return;
+        }
+        for name in directory.iter().flat_map(|directory| directory.entries.keys()) {
+            self.invalidate().entry(number, name).await;
+        }
     }
 
     /// Lets no new users to the lease, and waits for those that it has.
@@ -338,7 +350,6 @@ impl Client {
         let excess = self.inner.inodes.borrow().len() - max;
         for (_, number) in idle.into_iter().take(excess) {
             let Some(inode) = self.inner.inodes.borrow().get(&number).cloned() else { continue };
-            self.inner.directories.borrow_mut().remove(&number);
             let client = self.clone();
             self.inner.world.spawn(async move { client.forget(inode).await });
         }
