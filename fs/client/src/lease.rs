@@ -127,13 +127,8 @@ impl Client {
                 return;
             }
         }
-        let directory = self.inner.directories.borrow_mut().remove(&number);
+        self.inner.directories.borrow_mut().remove(&number);
         if keep < LeaseMode::Read {
-            if let Some(directory) = directory {
-                for name in directory.entries.keys() {
-                    self.invalidate().entry(number, name).await;
-                }
-            }
             // The kernel writes back what was changed by mmap; that is still accepted here.
             self.invalidate().inode(number).await;
         }

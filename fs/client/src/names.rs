@@ -93,11 +93,6 @@ impl Client {
         self.inner.directories.borrow().get(&parent)?.entries.get(name).copied()
     }
 
-    /// Whether the entry (or its absence) is covered by a lease: the kernel may remember it, too.
-    pub fn is_entry_cached(&self, parent: u64, name: &[u8]) -> bool {
-        self.known(parent, name).is_some()
-    }
-
     /// Whether attributes and content are covered by a lease: the kernel may remember them, too.
     pub fn is_cached(&self, inode: u64) -> bool {
         let inodes = self.inner.inodes.borrow();
@@ -121,16 +116,6 @@ impl Client {
         // Its times and size are no longer what they were.
         self.note_change(&self.inode(parent));
         self.stale(parent);
-    }
-
-    /// A name stands for another inode now. The kernel moved what it knew of that inode's old name
-    /// here: where no lease covers the new one, it has to ask.
-    fn settle(&self, parent: u64, name: &[u8], inode: Option<u64>) {
-        self.changed(parent, name, inode, inode.is_some());
-        if self.known(parent, name).is_none() {
-            // Not awaited: the kernel holds the directory until this rename is answered.
-            self.inner.world.spawn(self.invalidate().entry(parent, name));
-        }
     }
 
     /// A file of ours came into a directory.
@@ -331,11 +316,11 @@ impl Client {
             return Ok(());
         }
         if mode == RenameMode::Exchange {
-            self.settle(parent, name, replaced);
+            self.changed(parent, name, replaced, replaced.is_some());
         } else {
             self.changed(parent, name, None, certain);
         }
-        self.settle(new_parent, new_name, moved);
+        self.changed(new_parent, new_name, moved, moved.is_some());
         for number in [moved, replaced].into_iter().flatten() {
             self.stale(number);
         }

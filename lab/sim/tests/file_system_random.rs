@@ -14,7 +14,9 @@ use std::time::Duration;
 use programs::model::{Model, Name};
 use programs::*;
 use ropewalk_base::random::Random;
-use ropewalk_client::{AttributeChange, Caller, Client, Errno, File, Node, OpenOptions, RenameMode};
+use ropewalk_client::{
+    AttributeChange, Caller, Client, Errno, File, Node, OpenOptions, RenameMode,
+};
 use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
 use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, run_seeds};
 use ropewalk_wire::fs::meta::ROOT;
@@ -328,8 +330,9 @@ impl Run<'_> {
     /// Something happens; true where the power of everything failed.
     fn fault(&mut self, after: &mut Model) -> bool {
         let pause = Duration::from_micros(self.random.below(4_000_000));
-        let client =
-            self.cluster.client_name(self.random.below(self.cluster.client_count() as u64) as usize);
+        let client = self
+            .cluster
+            .client_name(self.random.below(self.cluster.client_count() as u64) as usize);
         let client = client.to_string();
         let server = self.any_server();
         let kind = self.random.below(if self.power { 9 } else { 7 });

@@ -36,7 +36,13 @@ impl Model {
     }
 
     pub fn add_file(&mut self, name: Name, inode: u64) -> usize {
-        let file = FileModel { inode, mode: 0o644, history: vec![Vec::new()], links: 1, ..FileModel::default() };
+        let file = FileModel {
+            inode,
+            mode: 0o644,
+            history: vec![Vec::new()],
+            links: 1,
+            ..FileModel::default()
+        };
         self.files.push(file);
         let id = self.files.len() - 1;
         self.names.insert(name, id);
@@ -84,7 +90,10 @@ impl Model {
         };
         let matching = self.history.iter().rev().find(|names| as_inodes(names) == *found).cloned();
         let Some(names) = matching else {
-            return Err(format!("names {found:?} were never so; last synced {:?}", self.history[0]));
+            return Err(format!(
+                "names {found:?} were never so; last synced {:?}",
+                self.history[0]
+            ));
         };
         self.names = names;
         self.history = vec![self.names.clone()];
