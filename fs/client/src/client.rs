@@ -136,6 +136,10 @@ pub(crate) struct Inner {
     pub counts: Cell<Counts>,
     pub epoch: Cell<u32>,
     pub boot: Cell<u64>,
+    /// The life of the metadata server that knows all that we hold.
+    pub reclaimed: Cell<u64>,
+    /// The link to the metadata server was lost.
+    pub down: ropewalk_base::task::Notify,
     /// The newest position that a reply told of.
     pub position: Cell<Position>,
     /// How far each life of the metadata server was known to be durable, the latest lives only.
@@ -146,6 +150,7 @@ pub(crate) struct Inner {
     /// Locks that were granted while they were queued: inode, owner, start.
     pub granted: RefCell<Vec<(u64, u64, u64)>>,
     pub granted_notify: ropewalk_base::task::Notify,
+    pub renewing: Cell<bool>,
     pub stopped: Cell<bool>,
     pub clock: Cell<u64>,
 }
@@ -183,12 +188,15 @@ impl Client {
             counts: Cell::new(Counts::default()),
             epoch: Cell::new(0),
             boot: Cell::new(0),
+            reclaimed: Cell::new(0),
+            down: ropewalk_base::task::Notify::new(),
             position: Cell::new(Position::default()),
             durable: RefCell::new(BTreeMap::new()),
             term: Cell::new(Duration::from_secs(10)),
             session_lock: Semaphore::new(1),
             granted: RefCell::new(Vec::new()),
             granted_notify: ropewalk_base::task::Notify::new(),
+            renewing: Cell::new(false),
             stopped: Cell::new(false),
             clock: Cell::new(0),
             config,

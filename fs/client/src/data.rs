@@ -1,6 +1,7 @@
 //! Data servers: finding them, calling them, checksums.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use ropewalk_base::checksum::crc32c;
 use ropewalk_net::Address;
@@ -14,6 +15,9 @@ use ropewalk_wire::fs::{decode, encode};
 
 use crate::call::{errno_of, unexpected};
 use crate::client::Client;
+
+/// How long to wait before the address of a server that is not known is asked for again.
+const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
 
 /// What a client knows of one server of a pool.
 struct Known {
@@ -74,16 +78,21 @@ impl Client {
     }
 
     pub(crate) async fn server(&self, server: u32) -> Result<Connection, Errno> {
-        for attempt in 0..3 {
+        let begin = self.inner.world.now();
+        loop {
             if let Some(connection) = self.inner.servers.borrow().get(&server) {
                 return Ok(connection.clone());
             }
-            let newest = self.fetch_pool(0).await?;
-            if attempt > 0 {
-                // It never told its address since the metadata server started: it is down.
-                self.inner.world.sleep(std::time::Duration::from_millis(300)).await;
+            // The newest pool comes with the addresses of all servers that were heard of.
+            self.fetch_pool(0).await?;
+            if self.inner.servers.borrow().contains_key(&server) {
+                continue;
             }
-            let _ = newest;
+            if self.inner.world.now().since(begin) >= self.inner.config.patience {
+                break;
+            }
+            // It did not tell its address since the metadata server started.
+            self.inner.world.sleep(ADDRESS_PAUSE).await;
         }
         (self.inner.config.log)(&format!("data server {server} is not known to be running"));
         Err(Errno::EIO)

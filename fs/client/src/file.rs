@@ -1,16 +1,20 @@
 //! Open files: opening, creating, closing, making durable.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ropewalk_base::task::join_all;
-use ropewalk_wire::fs::attributes::{Attributes, InodeKind};
+use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 use ropewalk_wire::fs::data::{DataRequest, FileId};
 use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::client::{Caller, Client};
 use crate::inode::Inode;
-use crate::lease::opened;
+use crate::lease::{For, opened};
+
+/// Stripes whose servers are computed for a sync; a file of more has some on all.
+const STRIPES_LOOKED_AT: u64 = 4096;
 
 /// How a file is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,11 +191,14 @@ impl Client {
         };
         let reply = self.ask(&request, opened).await?;
         if options.truncate && !reply.created {
-            self.inode(reply.entry.attributes.inode).lose_lease();
+            self.inode(reply.entry.attributes.inode).discard();
         }
         let inode = self.learn_opened(&reply);
         if reply.created || options.truncate {
             self.note_change(&inode);
+        }
+        if reply.created {
+            inode.shared_before.set(false);
         }
         self.created(parent, name, inode.number, reply.entry.entry_cached);
         Ok((reply.entry.attributes, self.file(inode, options), reply.created))
@@ -226,21 +233,56 @@ impl Client {
 
     async fn sync_inode(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let unsynced = self.take_unsynced(inode);
+        let mut servers: BTreeSet<u32> = unsynced.keys().copied().collect();
+        let alone = inode.mode() == LeaseMode::Write;
+        if inode.shared_before.get() {
+            servers.extend(self.servers_with_bytes(inode).await?);
+        }
         let id = self.file_id(inode);
-        let synced = join_all(unsynced.iter().map(|(server, boot)| async move {
+        let unsynced = &unsynced;
+        let synced = join_all(servers.into_iter().map(|server| async move {
             let request = DataRequest::Sync { files: vec![id] };
-            let (_, now) = self.ask_data(*server, &request, |_| Ok(())).await?;
+            let (_, now) = self.ask_data(server, &request, |_| Ok(())).await?;
             // Another life of the server: what it had only in memory may be gone.
-            if now == *boot { Ok(()) } else { Err(Errno::EIO) }
+            let lost = unsynced.get(&server).is_some_and(|boot| now != *boot);
+            if lost { Err(Errno::EIO) } else { Ok(()) }
         }))
         .await;
-        // What could not be made durable is reported once, as POSIX has it.
-        synced.into_iter().collect::<Result<(), Errno>>()?;
         self.report(inode).await?;
         self.ask(&MetaRequest::Sync, |_| Ok(())).await?;
+        if alone && inode.mode() == LeaseMode::Write {
+            inode.shared_before.set(false);
+        }
         let kept = inode.changed.take().is_none_or(|changed| self.is_kept(changed));
         let lost = std::mem::take(&mut inode.state.borrow_mut().lost);
+        // What could not be made durable is reported once, all of it, as POSIX has it.
+        synced.into_iter().collect::<Result<(), Errno>>()?;
         if kept && !lost { Ok(()) } else { Err(Errno::EIO) }
+    }
+
+    /// The servers that have stripes of a file, whoever wrote them.
+    async fn servers_with_bytes(&self, inode: &Rc<Inode>) -> Result<BTreeSet<u32>, Errno> {
+        let is_file = self.attributes(inode.number).await?.kind == InodeKind::File;
+        if !is_file {
+            return Ok(BTreeSet::new());
+        }
+        if inode.mode() < LeaseMode::Read {
+            // Among several writers nobody but the server knows all stripes.
+            inode.refresh();
+        }
+        let _lease = self.lease(inode, For::Reading).await?;
+        let (content, written) = {
+            let state = inode.state.borrow();
+            (state.content.clone(), state.written.clone())
+        };
+        let Some(Content::Striped(layout)) = content else { return Ok(BTreeSet::new()) };
+        let pool = self.pool_of(&layout).await?;
+        let count: u64 = written.as_slice().iter().map(|(_, count)| u64::from(*count)).sum();
+        if count > STRIPES_LOOKED_AT {
+            return Ok(pool.servers.iter().copied().collect());
+        }
+        let stripes = written.as_slice().iter().flat_map(|(first, count)| *first..*first + *count);
+        Ok(stripes.map(|stripe| layout.place(stripe, &pool).0).collect())
     }
 
     /// Makes everything durable that this client was told is done.

@@ -28,6 +28,9 @@ pub(crate) struct Inode {
     pub used: Cell<u64>,
     /// Data servers with bytes that were not made durable: their boot ids at the first such write.
     pub unsynced: RefCell<BTreeMap<u32, u64>>,
+    /// Others may have written since the last sync: the next one has to reach every server that has
+    /// bytes of the file.
+    pub shared_before: Cell<bool>,
     /// The metadata server's life and position of the newest change that no sync covered.
     pub changed: Cell<Option<Position>>,
 }
@@ -102,6 +105,7 @@ impl Inode {
             reporting: Semaphore::new(1),
             used: Cell::new(0),
             unsynced: RefCell::new(BTreeMap::new()),
+            shared_before: Cell::new(true),
             changed: Cell::new(None),
         }
     }
@@ -122,6 +126,10 @@ impl Inode {
         let Some(grant) = grant else { return };
         let mut state = self.state.borrow_mut();
         if grant.number <= state.recalled || grant.number < state.number {
+            if (grant.number, grant.mode) == (state.number, state.mode) {
+                // What was kept of a recalled lease goes on under its number.
+                state.epoch = state.epoch.max(grant.epoch);
+            }
             return;
         }
         state.stale |= grant.number != state.number;
@@ -162,18 +170,37 @@ impl Inode {
         state.closing || state.resizing > 0
     }
 
+    /// What is known of the content is not true any more: it is learned anew, with the epoch, before
+    /// the lease is used again.
+    pub fn refresh(&self) {
+        let mut state = self.state.borrow_mut();
+        state.content = None;
+        state.inline = None;
+        state.attributes = None;
+    }
+
+    /// What was written and not reported is not the file's any more; the next sync says so.
+    pub fn lose_changes(&self) {
+        let lost = !self.state.borrow().dirty.is_clean();
+        self.state.borrow_mut().lost |= lost;
+        self.discard();
+    }
+
+    /// What was written and not reported was truncated away.
+    pub fn discard(&self) {
+        let mut state = self.state.borrow_mut();
+        state.dirty = Dirty::default();
+        state.tenure += 1;
+        drop(state);
+        self.refresh();
+    }
+
     /// The lease is gone, and with it all that it covered. Opens stay. What was written and not
     /// reported is lost, which the next sync says.
     pub fn lose_lease(&self) {
-        let mut state = self.state.borrow_mut();
-        state.lost |= !state.dirty.is_clean();
-        state.tenure += 1;
-        state.mode = LeaseMode::None;
-        state.attributes = None;
-        state.inline = None;
-        state.content = None;
-        state.dirty = Dirty::default();
-        drop(state);
+        self.lose_changes();
+        self.shared_before.set(true);
+        self.state.borrow_mut().mode = LeaseMode::None;
         self.idle.notify_all();
     }
 

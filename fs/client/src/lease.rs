@@ -178,6 +178,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await;
+        inode.shared_before.set(true);
         let mut state = inode.state.borrow_mut();
         state.closing = false;
         if state.number > number {
@@ -254,7 +255,7 @@ impl Client {
                 Ok(())
             }
             Err(Errno::ESTALE) => {
-                inode.lose_lease();
+                inode.lose_changes();
                 Err(Errno::ESTALE)
             }
             Err(errno) => {
@@ -331,16 +332,24 @@ impl Client {
         idle.sort_unstable();
         let excess = self.inner.inodes.borrow().len() - max;
         for (_, number) in idle.into_iter().take(excess) {
-            let Some(inode) = self.inner.inodes.borrow_mut().remove(&number) else { continue };
+            let Some(inode) = self.inner.inodes.borrow().get(&number).cloned() else { continue };
             self.inner.directories.borrow_mut().remove(&number);
+            let client = self.clone();
+            self.inner.world.spawn(async move { client.forget(inode).await });
+        }
+    }
+
+    /// Gives back what an inode's record holds, and drops the record if nobody wants it meanwhile.
+    pub(crate) async fn forget(&self, inode: Rc<Inode>) {
+        if inode.mode() != LeaseMode::None {
             let grant = inode.state.borrow().number;
-            if inode.mode() != LeaseMode::None {
-                let client = self.clone();
-                self.inner.world.spawn(async move {
-                    client.invalidate().inode(number).await;
-                    client.give_back(&inode, grant, LeaseMode::None).await;
-                });
-            }
+            self.return_unused(&inode, grant).await;
+        }
+        // One is ours, one the table's.
+        let wanted = Rc::strong_count(&inode) > 2 || inode.users.get() > 0;
+        let clean = inode.unsynced.borrow().is_empty() && !inode.state.borrow().lost;
+        if !wanted && clean && inode.mode() == LeaseMode::None && inode.opened().is_none() {
+            self.inner.inodes.borrow_mut().remove(&inode.number);
         }
     }
 }

@@ -217,7 +217,7 @@ impl Client {
         self.report(inode).await?;
         let (result, changed) = change.await?;
         if changed {
-            inode.lose_lease();
+            inode.refresh();
         }
         Ok(result)
     }
@@ -248,7 +248,7 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::Unlink { who, parent, name: Bytes(name), closed };
         let attributes = self.ask(&request, attributes_of).await?;
-        self.removed(parent, name, attributes);
+        self.removed(parent, name, attributes, closed);
         Ok(())
     }
 
@@ -264,19 +264,32 @@ impl Client {
         let who = caller.who();
         let request = MetaRequest::RemoveDirectory { who, parent, name: Bytes(name), closed };
         let attributes = self.ask(&request, attributes_of).await?;
-        self.removed(parent, name, attributes);
+        self.removed(parent, name, attributes, closed);
         Ok(())
     }
 
-    fn removed(&self, parent: u64, name: &[u8], attributes: Option<Attributes>) {
+    fn removed(&self, parent: u64, name: &[u8], attributes: Option<Attributes>, closed: u64) {
         self.changed(parent, name, None, true);
-        let Some(attributes) = attributes else { return };
+        if let Some(attributes) = attributes {
+            self.lost_name(attributes, closed);
+        }
+    }
+
+    /// An inode has a name less. `closed`: the one whose lease ended with that.
+    fn lost_name(&self, attributes: Attributes, closed: u64) {
         let number = attributes.inode;
         self.inner.directories.borrow_mut().remove(&number);
-        if attributes.link_count == 0 && !self.is_open(number) {
+        let inode = self.inode(number);
+        inode.learned(attributes);
+        if attributes.link_count > 0 || self.is_open(number) {
+            return;
+        }
+        if number == closed {
             self.inner.inodes.borrow_mut().remove(&number);
         } else {
-            self.inode(number).learned(attributes);
+            // The server keeps the file for us as long as we hold a lease on it.
+            let client = self.clone();
+            self.inner.world.spawn(async move { client.forget(inode).await });
         }
     }
 
@@ -310,7 +323,7 @@ impl Client {
         };
         let moved = self.known(parent, name).flatten();
         let certain = moved.is_some() && self.known(new_parent, new_name).is_some();
-        self.ask(&request, |_| Ok(())).await?;
+        let lost_name = self.ask(&request, attributes_of).await?;
         if moved.is_some() && moved == replaced {
             // Two names of one file: POSIX changes nothing.
             return Ok(());
@@ -323,6 +336,9 @@ impl Client {
         self.changed(new_parent, new_name, moved, moved.is_some());
         for number in [moved, replaced].into_iter().flatten() {
             self.stale(number);
+        }
+        if let Some(attributes) = lost_name {
+            self.lost_name(attributes, closed);
         }
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Client {
                 (Err(Errno::ESTALE), Some(back)) => {
                     buffer = back;
                     drop(lease);
-                    inode.lose_lease();
+                    inode.refresh();
                 }
                 (Err(errno), _) => return Err(errno),
                 (Ok(()), None) => return Err(Errno::EIO),

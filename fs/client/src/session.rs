@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::task::{Either, race};
 use ropewalk_base::world::World;
 use ropewalk_rpc::{Answer, CallError, Handler, Incoming, Marks, Responder, Server};
 use ropewalk_wire::fs::head::{Service, Status};
@@ -29,6 +30,7 @@ impl Client {
                 inner.meta.set_session(session, epoch);
                 inner.epoch.set(epoch);
                 inner.boot.set(boot);
+                inner.reclaimed.set(boot);
                 inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
                 for server in inner.servers.borrow().values() {
                     server.set_session(session, epoch);
@@ -92,6 +94,11 @@ impl Client {
 
     /// Tells the server that the client lives, and learns whether the server is still the same.
     pub(crate) async fn renew(&self) {
+        // One at a time: it is sent again until it is answered, and each link that is lost on the
+        // way asks for one.
+        if self.inner.renewing.replace(true) {
+            return;
+        }
         let session = self.inner.meta.session();
         let request = SessionRequest::Renew { session };
         match self.session_call(&request).await {
@@ -102,6 +109,7 @@ impl Client {
             }
             Err(_) => {}
         }
+        self.inner.renewing.set(false);
     }
 
     /// A reply of another life of the server: what we hold is reclaimed.
@@ -116,6 +124,34 @@ impl Client {
     /// Takes up after the server's restart what this session held.
     async fn reclaim(&self) {
         let _guard = self.inner.session_lock.acquire().await;
+        while self.inner.reclaimed.get() != self.inner.boot.get() {
+            let boot = self.inner.boot.get();
+            self.reclaim_all(boot).await;
+            if self.inner.boot.get() != boot {
+                // It was restarted again meanwhile, and knows nothing of what it was told before.
+                continue;
+            }
+            self.inner.directories.borrow_mut().clear();
+            // This must not be sent again to a later life, which would take it for its own.
+            let down = self.inner.down.notified();
+            let done = self.ask_in_grace(&MetaRequest::ReclaimDone, |_| Ok(()));
+            match race(done, down).await {
+                Either::Left(_) if self.inner.boot.get() == boot => self.inner.reclaimed.set(boot),
+                Either::Left(_) => {}
+                Either::Right(()) => {
+                    let session = self.inner.meta.session();
+                    let request = SessionRequest::Renew { session };
+                    match self.session_call(&request).await {
+                        Ok((Ok(_), boot)) => self.saw_boot(boot),
+                        // What is not reclaimed is lost with the session, as the next call finds.
+                        _ => return,
+                    }
+                }
+            }
+        }
+    }
+
+    async fn reclaim_all(&self, boot: u64) {
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {
             let mode = inode.mode();
@@ -130,6 +166,9 @@ impl Client {
                     _ => Err(Errno::EPROTO),
                 })
                 .await;
+            if self.inner.boot.get() != boot {
+                return;
+            }
             let reclaimed =
                 answer.is_ok_and(|(attributes, grant)| inode.reclaimed(attributes, grant));
             if !reclaimed {
@@ -137,8 +176,6 @@ impl Client {
                 self.invalidate().inode(inode.number).await;
             }
         }
-        self.inner.directories.borrow_mut().clear();
-        let _ = self.ask_in_grace(&MetaRequest::ReclaimDone, |_| Ok(())).await;
     }
 
     async fn ask_in_grace<T>(
@@ -150,6 +187,8 @@ impl Client {
         encode(request, &mut body);
         let reply = self.inner.meta.call(Service::Meta, &body).await;
         let reply = reply.map_err(crate::call::errno_of)?;
+        self.saw_marks(&reply.head);
+        self.saw_boot(reply.head.boot);
         match decode(reply.body()) {
             Ok(Ok(reply)) => read(reply),
             Ok(Err(errno)) => Err(errno),
@@ -172,6 +211,7 @@ impl Client {
                 let Some(inner) = weak.upgrade() else { return };
                 let ropewalk_net::endpoint::PeerEvent::Down(peer, _) = event else { continue };
                 if endpoint.endpoint().same_peer(peer, meta) && !inner.stopped.get() {
+                    inner.down.notify_all();
                     let client = Client { inner };
                     client.inner.world.clone().spawn(async move { client.renew().await });
                 }

@@ -114,7 +114,7 @@ impl Client {
                     }
                     Err(Errno::ESTALE) => {
                         drop(lease);
-                        inode.lose_lease();
+                        inode.refresh();
                         continue;
                     }
                     outcome => {
@@ -131,7 +131,7 @@ impl Client {
                     let Some(buffer) = buffer else { return Err(Errno::EIO) };
                     data = Some(buffer);
                     drop(lease);
-                    inode.lose_lease();
+                    inode.refresh();
                 }
                 outcome => {
                     self.count(|counts| counts.bytes_written += len);

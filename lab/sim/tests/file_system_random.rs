@@ -283,6 +283,11 @@ impl Run<'_> {
             eprintln!("{:?} {what}", self.simulation.now());
         }
         let is_sync = if let Step::Sync(id) = &step { Some(*id) } else { None };
+        let touched = match &step {
+            Step::Write(id, ..) | Step::Append(id, _) | Step::Read(id, ..) => Some(*id),
+            Step::Truncate(id, _) => Some(*id),
+            _ => None,
+        };
         let result = self.cluster.spawn(self.simulation, client, |_| place.run(step));
         if self.random.below(6) == 0 {
             let steps = self.random.below(1500);
@@ -306,16 +311,22 @@ impl Run<'_> {
                 assert_same(&found, &expected);
             }
             (Some(Outcome::Failed(Errno::EIO)), _)
-                if is_sync.is_some_and(|id| after.files[id].doubtful) =>
+                if is_sync.is_some_and(|id| after.files[id].doubtful.contains(&client)) =>
             {
-                after.files[is_sync.unwrap_or(0)].doubtful = false;
+                after.files[is_sync.unwrap_or(0)].doubtful.retain(|other| *other != client);
                 self.model = after;
                 return;
+            }
+            (Some(Outcome::Failed(Errno::EIO)), _)
+                if touched.is_some_and(|id| after.files[id].fragile) =>
+            {
+                self.model = after;
+                return self.remove(touched.unwrap_or(0));
             }
             (outcome, expected) => assert_eq!(outcome, Some(expected), "{what}"),
         }
         if let Some(id) = is_sync {
-            after.synced(id);
+            after.synced(id, client);
         }
         self.model = after;
     }
@@ -376,7 +387,7 @@ impl Run<'_> {
         for name in names {
             self.cluster.restart(self.simulation, name);
         }
-        after.server_died();
+        after.server_died(self.cluster.client_count());
     }
 
     /// After a power loss: what is found has to be what was synced, or later.
@@ -429,17 +440,16 @@ impl Run<'_> {
             self.model.files[id].mode = entry.mode;
             if damaged {
                 // Nothing can be said about it any more.
-                let name = self.model.names.iter().find(|(_, other)| **other == id);
-                let name = name.expect("found by it").0.clone();
-                self.remove(name, id);
+                self.remove(id);
             }
         }
-        let anchor = self.model.clone();
-        self.model = anchor;
     }
 
-    /// Takes all names of a damaged file away.
-    fn remove(&mut self, _: Name, id: usize) {
+    /// Takes all names of a damaged file away, and closes it.
+    fn remove(&mut self, id: usize) {
+        for handles in &self.handles {
+            handles.borrow_mut().retain(|key, _| key.0 != id);
+        }
         let names: Vec<Name> = self
             .model
             .names

@@ -502,8 +502,8 @@ pub enum MetaReply<'a> {
     Missing {
         cached: bool,
     },
-    /// GetAttributes, SetAttributes, Report, Release, Reclaim, LeaveInline; Unlink and
-    /// RemoveDirectory: of the inode that lost its name.
+    /// GetAttributes, SetAttributes, Report, Release, Reclaim, LeaveInline; Unlink, RemoveDirectory,
+    /// and a Rename that replaces: of the inode that lost its name.
     Attributes {
         attributes: Attributes,
         grant: Option<Grant>,

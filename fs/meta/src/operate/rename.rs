@@ -58,11 +58,21 @@ impl<R: Rows> Operation<'_, R> {
             self.need(target.number, Need::Quiet);
         }
         self.settle()?;
-        match &new.found {
-            Some((target, _)) if exchange => self.exchange(&old, &new, dentry, *target)?,
+        let replaced = match &new.found {
+            Some((target, _)) if exchange => {
+                self.exchange(&old, &new, dentry, *target)?;
+                None
+            }
             _ => self.replace(&old, &new, dentry, cookie, closed)?,
+        };
+        match replaced {
+            // Who holds a lease on it learns here how many names are left.
+            Some(inode) => {
+                let attributes = inode.attributes();
+                self.answer(&MetaReply::Attributes { attributes, grant: None })
+            }
+            None => self.answer(&MetaReply::Done),
         }
-        self.answer(&MetaReply::Done)
     }
 
     fn side<'n>(&mut self, who: &Who<'_>, (parent, name): (u64, &'n [u8])) -> Step<Side<'n>> {
@@ -136,7 +146,7 @@ impl<R: Rows> Operation<'_, R> {
         dentry: Dentry,
         cookie: u64,
         closed: u64,
-    ) -> Step<()> {
+    ) -> Step<Option<Inode>> {
         let (from, to) = (old.directory.number, new.directory.number);
         self.touch(dentry.inode)?;
         let is_directory = self.inode(dentry.inode)?.is_directory();
@@ -144,11 +154,13 @@ impl<R: Rows> Operation<'_, R> {
         self.remove_dentry(from, old.name, dentry.cookie);
         self.count_entries(from, -1, -links)?;
         self.remove_back_pointer(dentry.inode, from, dentry.cookie)?;
+        let mut replaced = None;
         if let Some((target, _)) = &new.found {
             self.count_entries(to, -1, -links)?;
-            self.unname(to, *target, closed)?;
+            replaced = Some(self.unname(to, *target, closed)?);
         }
-        self.put_entry(to, new.name, Dentry { cookie, ..dentry }, links)
+        self.put_entry(to, new.name, Dentry { cookie, ..dentry }, links)?;
+        Ok(replaced)
     }
 
     fn exchange(

@@ -15,9 +15,12 @@ pub struct FileModel {
     /// Contents since the last sync, the one that was synced first. Never empty.
     history: Vec<Vec<u8>>,
     pub mode: u16,
-    /// A server died since the last sync: one sync may say that it does not know.
-    pub doubtful: bool,
-    /// The file never was synced: a power loss may take it.
+    /// Clients that have not synced since a server died: one sync of each may say that it does not
+    /// know.
+    pub doubtful: Vec<usize>,
+    /// Blocks that were not synced before a power loss may be neither old nor new, behind the end
+    /// of the file too: what meets them fails.
+    pub fragile: bool,
     pub links: u32,
 }
 
@@ -68,17 +71,17 @@ impl Model {
     }
 
     /// A sync of a file succeeded: its content is durable, and so is everything about names.
-    pub fn synced(&mut self, id: usize) {
+    pub fn synced(&mut self, id: usize, client: usize) {
         let file = &mut self.files[id];
         file.history = vec![file.bytes.clone()];
-        file.doubtful = false;
+        file.doubtful.retain(|other| *other != client);
         self.history = vec![self.names.clone()];
     }
 
     /// A server died.
-    pub fn server_died(&mut self) {
+    pub fn server_died(&mut self, clients: usize) {
         for file in &mut self.files {
-            file.doubtful = true;
+            file.doubtful = (0..clients).collect();
         }
     }
 
@@ -137,9 +140,10 @@ impl Model {
                 ));
             }
         }
+        file.fragile |= file.history.len() > 1;
         file.bytes = found;
         file.history = vec![file.bytes.clone()];
-        file.doubtful = false;
+        file.doubtful.clear();
         Ok(())
     }
 }
