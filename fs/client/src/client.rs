@@ -17,6 +17,7 @@ use ropewalk_wire::fs::layout::Pool as ServerPool;
 use ropewalk_wire::fs::meta::Who;
 use ropewalk_wire::fs::value::Bytes;
 
+use crate::data::DataServer;
 use crate::error::ClientError;
 use crate::inode::{Directory, Inode, Position};
 
@@ -129,7 +130,7 @@ pub(crate) struct Inner {
     pub inodes: RefCell<BTreeMap<u64, Rc<Inode>>>,
     pub directories: RefCell<BTreeMap<u64, Directory>>,
     /// Data servers by id.
-    pub servers: RefCell<BTreeMap<u32, Connection>>,
+    pub servers: RefCell<BTreeMap<u32, DataServer>>,
     pub pools: RefCell<BTreeMap<u32, Rc<ServerPool>>>,
     pub pool_lock: Semaphore,
     pub invalidate: RefCell<Rc<dyn Invalidate>>,
