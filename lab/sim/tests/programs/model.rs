@@ -130,7 +130,7 @@ impl Model {
                 known |= state.unwrap_or(0) == *byte;
                 changed |= state != first;
             }
-            if !known && !(changed && *byte == 0) {
+            if !(known || changed && *byte == 0) {
                 return Err(format!(
                     "inode {}: byte {at} is {byte}, which was never written there (of {}; {} \
                      states)",
