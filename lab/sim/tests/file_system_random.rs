@@ -167,6 +167,7 @@ fn size(random: &mut Random) -> usize {
 
 impl Run<'_> {
     /// A step that may be done now, and what it has to bring about.
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
     fn plan(&mut self, client: usize) -> (Step, Outcome, Model) {
         let random = &mut self.random;
         let mut model = self.model.clone();
