@@ -76,6 +76,8 @@ pub(crate) struct State {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Dirty {
     pub size: bool,
+    /// Where the furthest of these writes ended: the size is at least this.
+    pub end: u64,
     pub modified: Option<Timestamp>,
     pub accessed: Option<Timestamp>,
     pub written: Runs,

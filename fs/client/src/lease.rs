@@ -368,7 +368,8 @@ fn take_dirty(inode: &Inode) -> (Dirty, Option<Report<'static>>) {
         return (Dirty::default(), None);
     }
     let dirty = std::mem::take(&mut state.dirty);
-    let size = state.attributes.filter(|_| dirty.size).map(|attributes| attributes.size);
+    let known = state.attributes.map_or(0, |attributes| attributes.size);
+    let size = dirty.size.then(|| known.max(dirty.end));
     let report = Report {
         epoch: state.epoch,
         size,
@@ -384,6 +385,7 @@ impl Dirty {
     /// Takes older changes back in.
     pub(crate) fn merge(&mut self, older: Dirty) {
         self.size |= older.size;
+        self.end = self.end.max(older.end);
         self.modified = self.modified.max(older.modified);
         self.accessed = self.accessed.max(older.accessed);
         for (first, count) in older.written.as_slice() {
