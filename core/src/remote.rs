@@ -290,7 +290,7 @@ impl Core {
         let peer = state.access.peer;
         let idle = self.peers.get(peer.0).is_some_and(|peer| {
             peer.waiting_accesses.first.is_none()
-                && peer.link().is_some()
+                && peer.link().is_some_and(|link| self.is_live(link))
                 && peer.accesses < ACCESSES_MAX
         });
         if idle {
@@ -326,10 +326,16 @@ impl Core {
         }
     }
 
+    /// Whether a link carries its session and is not being closed.
+    fn is_live(&self, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|state| state.stage == LinkStage::Up)
+    }
+
     pub(crate) fn pump_accesses(&mut self, id: PeerId) {
         while let Some(peer) = self.peers.get(id.0) {
             let Some(first) = peer.waiting_accesses.first else { return };
-            if peer.link().is_none() || peer.accesses >= ACCESSES_MAX {
+            let Some(link) = peer.link() else { return };
+            if peer.accesses >= ACCESSES_MAX || !self.is_live(link) {
                 return;
             }
             let next = self.operations.get_mut(first).and_then(|first| first.next.take());
@@ -418,7 +424,12 @@ impl Core {
             return false;
         }
         state.accesses = state.accesses.saturating_sub(1);
+        let link = state.link();
         self.queue_access(id, peer);
+        if let Some(link) = link {
+            // It is dead, and its rail will say so; until then nothing is tried over it again.
+            self.close_link(link);
+        }
         true
     }
 

@@ -33,7 +33,7 @@ pub struct Completed {
     pub memory: Memory,
 }
 
-/// The answer of [`Context::arm`].
+/// The answer of [`crate::Endpoint::arm`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arm {
     /// There is something to test for: do not sleep.

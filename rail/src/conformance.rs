@@ -161,7 +161,7 @@ macro_rules! property_tests {
 }
 
 /// Makes a module with one `#[test]` for each property of the suite: name of the module, and an
-/// expression that makes a fresh [`Fixture`](crate::conformance::Fixture).
+/// expression that makes a fresh [`Fixture`].
 #[macro_export]
 macro_rules! conformance {
     ($module:ident, $fixture:expr) => {

@@ -19,11 +19,11 @@ fn work(mount: &Path, stop: &AtomicBool) -> Vec<(String, Option<Vec<u8>>)> {
         let content = vec![round as u8; (round as usize * 7919) % 200_000];
         fs::write(mount.join(&name), &content).expect("a write ends well, sooner or later");
         done.push((name.clone(), Some(content.clone())));
-        if round % 3 == 0 {
+        if round.is_multiple_of(3) {
             fs::rename(mount.join(&name), mount.join(&last)).expect("so does a rename");
             done.push((name, None));
             done.push((last, Some(content)));
-        } else if round % 5 == 0 {
+        } else if round.is_multiple_of(5) {
             fs::remove_file(mount.join(&name)).expect("so does an unlink");
             done.push((name, None));
         }

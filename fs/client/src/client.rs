@@ -17,6 +17,7 @@ use ropewalk_wire::fs::layout::Pool as ServerPool;
 use ropewalk_wire::fs::meta::Who;
 use ropewalk_wire::fs::value::Bytes;
 
+use crate::data::DataServer;
 use crate::error::ClientError;
 use crate::inode::{Directory, Inode, Position};
 
@@ -53,21 +54,20 @@ impl Caller {
 pub type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Caches above the client (the kernel's), told before a lease is given back.
+///
+/// Entries of directories are not among them: the kernel drops one only under the directory's lock,
+/// which its own requests hold while they wait for the server, and the server may be waiting for
+/// what is given back here. So nobody above the client remembers entries.
 pub trait Invalidate {
     /// Attributes and content of the inode must not be used any more. Writes of the kernel that
     /// this brings about are still accepted meanwhile.
     fn inode(&self, inode: u64) -> LocalFuture;
-    /// The entry must not be used any more.
-    fn entry(&self, parent: u64, name: &[u8]) -> LocalFuture;
 }
 
 struct Nothing;
 
 impl Invalidate for Nothing {
     fn inode(&self, _inode: u64) -> LocalFuture {
-        Box::pin(async {})
-    }
-    fn entry(&self, _parent: u64, _name: &[u8]) -> LocalFuture {
         Box::pin(async {})
     }
 }
@@ -130,7 +130,7 @@ pub(crate) struct Inner {
     pub inodes: RefCell<BTreeMap<u64, Rc<Inode>>>,
     pub directories: RefCell<BTreeMap<u64, Directory>>,
     /// Data servers by id.
-    pub servers: RefCell<BTreeMap<u32, Connection>>,
+    pub servers: RefCell<BTreeMap<u32, DataServer>>,
     pub pools: RefCell<BTreeMap<u32, Rc<ServerPool>>>,
     pub pool_lock: Semaphore,
     pub invalidate: RefCell<Rc<dyn Invalidate>>,

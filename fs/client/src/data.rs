@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::checksum::crc32c;
+use ropewalk_base::task::{Either, race};
 use ropewalk_net::Address;
 use ropewalk_rpc::{CallError, Connection, Options};
 use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, DataRequest, DataResult};
@@ -18,6 +19,16 @@ use crate::client::Client;
 
 /// How long to wait before the address of a server that is not known is asked for again.
 const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
+
+/// How long a call waits before its server is looked for elsewhere.
+const MOVED_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// A data server: where it is, and calls to it.
+#[derive(Clone)]
+pub(crate) struct DataServer {
+    pub address: String,
+    pub connection: Connection,
+}
 
 /// What a client knows of one server of a pool.
 struct Known {
@@ -61,7 +72,8 @@ impl Client {
 
     fn note_server(&self, known: Known) {
         let inner = &*self.inner;
-        if inner.servers.borrow().contains_key(&known.server) {
+        let same = |server: &DataServer| server.address == known.address;
+        if inner.servers.borrow().get(&known.server).is_some_and(same) {
             return;
         }
         let Ok(address) = Address::parse(&known.address) else { return };
@@ -74,14 +86,15 @@ impl Client {
         };
         let connection = Connection::new(&inner.world, &inner.endpoint, peer, options);
         connection.set_session(inner.meta.session(), inner.epoch.get());
-        inner.servers.borrow_mut().insert(known.server, connection);
+        let server = DataServer { address: known.address, connection };
+        inner.servers.borrow_mut().insert(known.server, server);
     }
 
-    pub(crate) async fn server(&self, server: u32) -> Result<Connection, Errno> {
+    pub(crate) async fn server(&self, server: u32) -> Result<DataServer, Errno> {
         let begin = self.inner.world.now();
         loop {
-            if let Some(connection) = self.inner.servers.borrow().get(&server) {
-                return Ok(connection.clone());
+            if let Some(known) = self.inner.servers.borrow().get(&server) {
+                return Ok(known.clone());
             }
             // The newest pool comes with the addresses of all servers that were heard of.
             self.fetch_pool(0).await?;
@@ -98,6 +111,19 @@ impl Client {
         Err(Errno::EIO)
     }
 
+    /// Completes when the server is known to be at another address than this one.
+    async fn moved(&self, server: u32, address: &str) {
+        loop {
+            self.inner.world.sleep(MOVED_PAUSE).await;
+            // While the metadata server cannot be asked, nobody knows.
+            let _ = self.fetch_pool(0).await;
+            let known = self.inner.servers.borrow().get(&server).map(|known| known.address.clone());
+            if known.is_some_and(|known| known != address) {
+                return;
+            }
+        }
+    }
+
     /// Asks a data server; `read` sees the reply while it is borrowed. With it comes the server's
     /// boot id.
     pub(crate) async fn ask_data<T>(
@@ -106,12 +132,21 @@ impl Client {
         request: &DataRequest<'_>,
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<(T, u64), Errno> {
-        let connection = self.server(server).await?;
         let mut body = Vec::with_capacity(256);
         encode(request, &mut body);
         self.count(|counts| counts.data_calls += 1);
-        let session = connection.session();
-        let reply = match connection.call(Service::Data, &body).await {
+        let (session, outcome) = loop {
+            let known = self.server(server).await?;
+            let session = known.connection.session();
+            let call = known.connection.call(Service::Data, &body);
+            // A server that was started again elsewhere has nothing of the call that went to where
+            // it was: the call goes to where it is now.
+            match race(call, self.moved(server, &known.address)).await {
+                Either::Left(outcome) => break (session, outcome),
+                Either::Right(()) => {}
+            }
+        };
+        let reply = match outcome {
             Ok(reply) => reply,
             Err(CallError::Fenced | CallError::NoSession) => {
                 self.lost_session(session).await?;

@@ -202,7 +202,7 @@ impl Client {
             inode.shared_before.set(false);
         }
         self.created(parent, name, &reply.entry, before);
-        Ok((reply.entry.attributes, self.file(inode, options), reply.created))
+        Ok((inode.seen(reply.entry.attributes), self.file(inode, options), reply.created))
     }
 
     /// Creates a file without a name and opens it.

@@ -84,7 +84,10 @@ pub(crate) struct Dirty {
 
 impl Dirty {
     pub fn is_clean(&self) -> bool {
-        self.size.is_none() && self.modified.is_none() && self.accessed.is_none() && self.written.is_empty()
+        self.size.is_none()
+            && self.modified.is_none()
+            && self.accessed.is_none()
+            && self.written.is_empty()
     }
 }
 
@@ -158,6 +161,11 @@ impl Inode {
         // What is not reported yet is not in any reply.
         attributes.size = attributes.size.max(state.dirty.size.unwrap_or(0));
         state.attributes = Some(attributes);
+    }
+
+    /// What a reply told, with what is known here beyond it.
+    pub fn seen(&self, told: Attributes) -> Attributes {
+        self.state.borrow().attributes.unwrap_or(told)
     }
 
     /// Attributes that a lease covers.

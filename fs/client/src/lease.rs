@@ -127,7 +127,7 @@ impl Client {
                 return;
             }
         }
-        self.drop_entries(number, keep < LeaseMode::Read).await;
+        self.inner.directories.borrow_mut().remove(&number);
         if keep < LeaseMode::Read {
             // The kernel writes back what was changed by mmap; that is still accepted here.
             self.invalidate().inode(number).await;
@@ -147,7 +147,7 @@ impl Client {
             let mut state = inode.state.borrow_mut();
             state.recalled = state.recalled.max(number);
         }
-        self.drop_entries(inode.number, true).await;
+        self.inner.directories.borrow_mut().remove(&inode.number);
         self.invalidate().inode(inode.number).await;
         let _giving = inode.giving.acquire().await;
         self.close_to_users(inode).await;
@@ -156,17 +156,6 @@ impl Client {
             return inode.idle.notify_all();
         }
         self.give_back(inode, number, LeaseMode::None).await;
-    }
-
-    /// Forgets what is remembered of a directory's entries, above this client too.
-    async fn drop_entries(&self, number: u64, above: bool) {
-        let directory = self.inner.directories.borrow_mut().remove(&number);
-        if !above {
-            return;
-        }
-        for name in directory.iter().flat_map(|directory| directory.entries.keys()) {
-            self.invalidate().entry(number, name).await;
-        }
     }
 
     /// Lets no new users to the lease, and waits for those that it has.

@@ -72,11 +72,11 @@ impl Client {
         let valid = self.recalls_of(parent) == before;
         match found {
             Ok(entry) => {
-                self.learn(&entry);
+                let inode = self.learn(&entry);
                 if entry.entry_cached && valid {
                     self.remember(parent, name, Some(entry.attributes.inode));
                 }
-                Ok(entry.attributes)
+                Ok(inode.seen(entry.attributes))
             }
             Err(cached) => {
                 if cached && valid {
@@ -89,11 +89,6 @@ impl Client {
 
     fn known(&self, parent: u64, name: &[u8]) -> Option<Option<u64>> {
         self.inner.directories.borrow().get(&parent)?.entries.get(name).copied()
-    }
-
-    /// Whether the entry (or its absence) is covered by a lease: the kernel may remember it, too.
-    pub fn is_entry_cached(&self, parent: u64, name: &[u8]) -> bool {
-        self.known(parent, name).is_some()
     }
 
     /// Whether attributes and content are covered by a lease: the kernel may remember them, too.
@@ -119,16 +114,6 @@ impl Client {
         // Its times and size are no longer what they were.
         self.note_change(&self.inode(parent));
         self.stale(parent);
-    }
-
-    /// A name stands for another inode now. The kernel moved what it knew of that inode's old name
-    /// here: where no lease covers the new one, it has to ask.
-    fn settle(&self, parent: u64, name: &[u8], inode: Option<u64>) {
-        self.changed(parent, name, inode, inode.is_some());
-        if self.known(parent, name).is_none() {
-            // Not awaited: the kernel holds the directory until this rename is answered.
-            self.inner.world.spawn(self.invalidate().entry(parent, name));
-        }
     }
 
     /// A file of ours came into a directory. `before`: see [`Client::recalls_of`].
@@ -259,9 +244,10 @@ impl Client {
         let request = MetaRequest::Make { who, parent, name: Bytes(name), mode, node };
         let before = self.recalls_of(parent);
         let entry = self.ask(&request, entry_of).await?;
-        self.note_change(&self.learn(&entry));
+        let inode = self.learn(&entry);
+        self.note_change(&inode);
         self.created(parent, name, &entry, before);
-        Ok(entry.attributes)
+        Ok(inode.seen(entry.attributes))
     }
 
     /// Removes a name that is not a directory's.
@@ -353,11 +339,11 @@ impl Client {
             return Ok(());
         }
         if mode == RenameMode::Exchange {
-            self.settle(parent, name, replaced);
+            self.changed(parent, name, replaced, replaced.is_some());
         } else {
             self.changed(parent, name, None, certain);
         }
-        self.settle(new_parent, new_name, moved);
+        self.changed(new_parent, new_name, moved, moved.is_some());
         for number in [moved, replaced].into_iter().flatten() {
             self.stale(number);
         }
@@ -380,9 +366,10 @@ impl Client {
         let request = MetaRequest::Link { who, inode: number, parent, name: Bytes(name) };
         let before = self.recalls_of(parent);
         let entry = self.ask(&request, entry_of).await?;
-        self.note_change(&self.learn(&entry));
+        let inode = self.learn(&entry);
+        self.note_change(&inode);
         self.created(parent, name, &entry, before);
-        Ok(entry.attributes)
+        Ok(inode.seen(entry.attributes))
     }
 
     /// Entries of a directory after `cookie` (0: from the beginning), and whether these were the
@@ -406,17 +393,18 @@ impl Client {
                 self.inode(number).granted(grant);
                 let mut listed = Vec::with_capacity(entries.len());
                 for entry in entries {
-                    if let Some(attributes) = entry.attributes {
+                    let attributes = entry.attributes.map(|attributes| {
                         let inode = self.inode(entry.inode);
                         inode.granted(entry.grant);
                         inode.learned(attributes);
-                    }
+                        inode.seen(attributes)
+                    });
                     listed.push(Listed {
                         name: entry.name.0.to_vec(),
                         inode: entry.inode,
                         kind: entry.kind,
                         cookie: entry.cookie,
-                        attributes: entry.attributes,
+                        attributes,
                     });
                 }
                 Ok((listed, end))

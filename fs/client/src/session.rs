@@ -33,7 +33,7 @@ impl Client {
                 inner.reclaimed.set(boot);
                 inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
                 for server in inner.servers.borrow().values() {
-                    server.set_session(session, epoch);
+                    server.connection.set_session(session, epoch);
                 }
                 Ok(())
             }

@@ -308,9 +308,10 @@ impl Client {
         if gone() {
             return (Err(Errno::ESTALE), buffer);
         }
-        let extends = self.wrote(inode, offset + len, &written);
-        if mode == LeaseMode::Shared && extends {
-            // Others have to see the size before this write returns.
+        self.wrote(inode, offset + len, &written);
+        if mode == LeaseMode::Shared {
+            // Others have to see size and time before this write returns: by the time their kernels
+            // notice that pages are old.
             if let Err(errno) = self.try_report(inode).await {
                 return (Err(errno), buffer);
             }
@@ -342,28 +343,24 @@ impl Client {
         .await
     }
 
-    /// Notes what a write changed; true where others should know at once.
-    fn wrote(&self, inode: &Inode, end: u64, written: &Runs) -> bool {
+    /// Notes what a write changed.
+    fn wrote(&self, inode: &Inode, end: u64, written: &Runs) {
         let now = self.now();
         let mut state = inode.state.borrow_mut();
-        let mut fresh = false;
         for (first, count) in written.as_slice() {
             for stripe in *first..first.saturating_add(*count) {
                 if !state.written.contains(stripe) {
-                    fresh = true;
                     // A set over its limit is refused by the server with the report.
                     let _ = state.written.add(stripe, 1);
                     let _ = state.dirty.written.add(stripe, 1);
                 }
             }
         }
-        let shared = state.mode == LeaseMode::Shared;
-        let mut extends = shared;
+        // Where the size is not known it may have grown.
+        let mut extends = true;
         if let Some(attributes) = &mut state.attributes {
             extends = end > attributes.size;
-            if extends {
-                attributes.size = end;
-            }
+            attributes.size = attributes.size.max(end);
             attributes.modified = now;
             attributes.changed = now;
         }
@@ -371,7 +368,6 @@ impl Client {
             state.dirty.size = state.dirty.size.max(Some(end));
         }
         state.dirty.modified = Some(now);
-        extends || fresh
     }
 
     /// Sends bytes to the stripe objects where they belong. Returns the stripes, and the buffer.

@@ -2,7 +2,7 @@
 //!
 //! * [`server`]: start, tasks, replies, tidy end; [`admission`]: calls as they come in;
 //! * [`plan`]: what a request asks for, checked against every limit before anything is done;
-//! * [`write`], [`read`], [`change`]: the requests themselves;
+//! * [mod@write], [mod@read], [mod@change]: the requests themselves;
 //! * [`bulk`]: the buffers through which bytes travel, and gets and puts of clients' regions;
 //! * [`epochs`]: which write epoch of a file was seen last;
 //! * [`heartbeat`]: tells the metadata server of life and room.

@@ -33,7 +33,8 @@ enum Step {
     Read(usize, u64, usize),
     Truncate(usize, u64),
     Mode(usize, u16),
-    Stat(usize),
+    /// By the inode, or by a name of it.
+    Stat(usize, Option<Name>),
     Rename(Name, Name),
     Link(usize, Name),
     Unlink(Name),
@@ -112,8 +113,12 @@ impl Place {
                 let change = AttributeChange { mode: Some(mode), ..AttributeChange::default() };
                 client.set_attributes(&root, self.inodes[id], change).await?;
             }
-            Step::Stat(id) => {
-                let found = client.attributes(self.inodes[id]).await?;
+            Step::Stat(id, name) => {
+                let found = match name {
+                    Some(name) => client.lookup(&root, at(&name), &name.1).await?,
+                    None => client.attributes(self.inodes[id]).await?,
+                };
+                assert_eq!(found.inode, self.inodes[id], "a name leads to its file");
                 let (size, links, mode) = (found.size, found.link_count, found.mode);
                 return Ok(Outcome::Stat { size, links, mode });
             }
@@ -167,6 +172,7 @@ fn size(random: &mut Random) -> usize {
 
 impl Run<'_> {
     /// A step that may be done now, and what it has to bring about.
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of step")]
     fn plan(&mut self, client: usize) -> (Step, Outcome, Model) {
         let random = &mut self.random;
         let mut model = self.model.clone();
@@ -220,10 +226,12 @@ impl Run<'_> {
                 model.files[id].mode = mode;
                 (Step::Mode(id, mode), Outcome::Done, model)
             }
-            17 => {
+            17 | 25 => {
+                let name = (random.below(2) == 0).then_some(old);
+                let id = name.as_ref().map_or(id, |name| model.names[name]);
                 let file = &model.files[id];
-                let (links, mode) = (file.links, file.mode);
-                (Step::Stat(id), Outcome::Stat { size: now as u64, links, mode }, model)
+                let (links, mode, now) = (file.links, file.mode, file.bytes.len());
+                (Step::Stat(id, name), Outcome::Stat { size: now as u64, links, mode }, model)
             }
             18 | 19 => {
                 let new = name(random);

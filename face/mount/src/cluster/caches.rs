@@ -29,14 +29,4 @@ impl Invalidate for KernelCaches {
             }
         })
     }
-
-    fn entry(&self, parent: u64, name: &[u8]) -> Pin<Box<dyn Future<Output = ()>>> {
-        // Made to expire rather than dropped: what is mounted or open below it stays.
-        let sent = self.notifier.expire_entry(parent, name);
-        Box::pin(async move {
-            if let Ok(notified) = sent {
-                let _ = notified.await;
-            }
-        })
-    }
 }

@@ -76,21 +76,19 @@ impl ClusterFileSystem {
         if self.client.is_cached(inode) { LEASED } else { Duration::ZERO }
     }
 
-    pub(super) fn entry_validity(&self, parent: u64, name: &[u8]) -> Duration {
-        if self.client.is_entry_cached(parent, name) { LEASED } else { Duration::ZERO }
-    }
-
     pub(super) fn attributes_reply(&self, from: &client::Attributes) -> AttributesReply {
         AttributesReply { attributes: attributes(from), valid: self.inode_validity(from.inode) }
     }
 
-    pub(super) fn entry(&self, parent: u64, name: &[u8], from: &client::Attributes) -> Entry {
+    pub(super) fn entry(&self, from: &client::Attributes) -> Entry {
         Entry {
             attributes: attributes(from),
             // Inode numbers are never used again.
             generation: 0,
             attributes_valid: self.inode_validity(from.inode),
-            entry_valid: self.entry_validity(parent, name),
+            // Each look-up is asked, and mostly answered by the client from its own memory: see
+            // `Invalidate` for why the kernel cannot be told in time to forget an entry.
+            entry_valid: Duration::ZERO,
         }
     }
 }

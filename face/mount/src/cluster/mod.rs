@@ -1,8 +1,8 @@
 //! The mount of a cluster: the client's operations behind the kernel's requests.
 //!
-//! What the kernel may remember is what a lease of the client covers: attributes and entries get a
-//! long validity under a lease and none without. Before a lease is given back the kernel is told to
-//! forget ([`KernelCaches`]).
+//! What the kernel may remember is what a lease of the client covers: attributes and pages get a long
+//! validity under a lease and none without. Before a lease is given back the kernel is told to forget
+//! ([`KernelCaches`]). Entries it asks for each time.
 //!
 //! Invariant: nothing is answered from here that the client does not answer; there is no cache of
 //! its own but listings that one open directory has begun to read.

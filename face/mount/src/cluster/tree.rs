@@ -32,7 +32,7 @@ impl ClusterFileSystem {
     ) -> Answer<Entry> {
         let (caller, mode) = (self.caller(context), mode as u16 & 0o7777);
         let made = self.client.make(&caller, parent, name, mode, node).await.map_err(errno)?;
-        Ok(self.entry(parent, name, &made))
+        Ok(self.entry(&made))
     }
 
     /// Fetches entries behind `offset`, where they are not there from an earlier call.
@@ -66,19 +66,11 @@ impl Filesystem for ClusterFileSystem {
     async fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
         if name == b"." {
             let found = self.client.attributes(parent).await.map_err(errno)?;
-            return Ok(self.entry(parent, name, &found));
+            return Ok(self.entry(&found));
         }
         let caller = self.caller(context);
-        match self.client.lookup(&caller, parent, name).await {
-            Ok(found) => Ok(self.entry(parent, name, &found)),
-            Err(error) => {
-                let validity = self.entry_validity(parent, name);
-                if errno(error) == Errno::ENOENT && !validity.is_zero() {
-                    return Ok(Entry::absent(validity));
-                }
-                Err(errno(error))
-            }
-        }
+        let found = self.client.lookup(&caller, parent, name).await.map_err(errno)?;
+        Ok(self.entry(&found))
     }
 
     async fn getattr(
@@ -194,7 +186,7 @@ impl Filesystem for ClusterFileSystem {
     ) -> Answer<Entry> {
         let caller = self.caller(context);
         let linked = self.client.link(&caller, node, new_parent, new_name).await;
-        Ok(self.entry(new_parent, new_name, &linked.map_err(errno)?))
+        Ok(self.entry(&linked.map_err(errno)?))
     }
 
     async fn open(
@@ -294,7 +286,7 @@ impl Filesystem for ClusterFileSystem {
                 let Some(entry) = next else { break };
                 let added = match (&entry.attributes, plus) {
                     (Some(found), true) => {
-                        let full = self.entry(node, &entry.name, found);
+                        let full = self.entry(found);
                         reply.add_plus(&full, entry.cookie, &entry.name)
                     }
                     _ => reply.add(entry.inode, entry.cookie, entry_kind(entry.kind), &entry.name),
@@ -386,7 +378,7 @@ impl Filesystem for ClusterFileSystem {
         let created = self.client.create(&caller, parent, name, mode, exclusive, options);
         let (attributes, file, _) = created.await.map_err(errno)?;
         let opened = self.opened(file)?;
-        Ok((self.entry(parent, name, &attributes), opened))
+        Ok((self.entry(&attributes), opened))
     }
 
     async fn tmpfile(
@@ -402,7 +394,7 @@ impl Filesystem for ClusterFileSystem {
         let created = self.client.create_temporary(&caller, parent, mode, options).await;
         let (attributes, file) = created.map_err(errno)?;
         let opened = self.opened(file)?;
-        Ok((self.entry(parent, b"", &attributes), opened))
+        Ok((self.entry(&attributes), opened))
     }
 
     async fn getlk(

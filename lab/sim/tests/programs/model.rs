@@ -141,8 +141,7 @@ impl Model {
                 known |= state.unwrap_or(0) == *byte;
                 changed |= state != first;
             }
-            let zeroed = changed && *byte == 0;
-            if !known && !zeroed {
+            if !(known || changed && *byte == 0) {
                 return Err(format!(
                     "inode {}: byte {at} is {byte}, which was never written there (of {}; {} \
                      states)",
