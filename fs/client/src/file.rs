@@ -200,6 +200,7 @@ impl Client {
         }
         if reply.created {
             inode.shared_before.set(false);
+            inode.promised.set(false);
         }
         self.created(parent, name, &reply.entry, before);
         Ok((inode.seen(reply.entry.attributes), self.file(inode, options), reply.created))
@@ -233,6 +234,7 @@ impl Client {
     }
 
     async fn sync_inode(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        inode.promised.set(true);
         let unsynced = self.take_unsynced(inode);
         let mut servers: BTreeSet<u32> = unsynced.keys().copied().collect();
         let alone = inode.mode() == LeaseMode::Write;

@@ -31,6 +31,8 @@ pub(crate) struct Inode {
     /// Others may have written since the last sync: the next one has to reach every server that has
     /// bytes of the file.
     pub shared_before: Cell<bool>,
+    /// A sync may have covered content of the file: what is moved elsewhere has to stay durable.
+    pub promised: Cell<bool>,
     /// The metadata server's life and position of the newest change that no sync covered.
     pub changed: Cell<Option<Position>>,
 }
@@ -110,6 +112,7 @@ impl Inode {
             used: Cell::new(0),
             unsynced: RefCell::new(BTreeMap::new()),
             shared_before: Cell::new(true),
+            promised: Cell::new(true),
             changed: Cell::new(None),
         }
     }
@@ -175,6 +178,12 @@ impl Inode {
         state.attributes.filter(|_| covered)
     }
 
+    /// Others may write, and sync, from now on.
+    pub fn met_others(&self) {
+        self.shared_before.set(true);
+        self.promised.set(true);
+    }
+
     /// Whether users of the lease have to wait.
     pub fn is_blocked(&self) -> bool {
         let state = self.state.borrow();
@@ -210,7 +219,7 @@ impl Inode {
     /// reported is lost, which the next sync says.
     pub fn lose_lease(&self) {
         self.lose_changes();
-        self.shared_before.set(true);
+        self.met_others();
         self.state.borrow_mut().mode = LeaseMode::None;
         self.idle.notify_all();
     }

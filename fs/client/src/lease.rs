@@ -184,7 +184,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await;
-        inode.shared_before.set(true);
+        inode.met_others();
         let mut state = inode.state.borrow_mut();
         state.closing = false;
         if state.number > number {

@@ -1,6 +1,6 @@
 //! Writing: inline while a file is small, to stripe objects from then on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ropewalk_base::memory::Memory;
@@ -230,9 +230,17 @@ impl Client {
             let bytes = self.inline_bytes(inode).await?;
             if !bytes.is_empty() {
                 let buffer = self.inner.pool.copy_of(&bytes).ok_or(Errno::ENOMEM)?;
+                let earlier = self.take_unsynced(inode);
                 let (outcome, _) =
                     self.transfer_out(inode, &layout, 0, buffer, 0..bytes.len()).await;
-                written = outcome?;
+                let kept = match outcome {
+                    Ok(runs) if inode.promised.get() => {
+                        self.keep_durable(inode, &layout, &runs).await.map(|()| runs)
+                    }
+                    outcome => outcome,
+                };
+                inode.unsynced.borrow_mut().extend(earlier);
+                written = kept?;
             }
         }
         let report_runs = written.to_report();
@@ -255,6 +263,29 @@ impl Client {
         if state.epoch == epoch {
             // The epoch grew with the transaction.
             state.epoch += 1;
+        }
+        Ok(())
+    }
+
+    /// Makes stripes durable that take the place of bytes which are durable already.
+    async fn keep_durable(
+        &self,
+        inode: &Rc<Inode>,
+        layout: &Layout,
+        written: &Runs,
+    ) -> Result<(), Errno> {
+        let pool = self.pool_of(layout).await?;
+        let file = self.file_id(inode);
+        let stripes = written.as_slice().iter().flat_map(|(first, count)| *first..*first + *count);
+        let servers: BTreeSet<u32> = stripes.map(|stripe| layout.place(stripe, &pool).0).collect();
+        for server in servers {
+            let boot = inode.unsynced.borrow().get(&server).copied();
+            let request = DataRequest::Sync { files: vec![file] };
+            let ((), now) = self.ask_data(server, &request, |_| Ok(())).await?;
+            if boot != Some(now) {
+                // Another life of the server: they have to be written again.
+                return Err(Errno::ESTALE);
+            }
         }
         Ok(())
     }

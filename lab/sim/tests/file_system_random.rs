@@ -357,8 +357,16 @@ impl Run<'_> {
             after.synced(id, client);
         }
         self.model = after;
-        if self.power && self.random.below(20) == 0 {
-            self.lone_power_loss();
+        match self.random.below(20) {
+            0 if self.power => self.lone_power_loss(),
+            // Right after the reply: what it told must not be in memory only.
+            1 => {
+                let mut after = self.model.clone();
+                let pause = Duration::from_micros(self.random.below(1_000_000));
+                self.restart(&[META.into()], Kill::Process(Duration::ZERO), pause, &mut after);
+                self.model = after;
+            }
+            _ => {}
         }
     }
 
