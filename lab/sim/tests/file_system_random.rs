@@ -154,6 +154,7 @@ struct Run<'a> {
     handles: Vec<Handles>,
     directories: [u64; 2],
     power: bool,
+    plant: Plant,
 }
 
 fn name(random: &mut Random) -> Name {
@@ -357,7 +358,8 @@ impl Run<'_> {
             after.synced(id, client);
         }
         self.model = after;
-        match self.random.below(20) {
+        let often = if self.plant == Plant::EarlyReplies { 2 } else { 20 };
+        match self.random.below(often) {
             0 if self.power => self.lone_power_loss(),
             // Right after the reply: what it told must not be in memory only.
             1 => {
@@ -572,7 +574,7 @@ fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
     let handles = (0..cluster.client_count()).map(|_| Handles::default()).collect();
     let directories = [ROOT, made];
     let model = Model::new();
-    let mut run = Run { simulation, cluster, random, model, handles, directories, power };
+    let mut run = Run { simulation, cluster, random, model, handles, directories, power, plant };
     for _ in 0..OPERATIONS {
         run.step();
     }

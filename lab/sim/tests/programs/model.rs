@@ -111,8 +111,9 @@ impl Model {
     }
 
     /// Whether content that was found after a power loss may be; from then on it is the content.
-    /// False where the file is of no use any more: it cannot be read, or it lost its end, whose bytes
-    /// may still lie behind the end and come to light when the file grows over them.
+    /// False where the file is of no use any more: it cannot be read, or bytes of it that were not
+    /// synced are hidden, since the metadata server lost its end or its stripes; they may come to light
+    /// when it is written there again.
     pub fn accept_content(
         &mut self,
         id: usize,
@@ -130,7 +131,10 @@ impl Model {
             let sizes: Vec<usize> = file.history.iter().map(Vec::len).collect();
             return Err(format!("inode {}: size {} among {sizes:?}", file.inode, found.len()));
         }
+        let mut hidden = file.history.iter().any(|state| state.len() > found.len());
         for (at, byte) in found.iter().enumerate() {
+            let differs = |state: &Vec<u8>| state.get(at).is_some_and(|other| *other != 0);
+            hidden |= *byte == 0 && file.history.iter().any(differs);
             let mut states = file.history.iter().map(|state| state.get(at).copied());
             let first = states.next().flatten();
             if first == Some(*byte) {
@@ -152,13 +156,12 @@ impl Model {
             }
         }
         file.fragile |= file.history.len() > 1;
-        let whole = file.history.iter().all(|state| state.len() <= found.len());
         file.bytes = found;
         if all {
             file.history.clear();
             file.doubtful.clear();
         }
         file.history.push(file.bytes.clone());
-        Ok(whole)
+        Ok(!hidden)
     }
 }
