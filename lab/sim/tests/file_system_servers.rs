@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use programs::*;
-use ropewalk_base::disk::{Disk, Kind, Open};
+use ropewalk_base::disk::{Disk, Kind};
 use ropewalk_client::{Client, Errno};
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
