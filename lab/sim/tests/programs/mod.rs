@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod model;
+pub mod steps;
 
 use ropewalk_client::{Access, Caller, Client, Errno, File, OpenOptions};
 use ropewalk_wire::fs::meta::ROOT;

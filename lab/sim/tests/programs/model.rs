@@ -165,3 +165,15 @@ impl Model {
         Ok(!hidden)
     }
 }
+
+impl std::fmt::Display for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for ((directory, name), id) in &self.names {
+            let file = &self.files[*id];
+            let name = String::from_utf8_lossy(name);
+            let (inode, bytes) = (file.inode, file.bytes.len());
+            write!(f, "{directory}/{name}: file {id}, inode {inode}, {bytes} bytes; ")?;
+        }
+        Ok(())
+    }
+}
