@@ -3,10 +3,12 @@
 mod cluster;
 mod commands;
 mod config;
+mod copy;
 mod demo;
 mod files;
 mod mounted;
 mod node;
+mod remote;
 mod report;
 mod stop;
 mod tree;
@@ -42,6 +44,16 @@ enum Command {
     Mount(commands::mount::MountArguments),
     /// Unmounts, also what a killed process left behind.
     Umount(commands::mount::UnmountArguments),
+    /// Copies files and trees into a cluster, out of it, or within it.
+    Cp(copy::Cp),
+    /// Lists files and directories of a cluster.
+    Ls(remote::ls::Ls),
+    /// Shows what a path is, its layout, and on which data server each stripe lies.
+    Stat(remote::stat::Stat),
+    /// Shows the room on each data server.
+    Df(remote::df::Df),
+    /// Removes files, and directories with all that they hold.
+    Rm(remote::rm::Rm),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -58,6 +70,11 @@ fn main() -> std::process::ExitCode {
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Mount(arguments) => commands::mount::mount(&arguments),
         Command::Umount(arguments) => commands::mount::unmount(&arguments),
+        Command::Cp(arguments) => copy::run(&arguments),
+        Command::Ls(arguments) => remote::ls::run(&arguments),
+        Command::Stat(arguments) => remote::stat::run(&arguments),
+        Command::Df(arguments) => remote::df::run(&arguments),
+        Command::Rm(arguments) => remote::rm::run(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
             clap_complete::generate(shell, &mut command, "ropewalk", &mut std::io::stdout());

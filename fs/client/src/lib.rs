@@ -5,6 +5,7 @@
 //!
 //! * names and attributes: [`Client::lookup`], [`Client::create`], [`Client::rename`], ...
 //! * open files: [`File`] with [`Client::read`], [`Client::write`], [`Client::sync`], ...
+//! * where things lie: [`Client::placement`], [`Client::data_servers`];
 //! * paths, for programs rather than mounts: [`paths`].
 //!
 //! Invariants
@@ -21,6 +22,7 @@ mod error;
 mod file;
 mod holes;
 mod inode;
+mod inspect;
 mod lease;
 mod names;
 pub mod paths;
@@ -31,8 +33,10 @@ mod write;
 pub use client::{Caller, Client, ClientConfig, Counts, Invalidate};
 pub use error::ClientError;
 pub use file::{File, OpenOptions};
+pub use inspect::{DataServerInfo, Placement, PoolInfo, StripePlace, Striped};
 pub use names::{FileSystemStatus, Listed};
 pub use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
+pub use ropewalk_wire::fs::layout::{Growth, Layout};
 pub use ropewalk_wire::fs::meta::{
     Access, AttributeChange, LockKind, LockRange, Node, RenameMode, TimeChange,
 };
