@@ -52,6 +52,9 @@ pub async fn serve_meta(
 ) {
     let mut config =
         MetaConfig { log: log("metadata server"), ..MetaConfig::new(directory, cluster) };
+    // Whoever runs the servers owns the root directory: a plain user's cluster is his to write in.
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    config.shard.root_owner = (user.as_raw(), group.as_raw());
     if let Some(term) = term {
         config.shard.term = term;
         // Ends are noticed in time.

@@ -57,7 +57,8 @@ pub fn run(arguments: &Df) -> anyhow::Result<()> {
     }
     let row = |name: String, state: &str, total: u64, available: u64| {
         let used = total.saturating_sub(available);
-        let share = if total > 0 { format!("{} %", used * 100 / total) } else { "-".into() };
+        let share =
+            (used * 100).checked_div(total).map_or("-".into(), |share| format!("{share} %"));
         vec![name, state.into(), bytes(total), bytes(used), bytes(available), share]
     };
     let mut rows: Vec<_> = servers

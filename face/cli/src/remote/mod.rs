@@ -22,7 +22,7 @@ use ropewalk_base::task::{Either, race};
 use ropewalk_base::world::World;
 use ropewalk_client::{Attributes, Caller, Client, ClientConfig, Errno};
 
-use crate::commands::{LOOK, client_rails, seconds};
+use crate::commands::{client_rails, seconds};
 use crate::node;
 use crate::stop::Stop;
 
@@ -70,11 +70,6 @@ impl Reach {
             ..ClientConfig::default()
         };
         let outcome = reactor.block_on(async {
-            let asked = async {
-                while !stop.is_asked() {
-                    world.sleep(LOOK).await;
-                }
-            };
             let all = async {
                 let client = Client::connect(&world, &endpoint, &self.address, config).await?;
                 let session = Rc::new(Session {
@@ -87,7 +82,7 @@ impl Reach {
                 let _ = world.timeout(FAREWELL, client.stop()).await;
                 outcome
             };
-            match race(all, asked).await {
+            match race(all, stop.asked(&world)).await {
                 Either::Left(outcome) => outcome,
                 Either::Right(()) => Err(anyhow!("interrupted")),
             }
@@ -98,7 +93,7 @@ impl Reach {
 }
 
 /// The user who runs this process.
-fn caller() -> anyhow::Result<Caller> {
+pub fn caller() -> anyhow::Result<Caller> {
     let groups: Vec<u32> =
         rustix::process::getgroups()?.into_iter().map(rustix::process::Gid::as_raw).collect();
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
