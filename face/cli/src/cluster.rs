@@ -15,6 +15,9 @@ use ropewalk_rail_shm::{ShmConfig, ShmRail};
 
 use crate::node::{Node, NodeThread};
 
+/// How long a data server that starts waits until the metadata server knows it.
+const JOINING: Duration = Duration::from_secs(2);
+
 /// A running cluster of this process.
 pub struct Cluster {
     pub id: ClusterId,
@@ -95,6 +98,9 @@ pub async fn serve_data(
     };
     match DataServer::start(&node.world, node.endpoint, config).await {
         Ok(server) => {
+            // Whoever starts several wants the first file to find them all. A metadata server that
+            // is not there yet is not waited for: it may be started after us.
+            let _ = node.world.timeout(JOINING, server.joined()).await;
             node.ready.serving();
             node.stop.await;
             if let Err(error) = server.stop().await {

@@ -62,6 +62,9 @@ pub(crate) struct Inner {
     pub scratch: RefCell<Vec<u8>>,
     pub requests: Cell<u64>,
     pub stopping: Cell<bool>,
+    /// The metadata server has taken a heartbeat.
+    pub joined: Cell<bool>,
+    pub joining: Notify,
     checksum_errors: Cell<u64>,
     turned_away: Cell<u64>,
     tasks: Cell<usize>,
@@ -102,6 +105,8 @@ impl DataServer {
             scratch: RefCell::default(),
             requests: Cell::new(0),
             stopping: Cell::new(false),
+            joined: Cell::new(false),
+            joining: Notify::new(),
             checksum_errors: Cell::new(0),
             turned_away: Cell::new(0),
             tasks: Cell::new(0),
@@ -141,6 +146,18 @@ impl DataServer {
             checksum_errors: self.inner.checksum_errors.get(),
             turned_away: self.inner.turned_away.get(),
             under_way: self.inner.tasks.get(),
+        }
+    }
+
+    /// Completes once the metadata server knows this life of the server: new files may go to it.
+    /// Never, where there is no metadata server to tell.
+    pub async fn joined(&self) {
+        loop {
+            let joining = self.inner.joining.notified();
+            if self.inner.joined.get() {
+                return;
+            }
+            joining.await;
         }
     }
 
