@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -112,9 +114,11 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs a server until a signal comes.
+/// Runs a server until a signal comes. `SIGUSR1` makes it print what it counted since its start.
 pub fn serve(what: Serve) -> anyhow::Result<()> {
     let stop = Stop::watch().context("signals cannot be watched")?;
+    let count = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, count.clone())?;
     let mut thread = match what {
         Serve::Meta { directory, cluster, listen } => {
             NodeThread::start("meta", cluster, listen.rails()?, move |node| {
@@ -130,6 +134,11 @@ pub fn serve(what: Serve) -> anyhow::Result<()> {
     };
     println!("serving at {}", thread.address);
     while !stop.is_asked() {
+        if count.swap(false, Ordering::Relaxed)
+            && let Some(counters) = thread.counters()
+        {
+            println!("counted: {counters}");
+        }
         std::thread::sleep(LOOK);
     }
     thread.stop();

@@ -3,19 +3,9 @@
 use std::io::{Error, ErrorKind, Result};
 use std::process::{Child, Command, Stdio};
 
+use crate::lab::hold_dma_latency;
 use crate::report::Outcome;
-use crate::{PART, message, raw};
-
-/// What to measure.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// Fewer sizes, rounds and runs: within two minutes.
-    pub quick: bool,
-    /// Say on stderr what is being measured.
-    pub progress: bool,
-    /// Hold /dev/cpu_dma_latency at 0 meanwhile (needs to be root).
-    pub hold_dma_latency: bool,
-}
+use crate::{Options, PART, host, message, raw};
 
 /// One case, the same words for both processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +23,13 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// By which it can be chosen.
+    fn name(&self) -> String {
+        let what = if self.depth == 1 { "pingpong" } else { "stream" };
+        let Case { medium, wait, cores, bytes, .. } = self;
+        format!("{what}.{medium}.{wait}.{cores}.{bytes}")
+    }
+
     fn encode(&self, address: &str) -> String {
         let Case { system, medium, wait, cores, bytes, rounds, depth, checksum } = self;
         format!("{system} {medium} {wait} {cores} {bytes} {rounds} {depth} {checksum} {address}")
@@ -107,12 +104,16 @@ fn measure(case: &Case) -> Result<Vec<u64>> {
 }
 
 /// Measures everything; what cannot be measured is named on stderr.
-pub fn net(options: Options) -> Vec<Outcome> {
+pub fn net(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
     let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
     let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };
-    let runs = if options.quick { 3 } else { 7 };
-    let mut outcomes = Vec::new();
+    let runs = options.runs();
     for group in cases(options.quick) {
+        let mut group = group;
+        group.retain(|case| options.peers || case.system != "raw");
+        if !group.first().is_some_and(|case| options.wanted(&case.name())) {
+            continue;
+        }
         let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); group.len()];
         for _ in 0..runs {
             for (case, found) in group.iter().zip(&mut found) {
@@ -128,17 +129,14 @@ pub fn net(options: Options) -> Vec<Outcome> {
             }
         }
         for (case, found) in group.iter().zip(found).filter(|(_, found)| !found.is_empty()) {
-            outcomes.push(summary(case, found, dma));
+            emit(&summary(case, found, dma));
         }
     }
-    outcomes
 }
 
-fn hold_dma_latency() -> Option<std::fs::File> {
-    use std::io::Write;
-    let mut file = std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency").ok()?;
-    file.write_all(&0u32.to_ne_bytes()).ok()?;
-    Some(file)
+/// The names of all rows.
+pub fn rows() -> Vec<String> {
+    cases(false).iter().filter_map(|group| group.first()).map(Case::name).collect()
 }
 
 fn cases(quick: bool) -> Vec<Vec<Case>> {
@@ -213,8 +211,9 @@ fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
     let system = if case.system == "raw" { "raw" } else { "ropewalk" };
     let latency = case.depth == 1;
     Outcome {
-        scenario: if latency { "pingpong" } else { "stream" },
+        scenario: if latency { "pingpong" } else { "stream" }.into(),
         system,
+        version: if system == "raw" { host::kernel() } else { env!("CARGO_PKG_VERSION").into() },
         medium: if case.medium == "tcp" { "tcp" } else { "shm" },
         params: vec![
             ("bytes", case.bytes.to_string()),
@@ -232,6 +231,7 @@ fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
         max: medians[medians.len() - 1],
         p99: tails[tails.len() / 2],
         runs: count,
+        ratio: None,
     }
 }
 
