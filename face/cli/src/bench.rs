@@ -5,12 +5,16 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, bail};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_bench::embed::{Embedded, Embedder};
 use ropewalk_bench::{Options, Outcome, report};
 use ropewalk_rail::Rail;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_shutdown};
 
 use crate::cluster::Cluster;
 
@@ -97,16 +101,20 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         data_servers: arguments.data_servers,
         memory: arguments.memory.clone(),
         disk: arguments.disk.clone(),
+        interrupted: Arc::default(),
     };
+    for signal in [SIGINT, SIGTERM] {
+        // The first one ends it in good order, the second one at once.
+        register_conditional_shutdown(signal, 128 + signal, options.interrupted.clone())?;
+        register(signal, options.interrupted.clone())?;
+    }
     let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut table = report::Table::default();
     let mut emit = |outcome: &Outcome| {
         if arguments.json {
             println!("{}", outcome.json());
         } else {
-            if outcomes.is_empty() {
-                print!("{}", report::header());
-            }
-            print!("{}", report::line(outcome));
+            print!("{}", table.add(outcome));
         }
         // Whoever does not read any more does not mind.
         let _ = std::io::stdout().flush();
@@ -116,6 +124,10 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Name::Net => ropewalk_bench::net::net(&options, &mut emit),
         Name::Io => ropewalk_bench::io::io(&options, &mut emit)?,
         Name::Meta => ropewalk_bench::meta::meta(&options, &mut emit)?,
+    }
+    print!("{}", table.finish());
+    if options.interrupted.load(Ordering::Relaxed) {
+        bail!("interrupted");
     }
     if outcomes.is_empty() {
         bail!("nothing was measured; 'ropewalk bench NAME --list' prints the rows there are");

@@ -42,6 +42,7 @@ pub fn random(
         bail!("fio: {}", String::from_utf8_lossy(&output.stderr).trim());
     }
     let mut work = parse(&String::from_utf8_lossy(&output.stdout), what)?;
+    work.lanes = depth;
     work.cpu_nanos += after - before;
     Ok(work)
 }

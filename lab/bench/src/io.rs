@@ -10,7 +10,7 @@ use crate::lab::{Lab, Party, quoted, version};
 use crate::order::Order;
 use crate::report::Outcome;
 use crate::series::Figure;
-use crate::servers::Cluster;
+use crate::servers::{Cluster, counted};
 use crate::stage::{Stage, row};
 use crate::work_files::{LARGE, SMALL};
 use crate::worker::{Work, run};
@@ -272,15 +272,4 @@ fn synced(lab: &mut Lab<'_>) -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-/// The sum of a counter over all servers.
-pub fn counted(cluster: &Cluster, name: &str) -> anyhow::Result<u64> {
-    let (meta, data) = cluster.servers();
-    let mut sum = 0;
-    for server in data.iter().chain([meta]) {
-        let found = server.counters()?;
-        sum += found.iter().filter(|(other, _)| other == name).map(|(_, value)| value).sum::<u64>();
-    }
-    Ok(sum)
 }

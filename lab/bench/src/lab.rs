@@ -1,6 +1,8 @@
 //! One invocation of a benchmark: what was asked for, where files may go, who alternates with whom.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use tempfile::TempDir;
@@ -34,6 +36,8 @@ pub struct Options {
     pub memory: PathBuf,
     /// A directory on a disk.
     pub disk: PathBuf,
+    /// Set by whoever wants it to end early, in good order.
+    pub interrupted: Arc<AtomicBool>,
 }
 
 impl Default for Options {
@@ -49,6 +53,7 @@ impl Default for Options {
             data_servers: 4,
             memory: "/dev/shm".into(),
             disk: "/var/tmp".into(),
+            interrupted: Arc::default(),
         }
     }
 }
@@ -56,6 +61,15 @@ impl Default for Options {
 impl Options {
     /// Whether a row of this name is asked for.
     pub fn wanted(&self, name: &str) -> bool {
+        !self.is_interrupted() && self.chosen(name)
+    }
+
+    /// Whether it shall end early.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    fn chosen(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
     }
 
@@ -200,9 +214,9 @@ impl<'a> Lab<'a> {
         names.iter().any(|name| self.options.wanted(name))
     }
 
-    /// Lets the parties do these rows in alternation, and tells the figures. The first party is the
-    /// one that is compared. One that fails is named on stderr and left out from then on.
-    pub fn alternate(&mut self, rows: &[Row], mut parties: Vec<Party<'_>>) {
+    /// Lets the parties do these rows in alternation, and tells the figures. A party that
+    /// fails is named on stderr and left out from then on.
+    pub fn alternate(&mut self, rows: &[Row], mut parties: Vec<Party<'_>>) -> Vec<Outcome> {
         let mut found: Vec<Vec<Vec<Work>>> =
             parties.iter().map(|_| rows.iter().map(|_| Vec::new()).collect()).collect();
         let mut failed = vec![false; parties.len()];
@@ -213,6 +227,9 @@ impl<'a> Lab<'a> {
                 turns.reverse();
             }
             for turn in turns.into_iter().filter(|turn| !failed[*turn]).collect::<Vec<_>>() {
+                if self.options.is_interrupted() {
+                    return Vec::new();
+                }
                 let party = &mut parties[turn];
                 let begin = std::time::Instant::now();
                 match (party.act)(run) {
@@ -232,6 +249,7 @@ impl<'a> Lab<'a> {
                 }
             }
         }
+        let mut told = Vec::new();
         for (index, row) in rows.iter().enumerate() {
             let series: Vec<Series> = parties
                 .iter()
@@ -245,9 +263,11 @@ impl<'a> Lab<'a> {
                 })
                 .collect();
             for outcome in row.outcomes(&series) {
-                self.tell(outcome);
+                self.tell(outcome.clone());
+                told.push(outcome);
             }
         }
+        told
     }
 }
 

@@ -117,6 +117,7 @@ fn run(folder: &Path, load: Load, serving: &[u32]) -> anyhow::Result<Work> {
         begin_nanos: *begin,
         end_nanos: *end,
         operations: transactions,
+        lanes: 1,
         cpu_nanos: after - before,
         ..Work::default()
     };

@@ -58,32 +58,68 @@ impl Outcome {
     }
 }
 
-/// The first line of a table for people.
-pub fn header() -> String {
-    format!(
-        "{:<30} {:<7} {:<14} {:<26} {:>10} {:>10} {:>10} {:>10} {:<9} ratio\n",
-        "scenario", "medium", "system", "under", "median", "min", "max", "p99", "unit"
-    )
+/// A table for people: a line for each system in each scenario, with the time of its slowest
+/// operations and its processor time beside the main figure.
+#[derive(Default)]
+pub struct Table {
+    begun: bool,
+    /// The main figure, and what came beside it.
+    pending: Option<(Outcome, String, String)>,
 }
 
-/// One figure as a line of that table.
-pub fn line(outcome: &Outcome) -> String {
-    let names = ["wait", "cores", "placement", "bytes", "servers", "storage", "journal"];
-    let mut under: Vec<&str> = names.iter().map(|name| outcome.param(name)).collect();
-    under.retain(|value| !value.is_empty());
-    format!(
-        "{:<30} {:<7} {:<14} {:<26} {:>10} {:>10} {:>10} {:>10} {:<9} {}\n",
-        outcome.scenario,
-        outcome.medium,
-        outcome.system,
-        under.join(" "),
-        number(outcome.median),
-        number(outcome.min),
-        number(outcome.max),
-        number(outcome.p99),
-        outcome.unit,
-        outcome.ratio.map_or(String::new(), |(ratio, to)| format!("{ratio:.2} x {to}"))
-    )
+impl Table {
+    /// Takes a figure; the text that can be printed now.
+    pub fn add(&mut self, outcome: &Outcome) -> String {
+        if let Some((main, tail, cpu)) = &mut self.pending
+            && (&main.scenario, main.system, &main.params)
+                == (&outcome.scenario, outcome.system, &outcome.params)
+        {
+            match outcome.metric {
+                "latency" => *tail = format!("{} us", number(outcome.p99)),
+                "cpu" => *cpu = format!("{} {}", number(outcome.median), outcome.unit),
+                _ => {}
+            }
+            return String::new();
+        }
+        let text = self.finish();
+        let tail = match outcome.metric {
+            "latency" => format!("{} {}", number(outcome.p99), outcome.unit),
+            _ => String::new(),
+        };
+        self.pending = Some((outcome.clone(), tail, String::new()));
+        text
+    }
+
+    /// What was not printed yet.
+    pub fn finish(&mut self) -> String {
+        let Some((main, tail, cpu)) = self.pending.take() else { return String::new() };
+        let mut text = String::new();
+        if !std::mem::replace(&mut self.begun, true) {
+            let _ = writeln!(
+                text,
+                "{:<30} {:<14} {:<28} {:>9} {:>9} {:>9} {:<11} {:>10} {:>14}  ratio",
+                "scenario", "system", "under", "median", "min", "max", "unit", "p99", "cpu"
+            );
+        }
+        let names = ["wait", "cores", "placement", "client", "bytes", "servers", "storage"];
+        let mut under: Vec<&str> = names.iter().map(|name| main.param(name)).collect();
+        under.retain(|value| !value.is_empty());
+        let _ = writeln!(
+            text,
+            "{:<30} {:<14} {:<28} {:>9} {:>9} {:>9} {:<11} {:>10} {:>14}  {}",
+            main.scenario,
+            main.system,
+            under.join(" "),
+            number(main.median),
+            number(main.min),
+            number(main.max),
+            main.unit,
+            tail,
+            cpu,
+            main.ratio.map_or(String::new(), |(ratio, to)| format!("{ratio:.2} x {to}"))
+        );
+        text
+    }
 }
 
 /// With as many places as say something.
@@ -239,8 +275,12 @@ mod tests {
         assert!(line.ends_with(",\"runs\":5,\"ratio\":0.5000,\"ratio_to\":\"raw\"}"), "{line}");
         let figure = figure(std::slice::from_ref(&outcome), "latency");
         assert!(figure.contains("tcp ropewalk spin") && figure.contains("<polyline"), "{figure}");
-        let text = line(&outcome);
+        let mut table = Table::default();
+        let cpu = Outcome { metric: "cpu", unit: "s/1000", ..outcome.clone() };
+        assert_eq!(table.add(&outcome) + &table.add(&cpu), "");
+        let text = table.finish();
         assert!(text.contains("5.50") && text.contains("0.50 x raw"), "{text}");
+        assert!(text.contains("5.50 s/1000") && text.lines().count() == 2, "{text}");
         let other = Outcome { metric: "rate", unit: "1/s", median: 12_345.0, ..outcome };
         let bars = bars(&[other]);
         assert!(bars.contains("12345 1/s") && bars.contains("width=\"300.0\""), "{bars}");

@@ -24,6 +24,9 @@ impl Figure {
     }
 }
 
+/// What our own system is called.
+pub const OURS: &str = "ropewalk";
+
 /// A system under measurement, with what it did in each run.
 pub struct Series {
     pub system: &'static str,
@@ -39,8 +42,6 @@ pub struct Row {
     pub name: String,
     pub figure: Figure,
     pub params: Vec<(&'static str, String)>,
-    /// Operations under way at a time, over all workers.
-    pub under_way: u64,
 }
 
 /// The middle one, the lowest, the highest.
@@ -66,8 +67,8 @@ impl Row {
         let slow = work.times.quantile(0.99).max(1) as f64 / 1e9;
         let each = work.bytes as f64 / work.operations.max(1) as f64;
         match self.figure {
-            Figure::Rate => self.under_way as f64 / slow,
-            Figure::Bandwidth => self.under_way as f64 * each / MIB / slow,
+            Figure::Rate => work.lanes as f64 / slow,
+            Figure::Bandwidth => work.lanes as f64 * each / MIB / slow,
             Figure::Time => slow * 1e3,
         }
     }
@@ -81,7 +82,7 @@ impl Row {
     }
 
     /// The figures of this row: of each system its main figure, the time of one operation, and the
-    /// processor time; where two systems alternated, the first one's as a ratio to the others'.
+    /// processor time; of ours, beside another system, the ratio to that.
     pub fn outcomes(&self, all: &[Series]) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for series in all.iter().filter(|series| !series.runs.is_empty()) {
@@ -91,8 +92,8 @@ impl Row {
             let (p99, ..) = spread(series.runs.iter().map(|run| self.tail(run)).collect());
             let mut main = self.outcome(series, metric, unit);
             (main.median, main.min, main.max, main.p99) = (median, min, max, p99);
-            let peer = all.iter().skip(1).find(|peer| !peer.runs.is_empty());
-            if let Some(peer) = peer.filter(|_| std::ptr::eq(series, &all[0])) {
+            let peer = all.iter().find(|peer| peer.system != OURS && !peer.runs.is_empty());
+            if let Some(peer) = peer.filter(|_| series.system == OURS) {
                 let pairs = series.runs.iter().zip(&peer.runs);
                 let ratios = pairs.map(|(ours, other)| self.value(ours) / self.value(other));
                 main.ratio = Some((spread(ratios.collect()).0, peer.system));
@@ -114,6 +115,9 @@ impl Row {
                 outcomes.push(one);
             }
             let unit = if self.figure == Figure::Bandwidth { "s/GiB" } else { "s/1000" };
+            if self.figure == Figure::Time {
+                continue;
+            }
             let mut cpu = self.outcome(series, "cpu", unit);
             (cpu.median, cpu.min, cpu.max) =
                 spread(series.runs.iter().map(|run| self.cpu(run)).collect());
@@ -176,7 +180,8 @@ mod tests {
     use super::*;
 
     fn run(operations: u64, seconds: u64, nanos: u64) -> Work {
-        let mut work = Work { end_nanos: seconds * 1_000_000_000, operations, ..Work::default() };
+        let mut work =
+            Work { end_nanos: seconds * 1_000_000_000, operations, lanes: 2, ..Work::default() };
         work.bytes = operations << 20;
         work.cpu_nanos = work.end_nanos / 2;
         for _ in 0..operations {
@@ -187,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_row_tells_rate_tail_ratio_and_processor_time() {
-        let row = Row { name: "r".into(), figure: Figure::Rate, params: Vec::new(), under_way: 2 };
+        let row = Row { name: "r".into(), figure: Figure::Rate, params: Vec::new() };
         let series = |system, runs| Series {
             system,
             version: "1".into(),

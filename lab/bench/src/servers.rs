@@ -66,14 +66,6 @@ impl Serving {
         self.child.id()
     }
 
-    /// What the server counted since its start: names and values.
-    pub fn counters(&self) -> anyhow::Result<Vec<(String, u64)>> {
-        kill_process(Pid::from_child(&self.child), Signal::USR1)?;
-        let text = self.wait_for("counted:")?;
-        let pairs = text.split_whitespace().filter_map(|word| word.split_once('='));
-        Ok(pairs.filter_map(|(name, value)| Some((name.into(), value.parse().ok()?))).collect())
-    }
-
     /// `kill -9`.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -199,6 +191,22 @@ impl Cluster {
     }
 }
 
+/// The sum of a counter over all servers of a cluster.
+pub fn counted(cluster: &Cluster, name: &str) -> anyhow::Result<u64> {
+    let servers = || cluster.data.iter().chain([&cluster.meta]);
+    for server in servers() {
+        kill_process(Pid::from_child(&server.child), Signal::USR1)?;
+    }
+    let mut sum = 0;
+    for server in servers() {
+        let text = server.wait_for("counted:")?;
+        let pairs = text.split_whitespace().filter_map(|word| word.split_once('='));
+        let found = pairs.filter(|(other, _)| *other == name);
+        sum += found.filter_map(|(_, value)| value.parse::<u64>().ok()).sum::<u64>();
+    }
+    Ok(sum)
+}
+
 fn folder(path: &Path, name: &str) -> anyhow::Result<String> {
     Ok(path.join(name).to_str().context("the path is not UTF-8")?.to_string())
 }
@@ -225,6 +233,11 @@ impl Mount {
         &self.path
     }
 
+    /// Ends the process that serves it, which unmounts.
+    pub fn stop(&mut self) {
+        self.serving.stop();
+    }
+
     /// The number of the process that serves it.
     pub fn process(&self) -> u32 {
         self.serving.process()
@@ -233,6 +246,9 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        if !host::is_mounted(&self.path) {
+            return;
+        }
         unmount(&self.path);
         // It notices, and ends: a signal would come in between.
         self.serving.ends_within(Duration::from_secs(2));

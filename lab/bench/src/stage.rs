@@ -30,11 +30,12 @@ impl<'a> Stage<'a> {
         peer: Option<&'a (Mount, String)>,
         below: &Path,
     ) -> Stage<'a> {
+        let own = vec![("placement", quoted("processes")), ("loop", quoted("dev_fuse"))];
         Stage {
             mount,
             peer,
             serving: [cluster.processes(), vec![mount.process()]].concat(),
-            params: [lab.params(plan), vec![("placement", quoted("processes"))]].concat(),
+            params: [lab.params(plan), own].concat(),
             bare: lab.bare_params(below),
         }
     }
@@ -70,6 +71,5 @@ pub fn row(name: &str, figure: Figure, bytes: usize, clients: u64, depth: u64) -
             ("clients", clients.to_string()),
             ("depth", depth.to_string()),
         ],
-        under_way: clients * depth,
     }
 }

@@ -109,6 +109,7 @@ impl Session {
             end?;
         }
         let mut work = work.take();
+        work.lanes = depth;
         work.end();
         Ok(work)
     }
@@ -227,6 +228,13 @@ fn names(session: &Session, order: &Order) -> anyhow::Result<()> {
                     Ok(found) => {
                         client.open(caller, found.inode, OpenOptions::READ).await.map(drop)
                     }
+                    Err(errno) => Err(errno),
+                },
+                "fill" => match client.lookup(caller, folder, &name).await {
+                    Ok(found) => match client.open(caller, found.inode, BOTH).await {
+                        Ok(file) => fill(client, &file, bytes).await,
+                        Err(errno) => Err(errno),
+                    },
                     Err(errno) => Err(errno),
                 },
                 "rename" => {

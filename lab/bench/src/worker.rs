@@ -30,6 +30,8 @@ pub struct Work {
     /// Processor time of the workers, and of all processes that served them.
     pub cpu_nanos: u64,
     pub times: Histogram,
+    /// Operations under way at a time.
+    pub lanes: u64,
     /// A figure of its own that the worker found, where there is one.
     pub extra: u64,
 }
@@ -40,6 +42,7 @@ impl Work {
         Work {
             cpu_nanos: host::own_cpu_nanos(),
             begin_nanos: host::monotonic_nanos(),
+            lanes: 1,
             ..Work::default()
         }
     }
@@ -63,13 +66,14 @@ impl Work {
     }
 
     fn encode(&self) -> String {
-        let Work { begin_nanos, end_nanos, operations, bytes, cpu_nanos, times, extra } = self;
-        let times = times.encode();
-        format!("done {begin_nanos} {end_nanos} {operations} {bytes} {cpu_nanos} {extra} {times}")
+        let Work { begin_nanos, end_nanos, operations, bytes, cpu_nanos, lanes, extra, times } =
+            self;
+        let (span, times) = (format!("{begin_nanos} {end_nanos}"), times.encode());
+        format!("done {span} {operations} {bytes} {cpu_nanos} {lanes} {extra} {times}")
     }
 
     fn decode(line: &str) -> Option<Work> {
-        let mut words = line.strip_prefix("done ")?.splitn(7, ' ');
+        let mut words = line.strip_prefix("done ")?.splitn(8, ' ');
         let mut number = || words.next()?.parse::<u64>().ok();
         Some(Work {
             begin_nanos: number()?,
@@ -77,6 +81,7 @@ impl Work {
             operations: number()?,
             bytes: number()?,
             cpu_nanos: number()?,
+            lanes: number()?,
             extra: number()?,
             times: Histogram::decode(words.next()?)?,
         })
@@ -89,6 +94,7 @@ impl Work {
         self.operations += other.operations;
         self.bytes += other.bytes;
         self.cpu_nanos += other.cpu_nanos;
+        self.lanes += other.lanes;
         self.extra += other.extra;
         self.times.merge(&other.times);
     }
