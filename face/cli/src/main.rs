@@ -1,5 +1,6 @@
 //! The command line: everything that a person does with a cluster.
 
+mod bench;
 mod cluster;
 mod commands;
 mod config;
@@ -42,6 +43,10 @@ enum Command {
     Mount(commands::mount::MountArguments),
     /// Unmounts, also what a killed process left behind.
     Umount(commands::mount::UnmountArguments),
+    /// Measures messages, data or names, beside peers and bare references in the same run.
+    ///
+    /// Example: ropewalk bench io --quick --only mount.write
+    Bench(bench::BenchArguments),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -50,6 +55,7 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
+    ropewalk_bench::serve_if_child(&bench::InThisProcess);
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
@@ -58,6 +64,7 @@ fn main() -> std::process::ExitCode {
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Mount(arguments) => commands::mount::mount(&arguments),
         Command::Umount(arguments) => commands::mount::unmount(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
             clap_complete::generate(shell, &mut command, "ropewalk", &mut std::io::stdout());
