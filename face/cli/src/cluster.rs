@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::Context;
 use ropewalk_base::ids::{ClusterId, ServerId};
@@ -41,9 +42,21 @@ fn log(role: &str) -> Rc<dyn Fn(&str)> {
     Rc::new(move |line| eprintln!("{role}: {line}"))
 }
 
-/// A metadata server's life.
-pub async fn serve_meta(node: Node, directory: PathBuf, cluster: ClusterId) {
-    let config = MetaConfig { log: log("metadata server"), ..MetaConfig::new(directory, cluster) };
+/// A metadata server's life. `term`: how long a client that is silent keeps what it holds; `None`:
+/// as long as is usual.
+pub async fn serve_meta(
+    node: Node,
+    directory: PathBuf,
+    cluster: ClusterId,
+    term: Option<Duration>,
+) {
+    let mut config =
+        MetaConfig { log: log("metadata server"), ..MetaConfig::new(directory, cluster) };
+    if let Some(term) = term {
+        config.shard.term = term;
+        // Ends are noticed in time.
+        config.tick = config.tick.min(term / 4).max(Duration::from_millis(100));
+    }
     match MetaServer::start(&node.world, node.endpoint, config).await {
         Ok(server) => {
             node.ready.serving();
@@ -96,8 +109,9 @@ impl Cluster {
         let id = identity(directory)?;
         let path = directory.join("meta");
         let name = unique("meta");
-        let meta =
-            NodeThread::start("meta", id, rails(&name)?, move |node| serve_meta(node, path, id))?;
+        let meta = NodeThread::start("meta", id, rails(&name)?, move |node| {
+            serve_meta(node, path, id, None)
+        })?;
         let mut data = Vec::new();
         for number in 0..data_servers {
             let path = directory.join(format!("data{number}"));

@@ -65,6 +65,10 @@ pub enum Serve {
         /// The cluster, as `ropewalk format` printed it.
         #[arg(long, value_parser = cluster_id)]
         cluster: ClusterId,
+        /// How long a client that is silent keeps its leases and locks, and how long a restarted
+        /// server waits for those who do not come back.
+        #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+        term: Duration,
         #[command(flatten)]
         listen: Listen,
     },
@@ -86,6 +90,16 @@ pub enum Serve {
         #[command(flatten)]
         listen: Listen,
     },
+}
+
+/// Seconds, also parts of one, as the user writes them.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
+    if (0.2..=86_400.0).contains(&number) {
+        Ok(Duration::from_secs_f64(number))
+    } else {
+        Err("between 0.2 and 86400 seconds".to_string())
+    }
 }
 
 fn cluster_id(text: &str) -> Result<ClusterId, String> {
@@ -116,9 +130,9 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
 pub fn serve(what: Serve) -> anyhow::Result<()> {
     let stop = Stop::watch().context("signals cannot be watched")?;
     let mut thread = match what {
-        Serve::Meta { directory, cluster, listen } => {
+        Serve::Meta { directory, cluster, term, listen } => {
             NodeThread::start("meta", cluster, listen.rails()?, move |node| {
-                serve_meta(node, directory, cluster)
+                serve_meta(node, directory, cluster, Some(term))
             })?
         }
         Serve::Data { directory, cluster, server, meta, listen } => {
@@ -157,7 +171,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let id = cluster::identity(&arguments.directory)?;
     let directory = arguments.directory.join("meta");
     let mut meta = NodeThread::start("meta", id, arguments.listen.rails()?, move |node| {
-        serve_meta(node, directory, id)
+        serve_meta(node, directory, id, None)
     })?;
     let mut data = Vec::new();
     for number in 0..arguments.data_servers {
@@ -174,7 +188,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     println!("cluster {id} serves at {}", meta.address);
     let mounted = match &arguments.mount {
         Some(path) => {
-            let mounted = start_mount(id, &meta.address, path)?;
+            let mounted = start_mount(id, &meta.address, path, None)?;
             println!("mounted on {}", path.display());
             Some(mounted)
         }
@@ -198,20 +212,29 @@ pub struct MountArguments {
     address: String,
     /// An empty directory. A dead mount that an earlier process left there is cleared.
     directory: PathBuf,
+    /// How long an operation waits for a server that is down, before it fails (`EIO`).
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    patience: Duration,
 }
 
-fn start_mount(cluster: ClusterId, address: &str, path: &Path) -> anyhow::Result<Mounted> {
+fn start_mount(
+    cluster: ClusterId,
+    address: &str,
+    path: &Path,
+    patience: Option<Duration>,
+) -> anyhow::Result<Mounted> {
     // A mount whose process was killed answers nothing any more: it is nobody's loss.
     if let Ok(cleared) = clear_dead_mount(path) {
         eprintln!("cleared {cleared} dead mount(s) on {}", path.display());
     }
-    Mounted::start(cluster, client_rails()?, address, path, MountOptions::default())
+    Mounted::start(cluster, client_rails()?, address, path, MountOptions::default(), patience)
 }
 
 /// Mounts a cluster and serves the mount until it is unmounted or a signal comes.
 pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let stop = Stop::watch().context("signals cannot be watched")?;
-    let mounted = start_mount(ClusterId(0), &arguments.address, &arguments.directory)?;
+    let MountArguments { address, directory, patience } = arguments;
+    let mounted = start_mount(ClusterId(0), address, directory, Some(*patience))?;
     println!("mounted on {}", mounted.path().display());
     while !stop.is_asked() && !mounted.is_gone() {
         std::thread::sleep(LOOK);
