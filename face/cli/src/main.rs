@@ -1,12 +1,15 @@
 //! The command line: everything that a person does with a cluster.
 
+mod check;
 mod cluster;
 mod commands;
 mod demo;
 mod files;
 mod mounted;
 mod node;
+mod operate;
 mod report;
+mod status;
 mod stop;
 mod tree;
 
@@ -41,6 +44,14 @@ enum Command {
     Mount(commands::MountArguments),
     /// Unmounts, also what a killed process left behind.
     Umount(commands::UnmountArguments),
+    /// Shows servers, capacity, rates and sessions.
+    ///
+    /// Example: ropewalk status --watch
+    Status(status::Status),
+    /// Compares inodes with objects: finds what is lost, rotten, or garbage.
+    ///
+    /// Example: ropewalk check --read
+    Check(check::Check),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -57,6 +68,8 @@ fn main() -> std::process::ExitCode {
         Command::Serve(what) => commands::serve(what),
         Command::Mount(arguments) => commands::mount(&arguments),
         Command::Umount(arguments) => commands::unmount(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
+        Command::Check(arguments) => return check::check(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
             clap_complete::generate(shell, &mut command, "ropewalk", &mut std::io::stdout());

@@ -1,6 +1,8 @@
 //! Clusters and mounts as real processes of the command line, for tests.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
+pub mod servers;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
