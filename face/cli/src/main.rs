@@ -1,6 +1,7 @@
 //! The command line: everything that a person does with a cluster.
 
 mod bench;
+mod check;
 mod cluster;
 mod commands;
 mod config;
@@ -8,7 +9,9 @@ mod demo;
 mod files;
 mod mounted;
 mod node;
+mod operate;
 mod report;
+mod status;
 mod stop;
 mod tree;
 
@@ -47,6 +50,14 @@ enum Command {
     ///
     /// Example: ropewalk bench io --quick --only mount.write
     Bench(bench::BenchArguments),
+    /// Shows servers, capacity, rates and sessions.
+    ///
+    /// Example: ropewalk status --watch
+    Status(status::Status),
+    /// Compares inodes with objects: finds what is lost, rotten, or garbage.
+    ///
+    /// Example: ropewalk check --read
+    Check(check::Check),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -65,6 +76,8 @@ fn main() -> std::process::ExitCode {
         Command::Mount(arguments) => commands::mount::mount(&arguments),
         Command::Umount(arguments) => commands::mount::unmount(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
+        Command::Check(arguments) => return check::check(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
             clap_complete::generate(shell, &mut command, "ropewalk", &mut std::io::stdout());

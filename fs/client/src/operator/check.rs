@@ -74,6 +74,8 @@ pub struct Looked {
 /// Told by a check on its way.
 #[derive(Debug)]
 pub enum Event<'a> {
+    /// What there is to be looked at, about.
+    Begin(Looked),
     Found(&'a Finding),
     Progress(Looked),
 }
@@ -131,7 +133,7 @@ impl Operator {
         tell: &dyn Fn(Event<'_>),
     ) -> Result<CheckSummary, OperatorError> {
         let check = Check { operator: self, options, tell, summary: RefCell::default() };
-        let servers: Vec<u32> = self.servers().await?.iter().map(|known| known.server).collect();
+        let servers = check.begin().await?;
         for listed in join_all(servers.iter().map(|server| check.objects_of(*server))).await {
             listed?;
         }
@@ -198,6 +200,28 @@ impl Operator {
 }
 
 impl Check<'_> {
+    /// The servers that live. Those that do not are not waited for again.
+    async fn begin(&self) -> Result<Vec<u32>, OperatorError> {
+        let state = self.operator.status().await?;
+        let mut expected = Looked { inodes: state.meta.inodes, ..Looked::default() };
+        let mut living = Vec::new();
+        for known in state.servers {
+            let (server, address) = (known.server, known.address);
+            match known.answer {
+                Some(answer) => {
+                    expected.objects += answer.objects;
+                    living.push(server);
+                }
+                None => {
+                    let server_name = format!("data server {server} at '{address}'");
+                    self.unreached(server, &OperatorError::Silent { server: server_name });
+                }
+            }
+        }
+        (self.tell)(Event::Begin(expected));
+        Ok(living)
+    }
+
     /// Compares the objects of one server with the inodes. Fails where the metadata server does.
     async fn objects_of(&self, server: u32) -> Result<(), OperatorError> {
         let mut after = None;

@@ -10,6 +10,10 @@ use ropewalk_wire::fs::status::Activity;
 
 use super::{Operator, OperatorError, PAGE_BYTES};
 
+/// How long a server has to say that it lives: who has more patience wants answers of servers that
+/// live, not to wait for dead ones.
+const LIFE_SIGN: Duration = Duration::from_secs(4);
+
 /// Calls and file bytes of one kind since a server's start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Done {
@@ -128,7 +132,7 @@ impl Operator {
 
     async fn meta_state(&self) -> Result<MetaState, OperatorError> {
         let address = self.meta.address.clone();
-        self.ask_meta(&MetaRequest::Status, |reply, boot| match reply {
+        let asked = self.ask_meta(&MetaRequest::Status, |reply, boot| match reply {
             MetaReply::Status(status) => Some(MetaState {
                 server: status.server,
                 address,
@@ -149,8 +153,9 @@ impl Operator {
                 activities: activities(&status.activities),
             }),
             _ => None,
-        })
-        .await
+        });
+        let silent = || OperatorError::Silent { server: self.meta.name.clone() };
+        self.world.timeout(LIFE_SIGN, asked).await.ok_or_else(silent)?
     }
 
     /// All data servers that the metadata server knows; none was asked.
@@ -205,7 +210,7 @@ impl Operator {
             }),
             _ => None,
         });
-        asked.await.ok()
+        self.world.timeout(LIFE_SIGN, asked).await?.ok()
     }
 
     /// The first `most` sessions with the metadata server.
