@@ -16,6 +16,9 @@ use ropewalk_store::HostDisk;
 
 use crate::node::{Node, NodeThread};
 
+/// How long a data server that starts waits until the metadata server knows it.
+const JOINING: Duration = Duration::from_secs(2);
+
 /// A running cluster of this process.
 pub struct Cluster {
     pub id: ClusterId,
@@ -53,6 +56,9 @@ pub async fn serve_meta(
 ) {
     let mut config =
         MetaConfig { log: log("metadata server"), ..MetaConfig::new(directory, cluster) };
+    // Whoever runs the servers owns the root directory: a plain user's cluster is his to write in.
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    config.shard.root_owner = (user.as_raw(), group.as_raw());
     if let Some(term) = term {
         config.shard.term = term;
         // Ends are noticed in time.
@@ -98,6 +104,9 @@ pub async fn serve_data(
     };
     match DataServer::start(&node.world, node.endpoint, config).await {
         Ok(server) => {
+            // Whoever starts several wants the first file to find them all. A metadata server that
+            // is not there yet is not waited for: it may be started after us.
+            let _ = node.world.timeout(JOINING, server.joined()).await;
             node.ready.serving();
             let tell = || {
                 let counters = server.counters();

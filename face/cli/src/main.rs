@@ -5,11 +5,13 @@ mod check;
 mod cluster;
 mod commands;
 mod config;
+mod copy;
 mod demo;
 mod files;
 mod mounted;
 mod node;
 mod operate;
+mod remote;
 mod report;
 mod status;
 mod stop;
@@ -58,6 +60,16 @@ enum Command {
     ///
     /// Example: ropewalk check --read
     Check(check::Check),
+    /// Copies files and trees into a cluster, out of it, or within it.
+    Cp(copy::Cp),
+    /// Lists files and directories of a cluster.
+    Ls(remote::ls::Ls),
+    /// Shows what a path is, its layout, and on which data server each stripe lies.
+    Stat(remote::stat::Stat),
+    /// Shows the room on each data server.
+    Df(remote::df::Df),
+    /// Removes files, and directories with all that they hold.
+    Rm(remote::rm::Rm),
     /// Prints a completion script for a shell.
     Completions {
         /// The shell.
@@ -78,6 +90,11 @@ fn main() -> std::process::ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Status(arguments) => status::status(&arguments),
         Command::Check(arguments) => return check::check(&arguments),
+        Command::Cp(arguments) => copy::run(&arguments),
+        Command::Ls(arguments) => remote::ls::run(&arguments),
+        Command::Stat(arguments) => remote::stat::run(&arguments),
+        Command::Df(arguments) => remote::df::run(&arguments),
+        Command::Rm(arguments) => remote::rm::run(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
             clap_complete::generate(shell, &mut command, "ropewalk", &mut std::io::stdout());

@@ -227,6 +227,13 @@ impl Client {
         Ok((reply.entry.attributes, self.file(inode, options)))
     }
 
+    /// Makes sure that the metadata server knows size and times of what was written: then it outlives
+    /// this client. `EIO` where something of it is lost.
+    pub async fn flush(&self, file: &File) -> Result<(), Errno> {
+        self.report(&file.inode).await?;
+        if file.inode.state.borrow().lost { Err(Errno::EIO) } else { Ok(()) }
+    }
+
     /// Makes everything durable that was written to the file before.
     pub async fn sync(&self, file: &File) -> Result<(), Errno> {
         self.sync_inode(&file.inode).await
