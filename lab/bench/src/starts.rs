@@ -19,7 +19,7 @@ const OPERATIONS: [&str; 5] = ["create", "stat", "open", "rename", "unlink"];
 /// Bytes of files that no server keeps inline.
 const LARGE_FILE: usize = 128 << 10;
 /// Counters that do not change for so long will not change by themselves.
-const QUIET: Duration = Duration::from_millis(300);
+const QUIET: Duration = Duration::from_millis(200);
 
 const READY: [&str; 2] = ["ready.library", "ready.mount"];
 const RESTART: [&str; 1] = ["restart.meta"];
@@ -125,19 +125,23 @@ impl Counted {
     fn operations(&self, number: usize, count: u64, bytes: usize) -> anyhow::Result<Vec<Work>> {
         let (folder, serving) = (format!("/m{number}"), self.cluster.processes());
         let order = |what: &str| library_order(&self.cluster, what, &folder, count, 1);
+        // Counting waits until nothing moves; what is counted is the same in each run.
+        let counting = number == 0;
         let mut works = Vec::new();
+        let mut before = if counting { quiet_requests(&self.cluster)? } else { 0 };
         for what in OPERATIONS {
-            // Counting waits until nothing moves; what is counted is the same in each run.
-            let before = if number == 0 { quiet_requests(&self.cluster)? } else { 0 };
             let work = run(&[order(what)], &serving)?;
-            if number == 0 {
-                let more = quiet_requests(&self.cluster)? - before;
+            if counting {
+                let after = quiet_requests(&self.cluster)?;
                 let each = |messages: u64| messages as f64 / work.operations as f64;
-                self.found.borrow_mut().push((what, each(work.extra), each(more)));
+                let found = (what, each(work.extra), each(after - before));
+                self.found.borrow_mut().push(found);
+                before = after;
             }
             works.push(work);
             if what == "create" && bytes > 0 {
                 run(&[order("fill").with("bytes", bytes)], &serving)?;
+                before = if counting { quiet_requests(&self.cluster)? } else { 0 };
             }
         }
         Ok(works)
