@@ -7,7 +7,11 @@ use bench_support::{bench, is};
 
 #[test]
 fn process_names_are_measured_beside_bare_calls_and_ask_no_data_server() {
-    let rows = bench(&["meta", "--only", "library.create.depth1", "--only", "messages.open.empty"]);
+    let kinds = ["create", "stat", "open", "rename", "unlink"];
+    let names = kinds.map(|kind| format!("messages.{kind}.large"));
+    let mut arguments = vec!["meta", "--only", "library.create.depth1"];
+    arguments.extend(names.iter().flat_map(|name| ["--only", name]));
+    let rows = bench(&arguments);
     let found = |system: &str, scenario: &str, metric: &str| {
         rows.iter().find(|row| is(row, system, scenario, metric))
     };
@@ -20,12 +24,16 @@ fn process_names_are_measured_beside_bare_calls_and_ask_no_data_server() {
     let ours = found("ropewalk", name, "rate").expect("it was found above");
     assert_eq!(ours["ratio_to"], "raw");
     assert!(ours["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{ours}");
-    // With 1, 2, 4 and 8 data servers, none of them hears of an open.
-    let name = "messages.open.empty.received";
-    let counted: Vec<_> = rows.iter().filter(|row| row["scenario"] == name).collect();
-    let servers: Vec<_> = counted.iter().map(|row| row["params"]["servers"].as_u64()).collect();
-    assert_eq!(servers, [1, 2, 4, 8].map(Some));
-    assert!(counted.iter().all(|row| row["max"].as_f64() == Some(0.0)), "{counted:?}");
+    // With 1, 2, 4 and 8 data servers, on files of several blocks: none of them hears of it. What
+    // was removed they are told later, in bundles.
+    for (kind, name) in kinds.iter().zip(&names) {
+        let what = if *kind == "unlink" { "asked" } else { "received" };
+        let counted: Vec<_> =
+            rows.iter().filter(|row| row["scenario"] == format!("{name}.{what}")).collect();
+        let servers: Vec<_> = counted.iter().map(|row| row["params"]["servers"].as_u64()).collect();
+        assert_eq!(servers, [1, 2, 4, 8].map(Some), "{name}");
+        assert!(counted.iter().all(|row| row["max"].as_f64() == Some(0.0)), "{counted:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use crate::lab::{Lab, Party, quoted, version};
 use crate::meta::library_order;
 use crate::order::Order;
 use crate::series::{Figure, Row, direct};
-use crate::servers::{Cluster, Mount, Serving, counted};
+use crate::servers::{Cluster, Mount, counted};
 use crate::stage::row;
 use crate::worker::{Work, Worker, run};
 
@@ -215,26 +215,10 @@ fn mount_of_processes(lab: &Lab<'_>, number: usize) -> anyhow::Result<Work> {
 
 fn mount_embedded(lab: &Lab<'_>, number: usize) -> anyhow::Result<Work> {
     let (folder, place) = (lab.memory().join(format!("up{number}")), lab.place("up"));
-    std::fs::create_dir_all(&place)?;
-    let (folder, path) = (folder.display().to_string(), place.display().to_string());
-    let servers = lab.options.data_servers.to_string();
     let begin = host::monotonic_nanos();
-    let serving = Serving::start(&[
-        "up",
-        &folder,
-        "--listen",
-        "127.0.0.1:0",
-        "--data-servers",
-        &servers,
-        "--mount",
-        &path,
-    ])?;
-    serving.wait_for("mounted on")?;
-    let mut mount = Mount::of(&place, serving);
-    std::fs::read_dir(&place)?.count();
-    let work = since(begin);
-    mount.stop();
-    Ok(work)
+    let mount = Mount::embedded(&folder, &place, lab.options.data_servers)?;
+    std::fs::read_dir(mount.path())?.count();
+    Ok(since(begin))
 }
 
 fn memory_mib(process: u32) -> anyhow::Result<f64> {
