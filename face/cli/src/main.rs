@@ -3,6 +3,7 @@
 mod bench;
 mod cluster;
 mod commands;
+mod config;
 mod demo;
 mod files;
 mod mounted;
@@ -32,16 +33,16 @@ enum Command {
     /// Runs a whole cluster in this process until Ctrl-C; clients of other processes can use it.
     ///
     /// Example: ropewalk up /var/tmp/cluster --mount /mnt/ropewalk
-    Up(commands::Up),
+    Up(commands::up::Up),
     /// Gives a directory the identity of a new cluster and prints it.
-    Format(commands::Format),
+    Format(commands::format::Format),
     /// Runs one server until Ctrl-C.
     #[command(subcommand)]
-    Serve(commands::Serve),
+    Serve(commands::serve::Serve),
     /// Mounts a cluster and serves the mount until it is unmounted.
-    Mount(commands::MountArguments),
+    Mount(commands::mount::MountArguments),
     /// Unmounts, also what a killed process left behind.
-    Umount(commands::UnmountArguments),
+    Umount(commands::mount::UnmountArguments),
     /// Measures messages, data or names, beside peers and bare references in the same run.
     ///
     /// Example: ropewalk bench io --quick --only mount.write
@@ -58,11 +59,11 @@ fn main() -> std::process::ExitCode {
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
-        Command::Up(arguments) => commands::up(&arguments),
-        Command::Format(arguments) => commands::format(&arguments),
-        Command::Serve(what) => commands::serve(what),
-        Command::Mount(arguments) => commands::mount(&arguments),
-        Command::Umount(arguments) => commands::unmount(&arguments),
+        Command::Up(arguments) => commands::up::up(&arguments),
+        Command::Format(arguments) => commands::format::format(&arguments),
+        Command::Serve(what) => commands::serve::serve(&what),
+        Command::Mount(arguments) => commands::mount::mount(&arguments),
+        Command::Umount(arguments) => commands::mount::unmount(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
