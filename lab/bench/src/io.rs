@@ -54,7 +54,7 @@ pub fn io(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<(
         let mount = cluster.mount(&lab.place("io"))?;
         lab.want_passthrough();
         let peer = lab.passthrough(lab.memory(), "passthrough");
-        let stage = Stage::new(&lab, &plan, &cluster, &mount, peer.as_ref(), lab.memory());
+        let stage = Stage::new(&lab, &plan, &cluster, &mount, peer.as_ref(), lab.memory())?;
         large(&mut lab, &stage)?;
         for depth in [1, 16] {
             small(&mut lab, &stage, depth)?;
@@ -230,7 +230,7 @@ fn synced(lab: &mut Lab<'_>) -> anyhow::Result<()> {
     let mount = cluster.mount(&lab.place("synced"))?;
     lab.want_passthrough();
     let peer = lab.passthrough(lab.disk(), "synced-passthrough");
-    let stage = Stage::new(lab, &plan, &cluster, &mount, peer.as_ref(), lab.disk());
+    let stage = Stage::new(lab, &plan, &cluster, &mount, peer.as_ref(), lab.disk())?;
     let count = lab.options.amount(4000, 1000);
     for existing in [true, false] {
         let kind = if existing { "existing" } else { "append" };

@@ -66,10 +66,21 @@ fn serve(part: &str, embedder: &dyn Embedder) -> anyhow::Result<()> {
     if part == "become" {
         return become_another();
     }
-    let Some(text) = part.strip_prefix("work\n") else { return Ok(net::serve(part)?) };
+    let Some(text) = part.strip_prefix("work\n") else { return serve_messages(part) };
     let order = Order::decode(text).ok_or_else(|| anyhow::anyhow!("'{text}' is no order"))?;
     let done = work_files::work(&order).or_else(|| work_library::work(&order, embedder));
     done.unwrap_or_else(|| anyhow::bail!("nobody knows how to '{}'", order.kind))
+}
+
+/// The other end of a measurement of messages; whoever measures hangs up when he has seen enough.
+fn serve_messages(part: &str) -> anyhow::Result<()> {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match net::serve(part) {
+        Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => {
+            Ok(())
+        }
+        done => Ok(done?),
+    }
 }
 
 /// Becomes the program that the arguments name.

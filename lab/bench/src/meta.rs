@@ -52,7 +52,7 @@ pub fn meta(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result
         let mount = cluster.mount(&lab.place("meta"))?;
         lab.want_passthrough();
         let peer = lab.passthrough(lab.memory(), "passthrough");
-        let stage = Stage::new(&lab, &plan, &cluster, &mount, peer.as_ref(), lab.memory());
+        let stage = Stage::new(&lab, &plan, &cluster, &mount, peer.as_ref(), lab.memory())?;
         names(&mut lab, &stage);
         shared(&mut lab, &stage);
         postmark::measure(&mut lab, &stage);

@@ -44,10 +44,11 @@ pub struct Row {
     pub params: Vec<(&'static str, String)>,
 }
 
-/// The middle one, the lowest, the highest.
+/// The middle one (of two, what lies between them), the lowest, the highest.
 fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
-    (values[values.len() / 2], values[0], values[values.len() - 1])
+    let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+    (f64::midpoint(low, high), values[0], values[values.len() - 1])
 }
 
 const MIB: f64 = (1 << 20) as f64;
@@ -188,6 +189,12 @@ mod tests {
             work.times.note(nanos);
         }
         work
+    }
+
+    #[test]
+    fn the_middle_of_two_lies_between_them() {
+        assert_eq!(spread(vec![4.0, 1.0]), (2.5, 1.0, 4.0));
+        assert_eq!(spread(vec![4.0, 1.0, 3.0]), (3.0, 1.0, 4.0));
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl Cluster {
         let folder = path.to_str().context("the path is not UTF-8")?;
         let serving = Serving::start(&["mount", &self.address(), folder])?;
         serving.wait_for("mounted on")?;
-        Ok(Mount { path: path.to_path_buf(), serving })
+        Ok(Mount { path: path.to_path_buf(), serving, ends: Ends::Unmounted })
     }
 }
 
@@ -220,22 +220,32 @@ fn meta(plan: &Plan, id: &str, port: u16) -> anyhow::Result<Serving> {
 pub struct Mount {
     path: PathBuf,
     serving: Serving,
+    /// What ends the mount: its process is asked to, or it notices that nobody needs it.
+    ends: Ends,
+}
+
+#[derive(PartialEq, Eq)]
+enum Ends {
+    Asked,
+    Unmounted,
 }
 
 impl Mount {
-    /// Takes over what `serving` mounted.
-    pub fn of(path: &Path, serving: Serving) -> Mount {
-        Mount { path: path.to_path_buf(), serving }
+    /// A cluster below `folder` and its mount on `path`, all in one process.
+    pub fn embedded(folder: &Path, path: &Path, data_servers: u32) -> anyhow::Result<Mount> {
+        std::fs::create_dir_all(path)?;
+        let text = |path: &Path| path.to_str().map(str::to_string).context("no UTF-8");
+        let (folder, place, servers) = (text(folder)?, text(path)?, data_servers.to_string());
+        let mut words = vec!["up", &folder, "--listen", "127.0.0.1:0", "--mount", &place];
+        words.extend(["--data-servers", &servers]);
+        let serving = Serving::start(&words)?;
+        serving.wait_for("mounted on")?;
+        Ok(Mount { path: path.to_path_buf(), serving, ends: Ends::Asked })
     }
 
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Ends the process that serves it, which unmounts.
-    pub fn stop(&mut self) {
-        self.serving.stop();
     }
 
     /// The number of the process that serves it.
@@ -246,6 +256,9 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
+        if self.ends == Ends::Asked {
+            self.serving.stop();
+        }
         if !host::is_mounted(&self.path) {
             return;
         }
@@ -310,7 +323,7 @@ impl Passthrough {
             }
             std::thread::sleep(LOOK);
         }
-        Ok(Mount { path: path.to_path_buf(), serving })
+        Ok(Mount { path: path.to_path_buf(), serving, ends: Ends::Unmounted })
     }
 }
 

@@ -10,9 +10,14 @@ use crate::worker::Work;
 /// Both mounts, with what is to be said of them.
 pub struct Stage<'a> {
     pub mount: &'a Mount,
+    /// A mount with all its servers in one process.
+    embedded: Option<Mount>,
     peer: Option<&'a (Mount, String)>,
     /// Processes that work for our mount.
     serving: Vec<u32>,
+    /// What holds for every cluster here.
+    common: Vec<(&'static str, String)>,
+    /// The same with what holds for our mount only.
     pub params: Vec<(&'static str, String)>,
     pub bare: Vec<(&'static str, String)>,
 }
@@ -29,18 +34,25 @@ impl<'a> Stage<'a> {
         mount: &'a Mount,
         peer: Option<&'a (Mount, String)>,
         below: &Path,
-    ) -> Stage<'a> {
+    ) -> anyhow::Result<Stage<'a>> {
         let own = vec![("placement", quoted("processes")), ("loop", quoted("dev_fuse"))];
-        Stage {
+        // Twice ours takes too long where it has to be quick.
+        let folder = plan.data.with_extension("embedded");
+        let embedded = (!lab.options.quick)
+            .then(|| Mount::embedded(&folder, &lab.place("embedded"), plan.data_servers))
+            .transpose()?;
+        Ok(Stage {
+            embedded,
             mount,
             peer,
             serving: [cluster.processes(), vec![mount.process()]].concat(),
+            common: lab.params(plan),
             params: [lab.params(plan), own].concat(),
             bare: lab.bare_params(below),
-        }
+        })
     }
 
-    /// Ours and the peer, which do the same.
+    /// Ours, the peer, and ours in one process: all do the same.
     pub fn parties<'b>(&'b self, act: &'b Act<'b>) -> Vec<Party<'b>> {
         let ours = Party {
             system: "ropewalk",
@@ -55,6 +67,14 @@ impl<'a> Stage<'a> {
             version: version.clone(),
             medium: "mount",
             params: self.bare.clone(),
+            act: Box::new(move |run| act(mount.path(), &[mount.process()], run)),
+        }));
+        let own = [("placement", quoted("embedded")), ("loop", quoted("dev_fuse"))];
+        parties.extend(self.embedded.as_ref().map(|mount| Party {
+            system: "ropewalk",
+            version: version(),
+            medium: "mount",
+            params: [&self.common[..], &own].concat(),
             act: Box::new(move |run| act(mount.path(), &[mount.process()], run)),
         }));
         parties

@@ -9,7 +9,7 @@ use crate::lab::{Lab, Party, quoted, version};
 use crate::meta::library_order;
 use crate::order::Order;
 use crate::series::{Figure, Row, direct};
-use crate::servers::{Cluster, Mount, Serving, counted};
+use crate::servers::{Cluster, Mount, counted};
 use crate::stage::row;
 use crate::worker::{Work, Worker, run};
 
@@ -19,7 +19,7 @@ const OPERATIONS: [&str; 5] = ["create", "stat", "open", "rename", "unlink"];
 /// Bytes of files that no server keeps inline.
 const LARGE_FILE: usize = 128 << 10;
 /// Counters that do not change for so long will not change by themselves.
-const QUIET: Duration = Duration::from_millis(300);
+const QUIET: Duration = Duration::from_millis(200);
 
 const READY: [&str; 2] = ["ready.library", "ready.mount"];
 const RESTART: [&str; 1] = ["restart.meta"];
@@ -125,19 +125,23 @@ impl Counted {
     fn operations(&self, number: usize, count: u64, bytes: usize) -> anyhow::Result<Vec<Work>> {
         let (folder, serving) = (format!("/m{number}"), self.cluster.processes());
         let order = |what: &str| library_order(&self.cluster, what, &folder, count, 1);
+        // Counting waits until nothing moves; what is counted is the same in each run.
+        let counting = number == 0;
         let mut works = Vec::new();
+        let mut before = if counting { quiet_requests(&self.cluster)? } else { 0 };
         for what in OPERATIONS {
-            // Counting waits until nothing moves; what is counted is the same in each run.
-            let before = if number == 0 { quiet_requests(&self.cluster)? } else { 0 };
             let work = run(&[order(what)], &serving)?;
-            if number == 0 {
-                let more = quiet_requests(&self.cluster)? - before;
+            if counting {
+                let after = quiet_requests(&self.cluster)?;
                 let each = |messages: u64| messages as f64 / work.operations as f64;
-                self.found.borrow_mut().push((what, each(work.extra), each(more)));
+                let found = (what, each(work.extra), each(after - before));
+                self.found.borrow_mut().push(found);
+                before = after;
             }
             works.push(work);
             if what == "create" && bytes > 0 {
                 run(&[order("fill").with("bytes", bytes)], &serving)?;
+                before = if counting { quiet_requests(&self.cluster)? } else { 0 };
             }
         }
         Ok(works)
@@ -211,26 +215,10 @@ fn mount_of_processes(lab: &Lab<'_>, number: usize) -> anyhow::Result<Work> {
 
 fn mount_embedded(lab: &Lab<'_>, number: usize) -> anyhow::Result<Work> {
     let (folder, place) = (lab.memory().join(format!("up{number}")), lab.place("up"));
-    std::fs::create_dir_all(&place)?;
-    let (folder, path) = (folder.display().to_string(), place.display().to_string());
-    let servers = lab.options.data_servers.to_string();
     let begin = host::monotonic_nanos();
-    let serving = Serving::start(&[
-        "up",
-        &folder,
-        "--listen",
-        "127.0.0.1:0",
-        "--data-servers",
-        &servers,
-        "--mount",
-        &path,
-    ])?;
-    serving.wait_for("mounted on")?;
-    let mut mount = Mount::of(&place, serving);
-    std::fs::read_dir(&place)?.count();
-    let work = since(begin);
-    mount.stop();
-    Ok(work)
+    let mount = Mount::embedded(&folder, &place, lab.options.data_servers)?;
+    std::fs::read_dir(mount.path())?.count();
+    Ok(since(begin))
 }
 
 fn memory_mib(process: u32) -> anyhow::Result<f64> {
