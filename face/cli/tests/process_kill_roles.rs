@@ -190,12 +190,12 @@ struct Run {
 }
 
 /// How the operations of a round ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Work {
     /// All were acknowledged.
     Whole,
-    /// The client died; the last one may not have taken effect.
-    CutOff,
+    /// The client died; this one may not have taken effect.
+    CutOff(Operation),
 }
 
 /// Flags between the one who works and the one who kills.
@@ -253,7 +253,11 @@ impl Run {
         }
         let loss = if role.takes_client() { Loss::Client } else { Loss::Nothing };
         let found = look(&self.stage.servers, &directory);
-        let settled = model.settle(&found, loss, work == Work::CutOff);
+        let under_way = match &work {
+            Work::Whole => None,
+            Work::CutOff(operation) => Some(operation),
+        };
+        let settled = model.settle(&found, loss, under_way, &[]);
         settled.unwrap_or_else(|error| {
             panic!("{role:?}, round {number}, {plan:?}, {work:?}: {error}");
         });
@@ -271,7 +275,7 @@ impl Run {
         let mut witness = library::Library::connect(&self.stage.servers.address());
         for (directory, model) in &mut self.settled {
             if let Ok(found) = witness.look(directory) {
-                let same = model.settle(&found, Loss::Nothing, false);
+                let same = model.settle(&found, Loss::Nothing, None, &[]);
                 same.unwrap_or_else(|error| panic!("at the end: {directory}: {error}"));
             }
         }
@@ -332,11 +336,11 @@ fn work(
             }
             Ended::Failed(error) if role.takes_client() && is_cut_off(&error) => {
                 model.maybe(&operation);
-                return Work::CutOff;
+                return Work::CutOff(operation);
             }
             Ended::Died if role == Role::Library => {
                 model.maybe(&operation);
-                return Work::CutOff;
+                return Work::CutOff(operation);
             }
             ended => panic!("{role:?}: '{operation}': {ended:?}"),
         }

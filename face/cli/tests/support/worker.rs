@@ -123,7 +123,7 @@ impl Mounted {
             }
             Operation::Write(path, offset, len, number) => {
                 let written = self.opened(path)?.write_all_at(&bytes(*number, *len), *offset);
-                if number % 3 == 0 {
+                if number.is_multiple_of(3) {
                     self.open.remove(path);
                 }
                 written
