@@ -7,6 +7,7 @@
  *           none   never
  *   NUMBER  the first call is 1
  *   HOW     before, after, or torn: the first half of the bytes of a write or message goes out
+ * ROPEWALK_KILL_ARMED: calls count from the signal USR2 on, not from the beginning.
  * ROPEWALK_KILL_GROUP: the whole process group ends, not this process alone.
  * ROPEWALK_NO_ATTACH: no other process's memory can be reached, so messages go through sockets.
  *
@@ -38,7 +39,7 @@ enum how { BEFORE, TORN, AFTER };
 static enum kind wanted;
 static enum how how;
 static long left;
-static int group, no_attach;
+static int group, no_attach, counts;
 
 /* The one place whose calls the filter lets through: the address after the instruction. */
 extern char let_through[];
@@ -96,7 +97,7 @@ static void caught(int signal, siginfo_t *info, void *context) {
         registers[REG_RAX] = -EPERM;
         return;
     }
-    int last = wanted != NONE && kind_of(number, a[0]) == wanted &&
+    int last = counts && wanted != NONE && kind_of(number, a[0]) == wanted &&
                __atomic_sub_fetch(&left, 1, __ATOMIC_SEQ_CST) == 0;
     if (last && how != AFTER) {
         if (how == TORN) tear(number, a);
@@ -105,6 +106,11 @@ static void caught(int signal, siginfo_t *info, void *context) {
     registers[REG_RAX] = direct(number, a[0], a[1], a[2], a[3], a[4], a[5]);
     if (last) die();
     errno = saved;
+}
+
+static void arm(int signal) {
+    (void)signal;
+    counts = 1;
 }
 
 static void choose(const char *text) {
@@ -126,6 +132,7 @@ __attribute__((constructor)) static void begin(void) {
     const char *text = getenv("ROPEWALK_KILL_AT");
     if (text == NULL) return;
     choose(text);
+    counts = getenv("ROPEWALK_KILL_ARMED") == NULL;
     group = getenv("ROPEWALK_KILL_GROUP") != NULL;
     no_attach = getenv("ROPEWALK_NO_ATTACH") != NULL;
     uint64_t place = (uint64_t)(uintptr_t)let_through;
@@ -150,7 +157,11 @@ __attribute__((constructor)) static void begin(void) {
     memset(&action, 0, sizeof action);
     action.sa_sigaction = caught;
     action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_RESTART | SA_ONSTACK;
-    if (sigaction(SIGSYS, &action, NULL) != 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+    struct sigaction armed;
+    memset(&armed, 0, sizeof armed);
+    armed.sa_handler = arm;
+    armed.sa_flags = SA_RESTART | SA_ONSTACK;
+    if (sigaction(SIGUSR2, &armed, NULL) != 0 || sigaction(SIGSYS, &action, NULL) != 0 || prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
         _exit(97);
 }

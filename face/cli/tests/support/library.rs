@@ -136,13 +136,30 @@ impl Library {
                         continue;
                     }
                     let path = format!("{directory}/{}", String::from_utf8_lossy(&entry.name));
-                    let content = read(client, caller, entry.inode).await.map_err(of(&path))?;
+                    let content = match read(client, caller, entry.inode).await {
+                        Err(Errno::EIO) => None,
+                        read => Some(read.map_err(of(&path))?),
+                    };
                     found.insert(path, (entry.inode, content));
                 }
                 if end {
                     return Ok(found);
                 }
             }
+        })
+    }
+
+    /// Makes these files durable, whoever wrote them.
+    pub fn sync(&mut self, found: &Found) -> Result<(), String> {
+        let Library { reactor, client, .. } = self;
+        reactor.block_on(async {
+            for (path, (inode, content)) in found {
+                let synced = client.sync_number(*inode).await;
+                if content.is_some() {
+                    synced.map_err(|errno| format!("sync {path}: {errno}"))?;
+                }
+            }
+            Ok(())
         })
     }
 

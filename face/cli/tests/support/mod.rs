@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
 pub mod command;
+pub mod disk;
 pub mod library;
 pub mod model;
 pub mod operation;

@@ -1,14 +1,15 @@
 //! What files have to be after everything that was acknowledged, and what they may be after a loss.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::operation::{Operation, Random, bytes};
 
 /// Names of one moment: each leads to a file.
 type Names = BTreeMap<String, usize>;
 
-/// What was found: for each path the inode's number and its content.
-pub type Found = BTreeMap<String, (u64, Vec<u8>)>;
+/// What was found: for each path the inode's number and its content; none where reading it is refused
+/// (`EIO`), since a part is lost.
+pub type Found = BTreeMap<String, (u64, Option<Vec<u8>>)>;
 
 /// Who was lost, and so what may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +34,8 @@ struct Version {
 struct File {
     /// Contents since the last sync, the synced one first, the present one last.
     versions: Vec<Version>,
+    /// A part that was never synced is lost, and reading is refused since.
+    refused: bool,
 }
 
 /// The files of one directory as they should be.
@@ -64,6 +67,20 @@ impl Model {
 
     fn names(&self) -> &Names {
         self.moments.last().expect("there is always a present")
+    }
+
+    /// A path of each file that is there now, but for the files that an operation touched.
+    pub fn paths(&self, but: Option<&Operation>) -> Vec<String> {
+        let but = but.map(Operation::to_string).unwrap_or_default();
+        let touched = but.split(' ').filter_map(|word| self.names().get(word));
+        let mut seen: BTreeSet<usize> = touched.copied().collect();
+        let first = self.names().iter().filter(|(_, file)| seen.insert(**file));
+        first.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// How many files cannot be read any more, since what was not synced is lost.
+    pub fn refused(&self) -> usize {
+        self.names().values().filter(|file| self.files[**file].refused).count()
     }
 
     /// How many operations there were.
@@ -129,13 +146,8 @@ impl Model {
     }
 
     fn change(&mut self, operation: &Operation) {
-        let mut names = self.names().clone();
-        let before = names.clone();
         match operation {
-            Operation::Create(path) => {
-                self.files.push(File::of(Vec::new()));
-                names.insert(path.clone(), self.files.len() - 1);
-            }
+            Operation::Create(_) => self.files.push(File::of(Vec::new())),
             Operation::Write(path, offset, len, number) => {
                 self.content(path, true, |content| {
                     let end = *offset as usize + len;
@@ -149,22 +161,10 @@ impl Model {
             Operation::Truncate(path, size) => {
                 self.content(path, false, |content| content.resize(*size as usize, 0));
             }
-            Operation::Rename(from, to) => {
-                // Two names of one file: nothing changes.
-                if names.get(from) != names.get(to) {
-                    let file = names.remove(from).expect("it was chosen from the names");
-                    names.insert(to.clone(), file);
-                }
-            }
-            Operation::Link(from, to) => {
-                names.insert(to.clone(), names[from]);
-            }
-            Operation::Unlink(path) => {
-                names.remove(path);
-            }
-            Operation::Directory(_) | Operation::Sync(_) | Operation::Close => {}
+            _ => {}
         }
-        if names != before {
+        let names = after(self.names(), operation, self.files.len().saturating_sub(1));
+        if names != *self.names() {
             self.moments.push(names);
         }
     }
@@ -177,14 +177,29 @@ impl Model {
     }
 
     /// Compares what was found with what has to be; from then on that is the truth. `under_way`: the
-    /// last operation may not have taken effect.
-    pub fn settle(&mut self, found: &Found, loss: Loss, under_way: bool) -> Result<(), String> {
+    /// operation of which nobody knows whether it took effect. `promised`: paths of which a program was
+    /// told afterwards that they are well.
+    pub fn settle(
+        &mut self,
+        found: &Found,
+        loss: Loss,
+        under_way: Option<&Operation>,
+        promised: &[String],
+    ) -> Result<(), String> {
         let back = match loss {
             Loss::Nothing => 0,
-            Loss::Client => usize::from(under_way),
+            Loss::Client => usize::from(under_way.is_some()),
             Loss::Power => usize::MAX,
         };
-        let moment = self.moment(found, back)?;
+        let moment = self.moment(found, back, under_way)?;
+        for path in promised {
+            // Another name of that moment may lead to another file.
+            if moment.contains_key(path) && moment.get(path) == self.names().get(path) {
+                let file = &self.files[moment[path]];
+                file.judge(found[path].1.as_deref(), Loss::Nothing)
+                    .map_err(|error| format!("{path}: synced well, and yet: {error}"))?;
+            }
+        }
         let mut numbers: BTreeMap<usize, u64> = BTreeMap::new();
         for (path, file) in &moment {
             let (inode, content) = &found[path];
@@ -192,33 +207,81 @@ impl Model {
             if first != *inode {
                 return Err(format!("{path}: a link leads to another file"));
             }
-            self.files[*file].accept(content, loss).map_err(|error| format!("{path}: {error}"))?;
+            self.files[*file]
+                .judge(content.as_deref(), loss)
+                .map_err(|error| format!("{path}: {error}"))?;
         }
         for (path, file) in &moment {
-            self.files[*file] = File::of(found[path].1.clone());
+            let content = found[path].1.clone();
+            self.files[*file].refused = content.is_none();
+            if let Some(content) = content {
+                self.files[*file] = File::of(content);
+            }
         }
         self.moments = vec![moment];
         Ok(())
     }
 
-    /// The moment, at most `back` changes ago, whose names are those that were found.
-    fn moment(&self, found: &Found, back: usize) -> Result<Names, String> {
-        let same = |names: &&Names| names.keys().eq(found.keys());
-        let links = |names: &&Names| {
+    /// The moment, at most `back` changes ago, whose names are those that were found. What was under
+    /// way may have come after a loss.
+    fn moment(
+        &self,
+        found: &Found,
+        back: usize,
+        under_way: Option<&Operation>,
+    ) -> Result<Names, String> {
+        let same = |names: &Names| names.keys().eq(found.keys());
+        let links = |names: &Names| {
             let pairs = || names.iter().map(|(path, file)| (*file, found[path].0));
             pairs().all(|(file, inode)| pairs().all(|(f, i)| (f == file) == (i == inode)))
         };
-        let mut moments = self.moments.iter().rev().take(back.saturating_add(1)).filter(same);
-        moments.find(links).cloned().ok_or_else(|| {
+        let moments = || self.moments.iter().rev().take(back.saturating_add(1)).cloned();
+        let newest = self.files.len().saturating_sub(1);
+        let later = moments().filter_map(|names| Some(after(&names, under_way?, newest)));
+        moments().chain(later).filter(same).find(links).ok_or_else(|| {
             let names: Vec<_> = found.iter().map(|(path, (inode, _))| (path, inode)).collect();
             format!("found {names:?}, expected {:?}", self.names())
         })
     }
 }
 
+/// Names after an operation; `newest`: the file that was made last.
+fn after(names: &Names, operation: &Operation, newest: usize) -> Names {
+    let mut names = names.clone();
+    match operation {
+        Operation::Create(path) => {
+            names.insert(path.clone(), newest);
+        }
+        // Two names of one file: nothing changes.
+        Operation::Rename(from, to) if names.get(from) != names.get(to) => {
+            if let Some(file) = names.remove(from) {
+                names.insert(to.clone(), file);
+            }
+        }
+        Operation::Link(from, to) => {
+            if let Some(file) = names.get(from).copied() {
+                names.insert(to.clone(), file);
+            }
+        }
+        Operation::Unlink(path) => {
+            names.remove(path);
+        }
+        _ => {}
+    }
+    names
+}
+
 impl File {
     fn of(bytes: Vec<u8>) -> File {
-        File { versions: vec![Version { bytes, by_write: false }] }
+        File { versions: vec![Version { bytes, by_write: false }], refused: false }
+    }
+
+    fn judge(&self, found: Option<&[u8]>, loss: Loss) -> Result<(), String> {
+        match found {
+            Some(found) => self.accept(found, loss),
+            None if self.refused || (loss == Loss::Power && self.versions.len() > 1) => Ok(()),
+            None => Err("reading is refused, although all of it was synced".to_string()),
+        }
     }
 
     fn last(&self) -> &[u8] {

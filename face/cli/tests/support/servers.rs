@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use super::shim::KillAt;
+use super::shim::{KillAt, arm};
 use super::{PROGRAM, Process};
 
 /// What a cluster consists of, and what its parts print.
@@ -96,7 +96,7 @@ impl Servers {
     pub fn start_meta(&mut self, kill: Option<&KillAt>) -> bool {
         let mut command = self.server("meta", "meta", self.meta_port, kill);
         command.args(["--term", self.term]);
-        self.meta = started(command, "serving at", kill.is_some());
+        self.meta = started(command, "serving at", kill);
         self.meta.is_some()
     }
 
@@ -105,7 +105,7 @@ impl Servers {
         let (part, port) = (format!("data{server}"), self.data_ports[server]);
         let mut command = self.server("data", &part, port, kill);
         command.args(["--server", &server.to_string(), "--meta", &self.address()]);
-        self.data[server] = started(command, "serving at", kill.is_some());
+        self.data[server] = started(command, "serving at", kill);
         self.data[server].is_some()
     }
 
@@ -123,7 +123,7 @@ impl Servers {
     ) -> Option<Process> {
         let mut command = self.command(kill);
         command.arg("mount").args(arguments).arg(self.address()).arg(path);
-        started(command, "mounted on", kill.is_some())
+        started(command, "mounted on", kill)
     }
 
     /// What is started from now on dies together.
@@ -169,11 +169,16 @@ fn pid_of(child: &Child) -> Pid {
     Pid::from_child(child)
 }
 
-fn started(command: Command, expected: &str, may_die: bool) -> Option<Process> {
+fn started(command: Command, expected: &str, kill: Option<&KillAt>) -> Option<Process> {
     let shown = format!("{command:?}");
     match Process::run(command, expected) {
-        Ok(process) => Some(process),
-        Err(_) if may_die => None,
+        Ok(process) => {
+            if kill.is_some_and(|kill| kill.serving) {
+                arm(process.pid());
+            }
+            Some(process)
+        }
+        Err(_) if kill.is_some() => None,
         Err(status) => panic!("{shown} did not say '{expected}' ({status})"),
     }
 }

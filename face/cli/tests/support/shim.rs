@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// When a process is to die.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KillAt {
@@ -11,6 +13,8 @@ pub struct KillAt {
     pub kind: &'static str,
     /// The first such call is 1.
     pub number: u64,
+    /// Calls count from when the process serves, not from its beginning.
+    pub serving: bool,
     /// `before` the call, `after` it, or with half of it done: `torn`.
     pub how: &'static str,
     /// All processes of the victim's group die with it.
@@ -25,6 +29,9 @@ impl KillAt {
         let library = library().expect("asked before");
         command.env("LD_PRELOAD", library);
         command.env("ROPEWALK_KILL_AT", format!("{}:{}:{}", self.kind, self.number, self.how));
+        if self.serving {
+            command.env("ROPEWALK_KILL_ARMED", "1");
+        }
         if self.group {
             command.env("ROPEWALK_KILL_GROUP", "1");
         }
@@ -32,6 +39,12 @@ impl KillAt {
             command.env("ROPEWALK_NO_ATTACH", "1");
         }
     }
+}
+
+/// Counting begins in a process that was started to die.
+pub fn arm(process: Pid) {
+    // One that is dead already needs no telling.
+    let _ = kill_process(process, Signal::USR2);
 }
 
 fn library() -> Option<&'static Path> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::library::Library;
 use super::operation::{Operation, bytes};
-use super::shim::KillAt;
+use super::shim::{KillAt, arm};
 
 /// Says by what way a worker reaches the files: `mount PATH` or `library ADDRESS`.
 const WAY: &str = "ROPEWALK_TEST_WORKER";
@@ -49,7 +49,7 @@ impl Worker {
         let mut child = command.spawn().expect("this test can run again");
         let input = child.stdin.take().expect("it was asked for");
         let output = child.stdout.take().expect("it was asked for");
-        let (sender, lines) = channel();
+        let (sender, lines) = channel::<String>();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 // The test harness of the process prints lines of its own, also before ours.
@@ -58,6 +58,9 @@ impl Worker {
                 }
             }
         });
+        if lines.recv_timeout(HANGS).is_ok() && kill.is_some_and(|kill| kill.serving) {
+            arm(rustix::process::Pid::from_child(&child));
+        }
         Worker { child, input, lines }
     }
 
@@ -120,7 +123,7 @@ impl Mounted {
             }
             Operation::Write(path, offset, len, number) => {
                 let written = self.opened(path)?.write_all_at(&bytes(*number, *len), *offset);
-                if number % 3 == 0 {
+                if number.is_multiple_of(3) {
                     self.open.remove(path);
                 }
                 written
@@ -168,6 +171,7 @@ pub fn work() {
         }
         _ => panic!("no way to files: {way}"),
     };
+    println!("worker: ready");
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let operation: Operation = line.parse().expect("the test knows its operations");
         let mut output = std::io::stdout().lock();
