@@ -100,7 +100,7 @@ fn mount(arguments: &DemoArguments, cluster: &Cluster, place: &Path) -> anyhow::
     }
     let rails = cluster.client_rails()?;
     let options = MountOptions::default();
-    Mounted::start(cluster.id, rails, &cluster.address, place, options)
+    Mounted::start(cluster.id, rails, &cluster.address, place, options, None)
 }
 
 fn through_mount(

@@ -5,6 +5,7 @@
 //!
 //! * names and attributes: [`Client::lookup`], [`Client::create`], [`Client::rename`], ...
 //! * open files: [`File`] with [`Client::read`], [`Client::write`], [`Client::sync`], ...
+//! * the cluster itself, for who operates it: [`operator`];
 //! * paths, for programs rather than mounts: [`paths`].
 //!
 //! Invariants
@@ -23,6 +24,7 @@ mod holes;
 mod inode;
 mod lease;
 mod names;
+pub mod operator;
 pub mod paths;
 mod read;
 mod session;
