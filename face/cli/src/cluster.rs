@@ -12,6 +12,7 @@ use ropewalk_meta::server::{MetaConfig, MetaServer};
 use ropewalk_net::Address;
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
+use ropewalk_store::HostDisk;
 
 use crate::node::{Node, NodeThread};
 
@@ -66,7 +67,12 @@ pub async fn serve_meta(
     match MetaServer::start(&node.world, node.endpoint, config).await {
         Ok(server) => {
             node.ready.serving();
-            node.stop.await;
+            let tell = || {
+                let calls: u64 = server.calls().values().sum();
+                let sent = server.messages_to_data_servers().total();
+                format!("calls={calls} data_messages={sent} syncs={}", HostDisk::syncs())
+            };
+            node.inquiry.answer_until(node.stop, tell).await;
             if let Err(error) = server.stop().await {
                 eprintln!("metadata server: {error}");
             }
@@ -102,7 +108,12 @@ pub async fn serve_data(
             // is not there yet is not waited for: it may be started after us.
             let _ = node.world.timeout(JOINING, server.joined()).await;
             node.ready.serving();
-            node.stop.await;
+            let tell = || {
+                let counters = server.counters();
+                let (requests, wrong) = (counters.requests, counters.checksum_errors);
+                format!("requests={requests} checksum_errors={wrong} syncs={}", HostDisk::syncs())
+            };
+            node.inquiry.answer_until(node.stop, tell).await;
             if let Err(error) = server.stop().await {
                 eprintln!("{role}: {error}");
             }

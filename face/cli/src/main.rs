@@ -1,5 +1,7 @@
 //! The command line: everything that a person does with a cluster.
 
+mod bench;
+mod check;
 mod cluster;
 mod commands;
 mod config;
@@ -8,8 +10,10 @@ mod demo;
 mod files;
 mod mounted;
 mod node;
+mod operate;
 mod remote;
 mod report;
+mod status;
 mod stop;
 mod tree;
 
@@ -44,6 +48,18 @@ enum Command {
     Mount(commands::mount::MountArguments),
     /// Unmounts, also what a killed process left behind.
     Umount(commands::mount::UnmountArguments),
+    /// Measures messages, data or names, beside peers and bare references in the same run.
+    ///
+    /// Example: ropewalk bench io --quick --only mount.write
+    Bench(bench::BenchArguments),
+    /// Shows servers, capacity, rates and sessions.
+    ///
+    /// Example: ropewalk status --watch
+    Status(status::Status),
+    /// Compares inodes with objects: finds what is lost, rotten, or garbage.
+    ///
+    /// Example: ropewalk check --read
+    Check(check::Check),
     /// Copies files and trees into a cluster, out of it, or within it.
     Cp(copy::Cp),
     /// Lists files and directories of a cluster.
@@ -62,6 +78,7 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
+    ropewalk_bench::serve_if_child(&bench::InThisProcess);
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
@@ -70,6 +87,9 @@ fn main() -> std::process::ExitCode {
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Mount(arguments) => commands::mount::mount(&arguments),
         Command::Umount(arguments) => commands::mount::unmount(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
+        Command::Check(arguments) => return check::check(&arguments),
         Command::Cp(arguments) => copy::run(&arguments),
         Command::Ls(arguments) => remote::ls::run(&arguments),
         Command::Stat(arguments) => remote::stat::run(&arguments),

@@ -10,7 +10,7 @@ use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::client::{Caller, Client};
-use crate::inode::Inode;
+use crate::inode::{Dirty, Inode};
 use crate::lease::{For, opened};
 
 /// Stripes whose servers are computed for a sync; a file of more has some on all.
@@ -63,7 +63,12 @@ impl Drop for File {
             let last_writer = self.options.access.write && state.writers == 0;
             let named = state.attributes.is_none_or(|attributes| attributes.link_count > 0);
             let kept = state.mode >= LeaseMode::Read && named;
-            (state.readers + state.writers == 0, last_writer, kept, !state.dirty.is_clean())
+            let last = state.readers + state.writers == 0;
+            if last && !named {
+                // Nobody can ever ask for it: the file goes with this close.
+                state.dirty = Dirty::default();
+            }
+            (last, last_writer, kept, !state.dirty.is_clean())
         };
         let (client, inode) = (self.client.clone(), self.inode.clone());
         let world = client.inner.world.clone();

@@ -5,6 +5,7 @@
 //!
 //! * names and attributes: [`Client::lookup`], [`Client::create`], [`Client::rename`], ...
 //! * open files: [`File`] with [`Client::read`], [`Client::write`], [`Client::sync`], ...
+//! * the cluster itself, for who operates it: [`operator`];
 //! * where things lie: [`Client::placement`], [`Client::data_servers`];
 //! * paths, for programs rather than mounts: [`paths`].
 //!
@@ -25,6 +26,7 @@ mod inode;
 mod inspect;
 mod lease;
 mod names;
+pub mod operator;
 pub mod paths;
 mod read;
 mod session;

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -213,9 +215,19 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
     }
 }
 
+/// Runs one server until a signal comes. `SIGUSR1` makes it print what it counted since its start.
 fn serve_one(mut thread: NodeThread, stop: &Stop) -> anyhow::Result<()> {
+    let count = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, count.clone())?;
     println!("serving at {}", thread.address);
-    wait(stop);
+    while !stop.is_asked() {
+        if count.swap(false, Ordering::Relaxed)
+            && let Some(counters) = thread.counters()
+        {
+            println!("counted: {counters}");
+        }
+        std::thread::sleep(LOOK);
+    }
     thread.stop();
     Ok(())
 }
