@@ -197,7 +197,7 @@ async fn phases(
     let begin = Instant::now();
     let (from, to) = (copy::Host::new(&session.world), copy::Cluster::new(session));
     let keep = copy::Keep { attributes: true, umask: 0 };
-    let mut copy = copy::Copy::new(from, to, session.client.pool(), keep, true);
+    let mut copy = copy::Copy::new(from, to, &session.client, keep, true);
     copy.bar = bar(total, "copy in");
     let job = copy::Job { from: source.as_os_str().as_bytes().to_vec(), to: b"/".to_vec() };
     let moved = copy.run(&[job]).await?;

@@ -115,8 +115,8 @@ impl Request<'_> {
     async fn copy<A: End, B: End>(&self, from: A, to: B, same: bool) -> anyhow::Result<Moved> {
         let recursive = self.arguments.recursive;
         let jobs = jobs(&to, self.sources, self.target, recursive).await?;
-        let pool = self.session.client.pool();
-        let mut copy = Copy::new(from, to, pool, self.keep, recursive);
+        let client = &self.session.client;
+        let mut copy = Copy::new(from, to, client, self.keep, recursive);
         copy.same = same;
         if !self.arguments.quiet {
             copy.bar = bar();
