@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use support::command::{Said, ropewalk};
 use support::{PROGRAM, Process};
@@ -21,6 +21,9 @@ struct Site {
     place: tempfile::TempDir,
     address: String,
 }
+
+/// What a command says on its way, line by line.
+type Lines = Box<dyn Iterator<Item = String>>;
 
 impl Site {
     fn new() -> Site {
@@ -46,6 +49,22 @@ impl Site {
 
     fn run(&self, arguments: &[&str]) -> Said {
         ropewalk(self.path(), &self.address, arguments)
+    }
+
+    /// Starts a command, and waits until it waits for a data server.
+    fn waiting(&self, arguments: &[&str]) -> (Child, Lines) {
+        let mut child = Command::new(PROGRAM)
+            .args(arguments)
+            .current_dir(self.path())
+            .env("ROPEWALK_ADDRESS", &self.address)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let error = BufReader::new(child.stderr.take().unwrap());
+        let mut lines = error.lines().map_while(Result::ok);
+        let told = lines.find(|line| line.contains("waiting for data server"));
+        assert!(told.is_some(), "{arguments:?} ends without waiting");
+        (child, Box::new(lines))
     }
 
     fn serve(&self, arguments: &[&str]) -> Process {
@@ -179,17 +198,25 @@ fn an_operation_waits_for_a_dead_server_as_long_as_patience_says() {
     assert!(error.contains("waiting for data server"), "nobody is named: {error}");
     assert!(error.contains(":/file: Input/output error: a server did not answer"), "{error}");
     // With more patience it goes on as soon as the servers are there again.
-    let mut waiting = Command::new(PROGRAM)
-        .args(["cp", "--patience", "120", ":/file", "back"])
-        .current_dir(site.path())
-        .env("ROPEWALK_ADDRESS", &site.address)
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let told = lines.find(|line| line.contains("waiting for data server"));
-    assert!(told.is_some(), "it ends without waiting");
+    let (mut waiting, lines) = site.waiting(&["cp", "--patience", "120", ":/file", "back"]);
     let _again = [site.serve(&["data", "--server", "0"]), site.serve(&["data", "--server", "1"])];
     assert!(waiting.wait().unwrap().success(), "{:?}", lines.collect::<Vec<_>>());
     assert_eq!(fs::read(site.path().join("back")).unwrap(), vec![7; 3_000_000]);
+}
+
+#[test]
+fn an_interrupted_command_ends_its_session_so_that_nobody_waits_for_it() {
+    let site = Site::new();
+    fs::write(site.path().join("file"), vec![7; 3_000_000]).unwrap();
+    let _meta = site.serve(&["meta"]);
+    let mut data = [site.serve(&["data", "--server", "0"]), site.serve(&["data", "--server", "1"])];
+    site.run(&["cp", "file", ":/"]).well();
+    data.iter_mut().for_each(Process::kill);
+    let (mut waiting, lines) = site.waiting(&["cp", "--patience", "120", ":/file", "back"]);
+    let pid = rustix::process::Pid::from_child(&waiting);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(!waiting.wait().unwrap().success());
+    assert!(lines.collect::<Vec<_>>().iter().any(|line| line == "ropewalk: interrupted"));
+    let status = site.run(&["status", "--json", "--interval", "0"]).well();
+    assert!(status.contains("sessions") && !status.contains("ropewalk cp"), "{status}");
 }
