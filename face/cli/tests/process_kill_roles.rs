@@ -402,7 +402,7 @@ fn plans(role: Role, rounds: usize, random: &mut Random) -> Vec<Plan> {
             return Plan::After(Duration::from_micros(random.below(100_000)));
         }
         let turn = round / 2;
-        let serving = turn % 4 != 0;
+        let serving = !turn.is_multiple_of(4);
         let (kind, turn) = (kinds[turn % kinds.len()], turn / kinds.len());
         let number = if rounds <= 60 { NUMBERS[turn % NUMBERS.len()] } else { 1 + turn as u64 };
         let how = ["torn", "before", "after"][(turn + round) % 3];
