@@ -164,6 +164,12 @@ impl Core {
         self.outputs.pop_front()
     }
 
+    /// Whether there is something to do or to know.
+    #[inline]
+    pub fn has_outputs(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
     /// Its counters.
     pub fn counters(&self) -> Counters {
         self.counters
@@ -549,20 +555,17 @@ impl Core {
     }
 
     fn try_complete(&mut self, id: OperationId) {
-        let ready = self
-            .operations
-            .get(id)
-            .is_some_and(|operation| operation.held == 0 && operation.ending.is_some());
-        if !ready {
+        let Some(operation) = self.operations.get(id) else { return };
+        let Some(Ending { outcome, bytes }) = operation.ending.filter(|_| operation.held == 0)
+        else {
             return;
-        }
-        let Some(operation) = self.operations.remove(id) else { return };
-        let Some(Ending { outcome, bytes }) = operation.ending else { return };
+        };
         let (peer, bits, message_bytes) = match &operation.kind {
             Kind::Send(state) => (Some(state.send.peer), state.send.bits, bytes),
             Kind::Receive(state) => (state.from, state.bits, state.message_bytes),
             Kind::Access(state) => (Some(state.access.peer), 0, bytes),
         };
+        self.operations.forget(id);
         self.outputs.push_back(Output::Completed(Completion {
             operation: id,
             outcome,

@@ -112,6 +112,7 @@ impl Operations {
     }
 
     /// Adds an operation. The number must be free: the driver hands numbers out.
+    #[inline]
     pub fn insert(&mut self, id: OperationId, kind: Kind) {
         let index = id.0.index as usize;
         assert!(index < self.limit, "operation numbers stay below the limit");
@@ -140,13 +141,13 @@ impl Operations {
         }
     }
 
-    pub fn remove(&mut self, id: OperationId) -> Option<Operation> {
-        let entry = self.entries.get_mut(id.0.index as usize)?;
-        match entry {
-            Some((generation, _)) if *generation == id.0.generation => {
-                entry.take().map(|(_, operation)| operation)
-            }
-            _ => None,
+    /// Forgets an operation where it lies: it is large, and nobody needs it any more.
+    #[inline]
+    pub fn forget(&mut self, id: OperationId) {
+        if let Some(entry) = self.entries.get_mut(id.0.index as usize)
+            && matches!(entry, Some((generation, _)) if *generation == id.0.generation)
+        {
+            *entry = None;
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ropewalk_base::error::Fault;
@@ -45,6 +45,8 @@ pub enum Arm {
 #[derive(Debug)]
 pub(crate) struct Queue {
     completions: Mutex<VecDeque<Completed>>,
+    /// How many there are: whoever polls an empty queue does not touch its lock.
+    count: AtomicUsize,
     armed: AtomicBool,
     /// Requests wake this context, too.
     pub wants_requests: bool,
@@ -65,6 +67,7 @@ impl Queue {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Queue {
             completions: Mutex::new(VecDeque::with_capacity(64)),
+            count: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
             wants_requests,
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
@@ -73,21 +76,33 @@ impl Queue {
     }
 
     pub(crate) fn push(&self, completed: Completed) {
-        self.lock().push_back(completed);
+        {
+            let mut completions = self.lock();
+            completions.push_back(completed);
+            self.count.store(completions.len(), Ordering::SeqCst);
+        }
         self.ring();
     }
 
     /// Wakes whoever sleeps on this context.
     pub(crate) fn ring(&self) {
-        // The queue's lock orders this load after the push; see the model in `tests/loom.rs`.
+        // In one order with the count's store before it, and with the sleeper's, who sets this flag
+        // and then looks at the count; see the model in `tests/loom.rs`.
         if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
             // A full counter means that the bell is ringing already.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
+    #[inline]
     pub(crate) fn pop(&self) -> Option<Completed> {
-        self.lock().pop_front()
+        if self.is_empty() {
+            return None;
+        }
+        let mut completions = self.lock();
+        let completed = completions.pop_front();
+        self.count.store(completions.len(), Ordering::SeqCst);
+        completed
     }
 
     /// What is known about spinning; a context has one waiter, so that nothing is lost between.
@@ -99,8 +114,9 @@ impl Queue {
         self.spin.store(spin.0, Ordering::Relaxed);
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.count.load(Ordering::SeqCst) == 0
     }
 
     /// Sets the flag; the caller checks for completions afterwards.

@@ -395,7 +395,9 @@ impl Endpoint {
 
     /// One pass over the rails. False where nothing happened, or another thread is making one.
     pub fn progress(&self) -> bool {
-        self.shared.passes.fetch_add(1, Ordering::Relaxed);
+        // A pass that two threads count as one is still a change.
+        let passes = self.shared.passes.load(Ordering::Relaxed);
+        self.shared.passes.store(passes.wrapping_add(1), Ordering::Relaxed);
         let Some(mut engine) = self.try_lock() else { return false };
         let any = self.shared.pass(&mut engine);
         self.unlock(engine);

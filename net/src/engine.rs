@@ -79,12 +79,14 @@ pub(crate) struct Engine {
     request_contexts: Vec<Arc<Queue>>,
     /// The operation that is being posted: its completion goes to the poster.
     posting: Option<OperationId>,
-    posted: Option<Completed>,
+    posted: Option<Completion>,
     pub events: VecDeque<PeerEvent>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
     /// Passes over the rails.
     pub passes: u64,
+    /// Passes since the last one that asked for the time and polled every rail.
+    short_passes: u32,
 }
 
 /// A change in a peer's session.
@@ -93,6 +95,10 @@ pub enum PeerEvent {
     Up(PeerId),
     Down(PeerId, Fault),
 }
+
+/// Passes at a stretch that only look whether a rail might have work. What they may be late for are
+/// timers and news of the kernel, so that few of them are enough to make spinning cheap.
+const SHORT_PASSES_MAX: u32 = 15;
 
 /// Peer events that are kept for a caller who does not ask for them.
 pub(crate) const EVENTS_MAX: usize = 1024;
@@ -128,6 +134,7 @@ impl Engine {
             events: VecDeque::new(),
             armed: false,
             passes: 0,
+            short_passes: SHORT_PASSES_MAX,
         }
     }
 
@@ -158,13 +165,18 @@ impl Engine {
     /// Carries out a post. Its completion, where it comes at once, is returned.
     pub fn post(&mut self, id: OperationId, post: Post) -> Option<Completed> {
         self.posting = Some(id);
-        self.start(id, post);
+        let started = self.start(id, post);
         self.drain();
         self.posting = None;
-        self.posted.take()
+        if let Err((memory, fault)) = started {
+            return Some(self.end(refused(id, fault), memory).0);
+        }
+        let completion = self.posted.take()?;
+        let memory = self.take_memory(id);
+        Some(self.end(completion, memory).0)
     }
 
-    fn start(&mut self, id: OperationId, post: Post) {
+    fn start(&mut self, id: OperationId, post: Post) -> Result<(), (Memory, Fault)> {
         let slot = &mut self.slots[id.0.index as usize];
         debug_assert_eq!(slot.generation, id.0.generation, "a post uses a fresh number");
         slot.user = post.user;
@@ -176,15 +188,10 @@ impl Engine {
             What::Receive { .. } => true,
             What::Access(access) => access.direction == ropewalk_core::Direction::Get,
         };
-        let buffer = if needs_write && !writable {
-            Err((post.memory, Fault::Invalid))
-        } else {
-            self.buffers.insert(post.memory).map_err(|memory| (memory, Fault::Busy))
-        };
-        let buffer = match buffer {
-            Ok(buffer) => buffer,
-            Err((memory, fault)) => return self.fail_post(id, memory, fault),
-        };
+        if needs_write && !writable {
+            return Err((post.memory, Fault::Invalid));
+        }
+        let buffer = self.buffers.insert(post.memory).map_err(|memory| (memory, Fault::Busy))?;
         self.slots[id.0.index as usize].buffer = Some(buffer);
         let slice = Slice { buffer, offset: 0, len };
         match post.what {
@@ -200,24 +207,17 @@ impl Engine {
                 self.core.post_access(id, access);
             }
         }
-    }
-
-    fn fail_post(&mut self, id: OperationId, memory: Memory, fault: Fault) {
-        let completion = Completion {
-            operation: id,
-            outcome: Err(fault),
-            bytes: 0,
-            message_bytes: 0,
-            peer: None,
-            bits: 0,
-        };
-        self.deliver(completion, memory);
+        Ok(())
     }
 
     /// Carries out a command that was left for the holder of the engine.
     pub fn command(&mut self, command: Command) {
         match command {
-            Command::Post(id, post) => self.start(id, post),
+            Command::Post(id, post) => {
+                if let Err((memory, fault)) = self.start(id, post) {
+                    self.deliver(refused(id, fault), memory);
+                }
+            }
             Command::Cancel(id) => {
                 self.core.cancel(id);
             }
@@ -306,8 +306,16 @@ impl Engine {
 
     /// One pass: time, rails, what they bring about. True where anything happened.
     pub fn progress(&mut self) -> bool {
-        let now = self.now();
         self.passes += 1;
+        if self.short_passes < SHORT_PASSES_MAX
+            && !self.core.has_outputs()
+            && !self.rails.iter().any(|rail| rail.may_have_work())
+        {
+            self.short_passes += 1;
+            return false;
+        }
+        self.short_passes = 0;
+        let now = self.now();
         self.core.advance(now);
         let mut any = self.drain();
         for index in 0..self.rails.len() {
@@ -344,6 +352,8 @@ impl Engine {
 
     pub fn disarm(&mut self) {
         self.armed = false;
+        // After a sleep the time matters.
+        self.short_passes = SHORT_PASSES_MAX;
         self.rails.iter_mut().for_each(|rail| rail.disarm());
     }
 
@@ -430,14 +440,31 @@ impl Engine {
     }
 
     fn completed(&mut self, completion: Completion) {
-        let slot = &mut self.slots[completion.operation.0.index as usize];
-        let buffer = slot.buffer.take();
-        let memory =
-            buffer.and_then(|buffer| self.buffers.remove(buffer)).unwrap_or_else(Memory::empty);
+        if self.posting == Some(completion.operation) {
+            // The poster takes it from here, with its memory: both are large.
+            self.posted = Some(completion);
+            return;
+        }
+        let memory = self.take_memory(completion.operation);
         self.deliver(completion, memory);
     }
 
+    #[inline]
+    fn take_memory(&mut self, id: OperationId) -> Memory {
+        let buffer = self.slots[id.0.index as usize].buffer.take();
+        buffer.and_then(|buffer| self.buffers.remove(buffer)).unwrap_or_else(Memory::empty)
+    }
+
     fn deliver(&mut self, completion: Completion, memory: Memory) {
+        let (completed, context) = self.end(completion, memory);
+        if let Some(context) = context {
+            context.push(completed);
+        }
+    }
+
+    /// Frees an operation's number.
+    #[inline]
+    fn end(&mut self, completion: Completion, memory: Memory) -> (Completed, Option<Arc<Queue>>) {
         let index = completion.operation.0.index;
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1).max(1);
@@ -452,12 +479,7 @@ impl Engine {
             bits: completion.bits,
             memory,
         };
-        let context = slot.context.take();
-        if self.posting == Some(completion.operation) {
-            self.posted = Some(completed);
-        } else if let Some(context) = context {
-            context.push(completed);
-        }
+        (completed, slot.context.take())
     }
 
     fn request(&mut self, peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)>) {
@@ -517,6 +539,11 @@ impl Engine {
         }
         self.core.no_upgrade(peer, link);
     }
+}
+
+/// The end of an operation that did not begin.
+fn refused(operation: OperationId, fault: Fault) -> Completion {
+    Completion { operation, outcome: Err(fault), bytes: 0, message_bytes: 0, peer: None, bits: 0 }
 }
 
 /// What a rail sees of the engine while it is polled.

@@ -10,16 +10,23 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-/// `Queue` of `net/src/context.rs`.
+/// `Queue` of `net/src/context.rs`. Loom orders sequentially consistent accesses like acquire and
+/// release only, so that fences stand here for the one order of `count` and `armed` there.
 struct Queue {
     completions: Mutex<VecDeque<u32>>,
+    count: AtomicU32,
     armed: AtomicBool,
     bell: AtomicU32,
 }
 
 impl Queue {
     fn push(&self, value: u32) {
-        self.completions.lock().unwrap().push_back(value);
+        {
+            let mut completions = self.completions.lock().unwrap();
+            completions.push_back(value);
+            self.count.store(completions.len() as u32, Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
         if self.armed.load(Ordering::SeqCst) && self.armed.swap(false, Ordering::SeqCst) {
             self.bell.fetch_add(1, Ordering::SeqCst);
         }
@@ -31,6 +38,7 @@ fn an_armed_context_is_rung_or_was_not_empty() {
     loom::model(|| {
         let queue = Arc::new(Queue {
             completions: Mutex::new(VecDeque::new()),
+            count: AtomicU32::new(0),
             armed: AtomicBool::new(false),
             bell: AtomicU32::new(0),
         });
@@ -41,7 +49,8 @@ fn an_armed_context_is_rung_or_was_not_empty() {
             })
             .collect();
         queue.armed.store(true, Ordering::SeqCst);
-        let ready = !queue.completions.lock().unwrap().is_empty();
+        fence(Ordering::SeqCst);
+        let ready = queue.count.load(Ordering::SeqCst) > 0;
         for pusher in pushers {
             pusher.join().unwrap();
         }

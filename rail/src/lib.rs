@@ -54,6 +54,13 @@ pub trait Rail: Send {
     /// happened. One call does a bounded amount of work and serves all its links in turn.
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool;
 
+    /// Whether a poll might find something to do now, time apart: a look without a system call, for
+    /// those who poll at a stretch. A rail that cannot tell so says yes, as this does. A caller polls
+    /// now and then all the same, since news of the kernel are not seen so.
+    fn may_have_work(&self) -> bool {
+        true
+    }
+
     /// Prepares for sleep: after `true` the descriptor becomes readable as soon as there is work,
     /// also work that came before this call; after `false` the rail must be polled first.
     fn arm(&mut self) -> bool;

@@ -39,6 +39,9 @@ impl Inner {
         while !self.stopping.get() {
             let next = self.world.now() + PERIOD;
             let heard = self.beat(&connection, server, &address).await;
+            if heard == Heard::Yes && !self.joined.replace(true) {
+                self.joining.notify_all();
+            }
             if heard != before {
                 self.lines.say(&describe(heard));
                 before = heard;

@@ -161,7 +161,10 @@ impl<R: Rows> Shard<R> {
                 MetaRequest::Heartbeat { .. }
                 | MetaRequest::GetPool { .. }
                 | MetaRequest::StatFileSystem
-                | MetaRequest::ListInodes { .. } => {
+                | MetaRequest::ListInodes { .. }
+                | MetaRequest::GetInodes { .. }
+                | MetaRequest::GetPath { .. }
+                | MetaRequest::Discard { .. } => {
                     let ticket = self.parking.ticket();
                     self.run(0, call.slot, 0, &call.request, call.now, ticket)
                 }
@@ -456,5 +459,7 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::GetPool { .. }
             | MetaRequest::Heartbeat { .. }
             | MetaRequest::ListInodes { .. }
+            | MetaRequest::GetInodes { .. }
+            | MetaRequest::GetPath { .. }
     )
 }

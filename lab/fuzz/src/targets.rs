@@ -10,6 +10,7 @@ use ropewalk_wire::frame;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{CallHead, ReplyHead};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
 use ropewalk_wire::fs::{decode, encode};
 
 use crate::Target;
@@ -37,6 +38,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("data_reply", message!(DataReply<'_>)),
     ("data_result", message!(DataResult<'_>)),
     ("callback", message!(Callback)),
+    ("session_request", message!(SessionRequest<'_>)),
+    ("session_result", message!(SessionResult)),
     ("frame_header", frame_header),
     ("frame_lengths", lengths),
     ("address", address),

@@ -401,8 +401,17 @@ impl ShmRail {
         }
     }
 
+    #[inline]
     fn report_changes(&mut self, report: &mut dyn Report) -> bool {
-        let worked = !self.ups.is_empty() || !self.downs.is_empty();
+        let changed = !self.ups.is_empty() || !self.downs.is_empty();
+        if changed {
+            self.report_all_changes(report);
+        }
+        changed
+    }
+
+    #[cold]
+    fn report_all_changes(&mut self, report: &mut dyn Report) {
         for (slot, accepted) in std::mem::take(&mut self.ups) {
             report.link_up(self.link_id(slot), accepted);
         }
@@ -417,7 +426,6 @@ impl ShmRail {
             self.common.counters.links_down += 1;
             report.link_down(id, fault);
         }
-        worked
     }
 
     fn poll_links(&mut self, now: Time, report: &mut dyn Report) -> bool {
@@ -538,6 +546,16 @@ impl Rail for ShmRail {
         self.common.native_budget = NATIVE_BUDGET;
         worked |= self.poll_links(now, report);
         worked | self.report_changes(report)
+    }
+
+    fn may_have_work(&self) -> bool {
+        let news = self.events_due || self.meetings > 0 || self.inbox.is_filled();
+        let changed = !self.ups.is_empty() || !self.downs.is_empty();
+        news || changed
+            || self.links.iter().any(|(_, entry)| match entry {
+                Entry::Up(link) => !link.is_idle(),
+                Entry::Meeting(_) => true,
+            })
     }
 
     fn arm(&mut self) -> bool {

@@ -1,10 +1,12 @@
 //! Clusters and mounts as real processes of the command line, for tests.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
+pub mod command;
 pub mod disk;
 pub mod library;
 pub mod model;
 pub mod operation;
+pub mod operator;
 pub mod servers;
 pub mod shim;
 pub mod worker;

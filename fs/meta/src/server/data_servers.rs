@@ -81,6 +81,11 @@ impl DataServers {
         }
     }
 
+    /// How many fences a server has yet to be told.
+    pub fn owed(&self, server: u32) -> usize {
+        self.servers.borrow().get(&server).map_or(0, |server| server.owed.len())
+    }
+
     /// Whether another cut may be started.
     pub fn may_cut(&self) -> bool {
         self.cuts.get() < CUTS_MAX

@@ -126,6 +126,11 @@ impl<R: Rows> Shard<R> {
         }
     }
 
+    /// Reaps that were looked at and are not done.
+    pub fn reaps_under_way(&self) -> usize {
+        self.reaps.under_way.len()
+    }
+
     /// The store's durable mark moved.
     pub fn handle_durable(&mut self, now: Moment) {
         self.parking.wake(WaitOn::Durable);
