@@ -13,7 +13,7 @@ use crate::node;
 #[derive(Debug, clap::Args)]
 pub struct Target {
     /// The metadata server's address, as `up` or `serve meta` printed it.
-    #[arg(default_value = "tcp://127.0.0.1:7700")]
+    #[arg(env = "ROPEWALK_ADDRESS", default_value = "tcp://127.0.0.1:7700")]
     address: String,
 }
 
