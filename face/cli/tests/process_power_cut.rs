@@ -60,7 +60,7 @@ impl Site {
             let disk = PowerDisk::new(kind, place, &format!("disk-{part}")).unwrap();
             // A directory of the server alone: the file system has entries of its own.
             std::fs::create_dir(disk.place().join("store")).unwrap();
-            std::os::unix::fs::symlink(disk.place().join("store"), servers.place(part)).unwrap();
+            servers.keep(part, &disk.place().join("store"));
             disk
         });
         for disk in &disks {

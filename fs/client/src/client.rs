@@ -13,6 +13,7 @@ use ropewalk_base::world::World;
 use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{Connection, Options};
+use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::layout::Pool as ServerPool;
 use ropewalk_wire::fs::meta::Who;
 use ropewalk_wire::fs::value::Bytes;
@@ -129,6 +130,8 @@ pub(crate) struct Inner {
     pub pool: Pool,
     pub inodes: RefCell<BTreeMap<u64, Rc<Inode>>>,
     pub directories: RefCell<BTreeMap<u64, Directory>>,
+    /// What inodes were when this client took their last name, until they are forgotten.
+    pub nameless: RefCell<BTreeMap<u64, Attributes>>,
     /// Data servers by id.
     pub servers: RefCell<BTreeMap<u32, DataServer>>,
     pub pools: RefCell<BTreeMap<u32, Rc<ServerPool>>>,
@@ -182,6 +185,7 @@ impl Client {
             pool: Pool::with_budget(config.transfer_bytes * 2),
             inodes: RefCell::new(BTreeMap::new()),
             directories: RefCell::new(BTreeMap::new()),
+            nameless: RefCell::new(BTreeMap::new()),
             servers: RefCell::new(BTreeMap::new()),
             pools: RefCell::new(BTreeMap::new()),
             pool_lock: Semaphore::new(1),

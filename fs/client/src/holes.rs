@@ -82,6 +82,7 @@ impl Client {
     /// behind the end. As fine as stripes are.
     pub async fn seek(&self, file: &File, offset: u64, hole: bool) -> Result<u64, Errno> {
         let inode = &file.inode;
+        inode.doubt_stripes();
         let _lease = self.lease(inode, For::Reading).await?;
         let size = self.attributes(inode.number).await?.size;
         if offset >= size {
