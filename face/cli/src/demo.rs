@@ -1,18 +1,22 @@
 //! `ropewalk demo`: the main job, with real data, in one command.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
-use ropewalk_client::{Caller, Client, ClientConfig};
+use ropewalk_base::task::{Either, race};
+use ropewalk_client::{Client, ClientConfig};
 use ropewalk_mount::MountOptions;
 
 use crate::cluster::Cluster;
+use crate::copy;
 use crate::files::Files;
 use crate::mounted::Mounted;
 use crate::node;
+use crate::remote::{self, Session};
 use crate::report::{bytes, rate, speed, table};
 use crate::stop::Stop;
 use crate::tree::{self, Moved, Work};
@@ -100,7 +104,7 @@ fn mount(arguments: &DemoArguments, cluster: &Cluster, place: &Path) -> anyhow::
     }
     let rails = cluster.client_rails()?;
     let options = MountOptions::default();
-    Mounted::start(cluster.id, rails, &cluster.address, place, options)
+    Mounted::start(cluster.id, rails, &cluster.address, place, options, None)
 }
 
 fn through_mount(
@@ -138,37 +142,48 @@ fn through_library(
         ..ClientConfig::default()
     };
     let client = reactor.block_on(Client::connect(&world, &endpoint, &cluster.address, config))?;
-    let phases = reactor.block_on(phases(&client, source, entries, total, stop));
+    let caller = remote::caller()?;
+    let session = Rc::new(Session { client: client.clone(), caller, world });
+    let phases = reactor.block_on(async {
+        match race(phases(&session, source, entries, total, stop), stop.asked(&session.world)).await
+        {
+            Either::Left(phases) => phases,
+            Either::Right(()) => Err(anyhow::anyhow!("interrupted")),
+        }
+    });
     reactor.block_on(client.stop());
     phases
 }
 
 async fn phases(
-    client: &Client,
+    session: &Rc<Session>,
     source: &Path,
     entries: Vec<tree::Entry>,
     total: u64,
     stop: &Stop,
 ) -> anyhow::Result<Vec<Phase>> {
-    let mut phases = Vec::new();
-    for name in ["copy in", "read back, verify"] {
-        let work = Rc::new(Work {
-            client: client.clone(),
-            caller: Caller::root(),
-            root: source.to_path_buf(),
-            entries: entries.clone(),
-            bar: bar(total, name),
-            stop: stop.clone(),
-        });
-        let begin = Instant::now();
-        let moved = match name {
-            "copy in" => work.copy_in().await?,
-            _ => work.verify().await?,
-        };
-        work.bar.finish_and_clear();
-        phases.push(Phase { name, moved, time: begin.elapsed() });
-    }
-    Ok(phases)
+    let begin = Instant::now();
+    let (from, to) = (copy::Host::new(&session.world), copy::Cluster::new(session));
+    let keep = copy::Keep { attributes: true, umask: 0 };
+    let mut copy = copy::Copy::new(from, to, session.client.pool(), keep, true);
+    copy.bar = bar(total, "copy in");
+    let job = copy::Job { from: source.as_os_str().as_bytes().to_vec(), to: b"/".to_vec() };
+    let moved = copy.run(&[job]).await?;
+    copy.bar.finish_and_clear();
+    let copied = Phase { name: "copy in", moved, time: begin.elapsed() };
+    let work = Rc::new(Work {
+        client: session.client.clone(),
+        caller: session.caller.clone(),
+        root: source.to_path_buf(),
+        entries,
+        bar: bar(total, "read back, verify"),
+        stop: stop.clone(),
+    });
+    let begin = Instant::now();
+    let moved = work.verify().await?;
+    work.bar.finish_and_clear();
+    let verified = Phase { name: "read back, verify", moved, time: begin.elapsed() };
+    Ok(vec![copied, verified])
 }
 
 fn bar(total: u64, name: &'static str) -> ProgressBar {

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use support::servers::Servers;
+use support::operator::Servers;
 use support::{Process, mounts_usable, unmount};
 
 fn mount(servers: &Servers, path: &Path) -> Process {

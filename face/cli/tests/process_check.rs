@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_store::objects::ObjectId;
 use serde_json::Value;
-use support::servers::Servers;
+use support::operator::Servers;
 use support::{PROGRAM, run};
 
 /// Waits until what `status` shows is so.

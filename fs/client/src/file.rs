@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ropewalk_base::task::join_all;
+use ropewalk_base::task::{join, join_all};
 use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 use ropewalk_wire::fs::data::{DataRequest, FileId};
 use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::client::{Caller, Client};
-use crate::inode::Inode;
+use crate::inode::{Dirty, Inode};
 use crate::lease::{For, Opened, opened};
 
 /// Stripes whose servers are computed for a sync; a file of more has some on all.
@@ -64,7 +64,12 @@ impl Drop for File {
             let last_writer = self.options.access.write && state.writers == 0;
             let named = state.attributes.is_none_or(|attributes| attributes.link_count > 0);
             let kept = state.mode >= LeaseMode::Read && named;
-            (state.readers + state.writers == 0, last_writer, kept, !state.dirty.is_clean())
+            let last = state.readers + state.writers == 0;
+            if last && !named {
+                // Nobody can ever ask for it: the file goes with this close.
+                state.dirty = Dirty::default();
+            }
+            (last, last_writer, kept, !state.dirty.is_clean())
         };
         let (client, inode) = (self.client.clone(), self.inode.clone());
         let world = client.inner.world.clone();
@@ -251,6 +256,13 @@ impl Client {
         Ok((reply.entry.attributes, self.file(inode, options)))
     }
 
+    /// Makes sure that the metadata server knows size and times of what was written: then it outlives
+    /// this client. `EIO` where something of it is lost.
+    pub async fn flush(&self, file: &File) -> Result<(), Errno> {
+        self.report(&file.inode).await?;
+        if file.inode.state.borrow().lost { Err(Errno::EIO) } else { Ok(()) }
+    }
+
     /// Makes everything durable that was written to the file before.
     pub async fn sync(&self, file: &File) -> Result<(), Errno> {
         self.sync_inode(&file.inode).await
@@ -272,16 +284,21 @@ impl Client {
         }
         let id = self.file_id(inode);
         let unsynced = &unsynced;
-        let synced = join_all(servers.into_iter().map(|server| async move {
+        let data = join_all(servers.into_iter().map(|server| async move {
             let request = DataRequest::Sync { files: vec![id] };
             let (_, now) = self.ask_data(server, &request, |_| Ok(())).await?;
             // Another life of the server: what it had only in memory may be gone.
             let lost = unsynced.get(&server).is_some_and(|boot| now != *boot);
             if lost { Err(Errno::EIO) } else { Ok(()) }
-        }))
-        .await;
-        self.report(inode).await?;
-        self.ask(&MetaRequest::Sync, |_| Ok(())).await?;
+        }));
+        let meta = async {
+            self.report(inode).await?;
+            self.ask(&MetaRequest::Sync, |_| Ok(())).await
+        };
+        // At the same time: a promise is given when both are done, and until then a power loss may
+        // leave the one without the other, as the reports that go out now and then do as well.
+        let (synced, told) = join(data, meta).await;
+        told?;
         if alone && inode.mode() == LeaseMode::Write {
             inode.shared_before.set(false);
         }

@@ -187,7 +187,8 @@ impl Client {
         if change.size.is_some() {
             return self
                 .resize(&inode, async {
-                    let attributes = self.ask_attributes(&inode, &request).await?;
+                    // As the server tells them: what was known here of the size is history.
+                    let attributes = self.ask_told(&inode, &request).await?;
                     self.note_change(&inode);
                     Ok((attributes, true))
                 })

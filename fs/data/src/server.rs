@@ -68,6 +68,9 @@ pub(crate) struct Inner {
     pub server: u32,
     pub started: Time,
     pub stopping: Cell<bool>,
+    /// The metadata server has taken a heartbeat.
+    pub joined: Cell<bool>,
+    pub joining: Notify,
     checksum_errors: Cell<u64>,
     turned_away: Cell<u64>,
     tasks: Cell<usize>,
@@ -111,6 +114,8 @@ impl DataServer {
             server: config.server.0,
             started: world.now(),
             stopping: Cell::new(false),
+            joined: Cell::new(false),
+            joining: Notify::new(),
             checksum_errors: Cell::new(0),
             turned_away: Cell::new(0),
             tasks: Cell::new(0),
@@ -146,6 +151,18 @@ impl DataServer {
     /// What was counted since the start.
     pub fn counters(&self) -> Counters {
         self.inner.counters()
+    }
+
+    /// Completes once the metadata server knows this life of the server: new files may go to it.
+    /// Never, where there is no metadata server to tell.
+    pub async fn joined(&self) {
+        loop {
+            let joining = self.inner.joining.notified();
+            if self.inner.joined.get() {
+                return;
+            }
+            joining.await;
+        }
     }
 
     /// Takes no calls any more, waits for those under way, and makes everything durable.
