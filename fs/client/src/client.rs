@@ -155,6 +155,8 @@ pub(crate) struct Inner {
     pub granted: RefCell<Vec<(u64, u64, u64)>>,
     pub granted_notify: ropewalk_base::task::Notify,
     pub renewing: Cell<bool>,
+    /// Requests under way that open a file.
+    pub opening: Cell<usize>,
     pub stopped: Cell<bool>,
     pub clock: Cell<u64>,
 }
@@ -202,6 +204,7 @@ impl Client {
             granted: RefCell::new(Vec::new()),
             granted_notify: ropewalk_base::task::Notify::new(),
             renewing: Cell::new(false),
+            opening: Cell::new(0),
             stopped: Cell::new(false),
             clock: Cell::new(0),
             config,

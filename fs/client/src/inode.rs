@@ -52,6 +52,8 @@ pub(crate) struct State {
     /// Of the newest grant; grants up to `recalled` are none.
     pub number: u64,
     pub recalled: u64,
+    /// The highest number that a reply told, whether it was taken or not.
+    pub told: u64,
     /// The attributes are older than the newest grant.
     pub stale: bool,
     /// The attributes miss something other than size and times; they have to be asked for.
@@ -135,6 +137,10 @@ impl Inode {
     pub fn granted(&self, grant: Option<Grant>) {
         let Some(grant) = grant else { return };
         let mut state = self.state.borrow_mut();
+        if grant.number > state.told {
+            state.told = grant.number;
+            self.idle.notify_all();
+        }
         if grant.number <= state.recalled || grant.number < state.number {
             if (grant.number, grant.mode) == (state.number, state.mode) {
                 // What was kept of a recalled lease goes on under its number.
