@@ -21,6 +21,8 @@ fn content_is_as_the_standard_says() {
         ("access_modes", access_modes),
         ("flags_that_create", flags_that_create),
         ("appending", appending),
+        ("appending_beside_appending", appending_beside_appending),
+        ("growing_beside_small_writes", growing_beside_small_writes),
         ("reading_at_the_end", reading_at_the_end),
         ("around_the_caches", around_the_caches),
         ("synchronous", synchronous),
@@ -304,6 +306,52 @@ fn allocation_is_refused(at: &Place) {
     assert_eq!(file.metadata().unwrap().len(), 10_000);
 }
 
+/// Appends of two mounts to one striped file: each in one piece, none lost, nothing between them.
+fn appending_beside_appending(at: &Place) {
+    let (rounds, step) = (60, 30_001);
+    std::thread::scope(|scope| {
+        for (mount, who) in [(&at.a, 1), (&at.b, 101)] {
+            scope.spawn(move || {
+                let append = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE;
+                let file = open_with(&mount.join("file"), append).unwrap();
+                for round in 0..rounds {
+                    (&file).write_all(&vec![who + round; step]).unwrap();
+                }
+            });
+        }
+    });
+    let back = read_all(&at.a.join("file"));
+    assert_eq!(back.len(), 2 * step * usize::from(rounds));
+    let mut seen: Vec<u8> = back.chunks(step).map(|piece| piece[0]).collect();
+    assert!(back.chunks(step).all(|piece| piece.iter().all(|byte| *byte == piece[0])));
+    seen.sort_unstable();
+    let expected: Vec<u8> = (1..=rounds).chain(101..=100 + rounds).collect();
+    assert_eq!(seen, expected);
+}
+
+/// Who writes a few bytes in place all the time does not keep another one from making it large.
+fn growing_beside_small_writes(at: &Place) {
+    let path = at.a.join("file");
+    fs::write(&path, [1; 100]).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = open(&at.b.join("file"), false, true, 0).unwrap();
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                file.write_all_at(&[2; 10], 0).unwrap();
+            }
+        });
+        let file = open(&path, true, true, 0).unwrap();
+        for round in 1..20u64 {
+            file.write_all_at(&[3; 5000], round * 5000).unwrap();
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let back = read_all(&at.b.join("file"));
+    assert_eq!(back.len(), 100_000);
+    assert_eq!(back[5000..], [3; 95_000]);
+}
+
 /// Allocation never takes away what another mount has added meanwhile.
 fn allocation_beside_growth(at: &Place) {
     let path = at.a.join("file");
@@ -318,9 +366,10 @@ fn allocation_beside_growth(at: &Place) {
             }
         });
         let file = open(&path, true, true, 0).unwrap();
-        for round in 0..rounds {
-            let none = FallocateFlags::empty();
-            rustix::fs::fallocate(&file, none, 0, (round * step) as u64 + 1).unwrap();
+        for _ in 0..rounds {
+            // A little more than there is: by now the other one may have added more than that.
+            let len = file.metadata().unwrap().len() + 100;
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len).unwrap();
         }
     });
     let mut seen = vec![0; rounds];

@@ -21,6 +21,7 @@ use ropewalk_wire::fs::value::Bytes;
 use crate::data::DataServer;
 use crate::error::ClientError;
 use crate::inode::{Directory, Inode, Position};
+use crate::patience::Patience;
 
 /// On whose behalf something is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,6 +236,10 @@ impl Client {
     /// Memory for reading and writing.
     pub fn pool(&self) -> &Pool {
         &self.inner.pool
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(&self.inner.world, self.inner.config.patience)
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {
