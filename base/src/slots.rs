@@ -9,11 +9,13 @@ pub struct SlotId {
 
 impl SlotId {
     /// Both halves in one number, generation in the upper half; never 0, since generations start at 1.
+    #[inline]
     pub fn to_u64(self) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(self.index)
     }
 
     /// The inverse of [`SlotId::to_u64`]. Any number is accepted; one that names nothing finds nothing.
+    #[inline]
     pub fn from_u64(value: u64) -> SlotId {
         SlotId { index: value as u32, generation: (value >> 32) as u32 }
     }
@@ -63,6 +65,7 @@ impl<T> Slots<T> {
     }
 
     /// Adds a value; gives it back where the limit is reached.
+    #[inline]
     pub fn insert(&mut self, value: T) -> Result<SlotId, T> {
         if self.is_full() {
             return Err(value);
@@ -100,6 +103,7 @@ impl<T> Slots<T> {
     }
 
     /// Takes the value that `id` names out; its key is stale from now on.
+    #[inline]
     pub fn remove(&mut self, id: SlotId) -> Option<T> {
         let slot = self.slots.get_mut(id.index as usize)?;
         if slot.generation != id.generation {

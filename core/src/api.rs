@@ -169,6 +169,17 @@ pub enum Output {
     Unexposed { key: RemoteKey },
 }
 
+/// What the core wants of a payload that landed before it takes note of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wants {
+    /// Where the payload lies.
+    pub slice: Slice,
+    /// The checksum that its bytes must have, else `landed_corrupt` is called.
+    pub checksum: Option<u32>,
+    /// The bytes themselves are wanted, as an argument of `landed`.
+    pub greeting: bool,
+}
+
 /// Who this endpoint is.
 #[derive(Debug, Clone, Copy)]
 pub struct Identity {

@@ -9,12 +9,12 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, Header, LinkId, Ordered, Placement, Token, Urgency, Verb};
-use ropewalk_wire::frame::{self, Body, Envelope, Prefix};
+use ropewalk_wire::frame::{self, Body, Content, Envelope, Prefix};
 
 use crate::api::*;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
-use crate::path::{Link, LinkStage, Peer};
+use crate::path::{LinkStage, Links, Peer};
 use crate::remote::Region;
 
 /// The protocol of one endpoint.
@@ -28,7 +28,7 @@ pub struct Core {
     pub(crate) now: Time,
     pub(crate) peers: Slots<Peer>,
     pub(crate) by_endpoint: HashMap<u128, PeerId>,
-    pub(crate) links: HashMap<LinkId, Link>,
+    pub(crate) links: Links,
     pub(crate) operations: Operations,
     pub(crate) matching: Matching,
     pub(crate) regions: Slots<Region>,
@@ -49,8 +49,8 @@ pub struct Core {
 /// Something that a rail was ordered to do and has not finished.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order {
-    /// An eager message's frame.
-    Eager { operation: OperationId, peer: PeerId },
+    /// An eager message's frame. Its token is the operation's own number: it is not in the table.
+    Eager { operation: OperationId },
     /// A data frame of a put.
     PutFrame { operation: OperationId, peer: PeerId },
     /// A data frame that serves a get.
@@ -59,8 +59,6 @@ pub(crate) enum Order {
     Native { operation: OperationId, peer: PeerId, bytes: u64 },
     /// Mode `Resume`: whatever frame this span is.
     Span { peer: PeerId, span: u64 },
-    /// A greeting's payload.
-    Hello,
 }
 
 /// A payload on its way to its place.
@@ -120,6 +118,10 @@ pub(crate) struct Payload {
 
 const ORDERS_MAX: usize = 1 << 22;
 
+/// Marks tokens that name an entry in the table of orders. Indices stay below: the others are numbers
+/// of operations.
+const IN_TABLE: u64 = 1 << 31;
+
 impl Core {
     /// A core without peers. `greeting`: the text that peers are told about how to reach this endpoint.
     pub fn new(
@@ -140,7 +142,7 @@ impl Core {
             now: Time::ZERO,
             peers: Slots::with_limit(config.peers_max),
             by_endpoint: HashMap::new(),
-            links: HashMap::new(),
+            links: Links::default(),
             operations: Operations::with_limit(config.operations_max),
             matching: Matching::new(),
             regions: Slots::with_limit(config.regions_max),
@@ -195,36 +197,52 @@ impl Core {
     }
 
     /// A rail's immediate answer to a verb.
+    #[inline]
     pub fn ordered(&mut self, verb_token: Token, answer: Ordered) {
         match answer {
-            Ordered::Released => self.done(verb_token),
+            Ordered::Released => self.ended(verb_token, Ok(())),
             Ordered::Pending => {}
-            Ordered::Refused(fault) => self.failed(verb_token, fault),
+            Ordered::Refused(fault) => self.ended(verb_token, Err(fault)),
         }
     }
 
     /// An order is done.
     pub fn done(&mut self, token: Token) {
-        if let Some(order) = self.orders.remove(SlotId::from_u64(token.0)) {
-            self.order_ended(order, Ok(()));
-        }
+        self.ended(token, Ok(()));
     }
 
     /// An order failed.
     pub fn failed(&mut self, token: Token, fault: Fault) {
-        if let Some(order) = self.orders.remove(SlotId::from_u64(token.0)) {
-            self.order_ended(order, Err(fault));
+        self.ended(token, Err(fault));
+    }
+
+    #[inline]
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
+        if token.0 & IN_TABLE == 0 {
+            return self.eager_released(OperationId(SlotId::from_u64(token.0)), outcome);
         }
+        let slot = SlotId::from_u64(token.0 & !IN_TABLE);
+        if let Some(order) = self.orders.remove(slot) {
+            self.order_ended(order, outcome);
+        }
+    }
+
+    /// The token by which a rail tells the end of an order; the order where there is no room.
+    #[inline]
+    pub(crate) fn token_of(&mut self, order: Order) -> Result<Token, Order> {
+        match order {
+            Order::Eager { operation } => Ok(Token(operation.0.to_u64())),
+            order => self.orders.insert(order).map(Core::table_token),
+        }
+    }
+
+    pub(crate) fn table_token(slot: SlotId) -> Token {
+        Token(slot.to_u64() | IN_TABLE)
     }
 
     pub(crate) fn order_ended(&mut self, order: Order, outcome: Result<(), Fault>) {
         match order {
-            Order::Hello => {}
-            Order::Eager { operation, peer } => {
-                self.release_frame(peer, false);
-                self.eager_released(operation, outcome);
-                self.pump(peer);
-            }
+            Order::Eager { operation } => self.eager_released(operation, outcome),
             Order::PutFrame { operation, peer } => {
                 self.release_frame(peer, true);
                 self.put_frame_released(operation, outcome);
@@ -243,7 +261,7 @@ impl Core {
         }
     }
 
-    fn release_frame(&mut self, peer: PeerId, bulk: bool) {
+    pub(crate) fn release_frame(&mut self, peer: PeerId, bulk: bool) {
         if let Some(peer) = self.peers.get_mut(peer.0) {
             peer.frames_pending = peer.frames_pending.saturating_sub(1);
             if bulk {
@@ -254,36 +272,32 @@ impl Core {
 
     /// Sends a frame of the session with `id`; `order` is ended when the rail lets go of the payload
     /// (mode `Fail`) or the peer has it (mode `Resume`).
-    pub(crate) fn emit(
-        &mut self,
-        id: PeerId,
-        envelope: Envelope,
-        body: Body,
-        payload: Option<Payload>,
-    ) {
+    #[inline]
+    pub(crate) fn emit<B: Content>(&mut self, id: PeerId, body: B, payload: Option<Payload>) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if payload.is_some() {
+        if let Some(payload) = &payload {
             peer.frames_pending += 1;
-            if payload.is_some_and(|payload| payload.urgency == Urgency::Bulk) {
-                peer.bulk_pending += 1;
-            }
+            peer.bulk_pending += u32::from(payload.urgency == Urgency::Bulk);
         }
-        let mut envelope = envelope;
-        envelope.session = peer.session;
-        envelope.payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
+        let payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
+        let mut envelope = Envelope { session: peer.session, payload_bytes, ..Envelope::default() };
         if peer.reliable.is_some() {
-            self.emit_span(id, envelope, body, payload);
-            return;
+            return self.emit_span(id, envelope, body.into(), payload);
         }
         let Some(link) = peer.link() else { return };
-        let token = match payload {
-            Some(payload) => match self.orders.insert(payload.order) {
-                Ok(slot) => Token(slot.to_u64()),
+        let (slice, urgency, token) = match payload {
+            Some(Payload { slice, urgency, order }) => match self.token_of(order) {
+                Ok(token) => (slice, urgency, token),
                 Err(order) => return self.order_ended(order, Err(Fault::Busy)),
             },
-            None => Token::NONE,
+            None => (Slice::NONE, Urgency::Urgent, Token::NONE),
         };
-        self.emit_on(link, envelope, &body, payload, token);
+        if let Some(state) = self.links.get_mut(link) {
+            state.packet += 1;
+            envelope.packet = state.packet;
+        }
+        let header = frame::encode_content(envelope, &body);
+        self.emit_header(link, header, slice, urgency, token);
     }
 
     /// Puts a frame on a link.
@@ -295,7 +309,7 @@ impl Core {
         payload: Option<Payload>,
         token: Token,
     ) {
-        if let Some(state) = self.links.get_mut(&link) {
+        if let Some(state) = self.links.get_mut(link) {
             state.packet += 1;
             envelope.packet = state.packet;
         }
@@ -305,6 +319,7 @@ impl Core {
         self.emit_header(link, header, slice, urgency, token);
     }
 
+    #[inline]
     pub(crate) fn emit_header(
         &mut self,
         link: LinkId,
@@ -343,7 +358,7 @@ impl Core {
     }
 
     fn break_link(&mut self, link: LinkId) {
-        if let Some(state) = self.links.get_mut(&link) {
+        if let Some(state) = self.links.get_mut(link) {
             state.broken = true;
         }
     }
@@ -357,21 +372,57 @@ impl Core {
         self.violation("the endpoint's staging memory is used up")
     }
 
+    #[inline]
     fn place_frame(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        let Some(state) = self.links.get(&link) else { return Placement::Drop };
+        let Ok((prefix, body)) = frame::decode(header) else {
+            return self.malformed(link);
+        };
+        if prefix.payload_bytes.get() != payload_bytes {
+            return self.malformed(link);
+        }
+        // A session is up: its frames take the short way.
+        if let Some(state) = self.links.get(link)
+            && state.stage == LinkStage::Up
+            && let Some(id) = state.peer
+            && let Some(peer) = self.peers.get(id.0)
+            && peer.link() == Some(link)
+            && peer.session == prefix.session.get()
+            && !matches!(body, Body::Hello(_) | Body::Confirm)
+        {
+            if peer.reliable.is_some() {
+                return self.arrive_span(link, id, prefix, body, payload_bytes);
+            }
+            return self.dispatch(link, id, prefix, body, payload_bytes);
+        }
+        self.place_apart(link, prefix, body, payload_bytes)
+    }
+
+    #[cold]
+    fn malformed(&mut self, link: LinkId) -> Placement {
+        match self.links.get(link) {
+            Some(state) if state.stage != LinkStage::Closing => {
+                self.violation("the frame's header is malformed")
+            }
+            _ => Placement::Drop,
+        }
+    }
+
+    /// A frame that makes a session, or belongs to none that runs over this link.
+    #[cold]
+    fn place_apart(
+        &mut self,
+        link: LinkId,
+        prefix: &Prefix,
+        body: Body,
+        payload_bytes: u32,
+    ) -> Placement {
+        let Some(state) = self.links.get(link) else { return Placement::Drop };
         let stage = state.stage;
         if stage == LinkStage::Closing {
             return Placement::Drop;
         }
-        let (prefix, body) = match frame::decode(header) {
-            Ok(decoded) => decoded,
-            Err(_) => return self.violation("the frame's header is malformed"),
-        };
-        if prefix.payload_bytes.get() != payload_bytes {
-            return self.violation("the frame's lengths disagree");
-        }
         if let Body::Hello(hello) = body {
-            return self.arrive_hello(link, &prefix, hello, payload_bytes);
+            return self.arrive_hello(link, prefix, hello, payload_bytes);
         }
         let Some(id) = state.peer else {
             return self.violation("the first frame of a link is not a greeting");
@@ -391,12 +442,13 @@ impl Core {
             return self.violation("the frame belongs to another session");
         }
         if peer.reliable.is_some() {
-            return self.arrive_span(link, id, &prefix, body, payload_bytes);
+            return self.arrive_span(link, id, prefix, body, payload_bytes);
         }
-        self.dispatch(link, id, &prefix, body, payload_bytes)
+        self.dispatch(link, id, prefix, body, payload_bytes)
     }
 
     /// A frame of a running session, in a mode-independent way.
+    #[inline]
     pub(crate) fn dispatch(
         &mut self,
         link: LinkId,
@@ -410,7 +462,7 @@ impl Core {
             return self.violation("a control frame has a payload");
         }
         match body {
-            Body::Eager(eager) => return self.arrive_eager(link, id, prefix, eager),
+            Body::Eager(eager) => return self.arrive_eager(link, id, prefix, &eager),
             Body::Data(data) => return self.arrive_data(link, id, prefix, data),
             Body::Put(put) => return self.arrive_put(link, id, prefix, put),
             Body::Announce(announce) => return self.arrive_announce(link, id, announce),
@@ -427,12 +479,14 @@ impl Core {
     }
 
     /// Counts a violation and closes the link that it came on (the rail does, at this answer).
+    #[cold]
     pub(crate) fn violation(&mut self, why: &'static str) -> Placement {
         self.counters.violations += 1;
         Placement::Violation(why)
     }
 
     /// Notes a placement and answers with it.
+    #[inline]
     pub(crate) fn land_into(
         &mut self,
         link: LinkId,
@@ -468,19 +522,19 @@ impl Core {
         slice
     }
 
-    /// The slice and the checksum to verify before [`Core::landed`], where there is one.
-    pub fn expected(&self, token: Token) -> Option<(Slice, u32)> {
+    /// What has to be done with a landing's bytes before [`Core::landed`], if anything.
+    #[inline]
+    pub fn wants(&self, token: Token) -> Option<Wants> {
         let landing = self.landings.get(SlotId::from_u64(token.0))?;
-        Some((landing.slice, landing.checksum?))
+        let (slice, greeting) = (landing.slice, matches!(landing.kind, LandingKind::Hello));
+        (greeting || landing.checksum.is_some()).then_some(Wants {
+            slice,
+            checksum: landing.checksum,
+            greeting,
+        })
     }
 
-    /// Whether a landing's bytes have to be handed to [`Core::landed`] (greetings only).
-    pub fn wants_bytes(&self, token: Token) -> Option<Slice> {
-        let landing = self.landings.get(SlotId::from_u64(token.0))?;
-        matches!(landing.kind, LandingKind::Hello).then_some(landing.slice)
-    }
-
-    /// A payload arrived; `bytes` where [`Core::wants_bytes`] asked for them.
+    /// A payload arrived; `bytes` where [`Core::wants`] asked for them.
     pub fn landed(&mut self, token: Token, bytes: &[u8]) {
         let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) else { return };
         if let Some(peer) = landing.peer {
@@ -488,7 +542,9 @@ impl Core {
                 // Its session ended while its last bytes were on their way.
                 return self.landing_lost(landing);
             }
-            self.span_placed(peer, landing.span);
+            if landing.span != 0 {
+                self.span_placed(peer, landing.span);
+            }
         }
         match landing.kind {
             LandingKind::Hello => {
@@ -546,6 +602,7 @@ impl Core {
     }
 
     /// A rail let go of an operation's memory.
+    #[inline]
     pub(crate) fn let_go(&mut self, id: OperationId) {
         if let Some(operation) = self.operations.get_mut(id) {
             assert!(operation.held > 0, "a rail lets go of what it held");
@@ -554,7 +611,7 @@ impl Core {
         self.try_complete(id);
     }
 
-    fn try_complete(&mut self, id: OperationId) {
+    pub(crate) fn try_complete(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get(id) else { return };
         let Some(Ending { outcome, bytes }) = operation.ending.filter(|_| operation.held == 0)
         else {
@@ -563,7 +620,7 @@ impl Core {
         let (peer, bits, message_bytes) = match &operation.kind {
             Kind::Send(state) => (Some(state.send.peer), state.send.bits, bytes),
             Kind::Receive(state) => (state.from, state.bits, state.message_bytes),
-            Kind::Access(state) => (Some(state.access.peer), 0, bytes),
+            Kind::Access(_) => (self.operations.peer(operation), 0, bytes),
         };
         self.operations.forget(id);
         self.outputs.push_back(Output::Completed(Completion {

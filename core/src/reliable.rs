@@ -206,7 +206,7 @@ impl Core {
                 Err(_) => return,
             }
         }
-        let token = sent.in_rail.map_or(Token::NONE, |slot| Token(slot.to_u64()));
+        let token = sent.in_rail.map_or(Token::NONE, Core::table_token);
         sent.envelope.session = session;
         let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
         if sent.tries > 1 {
@@ -468,12 +468,12 @@ impl Core {
         link: LinkId,
         id: PeerId,
         prefix: &Prefix,
-        body: EagerBody,
+        body: &EagerBody,
         channel: Channel,
     ) -> Placement {
         let bytes = u64::from(prefix.payload_bytes.get());
         let message = body.message.get();
-        let held = Held::Eager { body, bytes, buffer: None, landed: bytes == 0 };
+        let held = Held::Eager { body: *body, bytes, buffer: None, landed: bytes == 0 };
         if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
             reliable.held.insert((channel as u8, message), held);
         }

@@ -585,19 +585,13 @@ impl Report for Upper<'_> {
     }
 
     fn landed(&mut self, _link: LinkId, token: Token) {
-        if let Some((slice, checksum)) = self.core.expected(token)
-            && self.buffers.crc32c(slice) != checksum
-        {
+        let Some(wants) = self.core.wants(token) else { return self.core.landed(token, &[]) };
+        if wants.checksum.is_some_and(|checksum| self.buffers.crc32c(wants.slice) != checksum) {
             return self.core.landed_corrupt(token);
         }
-        match self.core.wants_bytes(token) {
-            Some(slice) => {
-                let mut bytes = vec![0; slice.len as usize];
-                self.buffers.read(slice, &mut bytes);
-                self.core.landed(token, &bytes);
-            }
-            None => self.core.landed(token, &[]),
-        }
+        let mut bytes = vec![0; if wants.greeting { wants.slice.len as usize } else { 0 }];
+        self.buffers.read(wants.slice, &mut bytes);
+        self.core.landed(token, &bytes);
     }
 
     fn done(&mut self, token: Token) {

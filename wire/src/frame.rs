@@ -239,6 +239,41 @@ pub enum FrameError {
     Version(u16),
 }
 
+/// A body of a kind that is known when the program is built: its header is written straight down.
+pub trait Content: IntoBytes + Immutable + Copy + Into<Body> {
+    /// Of frames with this body.
+    const KIND: Kind;
+}
+
+macro_rules! contents {
+    ($($kind:ident: $name:ident,)*) => {
+        $(
+            impl Content for $name {
+                const KIND: Kind = Kind::$kind;
+            }
+            impl From<$name> for Body {
+                fn from(body: $name) -> Body {
+                    Body::$kind(body)
+                }
+            }
+        )*
+    };
+}
+
+contents! {
+    Hello: HelloBody,
+    Eager: EagerBody,
+    Announce: AnnounceBody,
+    Get: GetBody,
+    Data: DataBody,
+    Put: PutBody,
+    Result: ResultBody,
+    Finish: FinishBody,
+    Abort: AbortBody,
+    Credit: CreditBody,
+    Ack: AckBody,
+}
+
 fn kind_of(body: &Body) -> Kind {
     match body {
         Body::Hello(_) => Kind::Hello,
@@ -285,11 +320,20 @@ pub struct Envelope {
 }
 
 /// Encodes a header. Checksums are added by [`seal`], where the medium needs them.
-#[inline]
 pub fn encode(envelope: Envelope, body: &Body) -> Header {
-    let tail = body_bytes(body);
+    header_of(envelope, kind_of(body), body_bytes(body))
+}
+
+/// The same for a body of a known kind.
+#[inline]
+pub fn encode_content<B: Content>(envelope: Envelope, body: &B) -> Header {
+    header_of(envelope, B::KIND, body.as_bytes())
+}
+
+#[inline(always)]
+fn header_of(envelope: Envelope, kind: Kind, tail: &[u8]) -> Header {
     let prefix = Prefix {
-        kind: kind_of(body) as u8,
+        kind: kind as u8,
         header_bytes: (size_of::<Prefix>() + tail.len()) as u8,
         flags: envelope.flags.into(),
         payload_bytes: envelope.payload_bytes.into(),
@@ -328,7 +372,7 @@ pub fn verify(header: &[u8]) -> bool {
 
 /// Decodes a header whose checksum was verified, where it has one.
 #[inline]
-pub fn decode(header: &[u8]) -> Result<(Prefix, Body), FrameError> {
+pub fn decode(header: &[u8]) -> Result<(&Prefix, Body), FrameError> {
     fn exact<T: FromBytes + KnownLayout + Immutable + Unaligned + Copy>(
         bytes: &[u8],
     ) -> Result<T, FrameError> {
@@ -357,7 +401,7 @@ pub fn decode(header: &[u8]) -> Result<(Prefix, Body), FrameError> {
         13 if tail.is_empty() => Body::Goodbye,
         _ => return Err(FrameError::Shape),
     };
-    Ok((*prefix, body))
+    Ok((prefix, body))
 }
 
 /// A remote key as its two wire fields.

@@ -30,7 +30,7 @@ impl Core {
             .links
             .iter()
             .filter(|(_, link)| link.peer == Some(id))
-            .map(|(link, _)| *link)
+            .map(|(link, _)| link)
             .collect();
         links.sort_unstable();
         for link in links {
@@ -112,8 +112,7 @@ impl Core {
     /// A link was confirmed: the session begins, or goes on.
     pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
         let incarnation = self.greeted_incarnation(link).unwrap_or_default();
-        let Some((ours, theirs)) = self.links.get(&link).map(|link| (link.ours, link.theirs))
-        else {
+        let Some((ours, theirs)) = self.links.get(link).map(|link| (link.ours, link.theirs)) else {
             return;
         };
         let Some(peer) = self.peers.get(id.0) else { return };
@@ -131,7 +130,7 @@ impl Core {
         if let Some(old) = old_link.filter(|old| *old != link) {
             self.close_link(old);
         }
-        let Some(state) = self.links.get_mut(&link) else { return };
+        let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
         let window = state.window;
         let Some(hello) = state.hello else { return };
@@ -290,11 +289,14 @@ impl Core {
             .iter()
             .filter(|(_, operation)| match &operation.kind {
                 Kind::Send(state) => state.send.peer == id,
-                Kind::Access(state) => state.access.peer == id,
+                Kind::Access(_) => self.operations.peer(operation) == Some(id),
                 Kind::Receive(state) => match &state.stage {
                     ReceiveStage::Posted => had_session && state.receive.source == Some(id),
                     ReceiveStage::Placing => false,
-                    ReceiveStage::Fetching { access, .. } => access.access.peer == id,
+                    ReceiveStage::Fetching { .. } => self
+                        .operations
+                        .access(operation)
+                        .is_some_and(|state| state.access.peer == id),
                 },
             })
             .map(|(id, _)| id)
@@ -378,10 +380,14 @@ impl Core {
         let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
         let mut reposted = Vec::new();
         for id in ids {
+            if let Some(state) = self.operations.access_mut(id)
+                && state.access.peer == alias
+            {
+                state.access.peer = peer;
+            }
             let Some(operation) = self.operations.get_mut(id) else { continue };
             match &mut operation.kind {
                 Kind::Send(state) if state.send.peer == alias => state.send.peer = peer,
-                Kind::Access(state) if state.access.peer == alias => state.access.peer = peer,
                 Kind::Receive(state) if state.receive.source == Some(alias) => {
                     let before = wanted(&state.receive);
                     state.receive.source = Some(peer);
@@ -519,10 +525,10 @@ impl Core {
     /// The endpoint closes: peers are told, operations fail.
     pub fn close(&mut self) {
         self.closing = true;
-        let mut links: Vec<LinkId> = self.links.keys().copied().collect();
+        let mut links: Vec<LinkId> = self.links.iter().map(|(link, _)| link).collect();
         links.sort_unstable();
         for link in links {
-            let up = self.links.get(&link).filter(|state| state.stage == LinkStage::Up);
+            let up = self.links.get(link).filter(|state| state.stage == LinkStage::Up);
             let session = up.and_then(|state| state.peer).map(|peer| self.session_of(peer));
             if let Some(session) = session.filter(|_| link != LOOP_LINK) {
                 let envelope = Envelope { session, ..Envelope::default() };
@@ -538,7 +544,7 @@ impl Core {
 
     /// The peer closes: like a lost link, but in mode `Resume`, too, the session is over.
     pub(crate) fn arrive_goodbye(&mut self, link: LinkId) {
-        let Some(id) = self.links.get(&link).and_then(|state| state.peer) else { return };
+        let Some(id) = self.links.get(link).and_then(|state| state.peer) else { return };
         self.end_session(self.resolve(id), Fault::PeerReset);
         self.close_link(link);
     }
