@@ -160,6 +160,19 @@ impl Core {
         }
     }
 
+    /// The next thing to do or to know, where it lies: most are large and need not be moved. Whoever
+    /// takes note of it calls [`Core::drop_output`].
+    #[inline]
+    pub fn first_output(&mut self) -> Option<&mut Output> {
+        self.outputs.front_mut()
+    }
+
+    /// The first output is dealt with.
+    #[inline]
+    pub fn drop_output(&mut self) {
+        self.outputs.pop_front();
+    }
+
     /// The next thing to do or to know, in order.
     #[inline]
     pub fn next_output(&mut self) -> Option<Output> {

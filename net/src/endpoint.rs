@@ -20,8 +20,8 @@ use ropewalk_core::{
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 
-use crate::context::{Arm, Completed, Context, Queue};
-use crate::engine::{Command, Engine, Post, What};
+use crate::context::{Arm, Completed, Context};
+use crate::engine::{Caller, Command, Engine, Post, What};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::service::{self, Service};
 
@@ -107,7 +107,6 @@ pub(crate) struct Shared {
     /// Numbers for posts that find the engine taken.
     reserve: Mutex<Vec<OperationId>>,
     requests: Arc<Mutex<VecDeque<Request>>>,
-    contexts: Mutex<Vec<Context>>,
     /// Readable when an armed rail has work, or sleepers shall look again.
     pub epoll: OwnedFd,
     nudge: OwnedFd,
@@ -199,7 +198,6 @@ impl Endpoint {
             command_count: AtomicU32::new(0),
             reserve: Mutex::new(Vec::new()),
             requests,
-            contexts: Mutex::new(Vec::new()),
             epoll,
             nudge,
             nudged: AtomicBool::new(false),
@@ -248,15 +246,8 @@ impl Endpoint {
 
     /// A new queue of completions. `wants_requests`: arriving requests wake it, too.
     pub fn context(&self, wants_requests: bool) -> std::io::Result<Context> {
-        let queue = Arc::new(Queue::new(wants_requests)?);
-        let mut contexts = self.shared.contexts.lock().expect("never left half-changed");
-        let context = Context { queue };
-        contexts.push(context.clone());
-        drop(contexts);
-        if wants_requests {
-            self.locked().add_request_context(context.queue.clone());
-        }
-        Ok(context)
+        let queue = self.locked().add_context(wants_requests)?;
+        Ok(Context { queue })
     }
 
     /// A peer for an address. No connection is made before something is posted.
@@ -277,7 +268,7 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let what = What::Send { peer, channel, bits, level };
-        self.post(Post { what, user, context: context.queue.clone(), memory })
+        self.post(context, what, memory, user)
     }
 
     /// Posts a receive.
@@ -294,7 +285,7 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let what = What::Receive { channel, source, bits, mask, oversize };
-        self.post(Post { what, user, context: context.queue.clone(), memory })
+        self.post(context, what, memory, user)
     }
 
     /// Starts a get or put between `memory` and a peer's region.
@@ -310,27 +301,36 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let access = Access { direction, peer, key, remote, local: Slice::NONE };
-        self.post(Post { what: What::Access(access), user, context: context.queue.clone(), memory })
+        self.post(context, What::Access(access), memory, user)
     }
 
-    fn post(&self, post: Post) -> Result<Posted, (Memory, Fault)> {
-        if let Some(mut engine) = self.try_lock() {
-            let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
-            let completed = engine.post(id, post);
-            self.unlock(engine);
-            return Ok(match completed {
-                Some(completed) => Posted::Done(completed),
-                None => Posted::Pending(id),
-            });
-        }
+    #[inline]
+    fn post(
+        &self,
+        context: &Context,
+        what: What,
+        memory: Memory,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let context = context.queue.number;
+        let Some(mut engine) = self.try_lock() else {
+            return self.post_beside(Post { what, user, context, memory });
+        };
+        let posted = engine.post(context, what, memory, user);
+        self.unlock(engine);
+        posted
+    }
+
+    /// Another thread has the engine: the post is left to it.
+    #[cold]
+    fn post_beside(&self, post: Post) -> Result<Posted, (Memory, Fault)> {
         let taken = self.shared.reserve.lock().expect("never left half-changed").pop();
         let Some(id) = taken else {
             // The reserve is small; whoever outruns it waits for the holder like for a full queue.
             let mut engine = self.locked();
-            let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
-            let completed = engine.post(id, post);
+            let posted = engine.post(post.context, post.what, post.memory, post.user);
             self.unlock(engine);
-            return Ok(completed.map_or(Posted::Pending(id), Posted::Done));
+            return posted;
         };
         self.leave(Command::Post(id, post));
         Ok(Posted::Pending(id))
@@ -389,19 +389,29 @@ impl Endpoint {
         if let Some(completed) = context.queue.pop() {
             return Some(completed);
         }
-        self.progress();
-        context.queue.pop()
+        self.count_pass();
+        let Some(mut engine) = self.try_lock() else { return context.queue.pop() };
+        engine.expect(Caller::Tests(context.queue.number));
+        self.shared.pass(&mut engine);
+        let completed = engine.take_answer();
+        self.unlock(engine);
+        completed.or_else(|| context.queue.pop())
     }
 
     /// One pass over the rails. False where nothing happened, or another thread is making one.
     pub fn progress(&self) -> bool {
-        // A pass that two threads count as one is still a change.
-        let passes = self.shared.passes.load(Ordering::Relaxed);
-        self.shared.passes.store(passes.wrapping_add(1), Ordering::Relaxed);
+        self.count_pass();
         let Some(mut engine) = self.try_lock() else { return false };
         let any = self.shared.pass(&mut engine);
         self.unlock(engine);
         any
+    }
+
+    #[inline]
+    fn count_pass(&self) {
+        // A pass that two threads count as one is still a change.
+        let passes = self.shared.passes.load(Ordering::Relaxed);
+        self.shared.passes.store(passes.wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a

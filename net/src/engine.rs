@@ -18,7 +18,7 @@ use ropewalk_rail::{Rail, Report};
 use ropewalk_wire::frame;
 
 use crate::context::{Completed, Queue};
-use crate::endpoint::Request;
+use crate::endpoint::{Posted, Request};
 
 /// A monotonic clock that threads share.
 pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
@@ -27,9 +27,21 @@ pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
 #[derive(Debug)]
 struct Slot {
     generation: u32,
+    /// The number of the context that it completes to.
+    context: u32,
     user: u64,
-    context: Option<Arc<Queue>>,
-    buffer: Option<BufferId>,
+    buffer: BufferId,
+}
+
+/// Whoever holds the engine and waits for an answer: one completion goes to it straight, without its
+/// queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    Nobody,
+    /// The operation is being posted.
+    Posts(OperationId),
+    /// The next completion of the context with this number is wanted.
+    Tests(u32),
 }
 
 /// A command of a caller, carried out by whoever holds the engine.
@@ -37,7 +49,8 @@ struct Slot {
 pub(crate) struct Post {
     pub what: What,
     pub user: u64,
-    pub context: Arc<Queue>,
+    /// The number of the context that it completes to.
+    pub context: u32,
     pub memory: Memory,
 }
 
@@ -68,7 +81,11 @@ pub(crate) struct Engine {
     pub buffers: BufferTable,
     pool: Pool,
     payload_checksum: bool,
+    /// By rail: frames carry checksums.
+    sealed: Vec<bool>,
     clock: SharedClock,
+    /// The contexts by their numbers.
+    queues: Vec<Arc<Queue>>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     slots_max: usize,
@@ -77,9 +94,8 @@ pub(crate) struct Engine {
     addresses: Vec<Option<(PeerId, Address)>>,
     requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
     request_contexts: Vec<Arc<Queue>>,
-    /// The operation that is being posted: its completion goes to the poster.
-    posting: Option<OperationId>,
-    posted: Option<Completion>,
+    caller: Caller,
+    answer: Option<Completion>,
     pub events: VecDeque<PeerEvent>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
@@ -115,13 +131,16 @@ impl Engine {
         slots_max: usize,
         requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
     ) -> Engine {
+        let sealed = rails.iter().map(|rail| !rail.capabilities().checksummed).collect();
         Engine {
             core,
             rails,
             buffers,
             pool,
             payload_checksum,
+            sealed,
             clock,
+            queues: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
             slots_max,
@@ -129,8 +148,8 @@ impl Engine {
             addresses: Vec::new(),
             requests,
             request_contexts: Vec::new(),
-            posting: None,
-            posted: None,
+            caller: Caller::Nobody,
+            answer: None,
             events: VecDeque::new(),
             armed: false,
             passes: 0,
@@ -142,59 +161,80 @@ impl Engine {
         (self.clock)()
     }
 
-    /// Contexts that want to know of requests.
-    pub fn add_request_context(&mut self, queue: Arc<Queue>) {
-        self.request_contexts.push(queue);
+    /// A new context. `wants_requests`: it is told of requests, too.
+    pub fn add_context(&mut self, wants_requests: bool) -> std::io::Result<Arc<Queue>> {
+        let queue = Arc::new(Queue::new(self.queues.len() as u32, wants_requests)?);
+        self.queues.push(queue.clone());
+        if wants_requests {
+            self.request_contexts.push(queue.clone());
+        }
+        Ok(queue)
     }
 
     /// A free operation number.
+    #[inline]
     pub fn allocate(&mut self) -> Option<OperationId> {
         let index = match self.free.pop() {
             Some(index) => index,
-            None if self.slots.len() < self.slots_max => {
-                let index = self.slots.len() as u32;
-                self.slots.push(Slot { generation: 1, user: 0, context: None, buffer: None });
-                index
-            }
-            None => return None,
+            None => self.grow()?,
         };
         let generation = self.slots[index as usize].generation;
         Some(OperationId(SlotId { index, generation }))
     }
 
-    /// Carries out a post. Its completion, where it comes at once, is returned.
-    pub fn post(&mut self, id: OperationId, post: Post) -> Option<Completed> {
-        self.posting = Some(id);
-        let started = self.start(id, post);
-        self.drain();
-        self.posting = None;
-        if let Err((memory, fault)) = started {
-            return Some(self.end(refused(id, fault), memory).0);
-        }
-        let completion = self.posted.take()?;
-        let memory = self.take_memory(id);
-        Some(self.end(completion, memory).0)
+    #[cold]
+    fn grow(&mut self) -> Option<u32> {
+        let index = self.slots.len();
+        (index < self.slots_max).then(|| {
+            let buffer = Slice::NONE.buffer;
+            self.slots.push(Slot { generation: 1, context: 0, user: 0, buffer });
+            index as u32
+        })
     }
 
+    /// Carries out a post, where a number is free.
+    #[inline]
+    pub fn post(
+        &mut self,
+        context: u32,
+        what: What,
+        memory: Memory,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let Some(id) = self.allocate() else { return Err((memory, Fault::Busy)) };
+        self.caller = Caller::Posts(id);
+        if let Err((memory, fault)) = self.start(id, Post { what, user, context, memory }) {
+            self.caller = Caller::Nobody;
+            return Ok(Posted::Done(self.end(refused(id, fault), memory)));
+        }
+        self.drain();
+        Ok(match self.take_answer() {
+            Some(completed) => Posted::Done(completed),
+            None => Posted::Pending(id),
+        })
+    }
+
+    #[inline]
     fn start(&mut self, id: OperationId, post: Post) -> Result<(), (Memory, Fault)> {
+        let Post { what, user, context, memory } = post;
+        let (len, writable) = (memory.len(), memory.is_writable());
         let slot = &mut self.slots[id.0.index as usize];
         debug_assert_eq!(slot.generation, id.0.generation, "a post uses a fresh number");
-        slot.user = post.user;
-        slot.context = Some(post.context);
-        let len = post.memory.len();
-        let writable = post.memory.is_writable();
-        let needs_write = match &post.what {
+        slot.user = user;
+        slot.context = context;
+        slot.buffer = Slice::NONE.buffer;
+        let needs_write = match &what {
             What::Send { .. } => false,
             What::Receive { .. } => true,
             What::Access(access) => access.direction == ropewalk_core::Direction::Get,
         };
         if needs_write && !writable {
-            return Err((post.memory, Fault::Invalid));
+            return Err((memory, Fault::Invalid));
         }
-        let buffer = self.buffers.insert(post.memory).map_err(|memory| (memory, Fault::Busy))?;
-        self.slots[id.0.index as usize].buffer = Some(buffer);
+        let buffer = self.buffers.insert(memory).map_err(|memory| (memory, Fault::Busy))?;
+        slot.buffer = buffer;
         let slice = Slice { buffer, offset: 0, len };
-        match post.what {
+        match what {
             What::Send { peer, channel, bits, level } => {
                 self.core.post_send(id, Send { peer, channel, bits, payload: slice, level });
             }
@@ -208,6 +248,21 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// Whose answer the following passes may bring; [`Engine::take_answer`] ends it.
+    #[inline]
+    pub fn expect(&mut self, caller: Caller) {
+        self.caller = caller;
+    }
+
+    /// The completion that the caller waited for, where it came.
+    #[inline]
+    pub fn take_answer(&mut self) -> Option<Completed> {
+        self.caller = Caller::Nobody;
+        let completion = self.answer.take()?;
+        let memory = self.take_memory(completion.operation);
+        Some(self.end(completion, memory))
     }
 
     /// Carries out a command that was left for the holder of the engine.
@@ -358,29 +413,55 @@ impl Engine {
     }
 
     /// Does what the core wants done, in order. True where there was anything.
+    #[inline]
     pub fn drain(&mut self) -> bool {
-        let mut any = false;
-        while let Some(output) = self.core.next_output() {
-            any = true;
+        let any = self.core.has_outputs();
+        while let Some(output) = self.core.first_output() {
             match output {
-                Output::Verb(verb) => self.order(verb),
-                Output::Copy { from, to } => {
-                    self.buffers.copy(from, to);
+                Output::Verb(Verb::Frame { link, header, payload, token, .. })
+                    if *link != LOOP_LINK =>
+                {
+                    let (rail, token) = (usize::from(link.rail), *token);
+                    if self.sealed[rail] {
+                        let checked = self.payload_checksum && payload.len > 0;
+                        let checksum = checked.then(|| self.buffers.crc32c(*payload));
+                        frame::seal(header, checksum);
+                    }
+                    let Output::Verb(verb) = output else { unreachable!("matched just now") };
+                    let answer = self.rails[rail].order(verb, &self.buffers);
+                    self.core.drop_output();
+                    self.core.ordered(token, answer);
                 }
-                Output::Release(buffer) => drop(self.buffers.remove(buffer)),
-                Output::Completed(completion) => self.completed(completion),
-                Output::Request { peer, session, bits, payload } => {
-                    self.request(peer, session, bits, payload);
+                Output::Completed(completion) => {
+                    let completion = *completion;
+                    self.core.drop_output();
+                    self.completed(completion);
                 }
-                Output::Connect { peer, attempt } => self.connect(peer, attempt),
-                Output::Upgrade { peer, link } => self.upgrade(peer, link),
-                Output::PeerUp { peer } => self.event(PeerEvent::Up(peer)),
-                Output::PeerDown { peer, fault } => self.event(PeerEvent::Down(peer, fault)),
-                Output::Aliased { .. } => {}
-                Output::Unexposed { key } => self.unexposed(key),
+                _ => self.act(),
             }
         }
         any
+    }
+
+    /// Does one of the rarer things.
+    fn act(&mut self) {
+        match self.core.next_output() {
+            Some(Output::Verb(verb)) => self.order(&verb),
+            Some(Output::Copy { from, to }) => {
+                self.buffers.copy(from, to);
+            }
+            Some(Output::Release(buffer)) => drop(self.buffers.remove(buffer)),
+            Some(Output::Completed(completion)) => self.completed(completion),
+            Some(Output::Request { peer, session, bits, payload }) => {
+                self.request(peer, session, bits, payload);
+            }
+            Some(Output::Connect { peer, attempt }) => self.connect(peer, attempt),
+            Some(Output::Upgrade { peer, link }) => self.upgrade(peer, link),
+            Some(Output::PeerUp { peer }) => self.event(PeerEvent::Up(peer)),
+            Some(Output::PeerDown { peer, fault }) => self.event(PeerEvent::Down(peer, fault)),
+            Some(Output::Unexposed { key }) => self.unexposed(key),
+            Some(Output::Aliased { .. }) | None => {}
+        }
     }
 
     fn event(&mut self, event: PeerEvent) {
@@ -390,37 +471,26 @@ impl Engine {
         self.events.push_back(event);
     }
 
-    fn order(&mut self, verb: Verb) {
-        let mut verb = verb;
-        if let Verb::Frame { link: LOOP_LINK, header, payload, token, .. } = &verb {
-            return self.loop_frame(header, *payload, *token);
-        }
-        if matches!(verb, Verb::Close { link: LOOP_LINK }) {
-            return self.core.link_down(LOOP_LINK, Fault::Closed);
-        }
-        let (link, token) = match &mut verb {
-            Verb::Frame { link, header, payload, token, .. } => {
-                if self.core.needs_checksum(*link) {
-                    let checked = self.payload_checksum && payload.len > 0;
-                    let checksum = checked.then(|| self.buffers.crc32c(*payload));
-                    frame::seal(header, checksum);
-                }
-                (*link, *token)
+    /// Orders that are not frames to a peer.
+    fn order(&mut self, verb: &Verb) {
+        let (link, token) = match verb {
+            Verb::Frame { header, payload, token, .. } => {
+                return self.loop_frame(header, *payload, *token);
+            }
+            Verb::Close { link: LOOP_LINK } => {
+                return self.core.link_down(LOOP_LINK, Fault::Closed);
             }
             Verb::Read { link, token, .. } | Verb::Write { link, token, .. } => (*link, *token),
-            Verb::Expose { link, .. } | Verb::Close { link } => (*link, Token::NONE),
-            Verb::Revoke { link, key } => {
-                let (link, key) = (*link, *key);
-                // Whatever the rail answers, only its report says that nobody holds the region.
-                let answer = self.rails[usize::from(link.rail)].order(verb, &self.buffers);
-                if matches!(answer, Ordered::Refused(_)) {
-                    self.core.revoked(link, key);
-                }
-                return;
+            Verb::Expose { link, .. } | Verb::Close { link } | Verb::Revoke { link, .. } => {
+                (*link, Token::NONE)
             }
         };
         let answer = self.rails[usize::from(link.rail)].order(verb, &self.buffers);
-        self.core.ordered(token, answer);
+        match (verb, answer) {
+            // Whatever else the rail answers, only its report says that nobody holds the region.
+            (Verb::Revoke { link, key }, Ordered::Refused(_)) => self.core.revoked(*link, *key),
+            _ => self.core.ordered(token, answer),
+        }
     }
 
     /// A frame from this endpoint to itself: placed like any other, and copied.
@@ -439,10 +509,22 @@ impl Engine {
         self.core.ordered(token, Ordered::Released);
     }
 
+    #[inline]
     fn completed(&mut self, completion: Completion) {
-        if self.posting == Some(completion.operation) {
-            // The poster takes it from here, with its memory: both are large.
-            self.posted = Some(completion);
+        let wanted = match self.caller {
+            Caller::Nobody => false,
+            Caller::Posts(id) => id == completion.operation,
+            // What already lies in the queue comes first.
+            Caller::Tests(context) => {
+                let slot = &self.slots[completion.operation.0.index as usize];
+                slot.context == context
+                    && self.answer.is_none()
+                    && self.queues[context as usize].is_empty()
+            }
+        };
+        if wanted {
+            // Its memory stays where it is until the caller takes it: it is large.
+            self.answer = Some(completion);
             return;
         }
         let memory = self.take_memory(completion.operation);
@@ -451,35 +533,25 @@ impl Engine {
 
     #[inline]
     fn take_memory(&mut self, id: OperationId) -> Memory {
-        let buffer = self.slots[id.0.index as usize].buffer.take();
-        buffer.and_then(|buffer| self.buffers.remove(buffer)).unwrap_or_else(Memory::empty)
+        let buffer = self.slots[id.0.index as usize].buffer;
+        self.buffers.remove(buffer).unwrap_or_else(Memory::empty)
     }
 
     fn deliver(&mut self, completion: Completion, memory: Memory) {
-        let (completed, context) = self.end(completion, memory);
-        if let Some(context) = context {
-            context.push(completed);
-        }
+        let context = self.slots[completion.operation.0.index as usize].context;
+        let completed = self.end(completion, memory);
+        self.queues[context as usize].push(completed);
     }
 
     /// Frees an operation's number.
     #[inline]
-    fn end(&mut self, completion: Completion, memory: Memory) -> (Completed, Option<Arc<Queue>>) {
-        let index = completion.operation.0.index;
-        let slot = &mut self.slots[index as usize];
+    fn end(&mut self, completion: Completion, memory: Memory) -> Completed {
+        let Completion { operation, outcome, bytes, message_bytes, peer, bits } = completion;
+        let slot = &mut self.slots[operation.0.index as usize];
         slot.generation = slot.generation.wrapping_add(1).max(1);
-        self.free.push(index);
-        let completed = Completed {
-            operation: completion.operation,
-            user: slot.user,
-            outcome: completion.outcome,
-            bytes: completion.bytes,
-            message_bytes: completion.message_bytes,
-            peer: completion.peer,
-            bits: completion.bits,
-            memory,
-        };
-        (completed, slot.context.take())
+        self.free.push(operation.0.index);
+        let user = slot.user;
+        Completed { operation, user, outcome, bytes, message_bytes, peer, bits, memory }
     }
 
     fn request(&mut self, peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)>) {

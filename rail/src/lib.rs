@@ -48,7 +48,7 @@ pub trait Rail: Send {
     ///
     /// A frame that cannot go at once is queued by the rail (`Pending`). The core bounds what it
     /// orders, so the queue needs no limit of its own.
-    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered;
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;
 
     /// Makes progress: receives, sends what is queued, accepts. Returns true where anything
     /// happened. One call does a bounded amount of work and serves all its links in turn.

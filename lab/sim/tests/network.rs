@@ -67,7 +67,8 @@ impl Toy {
         bytes[8..].copy_from_slice(&number.to_le_bytes());
         let (header, payload) = (Header::new(&bytes), Slice::NONE);
         let (urgency, token) = (Urgency::Urgent, Token::NONE);
-        self.rail.order(Verb::Frame { link, header, payload, urgency, token }, &self.heard.buffers);
+        self.rail
+            .order(&Verb::Frame { link, header, payload, urgency, token }, &self.heard.buffers);
     }
 }
 

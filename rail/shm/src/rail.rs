@@ -428,6 +428,19 @@ impl ShmRail {
         }
     }
 
+    /// An order for a link that is not up.
+    #[cold]
+    fn order_beside(&mut self, link: LinkId, closes: bool) -> Ordered {
+        match self.links.get(link.slot) {
+            Some(_) if closes => {
+                self.downs.push((link.slot, Fault::Closed));
+                Ordered::Released
+            }
+            Some(_) => Ordered::Refused(Fault::Unreachable),
+            None => Ordered::Refused(Fault::PeerReset),
+        }
+    }
+
     fn poll_links(&mut self, now: Time, report: &mut dyn Report) -> bool {
         let Self { links, common, downs, .. } = self;
         let mut worked = false;
@@ -489,37 +502,34 @@ impl Rail for ShmRail {
         Ok(self.link_id(slot))
     }
 
-    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered {
+    #[inline]
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
         let (Verb::Frame { link, .. }
         | Verb::Read { link, .. }
         | Verb::Write { link, .. }
         | Verb::Expose { link, .. }
         | Verb::Revoke { link, .. }
         | Verb::Close { link }) = verb;
-        let Self { links, common, downs, .. } = self;
-        let found = match links.get_mut(link.slot) {
-            Some(Entry::Up(found)) => found,
-            Some(Entry::Meeting(_)) if matches!(verb, Verb::Close { .. }) => {
-                downs.push((link.slot, Fault::Closed));
-                return Ordered::Released;
-            }
-            Some(Entry::Meeting(_)) => return Ordered::Refused(Fault::Unreachable),
-            None => return Ordered::Refused(Fault::PeerReset),
+        let Self { links, common, .. } = self;
+        let Some(Entry::Up(found)) = links.get_mut(link.slot) else {
+            return self.order_beside(*link, matches!(verb, Verb::Close { .. }));
         };
         match verb {
             Verb::Frame { header, payload, urgency, token, .. } => {
-                found.send(&header, payload, urgency, token, buffers, common)
+                found.send(header, *payload, *urgency, *token, buffers, common)
             }
             Verb::Read { key, remote, local, token, .. } => {
-                found.access(Access::new(key, remote, local, token, false), buffers, common)
+                let access = Access::new(*key, remote.clone(), *local, *token, false);
+                found.access(access, buffers, common)
             }
             Verb::Write { key, remote, local, token, .. } => {
-                found.access(Access::new(key, remote, local, token, true), buffers, common)
+                let access = Access::new(*key, remote.clone(), *local, *token, true);
+                found.access(access, buffers, common)
             }
             Verb::Expose { key, region, writable, .. } => {
-                found.expose(key, region, writable, buffers)
+                found.expose(*key, *region, *writable, buffers)
             }
-            Verb::Revoke { key, .. } => found.revoke(key),
+            Verb::Revoke { key, .. } => found.revoke(*key),
             Verb::Close { .. } => {
                 found.close();
                 Ordered::Released

@@ -96,7 +96,7 @@ impl Node {
                     Verb::Frame { link, header, payload, urgency: Urgency::Urgent, token }
                 }
             };
-            match rail.order(verb, &self.buffers) {
+            match rail.order(&verb, &self.buffers) {
                 Ordered::Pending => assert!(self.pending.insert(token.0)),
                 Ordered::Released => {}
                 Ordered::Refused(Fault::PeerReset) => return,
@@ -142,7 +142,7 @@ impl Report for Node {
 
 fn expose(rail: &mut ShmRail, node: &Node, link: LinkId) {
     let verb = Verb::Expose { link, key: REGION, region: node.region, writable: true };
-    assert_eq!(rail.order(verb, &node.buffers), Ordered::Released);
+    assert_eq!(rail.order(&verb, &node.buffers), Ordered::Released);
 }
 
 /// Time since `start`, as rails see it.

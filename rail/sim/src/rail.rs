@@ -194,9 +194,9 @@ impl Rail for SimRail {
         begun.unwrap_or(Err(Fault::Closed))
     }
 
-    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered {
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
         let number = self.number;
-        let outcome = self.with(|network| match verb {
+        let outcome = self.with(|network| match verb.clone() {
             Verb::Frame { link, header, payload, urgency, token } => {
                 let order = FrameOrder { link, header, payload, urgency, token };
                 network.order_frame(number, order, buffers)

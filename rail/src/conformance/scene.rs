@@ -178,7 +178,7 @@ impl<'f> Scene<'f> {
             | Verb::Write { link, token, .. } => Some((*link, *token)),
             Verb::Expose { .. } | Verb::Revoke { .. } | Verb::Close { .. } => None,
         };
-        let outcome = rail.order(verb, &recorder.buffers);
+        let outcome = rail.order(&verb, &recorder.buffers);
         // Nobody waits for the outcome of an order without a token; a rail may report it or not.
         if let Some((link, token)) = note.filter(|(_, token)| *token != Token::NONE) {
             recorder.ordered(link, token, buffer, outcome);

@@ -186,7 +186,7 @@ impl Side {
         let header = Header::new(&header);
         let (payload, token) = (self.seat.outbox, Token(2));
         let verb = Verb::Frame { link, header, payload, urgency, token };
-        match self.rail.order(verb, &self.seat.buffers) {
+        match self.rail.order(&verb, &self.seat.buffers) {
             Ordered::Released => {}
             Ordered::Pending => self.seat.pending += 1,
             Ordered::Refused(fault) => panic!("refused: {fault}"),

@@ -8,7 +8,9 @@ use ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, Header, LinkId, Ordered, RailCounters, Urgency, Verb};
+use ropewalk_base::verb::{
+    Capabilities, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
+};
 use ropewalk_rail::{Rail, Report, frame_lengths};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -156,33 +158,34 @@ impl TcpRail {
     fn order_frame(
         &mut self,
         id: LinkId,
-        frame: Outgoing,
-        urgency: Urgency,
+        header: &Header,
+        payload: Slice,
+        (urgency, token): (Urgency, Token),
         buffers: &BufferTable,
     ) -> Ordered {
-        if !is_legal(&frame.header, frame.payload, buffers) {
+        if !is_legal(header, payload, buffers) {
             return Ordered::Refused(Fault::Invalid);
         }
         let Some(link) = self.links.get_mut(id.slot).filter(|_| id.rail == self.index) else {
             return Ordered::Refused(Fault::PeerReset);
         };
-        let mut frame = frame;
+        let mut sent = 0;
         match link.state {
             State::Flushing | State::Lingering => return Ordered::Refused(Fault::Closed),
             State::Up if link.outbound.is_empty() => {
-                let sent = send::send_now(link, &frame, buffers, &mut self.counters);
-                if sent == frame.left() {
+                sent = send::send_now(link, header, payload, buffers, &mut self.counters);
+                if sent == header.as_bytes().len() + payload.len as usize {
                     self.counters.frames_sent += 1;
                     return Ordered::Released;
                 }
-                frame.sent = sent as u32;
                 link.outbound.partial = (sent > 0).then_some(urgency);
-                link.outbound.queue(urgency).push_back(frame);
                 self.watch_room(id.slot, true);
             }
-            State::Up | State::Resolving | State::Connecting => {
-                link.outbound.queue(urgency).push_back(frame);
-            }
+            State::Up | State::Resolving | State::Connecting => {}
+        }
+        if let Some(link) = self.links.get_mut(id.slot) {
+            let frame = Outgoing { header: *header, payload, token, sent: sent as u32 };
+            link.outbound.queue(urgency).push_back(frame);
         }
         Ordered::Pending
     }
@@ -291,13 +294,12 @@ impl Rail for TcpRail {
         Ok(self.id(slot))
     }
 
-    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered {
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
         match verb {
             Verb::Frame { link, header, payload, urgency, token } => {
-                let frame = Outgoing { header, payload, token, sent: 0 };
-                self.order_frame(link, frame, urgency, buffers)
+                self.order_frame(*link, header, *payload, (*urgency, *token), buffers)
             }
-            Verb::Close { link } => self.order_close(link),
+            Verb::Close { link } => self.order_close(*link),
             Verb::Read { .. } | Verb::Write { .. } | Verb::Expose { .. } | Verb::Revoke { .. } => {
                 Ordered::Refused(Fault::NotPermitted)
             }
