@@ -70,22 +70,25 @@ impl<T> Slots<T> {
         if self.is_full() {
             return Err(value);
         }
-        let index = if self.free == NONE {
-            if self.slots.len() >= NONE as usize - 1 {
-                return Err(value);
-            }
-            self.slots.push(Slot { generation: 1, next_free: NONE, value: None });
-            (self.slots.len() - 1) as u32
-        } else {
-            let index = self.free;
-            self.free = self.slots[index as usize].next_free;
-            index
-        };
+        if self.free == NONE {
+            self.grow();
+        }
+        let index = self.free;
         let slot = &mut self.slots[index as usize];
         assert!(slot.value.is_none(), "a slot on the free list holds a value");
+        self.free = slot.next_free;
         slot.value = Some(value);
         self.len += 1;
         Ok(SlotId { index, generation: slot.generation })
+    }
+
+    /// Puts a fresh slot on the free list, which is empty.
+    #[cold]
+    fn grow(&mut self) {
+        // Retired slots count, too: a slab that went through so many keys has had its day.
+        assert!(self.slots.len() < NONE as usize, "a slab index is 32 bits wide");
+        self.free = self.slots.len() as u32;
+        self.slots.push(Slot { generation: 1, next_free: NONE, value: None });
     }
 
     /// The value that `id` names.

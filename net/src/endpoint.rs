@@ -304,7 +304,7 @@ impl Endpoint {
         self.post(context, What::Access(access), memory, user)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post(
         &self,
         context: &Context,

@@ -193,7 +193,7 @@ impl Engine {
     }
 
     /// Carries out a post, where a number is free.
-    #[inline]
+    #[inline(always)]
     pub fn post(
         &mut self,
         context: u32,
@@ -214,7 +214,7 @@ impl Engine {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn start(&mut self, id: OperationId, post: Post) -> Result<(), (Memory, Fault)> {
         let Post { what, user, context, memory } = post;
         let (len, writable) = (memory.len(), memory.is_writable());
