@@ -191,8 +191,8 @@ impl Core {
         let into = state.receive.into;
         let len = bytes.min(into.len);
         let from = Slice { buffer, offset: 0, len };
-        self.outputs.push_back(Output::Copy { from, to: into.part(0, len) });
-        self.outputs.push_back(Output::Release(buffer));
+        self.outputs.push(Output::Copy { from, to: into.part(0, len) });
+        self.outputs.push(Output::Release(buffer));
         self.receive_done(id);
     }
 
@@ -403,7 +403,7 @@ impl Core {
 
     pub(crate) fn unmatched_landed(&mut self, slot: SlotId, slice: Slice) {
         let Some(message) = self.matching.message_mut(slot) else {
-            self.outputs.push_back(Output::Release(slice.buffer));
+            self.outputs.push(Output::Release(slice.buffer));
             return;
         };
         let claimed = match message.content {
@@ -441,7 +441,7 @@ impl Core {
         let Some(peer) = peer else { return };
         self.counters.messages_received += 1;
         let payload = (bytes > 0).then_some((slice.buffer, bytes));
-        self.outputs.push_back(Output::Request { peer, session, bits, payload });
+        self.outputs.push(Output::Request { peer, session, bits, payload });
     }
 
     /// The driver's user took a request of this session: its credit goes back.

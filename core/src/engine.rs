@@ -1,19 +1,18 @@
 //! The core's state and its entry points; what they do is in the folders beside.
 
-use std::collections::VecDeque;
-
 use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, Header, LinkId, Ordered, Placement, Token, Urgency, Verb};
+use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Placement, Token, Urgency};
 use ropewalk_wire::frame::{self, Body, Content, Envelope, Prefix};
 
 use crate::api::*;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
+use crate::outputs::Outputs;
 use crate::path::{LinkStage, Links, Peer};
 use crate::remote::Region;
 
@@ -34,7 +33,7 @@ pub struct Core {
     pub(crate) regions: Slots<Region>,
     pub(crate) orders: Slots<Order>,
     pub(crate) landings: Slots<Landing>,
-    pub(crate) outputs: VecDeque<Output>,
+    pub(crate) outputs: Outputs,
     pub(crate) spare_lists: Vec<Vec<LinkId>>,
     /// Credit windows lent to all peers together.
     pub(crate) lent_bytes: u64,
@@ -148,7 +147,7 @@ impl Core {
             regions: Slots::with_limit(config.regions_max),
             orders: Slots::with_limit(ORDERS_MAX),
             landings: Slots::with_limit(ORDERS_MAX),
-            outputs: VecDeque::new(),
+            outputs: Outputs::new(),
             spare_lists: Vec::new(),
             lent_bytes: 0,
             orphan_bytes: 0,
@@ -160,23 +159,28 @@ impl Core {
         }
     }
 
-    /// The next thing to do or to know, where it lies: most are large and need not be moved. Whoever
-    /// takes note of it calls [`Core::drop_output`].
+    /// Takes the next thing to do or to know, in order; the three functions below have it. What it is
+    /// stays where it is until the next one of its kind is taken.
     #[inline]
-    pub fn first_output(&mut self) -> Option<&mut Output> {
-        self.outputs.front_mut()
+    pub fn next_output(&mut self) -> Option<Next> {
+        self.outputs.next()
     }
 
-    /// The first output is dealt with.
+    /// The frame of the last `Next::Frame`.
     #[inline]
-    pub fn drop_output(&mut self) {
-        self.outputs.pop_front();
+    pub fn frame(&mut self) -> &mut FrameOrder {
+        self.outputs.frame()
     }
 
-    /// The next thing to do or to know, in order.
+    /// The completion of the last `Next::Completed`.
     #[inline]
-    pub fn next_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+    pub fn completion(&mut self) -> &Completion {
+        self.outputs.completion()
+    }
+
+    /// The output of the last `Next::Other`; to be asked for once.
+    pub fn take_output(&mut self) -> Output {
+        self.outputs.other()
     }
 
     /// Whether there is something to do or to know.
@@ -309,8 +313,8 @@ impl Core {
             state.packet += 1;
             envelope.packet = state.packet;
         }
-        let header = frame::encode_content(envelope, &body);
-        self.emit_header(link, header, slice, urgency, token);
+        let header = self.outputs.push_frame(link, slice, urgency, token);
+        frame::encode_content(header, envelope, &body);
     }
 
     /// Puts a frame on a link.
@@ -326,23 +330,9 @@ impl Core {
             state.packet += 1;
             envelope.packet = state.packet;
         }
-        let header = frame::encode(envelope, body);
         let (slice, urgency) = payload
             .map_or((Slice::NONE, Urgency::Urgent), |payload| (payload.slice, payload.urgency));
-        self.emit_header(link, header, slice, urgency, token);
-    }
-
-    #[inline]
-    pub(crate) fn emit_header(
-        &mut self,
-        link: LinkId,
-        header: Header,
-        payload: Slice,
-        urgency: Urgency,
-        token: Token,
-    ) {
-        let verb = Verb::Frame { link, header, payload, urgency, token };
-        self.outputs.push_back(Output::Verb(verb));
+        *self.outputs.push_frame(link, slice, urgency, token) = frame::encode(envelope, body);
     }
 
     /// Whether frames of this link carry checksums.
@@ -561,7 +551,7 @@ impl Core {
         }
         match landing.kind {
             LandingKind::Hello => {
-                self.outputs.push_back(Output::Release(landing.slice.buffer));
+                self.outputs.push(Output::Release(landing.slice.buffer));
                 self.greeted(landing.link, bytes);
             }
             LandingKind::Eager { operation } => self.eager_landed(operation),
@@ -624,25 +614,34 @@ impl Core {
         self.try_complete(id);
     }
 
+    #[inline]
     pub(crate) fn try_complete(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get(id) else { return };
-        let Some(Ending { outcome, bytes }) = operation.ending.filter(|_| operation.held == 0)
-        else {
+        let Some(Ending { outcome, bytes }) = operation.ending else { return };
+        if operation.held > 0 {
             return;
-        };
-        let (peer, bits, message_bytes) = match &operation.kind {
-            Kind::Send(state) => (Some(state.send.peer), state.send.bits, bytes),
-            Kind::Receive(state) => (state.from, state.bits, state.message_bytes),
-            Kind::Access(_) => (self.operations.peer(operation), 0, bytes),
-        };
+        }
+        let completion = self.outputs.push_completion();
+        completion.operation = id;
+        completion.outcome = outcome;
+        completion.bytes = bytes;
+        match &operation.kind {
+            Kind::Send(state) => {
+                completion.peer = Some(state.send.peer);
+                completion.bits = state.send.bits;
+                completion.message_bytes = bytes;
+            }
+            Kind::Receive(state) => {
+                completion.peer = state.from;
+                completion.bits = state.bits;
+                completion.message_bytes = state.message_bytes;
+            }
+            Kind::Access(_) => {
+                completion.peer = self.operations.peer(operation);
+                completion.bits = 0;
+                completion.message_bytes = bytes;
+            }
+        }
         self.operations.forget(id);
-        self.outputs.push_back(Output::Completed(Completion {
-            operation: id,
-            outcome,
-            bytes,
-            message_bytes,
-            peer,
-            bits,
-        }));
     }
 }

@@ -453,7 +453,7 @@ impl Core {
             // What has not landed is let go with its landing.
             let Held::Eager { bytes, buffer, landed: true, .. } = held else { continue };
             if let Some(buffer) = buffer {
-                self.outputs.push_back(Output::Release(buffer));
+                self.outputs.push(Output::Release(buffer));
             }
             if let Some(channel) = Channel::from_u8(channel) {
                 let charge = Charge::Eager { channel, payload_bytes: bytes };
@@ -504,7 +504,7 @@ impl Core {
                 *buffer = Some(slice.buffer);
                 *landed = true;
             }
-            _ => return self.outputs.push_back(Output::Release(slice.buffer)),
+            _ => return self.outputs.push(Output::Release(slice.buffer)),
         }
         if let Some(id) = id {
             self.release_held(id, channel);

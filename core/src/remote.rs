@@ -150,7 +150,7 @@ impl Core {
         let Some(region) = self.regions.get(key.slot) else { return };
         let (region, writable) = (region.slice, region.writable);
         let verb = Verb::Expose { link, key, region, writable };
-        self.outputs.push_back(Output::Verb(verb));
+        self.outputs.push(Output::Verb(verb));
     }
 
     /// A session began: regions that its peer may use are told to its rail.
@@ -203,7 +203,7 @@ impl Core {
         }
         if let Some(region) = self.regions.get_mut(key.slot) {
             region.revoking.push(link);
-            self.outputs.push_back(Output::Verb(Verb::Revoke { link, key }));
+            self.outputs.push(Output::Verb(Verb::Revoke { link, key }));
         }
     }
 
@@ -255,7 +255,7 @@ impl Core {
             Some(operation) => self.let_go(operation),
             None => {
                 let key = RemoteKey { slot, secret: region.secret };
-                self.outputs.push_back(Output::Unexposed { key });
+                self.outputs.push(Output::Unexposed { key });
             }
         }
     }
@@ -389,7 +389,7 @@ impl Core {
             Direction::Get => Verb::Read { link, key, remote, local, token },
             Direction::Put => Verb::Write { link, key, remote, local, token },
         };
-        self.outputs.push_back(Output::Verb(verb));
+        self.outputs.push(Output::Verb(verb));
     }
 
     pub(crate) fn native_ended(

@@ -8,10 +8,10 @@ use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
 use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Header, LinkId, Ordered, Placement, RemoteKey, Token, Verb};
+use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Placement, RemoteKey, Token, Verb};
 use ropewalk_core::{
-    Access, Audience, Channel, Completion, Core, LOOP_LINK, Level, OperationId, Output, Oversize,
-    PeerId, Receive, Send,
+    Access, Audience, Channel, Completion, Core, LOOP_LINK, Level, Next, OperationId, Output,
+    Oversize, PeerId, Receive, Send,
 };
 use ropewalk_rail::address::Address;
 use ropewalk_rail::{Rail, Report};
@@ -205,7 +205,7 @@ impl Engine {
         self.caller = Caller::Posts(id);
         if let Err((memory, fault)) = self.start(id, Post { what, user, context, memory }) {
             self.caller = Caller::Nobody;
-            return Ok(Posted::Done(self.end(refused(id, fault), memory)));
+            return Ok(Posted::Done(Completed { memory, ..self.end(&refused(id, fault)) }));
         }
         self.drain();
         Ok(match self.take_answer() {
@@ -261,16 +261,17 @@ impl Engine {
     pub fn take_answer(&mut self) -> Option<Completed> {
         self.caller = Caller::Nobody;
         let completion = self.answer.take()?;
-        let memory = self.take_memory(completion.operation);
-        Some(self.end(completion, memory))
+        Some(self.end(&completion))
     }
 
     /// Carries out a command that was left for the holder of the engine.
     pub fn command(&mut self, command: Command) {
         match command {
             Command::Post(id, post) => {
+                let context = post.context;
                 if let Err((memory, fault)) = self.start(id, post) {
-                    self.deliver(refused(id, fault), memory);
+                    let completed = Completed { memory, ..self.end(&refused(id, fault)) };
+                    self.queues[context as usize].push(completed);
                 }
             }
             Command::Cancel(id) => {
@@ -416,51 +417,49 @@ impl Engine {
     #[inline]
     pub fn drain(&mut self) -> bool {
         let any = self.core.has_outputs();
-        while let Some(output) = self.core.first_output() {
-            match output {
-                Output::Verb(Verb::Frame { link, header, payload, token, .. })
-                    if *link != LOOP_LINK =>
-                {
-                    let (rail, token) = (usize::from(link.rail), *token);
-                    if self.sealed[rail] {
-                        let checked = self.payload_checksum && payload.len > 0;
-                        let checksum = checked.then(|| self.buffers.crc32c(*payload));
-                        frame::seal(header, checksum);
-                    }
-                    let Output::Verb(verb) = output else { unreachable!("matched just now") };
-                    let answer = self.rails[rail].order(verb, &self.buffers);
-                    self.core.drop_output();
-                    self.core.ordered(token, answer);
-                }
-                Output::Completed(completion) => {
-                    let completion = *completion;
-                    self.core.drop_output();
-                    self.completed(completion);
-                }
-                _ => self.act(),
+        while let Some(next) = self.core.next_output() {
+            match next {
+                Next::Frame => self.send(),
+                Next::Completed => self.completed(),
+                Next::Other => self.act(),
             }
         }
         any
     }
 
+    /// Gives the next frame to its rail.
+    #[inline]
+    fn send(&mut self) {
+        let frame = self.core.frame();
+        let (rail, token) = (usize::from(frame.link.rail), frame.token);
+        let Some(rail) = self.rails.get_mut(rail) else { return self.loop_frame() };
+        if self.sealed[usize::from(frame.link.rail)] {
+            let checked = self.payload_checksum && frame.payload.len > 0;
+            let checksum = checked.then(|| self.buffers.crc32c(frame.payload));
+            frame::seal(&mut frame.header, checksum);
+        }
+        let answer = rail.send(frame, &self.buffers);
+        self.core.ordered(token, answer);
+    }
+
     /// Does one of the rarer things.
+    #[inline(never)]
     fn act(&mut self) {
-        match self.core.next_output() {
-            Some(Output::Verb(verb)) => self.order(&verb),
-            Some(Output::Copy { from, to }) => {
+        match self.core.take_output() {
+            Output::Verb(verb) => self.order(&verb),
+            Output::Copy { from, to } => {
                 self.buffers.copy(from, to);
             }
-            Some(Output::Release(buffer)) => drop(self.buffers.remove(buffer)),
-            Some(Output::Completed(completion)) => self.completed(completion),
-            Some(Output::Request { peer, session, bits, payload }) => {
+            Output::Release(buffer) => drop(self.buffers.remove(buffer)),
+            Output::Request { peer, session, bits, payload } => {
                 self.request(peer, session, bits, payload);
             }
-            Some(Output::Connect { peer, attempt }) => self.connect(peer, attempt),
-            Some(Output::Upgrade { peer, link }) => self.upgrade(peer, link),
-            Some(Output::PeerUp { peer }) => self.event(PeerEvent::Up(peer)),
-            Some(Output::PeerDown { peer, fault }) => self.event(PeerEvent::Down(peer, fault)),
-            Some(Output::Unexposed { key }) => self.unexposed(key),
-            Some(Output::Aliased { .. }) | None => {}
+            Output::Connect { peer, attempt } => self.connect(peer, attempt),
+            Output::Upgrade { peer, link } => self.upgrade(peer, link),
+            Output::PeerUp { peer } => self.event(PeerEvent::Up(peer)),
+            Output::PeerDown { peer, fault } => self.event(PeerEvent::Down(peer, fault)),
+            Output::Unexposed { key } => self.unexposed(key),
+            Output::Aliased { .. } => {}
         }
     }
 
@@ -474,9 +473,6 @@ impl Engine {
     /// Orders that are not frames to a peer.
     fn order(&mut self, verb: &Verb) {
         let (link, token) = match verb {
-            Verb::Frame { header, payload, token, .. } => {
-                return self.loop_frame(header, *payload, *token);
-            }
             Verb::Close { link: LOOP_LINK } => {
                 return self.core.link_down(LOOP_LINK, Fault::Closed);
             }
@@ -494,7 +490,9 @@ impl Engine {
     }
 
     /// A frame from this endpoint to itself: placed like any other, and copied.
-    fn loop_frame(&mut self, header: &Header, payload: Slice, token: Token) {
+    #[cold]
+    fn loop_frame(&mut self) {
+        let FrameOrder { header, payload, token, .. } = *self.core.frame();
         let Engine { core, buffers, pool, .. } = self;
         let mut upper = Upper { core, buffers, pool };
         match upper.place(LOOP_LINK, header.as_bytes(), payload.len as u32) {
@@ -509,48 +507,45 @@ impl Engine {
         self.core.ordered(token, Ordered::Released);
     }
 
+    /// An operation ended: its completion goes to its context, or straight to who waits for it.
     #[inline]
-    fn completed(&mut self, completion: Completion) {
+    fn completed(&mut self) {
+        let completion = self.core.completion();
+        let context = self.slots[completion.operation.0.index as usize].context;
         let wanted = match self.caller {
             Caller::Nobody => false,
             Caller::Posts(id) => id == completion.operation,
             // What already lies in the queue comes first.
-            Caller::Tests(context) => {
-                let slot = &self.slots[completion.operation.0.index as usize];
-                slot.context == context
+            Caller::Tests(number) => {
+                context == number
                     && self.answer.is_none()
                     && self.queues[context as usize].is_empty()
             }
         };
         if wanted {
-            // Its memory stays where it is until the caller takes it: it is large.
-            self.answer = Some(completion);
-            return;
+            // Its memory stays where it is until the caller takes it.
+            self.answer = Some(*completion);
+        } else {
+            let completion = *completion;
+            self.deliver(completion);
         }
-        let memory = self.take_memory(completion.operation);
-        self.deliver(completion, memory);
     }
 
-    #[inline]
-    fn take_memory(&mut self, id: OperationId) -> Memory {
-        let buffer = self.slots[id.0.index as usize].buffer;
-        self.buffers.remove(buffer).unwrap_or_else(Memory::empty)
-    }
-
-    fn deliver(&mut self, completion: Completion, memory: Memory) {
+    fn deliver(&mut self, completion: Completion) {
         let context = self.slots[completion.operation.0.index as usize].context;
-        let completed = self.end(completion, memory);
+        let completed = self.end(&completion);
         self.queues[context as usize].push(completed);
     }
 
-    /// Frees an operation's number.
-    #[inline]
-    fn end(&mut self, completion: Completion, memory: Memory) -> Completed {
-        let Completion { operation, outcome, bytes, message_bytes, peer, bits } = completion;
+    /// Frees an operation's number and gives its memory back.
+    #[inline(always)]
+    fn end(&mut self, completion: &Completion) -> Completed {
+        let Completion { operation, outcome, bytes, message_bytes, peer, bits } = *completion;
         let slot = &mut self.slots[operation.0.index as usize];
         slot.generation = slot.generation.wrapping_add(1).max(1);
         self.free.push(operation.0.index);
         let user = slot.user;
+        let memory = self.buffers.remove(slot.buffer).unwrap_or_else(Memory::empty);
         Completed { operation, user, outcome, bytes, message_bytes, peer, bits, memory }
     }
 

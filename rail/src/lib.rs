@@ -20,7 +20,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
+    Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
 };
 
 pub mod address;
@@ -44,10 +44,13 @@ pub trait Rail: Send {
     /// Begins a link to `address` (without scheme). `link_up` or `link_down` is reported later.
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault>;
 
-    /// Carries out an order. `buffers` resolves its slices.
+    /// Sends a frame. `buffers` resolves its payload.
     ///
     /// A frame that cannot go at once is queued by the rail (`Pending`). The core bounds what it
     /// orders, so the queue needs no limit of its own.
+    fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered;
+
+    /// Carries out another order. `buffers` resolves its slices.
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;
 
     /// Makes progress: receives, sends what is queued, accepts. Returns true where anything

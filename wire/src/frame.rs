@@ -321,17 +321,19 @@ pub struct Envelope {
 
 /// Encodes a header. Checksums are added by [`seal`], where the medium needs them.
 pub fn encode(envelope: Envelope, body: &Body) -> Header {
-    header_of(envelope, kind_of(body), body_bytes(body))
+    let mut header = Header::EMPTY;
+    write(&mut header, envelope, kind_of(body), body_bytes(body));
+    header
 }
 
-/// The same for a body of a known kind.
+/// The same for a body of a known kind, written where the header lies.
 #[inline]
-pub fn encode_content<B: Content>(envelope: Envelope, body: &B) -> Header {
-    header_of(envelope, B::KIND, body.as_bytes())
+pub fn encode_content<B: Content>(header: &mut Header, envelope: Envelope, body: &B) {
+    write(header, envelope, B::KIND, body.as_bytes());
 }
 
 #[inline(always)]
-fn header_of(envelope: Envelope, kind: Kind, tail: &[u8]) -> Header {
+fn write(header: &mut Header, envelope: Envelope, kind: Kind, tail: &[u8]) {
     let prefix = Prefix {
         kind: kind as u8,
         header_bytes: (size_of::<Prefix>() + tail.len()) as u8,
@@ -346,7 +348,7 @@ fn header_of(envelope: Envelope, kind: Kind, tail: &[u8]) -> Header {
         packet: envelope.packet.into(),
         span: envelope.span.into(),
     };
-    Header::from_parts(prefix.as_bytes(), tail)
+    header.write(prefix.as_bytes(), tail);
 }
 
 /// Fills in the checksums: the payload's, where it is given, and the header's.

@@ -146,9 +146,9 @@ impl Core {
         let slice = self.greeting;
         let payload_bytes = slice.len as u32;
         let envelope = Envelope { flags, payload_bytes, session, ..Envelope::default() };
-        let header = frame::encode(envelope, &body);
         // The greeting lives as long as the endpoint: nobody waits for the rail to let go of it.
-        self.emit_header(link, header, slice, Urgency::Urgent, Token::NONE);
+        *self.outputs.push_frame(link, slice, Urgency::Urgent, Token::NONE) =
+            frame::encode(envelope, &body);
     }
 
     /// A greeting's header is here; its payload follows.
@@ -285,7 +285,7 @@ impl Core {
             && state.stage != LinkStage::Closing
         {
             state.stage = LinkStage::Closing;
-            self.outputs.push_back(Output::Verb(Verb::Close { link }));
+            self.outputs.push(Output::Verb(Verb::Close { link }));
         }
     }
 
@@ -332,7 +332,7 @@ impl Core {
         let same_host = hello.host.get() != 0 && hello.host.get() == self.identity.host;
         let shared = self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.same_host_only);
         if same_host && !shared && !upgrade {
-            self.outputs.push_back(Output::Upgrade { peer: id, link });
+            self.outputs.push(Output::Upgrade { peer: id, link });
         } else {
             self.confirm(id, link);
         }
@@ -496,7 +496,7 @@ impl Core {
                 | LandingKind::Held { .. }
         );
         if staged && landing.slice.buffer != Slice::NONE.buffer {
-            self.outputs.push_back(Output::Release(landing.slice.buffer));
+            self.outputs.push(Output::Release(landing.slice.buffer));
         }
         match landing.kind {
             LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {

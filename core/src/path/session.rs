@@ -105,7 +105,7 @@ impl Core {
             peer.stage = PeerStage::Connecting { attempt };
             peer.greeted_until = Time::NEVER;
             let attempt = attempt % INSIST_FROM;
-            self.outputs.push_back(Output::Connect { peer: id, attempt });
+            self.outputs.push(Output::Connect { peer: id, attempt });
         }
     }
 
@@ -159,7 +159,7 @@ impl Core {
             };
             self.begin_credit(id, window);
             self.counters.sessions += 1;
-            self.outputs.push_back(Output::PeerUp { peer: id });
+            self.outputs.push(Output::PeerUp { peer: id });
         }
         self.pump(id);
     }
@@ -191,7 +191,7 @@ impl Core {
         };
         self.begin_credit(id, window);
         self.counters.sessions += 1;
-        self.outputs.push_back(Output::PeerUp { peer: id });
+        self.outputs.push(Output::PeerUp { peer: id });
         self.pump(id);
     }
 
@@ -227,7 +227,7 @@ impl Core {
             .get(id.0)
             .is_some_and(|peer| peer.reachable && self.identity.endpoint.0 < peer.endpoint);
         if first {
-            self.outputs.push_back(Output::Connect { peer: id, attempt: 0 });
+            self.outputs.push(Output::Connect { peer: id, attempt: 0 });
         }
     }
 
@@ -278,7 +278,7 @@ impl Core {
         if let Some(peer) = self.peers.get_mut(id.0) {
             peer.accesses = 0;
         }
-        self.outputs.push_back(Output::PeerDown { peer: id, fault });
+        self.outputs.push(Output::PeerDown { peer: id, fault });
     }
 
     /// Fails every operation with this peer. Receives from it alone fail only where there was a
@@ -351,7 +351,7 @@ impl Core {
         if let Some(message) = self.matching.remove_message(found) {
             self.free_unmatched(&message);
             if let Content::Staged(buffer) = message.content {
-                self.outputs.push_back(Output::Release(buffer));
+                self.outputs.push(Output::Release(buffer));
             }
         }
     }
@@ -417,7 +417,7 @@ impl Core {
                 }
             }
         }
-        self.outputs.push_back(Output::Aliased { alias, peer });
+        self.outputs.push(Output::Aliased { alias, peer });
         reposted.sort_unstable_by_key(|(post, ..)| *post);
         for (post, id, wanted) in reposted {
             self.match_receive(id, wanted, Some(post));
@@ -602,7 +602,7 @@ impl Core {
         }
         reliable.retry_at = now + wait;
         if peer.reachable {
-            self.outputs.push_back(Output::Connect { peer: id, attempt: 0 });
+            self.outputs.push(Output::Connect { peer: id, attempt: 0 });
         }
     }
 }

@@ -17,7 +17,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -59,8 +59,8 @@ impl Node {
         header[4..8].copy_from_slice(&bytes.to_le_bytes());
         let payload = self.memory.part(0, bytes.into());
         let header = Header::new(&header);
-        let verb = Verb::Frame { link, header, payload, urgency: Urgency::Urgent, token: Token(1) };
-        match rail.order(&verb, &self.buffers) {
+        let frame = FrameOrder { link, header, payload, urgency: Urgency::Urgent, token: Token(1) };
+        match rail.send(&frame, &self.buffers) {
             Ordered::Released => {}
             Ordered::Pending => self.pending += 1,
             Ordered::Refused(fault) => assert!(self.down, "refused: {fault}"),

@@ -9,7 +9,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 
@@ -91,7 +91,10 @@ fn traffic((rail, node): &mut (ShmRail, Node), random: &mut Random) {
     let verb = match random.below(6) {
         0 => Verb::Expose { link, key, region: node.memory, writable },
         1 => Verb::Revoke { link, key },
-        _ => Verb::Frame { link, header, payload, urgency, token },
+        _ => {
+            rail.send(&FrameOrder { link, header, payload, urgency, token }, &node.buffers);
+            return;
+        }
     };
     rail.order(&verb, &node.buffers);
 }

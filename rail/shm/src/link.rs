@@ -18,7 +18,7 @@ use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Urgency,
+    FrameOrder, Header, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Urgency,
 };
 use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
 
@@ -135,13 +135,12 @@ impl Link {
     /// Sends a frame or queues it.
     pub fn send(
         &mut self,
-        header: &Header,
-        payload: Slice,
-        urgency: Urgency,
-        token: Token,
+        frame: &FrameOrder,
         buffers: &BufferTable,
         common: &mut Common,
     ) -> Ordered {
+        let FrameOrder { header, payload, urgency, token, .. } = frame;
+        let (payload, urgency, token) = (*payload, *urgency, *token);
         if let Some(fault) = self.refusal() {
             return Ordered::Refused(fault);
         }

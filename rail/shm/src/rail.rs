@@ -14,7 +14,7 @@ use ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX;
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, LinkId, Ordered, RailCounters, Verb};
+use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, RailCounters, Verb};
 use ropewalk_rail::{Rail, Report};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
@@ -503,9 +503,16 @@ impl Rail for ShmRail {
     }
 
     #[inline]
+    fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
+        let Self { links, common, .. } = self;
+        match links.get_mut(frame.link.slot) {
+            Some(Entry::Up(link)) => link.send(frame, buffers, common),
+            _ => self.order_beside(frame.link, false),
+        }
+    }
+
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
-        let (Verb::Frame { link, .. }
-        | Verb::Read { link, .. }
+        let (Verb::Read { link, .. }
         | Verb::Write { link, .. }
         | Verb::Expose { link, .. }
         | Verb::Revoke { link, .. }
@@ -515,9 +522,6 @@ impl Rail for ShmRail {
             return self.order_beside(*link, matches!(verb, Verb::Close { .. }));
         };
         match verb {
-            Verb::Frame { header, payload, urgency, token, .. } => {
-                found.send(header, *payload, *urgency, *token, buffers, common)
-            }
             Verb::Read { key, remote, local, token, .. } => {
                 let access = Access::new(*key, remote.clone(), *local, *token, false);
                 found.access(access, buffers, common)

@@ -9,7 +9,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -95,8 +95,8 @@ fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
         header[4..8].copy_from_slice(&bytes.to_le_bytes());
         let (header, payload) = (Header::new(&header), a.1.memory.part(0, bytes.into()));
         let urgency = if number % 2 == 0 { Urgency::Urgent } else { Urgency::Bulk };
-        let verb = Verb::Frame { link: near, header, payload, urgency, token: Token(2) };
-        assert!(!matches!(a.0.order(&verb, &a.1.buffers), Ordered::Refused(_)));
+        let frame = FrameOrder { link: near, header, payload, urgency, token: Token(2) };
+        assert!(!matches!(a.0.send(&frame, &a.1.buffers), Ordered::Refused(_)));
     }
     while b.1.landed < goal {
         a.0.poll(Time(1), &mut a.1);
