@@ -15,6 +15,13 @@ use crate::operation::{Ending, Kind, ReceiveStage, ReceiveState, SendStage, Send
 use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
 
 impl Core {
+    /// Ends a post that the driver itself refuses.
+    pub fn refuse_post(&mut self, id: OperationId, fault: Fault) {
+        let (outcome, peer) = (Err(fault), None);
+        *self.outputs.push_completion() =
+            Completion { operation: id, outcome, bytes: 0, message_bytes: 0, peer, bits: 0 };
+    }
+
     /// Posts a message. It may complete within this call.
     pub fn post_send(&mut self, id: OperationId, mut send: Send) {
         send.peer = self.resolve(send.peer);

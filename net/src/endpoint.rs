@@ -21,8 +21,9 @@ use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 
 use crate::context::{Arm, Completed, Context};
-use crate::engine::{Caller, Command, Engine, Post, What};
+use crate::engine::{Command, Engine};
 pub use crate::engine::{PeerEvent, SharedClock};
+use crate::posts::{Caller, Post, ReceivePost, SendPost, What};
 use crate::service::{self, Service};
 
 /// What an endpoint is made of, beside its rails.
@@ -142,7 +143,8 @@ fn order_write_before_look() {
 /// Commands that wait for the holder of the engine, at most.
 const COMMANDS_MAX: usize = 8192;
 const RESERVE: usize = 256;
-const BUFFERS_MAX: usize = 1 << 21;
+/// The smallest buffer that a staged message takes.
+const STAGED_BYTES_MIN: usize = 256;
 
 impl Endpoint {
     /// Opens an endpoint on these rails.
@@ -165,7 +167,10 @@ impl Endpoint {
             }
         }
         let addresses = addresses.join(",");
-        let mut buffers = BufferTable::with_limit(BUFFERS_MAX);
+        // Room for everything that the limits allow at once, so that an operation always finds some.
+        let staged = config.staging_bytes / STAGED_BYTES_MIN;
+        let buffers_max = config.core.operations_max + config.core.regions_max + staged + 16;
+        let mut buffers = BufferTable::with_limit(buffers_max);
         let greeting = Self::greeting(&mut buffers, &addresses);
         let identity = Identity {
             endpoint: config.endpoint,
@@ -267,7 +272,7 @@ impl Endpoint {
         level: Level,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let what = What::Send { peer, channel, bits, level };
+        let what = SendPost { peer, channel, bits, level };
         self.post(context, what, memory, user)
     }
 
@@ -284,7 +289,7 @@ impl Endpoint {
         oversize: Oversize,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let what = What::Receive { channel, source, bits, mask, oversize };
+        let what = ReceivePost { channel, source, bits, mask, oversize };
         self.post(context, what, memory, user)
     }
 
@@ -301,24 +306,33 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let access = Access { direction, peer, key, remote, local: Slice::NONE };
-        self.post(context, What::Access(access), memory, user)
+        self.post(context, access, memory, user)
     }
 
     #[inline(always)]
     fn post(
         &self,
         context: &Context,
-        what: What,
+        what: impl What,
         memory: Memory,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let context = context.queue.number;
         let Some(mut engine) = self.try_lock() else {
-            return self.post_beside(Post { what, user, context, memory });
+            return self.post_beside(Post { what: what.left(), user, context, memory });
         };
-        let posted = engine.post(context, what, memory, user);
+        let id = match engine.post(context, what, memory, user) {
+            Ok(id) => id,
+            Err(memory) => return Err((memory, Fault::Busy)),
+        };
+        if engine.is_answered() {
+            let completed = engine.take_answer();
+            self.unlock(engine);
+            return Ok(Posted::Done(completed));
+        }
+        engine.dismiss();
         self.unlock(engine);
-        posted
+        Ok(Posted::Pending(id))
     }
 
     /// Another thread has the engine: the post is left to it.
@@ -328,9 +342,10 @@ impl Endpoint {
         let Some(id) = taken else {
             // The reserve is small; whoever outruns it waits for the holder like for a full queue.
             let mut engine = self.locked();
-            let posted = engine.post(post.context, post.what, post.memory, post.user);
+            let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
+            engine.command(Command::Post(id, post));
             self.unlock(engine);
-            return posted;
+            return Ok(Posted::Pending(id));
         };
         self.leave(Command::Post(id, post));
         Ok(Posted::Pending(id))
@@ -391,11 +406,16 @@ impl Endpoint {
         }
         self.count_pass();
         let Some(mut engine) = self.try_lock() else { return context.queue.pop() };
-        engine.expect(Caller::Tests(context.queue.number));
+        engine.caller = Caller::Tests(context.queue.number);
         self.shared.pass(&mut engine);
-        let completed = engine.take_answer();
+        if engine.is_answered() {
+            let completed = engine.take_answer();
+            self.unlock(engine);
+            return Some(completed);
+        }
+        engine.dismiss();
         self.unlock(engine);
-        completed.or_else(|| context.queue.pop())
+        context.queue.pop()
     }
 
     /// One pass over the rails. False where nothing happened, or another thread is making one.

@@ -6,60 +6,20 @@ use std::sync::Arc;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
 use ropewalk_base::pool::{Pool, PoolBuffer};
-use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Placement, RemoteKey, Token, Verb};
-use ropewalk_core::{
-    Access, Audience, Channel, Completion, Core, LOOP_LINK, Level, Next, OperationId, Output,
-    Oversize, PeerId, Receive, Send,
-};
+use ropewalk_core::{Audience, Completion, Core, LOOP_LINK, Next, OperationId, Output, PeerId};
 use ropewalk_rail::address::Address;
 use ropewalk_rail::{Rail, Report};
 use ropewalk_wire::frame;
 
 use crate::context::{Completed, Queue};
-use crate::endpoint::{Posted, Request};
+use crate::endpoint::Request;
+use crate::posts::{Caller, NO_ANSWER, Post, Slot};
+use crate::upper::Upper;
 
 /// A monotonic clock that threads share.
 pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
-
-/// What an operation needs beside what the core knows.
-#[derive(Debug)]
-struct Slot {
-    generation: u32,
-    /// The number of the context that it completes to.
-    context: u32,
-    user: u64,
-    buffer: BufferId,
-}
-
-/// Whoever holds the engine and waits for an answer: one completion goes to it straight, without its
-/// queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Caller {
-    Nobody,
-    /// The operation is being posted.
-    Posts(OperationId),
-    /// The next completion of the context with this number is wanted.
-    Tests(u32),
-}
-
-/// A command of a caller, carried out by whoever holds the engine.
-#[derive(Debug)]
-pub(crate) struct Post {
-    pub what: What,
-    pub user: u64,
-    /// The number of the context that it completes to.
-    pub context: u32,
-    pub memory: Memory,
-}
-
-#[derive(Debug)]
-pub(crate) enum What {
-    Send { peer: PeerId, channel: Channel, bits: u64, level: Level },
-    Receive { channel: Channel, source: Option<PeerId>, bits: u64, mask: u64, oversize: Oversize },
-    Access(Access),
-}
 
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -85,17 +45,18 @@ pub(crate) struct Engine {
     sealed: Vec<bool>,
     clock: SharedClock,
     /// The contexts by their numbers.
-    queues: Vec<Arc<Queue>>,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    slots_max: usize,
+    pub(crate) queues: Vec<Arc<Queue>>,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) free: Vec<u32>,
+    pub(crate) slots_max: usize,
     exposures: Vec<Option<Exposure>>,
     /// Addresses by the peer's slot, as they were looked up.
     addresses: Vec<Option<(PeerId, Address)>>,
     requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
     request_contexts: Vec<Arc<Queue>>,
-    caller: Caller,
-    answer: Option<Completion>,
+    pub(crate) caller: Caller,
+    /// Where the caller was answered.
+    pub(crate) answer: Completion,
     pub events: VecDeque<PeerEvent>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
@@ -149,7 +110,7 @@ impl Engine {
             requests,
             request_contexts: Vec::new(),
             caller: Caller::Nobody,
-            answer: None,
+            answer: NO_ANSWER,
             events: VecDeque::new(),
             armed: false,
             passes: 0,
@@ -171,108 +132,11 @@ impl Engine {
         Ok(queue)
     }
 
-    /// A free operation number.
-    #[inline]
-    pub fn allocate(&mut self) -> Option<OperationId> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => self.grow()?,
-        };
-        let generation = self.slots[index as usize].generation;
-        Some(OperationId(SlotId { index, generation }))
-    }
-
-    #[cold]
-    fn grow(&mut self) -> Option<u32> {
-        let index = self.slots.len();
-        (index < self.slots_max).then(|| {
-            let buffer = Slice::NONE.buffer;
-            self.slots.push(Slot { generation: 1, context: 0, user: 0, buffer });
-            index as u32
-        })
-    }
-
-    /// Carries out a post, where a number is free.
-    #[inline(always)]
-    pub fn post(
-        &mut self,
-        context: u32,
-        what: What,
-        memory: Memory,
-        user: u64,
-    ) -> Result<Posted, (Memory, Fault)> {
-        let Some(id) = self.allocate() else { return Err((memory, Fault::Busy)) };
-        self.caller = Caller::Posts(id);
-        if let Err((memory, fault)) = self.start(id, Post { what, user, context, memory }) {
-            self.caller = Caller::Nobody;
-            return Ok(Posted::Done(Completed { memory, ..self.end(&refused(id, fault)) }));
-        }
-        self.drain();
-        Ok(match self.take_answer() {
-            Some(completed) => Posted::Done(completed),
-            None => Posted::Pending(id),
-        })
-    }
-
-    #[inline(always)]
-    fn start(&mut self, id: OperationId, post: Post) -> Result<(), (Memory, Fault)> {
-        let Post { what, user, context, memory } = post;
-        let (len, writable) = (memory.len(), memory.is_writable());
-        let slot = &mut self.slots[id.0.index as usize];
-        debug_assert_eq!(slot.generation, id.0.generation, "a post uses a fresh number");
-        slot.user = user;
-        slot.context = context;
-        slot.buffer = Slice::NONE.buffer;
-        let needs_write = match &what {
-            What::Send { .. } => false,
-            What::Receive { .. } => true,
-            What::Access(access) => access.direction == ropewalk_core::Direction::Get,
-        };
-        if needs_write && !writable {
-            return Err((memory, Fault::Invalid));
-        }
-        let buffer = self.buffers.insert(memory).map_err(|memory| (memory, Fault::Busy))?;
-        slot.buffer = buffer;
-        let slice = Slice { buffer, offset: 0, len };
-        match what {
-            What::Send { peer, channel, bits, level } => {
-                self.core.post_send(id, Send { peer, channel, bits, payload: slice, level });
-            }
-            What::Receive { channel, source, bits, mask, oversize } => {
-                let receive = Receive { channel, source, bits, mask, into: slice, oversize };
-                self.core.post_receive(id, receive);
-            }
-            What::Access(mut access) => {
-                access.local = slice;
-                self.core.post_access(id, access);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whose answer the following passes may bring; [`Engine::take_answer`] ends it.
-    #[inline]
-    pub fn expect(&mut self, caller: Caller) {
-        self.caller = caller;
-    }
-
-    /// The completion that the caller waited for, where it came.
-    #[inline]
-    pub fn take_answer(&mut self) -> Option<Completed> {
-        self.caller = Caller::Nobody;
-        let completion = self.answer.take()?;
-        Some(self.end(&completion))
-    }
-
     /// Carries out a command that was left for the holder of the engine.
     pub fn command(&mut self, command: Command) {
         match command {
             Command::Post(id, post) => {
-                let context = post.context;
-                if let Err((memory, fault)) = self.start(id, post) {
-                    let completed = Completed { memory, ..self.end(&refused(id, fault)) };
-                    self.queues[context as usize].push(completed);
-                }
+                self.start_left(id, post);
             }
             Command::Cancel(id) => {
                 self.core.cancel(id);
@@ -416,7 +280,10 @@ impl Engine {
     /// Does what the core wants done, in order. True where there was anything.
     #[inline]
     pub fn drain(&mut self) -> bool {
-        let any = self.core.has_outputs();
+        self.core.has_outputs() && self.drain_all()
+    }
+
+    fn drain_all(&mut self) -> bool {
         while let Some(next) = self.core.next_output() {
             match next {
                 Next::Frame => self.send(),
@@ -424,7 +291,7 @@ impl Engine {
                 Next::Other => self.act(),
             }
         }
-        any
+        true
     }
 
     /// Gives the next frame to its rail.
@@ -507,48 +374,6 @@ impl Engine {
         self.core.ordered(token, Ordered::Released);
     }
 
-    /// An operation ended: its completion goes to its context, or straight to who waits for it.
-    #[inline]
-    fn completed(&mut self) {
-        let completion = self.core.completion();
-        let context = self.slots[completion.operation.0.index as usize].context;
-        let wanted = match self.caller {
-            Caller::Nobody => false,
-            Caller::Posts(id) => id == completion.operation,
-            // What already lies in the queue comes first.
-            Caller::Tests(number) => {
-                context == number
-                    && self.answer.is_none()
-                    && self.queues[context as usize].is_empty()
-            }
-        };
-        if wanted {
-            // Its memory stays where it is until the caller takes it.
-            self.answer = Some(*completion);
-        } else {
-            let completion = *completion;
-            self.deliver(completion);
-        }
-    }
-
-    fn deliver(&mut self, completion: Completion) {
-        let context = self.slots[completion.operation.0.index as usize].context;
-        let completed = self.end(&completion);
-        self.queues[context as usize].push(completed);
-    }
-
-    /// Frees an operation's number and gives its memory back.
-    #[inline(always)]
-    fn end(&mut self, completion: &Completion) -> Completed {
-        let Completion { operation, outcome, bytes, message_bytes, peer, bits } = *completion;
-        let slot = &mut self.slots[operation.0.index as usize];
-        slot.generation = slot.generation.wrapping_add(1).max(1);
-        self.free.push(operation.0.index);
-        let user = slot.user;
-        let memory = self.buffers.remove(slot.buffer).unwrap_or_else(Memory::empty);
-        Completed { operation, user, outcome, bytes, message_bytes, peer, bits, memory }
-    }
-
     fn request(&mut self, peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)>) {
         let bytes = payload.map_or(0, |(_, bytes)| bytes);
         let payload: Option<PoolBuffer> = payload
@@ -605,71 +430,5 @@ impl Engine {
             }
         }
         self.core.no_upgrade(peer, link);
-    }
-}
-
-/// The end of an operation that did not begin.
-fn refused(operation: OperationId, fault: Fault) -> Completion {
-    Completion { operation, outcome: Err(fault), bytes: 0, message_bytes: 0, peer: None, bits: 0 }
-}
-
-/// What a rail sees of the engine while it is polled.
-struct Upper<'a> {
-    core: &'a mut Core,
-    buffers: &'a mut BufferTable,
-    pool: &'a Pool,
-}
-
-impl Report for Upper<'_> {
-    fn buffers(&self) -> &BufferTable {
-        self.buffers
-    }
-
-    fn link_up(&mut self, link: LinkId, accepted: bool) {
-        self.core.link_up(link, accepted);
-    }
-
-    fn link_down(&mut self, link: LinkId, fault: Fault) {
-        self.core.link_down(link, fault);
-    }
-
-    fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        if self.core.needs_checksum(link) && !frame::verify(header) {
-            return self.core.corrupt_header(link);
-        }
-        match self.core.place(link, header, payload_bytes) {
-            Placement::Stage { bytes, token } => {
-                let Some(buffer) = self.pool.take(bytes as usize) else {
-                    return self.core.unstaged(token);
-                };
-                match self.buffers.insert(Memory::pooled(buffer)) {
-                    Ok(id) => Placement::Into { slice: self.core.staged(token, id, bytes), token },
-                    Err(_) => self.core.unstaged(token),
-                }
-            }
-            placement => placement,
-        }
-    }
-
-    fn landed(&mut self, _link: LinkId, token: Token) {
-        let Some(wants) = self.core.wants(token) else { return self.core.landed(token, &[]) };
-        if wants.checksum.is_some_and(|checksum| self.buffers.crc32c(wants.slice) != checksum) {
-            return self.core.landed_corrupt(token);
-        }
-        let mut bytes = vec![0; if wants.greeting { wants.slice.len as usize } else { 0 }];
-        self.buffers.read(wants.slice, &mut bytes);
-        self.core.landed(token, &bytes);
-    }
-
-    fn done(&mut self, token: Token) {
-        self.core.done(token);
-    }
-
-    fn failed(&mut self, token: Token, fault: Fault) {
-        self.core.failed(token, fault);
-    }
-
-    fn revoked(&mut self, link: LinkId, key: RemoteKey) {
-        self.core.revoked(link, key);
     }
 }

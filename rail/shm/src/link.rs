@@ -345,8 +345,18 @@ impl Link {
     /// Whether `poll` can be left out: nothing came and nothing waits.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.rx.is_empty(&self.parts.segment.ring(self.parts.side.other()))
-            && self.queues[0].is_empty()
+        !self.has_frames() && self.is_quiet()
+    }
+
+    #[inline]
+    fn has_frames(&self) -> bool {
+        !self.rx.is_empty(&self.parts.segment.ring(self.parts.side.other()))
+    }
+
+    /// Whether nothing waits on this side: frames may come, and that is all.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.queues[0].is_empty()
             && self.queues[1].is_empty()
             && self.accesses.is_empty()
             && self.revoked.is_empty()
@@ -354,12 +364,21 @@ impl Link {
             && !(self.closing || self.gone || self.broken.is_some())
     }
 
-    /// Makes progress.
+    /// Takes what came.
+    #[inline]
     pub fn poll(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+        self.has_frames() && self.broken.is_none() && self.receive(report, common)
+    }
+
+    /// Goes on with what waits on this side.
+    #[inline]
+    pub fn work(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+        !self.is_quiet() && self.work_on(report, common)
+    }
+
+    #[inline(never)]
+    fn work_on(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         let mut worked = false;
-        if self.broken.is_none() {
-            worked |= self.receive(report, common);
-        }
         if self.broken.is_none() && !self.gone {
             worked |= self.flush(report, common);
             worked |= self.continue_accesses(report, common);
@@ -379,6 +398,7 @@ impl Link {
     }
 
     /// Takes frames out of the ring.
+    #[inline(never)]
     fn receive(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         let Link { id, rx, parts, broken, gone, .. } = self;
         let other = parts.side.other();
@@ -461,7 +481,14 @@ impl Link {
         worked
     }
 
+    /// Whether `ended` has to be asked.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.closing || self.gone || self.broken.is_some()
+    }
+
     /// Why the link is over, as soon as it is.
+    #[cold]
     pub fn ended(&mut self, now: Time) -> Option<Fault> {
         let Parts { segment, side, .. } = &self.parts;
         let fault = if let Some(fault) = self.broken {

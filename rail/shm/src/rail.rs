@@ -174,6 +174,7 @@ impl ShmRail {
     }
 
     /// Takes the news of the kernel: rings, connects, notes, deaths.
+    #[cold]
     fn take_events(&mut self, now: Time) -> bool {
         self.events_due = false;
         self.events_at = now;
@@ -300,6 +301,7 @@ impl ShmRail {
     }
 
     /// Reads the letters of other rails of this process.
+    #[cold]
     fn take_letters(&mut self) {
         for letter in self.inbox.take() {
             match letter {
@@ -370,6 +372,7 @@ impl ShmRail {
     }
 
     /// Attempts that are due again, and those that took too long.
+    #[cold]
     fn tend_meetings(&mut self, now: Time) {
         let due: Vec<(SlotId, bool)> = self
             .links
@@ -446,11 +449,11 @@ impl ShmRail {
         let mut worked = false;
         for (slot, entry) in links.iter_mut() {
             let Entry::Up(link) = entry else { continue };
-            if link.is_idle() {
-                continue;
-            }
             worked |= link.poll(report, common);
-            if let Some(fault) = link.ended(now) {
+            worked |= link.work(report, common);
+            if link.is_ending()
+                && let Some(fault) = link.ended(now)
+            {
                 downs.push((slot, fault));
             }
         }
