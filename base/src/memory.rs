@@ -333,6 +333,26 @@ impl BufferTable {
         done
     }
 
+    /// Copies memory outside of the table into the bytes of `to`, as many as both have.
+    ///
+    /// # Safety
+    /// `from` is mapped, and lies outside of every memory of the table.
+    #[inline]
+    pub unsafe fn fill(&self, to: Slice, from: Segment) {
+        let mut from = from;
+        for segment in self.resolve(to) {
+            let bytes = segment.len().min(from.len());
+            // SAFETY: the segment is alive (see `copy`), the caller vouches for `from`.
+            unsafe {
+                ptr::copy_nonoverlapping(from.as_mut_ptr(), segment.as_mut_ptr(), bytes);
+            }
+            from = from.part(bytes, usize::MAX);
+            if from.is_empty() {
+                break;
+            }
+        }
+    }
+
     /// The CRC32C of the bytes of `slice`.
     pub fn crc32c(&self, slice: Slice) -> u32 {
         let mut crc = 0;

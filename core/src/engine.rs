@@ -7,7 +7,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Placement, Token, Urgency};
-use ropewalk_wire::frame::{self, Body, Content, Envelope, Prefix};
+use ropewalk_wire::frame::{self, Arrived, Body, Content, Envelope, Prefix};
 
 use crate::api::*;
 use crate::matching::Matching;
@@ -245,7 +245,7 @@ impl Core {
     }
 
     /// The token by which a rail tells the end of an order; the order where there is no room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn token_of(&mut self, order: Order) -> Result<Token, Order> {
         match order {
             Order::Eager { operation } => Ok(Token(operation.0.to_u64())),
@@ -289,7 +289,7 @@ impl Core {
 
     /// Sends a frame of the session with `id`; `order` is ended when the rail lets go of the payload
     /// (mode `Fail`) or the peer has it (mode `Resume`).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn emit<B: Content>(&mut self, id: PeerId, body: B, payload: Option<Payload>) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         if let Some(payload) = &payload {
@@ -390,7 +390,7 @@ impl Core {
             && let Some(peer) = self.peers.get(id.0)
             && peer.link() == Some(link)
             && peer.session == prefix.session.get()
-            && !matches!(body, Body::Hello(_) | Body::Confirm)
+            && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
         {
             if peer.reliable.is_some() {
                 return self.arrive_span(link, id, prefix, body, payload_bytes);
@@ -416,7 +416,7 @@ impl Core {
         &mut self,
         link: LinkId,
         prefix: &Prefix,
-        body: Body,
+        body: Arrived<'_>,
         payload_bytes: u32,
     ) -> Placement {
         let Some(state) = self.links.get(link) else { return Placement::Drop };
@@ -424,13 +424,13 @@ impl Core {
         if stage == LinkStage::Closing {
             return Placement::Drop;
         }
-        if let Body::Hello(hello) = body {
-            return self.arrive_hello(link, prefix, hello, payload_bytes);
+        if let Arrived::Hello(hello) = body {
+            return self.arrive_hello(link, prefix, *hello, payload_bytes);
         }
         let Some(id) = state.peer else {
             return self.violation("the first frame of a link is not a greeting");
         };
-        if matches!(body, Body::Confirm) {
+        if matches!(body, Arrived::Confirm) {
             return self.arrive_confirm(link, id);
         }
         if stage == LinkStage::Agreed && self.is_confirmed_by(link, prefix.session.get()) {
@@ -457,26 +457,29 @@ impl Core {
         link: LinkId,
         id: PeerId,
         prefix: &Prefix,
-        body: Body,
+        body: Arrived<'_>,
         payload_bytes: u32,
     ) -> Placement {
-        let carries_payload = matches!(body, Body::Eager(_) | Body::Data(_) | Body::Put(_));
-        if payload_bytes > 0 && !carries_payload {
+        if let Arrived::Eager(eager) = body {
+            return self.arrive_eager(link, id, prefix, eager);
+        }
+        if payload_bytes > 0 && !matches!(body, Arrived::Data(_) | Arrived::Put(_)) {
             return self.violation("a control frame has a payload");
         }
         match body {
-            Body::Eager(eager) => return self.arrive_eager(link, id, prefix, &eager),
-            Body::Data(data) => return self.arrive_data(link, id, prefix, data),
-            Body::Put(put) => return self.arrive_put(link, id, prefix, put),
-            Body::Announce(announce) => return self.arrive_announce(link, id, announce),
-            Body::Get(get) => self.arrive_get(id, get),
-            Body::Result(result) => self.arrive_result(id, result),
-            Body::Finish(finish) => self.arrive_finish(id, finish),
-            Body::Abort(abort) => self.arrive_abort(id, abort),
-            Body::Credit(credit) => self.arrive_credit(id, credit),
-            Body::Ack(_) => {}
-            Body::Goodbye => self.arrive_goodbye(link),
-            Body::Hello(_) | Body::Confirm => unreachable!("dealt with by `place`"),
+            Arrived::Data(data) => return self.arrive_data(link, id, prefix, *data),
+            Arrived::Put(put) => return self.arrive_put(link, id, prefix, *put),
+            Arrived::Announce(announce) => return self.arrive_announce(link, id, *announce),
+            Arrived::Get(get) => self.arrive_get(id, *get),
+            Arrived::Result(result) => self.arrive_result(id, *result),
+            Arrived::Finish(finish) => self.arrive_finish(id, *finish),
+            Arrived::Abort(abort) => self.arrive_abort(id, *abort),
+            Arrived::Credit(credit) => self.arrive_credit(id, *credit),
+            Arrived::Ack(_) => {}
+            Arrived::Goodbye => self.arrive_goodbye(link),
+            Arrived::Hello(_) | Arrived::Confirm | Arrived::Eager(_) => {
+                unreachable!("dealt with before")
+            }
         }
         Placement::Drop
     }

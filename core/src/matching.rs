@@ -49,10 +49,7 @@ pub(crate) enum Content {
 struct Wildcard {
     post: u64,
     operation: OperationId,
-    channel: Channel,
-    source: Option<PeerId>,
-    bits: u64,
-    mask: u64,
+    wanted: Wanted,
 }
 
 /// What a receive wants.
@@ -69,6 +66,7 @@ impl Wanted {
         if self.mask == u64::MAX { Some((self.channel, self.source?, self.bits)) } else { None }
     }
 
+    #[inline]
     fn accepts(&self, channel: Channel, peer: PeerId, bits: u64) -> bool {
         self.channel == channel
             && self.source.is_none_or(|source| source == peer)
@@ -135,8 +133,7 @@ impl Matching {
                 queue.insert(at, (post, operation));
             }
             None => {
-                let Wanted { channel, source, bits, mask } = wanted;
-                let wildcard = Wildcard { post, operation, channel, source, bits, mask };
+                let wildcard = Wildcard { post, operation, wanted };
                 let at = match self.wildcards.back() {
                     Some(last) if last.post > post => {
                         self.wildcards.partition_point(|other| other.post < post)
@@ -161,11 +158,8 @@ impl Matching {
             true => None,
             false => self.exact.get(&key).and_then(|queue| queue.front()).copied(),
         };
-        let wildcard = self.wildcards.iter().position(|wildcard| {
-            wildcard.channel == channel
-                && wildcard.source.is_none_or(|source| source == peer)
-                && (wildcard.bits ^ bits) & wildcard.mask == 0
-        });
+        let wildcard = (0..self.wildcards.len())
+            .find(|index| self.wildcards[*index].wanted.accepts(channel, peer, bits));
         match (exact, wildcard) {
             (Some((post, _)), Some(index)) if self.wildcards[index].post < post => {
                 self.take_wildcard(index)

@@ -15,7 +15,7 @@ use crate::api::{Completion, Next, OperationId, Output};
 
 #[derive(Debug)]
 pub(crate) struct Outputs {
-    marks: VecDeque<Next>,
+    marks: Ring<Next>,
     frames: Ring<FrameOrder>,
     completions: Ring<Completion>,
     others: VecDeque<Output>,
@@ -43,7 +43,7 @@ const NO_COMPLETION: Completion = Completion {
 impl Outputs {
     pub fn new() -> Outputs {
         Outputs {
-            marks: VecDeque::new(),
+            marks: Ring::new(Next::Other),
             frames: Ring::new(NO_FRAME),
             completions: Ring::new(NO_COMPLETION),
             others: VecDeque::new(),
@@ -51,7 +51,7 @@ impl Outputs {
     }
 
     pub fn push(&mut self, output: Output) {
-        self.marks.push_back(Next::Other);
+        *self.marks.push() = Next::Other;
         self.others.push_back(output);
     }
 
@@ -64,7 +64,7 @@ impl Outputs {
         urgency: Urgency,
         token: Token,
     ) -> &mut Header {
-        self.marks.push_back(Next::Frame);
+        *self.marks.push() = Next::Frame;
         let frame = self.frames.push();
         frame.link = link;
         frame.payload = payload;
@@ -76,7 +76,7 @@ impl Outputs {
     /// Adds a completion, which the caller writes.
     #[inline]
     pub fn push_completion(&mut self) -> &mut Completion {
-        self.marks.push_back(Next::Completed);
+        *self.marks.push() = Next::Completed;
         self.completions.push()
     }
 
@@ -88,7 +88,11 @@ impl Outputs {
     /// Takes the next one: `frame`, `completion` or `other` has it.
     #[inline]
     pub fn next(&mut self) -> Option<Next> {
-        let mark = self.marks.pop_front()?;
+        if self.marks.is_empty() {
+            return None;
+        }
+        self.marks.pop();
+        let mark = *self.marks.popped();
         match mark {
             Next::Frame => self.frames.pop(),
             Next::Completed => self.completions.pop(),
@@ -123,7 +127,7 @@ struct Ring<T> {
     pushed: usize,
 }
 
-const RING_FIRST: usize = 16;
+const RING_FIRST: usize = 64;
 
 impl<T: Copy> Ring<T> {
     fn new(blank: T) -> Ring<T> {
@@ -149,6 +153,11 @@ impl<T: Copy> Ring<T> {
             entries[at & (2 * len - 1)] = self.entries[at & (len - 1)];
         }
         self.entries = entries;
+    }
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.popped == self.pushed
     }
 
     #[inline]

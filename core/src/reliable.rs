@@ -15,7 +15,7 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
-use ropewalk_wire::frame::{AckBody, AnnounceBody, Body, EagerBody, Envelope, Prefix};
+use ropewalk_wire::frame::{AckBody, AnnounceBody, Arrived, Body, EagerBody, Envelope, Prefix};
 
 use crate::api::*;
 use crate::credit::{Charge, charge_bytes};
@@ -269,17 +269,17 @@ impl Core {
         link: LinkId,
         id: PeerId,
         prefix: &Prefix,
-        body: Body,
+        body: Arrived<'_>,
         payload_bytes: u32,
     ) -> Placement {
         let span = prefix.span.get();
         if span == 0 {
             return match body {
-                Body::Ack(ack) => {
-                    self.arrive_ack(id, ack);
+                Arrived::Ack(ack) => {
+                    self.arrive_ack(id, *ack);
                     Placement::Drop
                 }
-                Body::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
+                Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
                 _ => self.violation("a frame with an effect has no span"),
             };
         }

@@ -17,7 +17,7 @@
 use std::os::fd::BorrowedFd;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::BufferTable;
+use ropewalk_base::memory::{BufferTable, Segment};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
@@ -96,6 +96,24 @@ pub trait Report {
     /// A header arrived. Answers `Into`, `Drop` or `Violation` (never `Stage`: the layer above has
     /// turned that into `Into`). For a frame without payload the answer `Into` is not given.
     fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement;
+
+    /// A frame arrived whole: placed, copied and landed in one go. False where it breaks the protocol.
+    ///
+    /// # Safety
+    /// `payload` is mapped, and lies outside of every memory of `buffers`.
+    unsafe fn arrived(&mut self, link: LinkId, header: &[u8], payload: Segment) -> bool {
+        match self.place(link, header, payload.len() as u32) {
+            Placement::Into { slice, token } => {
+                // SAFETY: the caller vouches for the payload.
+                unsafe { self.buffers().fill(slice, payload) };
+                self.landed(link, token);
+                true
+            }
+            Placement::Drop => true,
+            Placement::Violation(_) => false,
+            Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
+        }
+    }
 
     /// All payload bytes of a placement arrived.
     fn landed(&mut self, link: LinkId, token: Token);

@@ -247,6 +247,24 @@ pub trait Content: IntoBytes + Immutable + Copy + Into<Body> {
 
 macro_rules! contents {
     ($($kind:ident: $name:ident,)*) => {
+        /// A body as it arrived, where it lies.
+        #[derive(Debug, Clone, Copy)]
+        pub enum Arrived<'a> {
+            Confirm,
+            Goodbye,
+            $($kind(&'a $name),)*
+        }
+
+        impl From<Arrived<'_>> for Body {
+            fn from(arrived: Arrived<'_>) -> Body {
+                match arrived {
+                    Arrived::Confirm => Body::Confirm,
+                    Arrived::Goodbye => Body::Goodbye,
+                    $(Arrived::$kind(body) => Body::$kind(*body),)*
+                }
+            }
+        }
+
         $(
             impl Content for $name {
                 const KIND: Kind = Kind::$kind;
@@ -374,11 +392,12 @@ pub fn verify(header: &[u8]) -> bool {
 
 /// Decodes a header whose checksum was verified, where it has one.
 #[inline]
-pub fn decode(header: &[u8]) -> Result<(&Prefix, Body), FrameError> {
-    fn exact<T: FromBytes + KnownLayout + Immutable + Unaligned + Copy>(
+pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
+    #[inline(always)]
+    fn exact<T: FromBytes + KnownLayout + Immutable + Unaligned>(
         bytes: &[u8],
-    ) -> Result<T, FrameError> {
-        T::ref_from_bytes(bytes).copied().map_err(|_| FrameError::Shape)
+    ) -> Result<&T, FrameError> {
+        T::ref_from_bytes(bytes).map_err(|_| FrameError::Shape)
     }
     let (prefix, tail) = Prefix::ref_from_prefix(header).map_err(|_| FrameError::Shape)?;
     if usize::from(prefix.header_bytes) != header.len() {
@@ -388,19 +407,19 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Body), FrameError> {
         return Err(FrameError::Version(prefix.version.get()));
     }
     let body = match prefix.kind {
-        1 => Body::Hello(exact(tail)?),
-        2 if tail.is_empty() => Body::Confirm,
-        3 => Body::Eager(exact(tail)?),
-        4 => Body::Announce(exact(tail)?),
-        5 => Body::Get(exact(tail)?),
-        6 => Body::Data(exact(tail)?),
-        7 => Body::Put(exact(tail)?),
-        8 => Body::Result(exact(tail)?),
-        9 => Body::Finish(exact(tail)?),
-        10 => Body::Abort(exact(tail)?),
-        11 => Body::Credit(exact(tail)?),
-        12 => Body::Ack(exact(tail)?),
-        13 if tail.is_empty() => Body::Goodbye,
+        1 => Arrived::Hello(exact(tail)?),
+        2 if tail.is_empty() => Arrived::Confirm,
+        3 => Arrived::Eager(exact(tail)?),
+        4 => Arrived::Announce(exact(tail)?),
+        5 => Arrived::Get(exact(tail)?),
+        6 => Arrived::Data(exact(tail)?),
+        7 => Arrived::Put(exact(tail)?),
+        8 => Arrived::Result(exact(tail)?),
+        9 => Arrived::Finish(exact(tail)?),
+        10 => Arrived::Abort(exact(tail)?),
+        11 => Arrived::Credit(exact(tail)?),
+        12 => Arrived::Ack(exact(tail)?),
+        13 if tail.is_empty() => Arrived::Goodbye,
         _ => return Err(FrameError::Shape),
     };
     Ok((prefix, body))
@@ -465,7 +484,7 @@ mod tests {
         assert_eq!(prefix.payload_bytes.get(), 77);
         assert_eq!(prefix.payload_checksum.get(), 0xdead_beef);
         assert_eq!(prefix.flags.get(), FLAG_PAYLOAD_CHECKSUM);
-        assert!(matches!(decoded, Body::Put(put) if put.total_bytes.get() == 5));
+        assert!(matches!(decoded, Arrived::Put(put) if put.total_bytes.get() == 5));
         for bit in 0..header.as_bytes().len() * 8 {
             let mut bytes = header.as_bytes().to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -20,7 +20,7 @@ use ropewalk_core::{
     Access, Audience, Channel, Config, Core, Direction, Identity, Level, Mode, Next, OperationId,
     Output, Oversize, PeerId, Receive, Send,
 };
-use ropewalk_wire::frame::{self, Body, Envelope, HelloBody};
+use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 
 const STEPS_MAX: usize = 400;
 
@@ -198,7 +198,7 @@ impl<'a> Player<'a> {
             match next {
                 Next::Frame => {
                     let FrameOrder { header, token, .. } = *self.core.frame();
-                    if let Ok((prefix, Body::Hello(hello))) = frame::decode(header.as_bytes()) {
+                    if let Ok((prefix, Arrived::Hello(hello))) = frame::decode(header.as_bytes()) {
                         let fresh = hello.nonce.get().wrapping_add(11) | 1;
                         let resumed = prefix.session.get();
                         self.session = if resumed != 0 { resumed } else { fresh };

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
-use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::memory::{self, BufferTable, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    FrameOrder, Header, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Urgency,
+    FrameOrder, Header, LinkId, Ordered, RailCounters, RemoteKey, Token, Urgency,
 };
 use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
 
@@ -589,29 +589,9 @@ fn deliver(link: LinkId, front: &Front, body: *mut u8, report: &mut dyn Report) 
             rest,
         );
     }
-    match report.place(link, &header[..header_bytes], payload_bytes) {
-        Placement::Drop => true,
-        Placement::Violation(_) => false,
-        Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
-        Placement::Into { slice, token } => {
-            let mut from = body.wrapping_add(header_bytes);
-            let mut left = payload_bytes as usize;
-            for segment in report.buffers().resolve(slice) {
-                let bytes = segment.len().min(left);
-                // SAFETY: the segment is alive; `bytes` are left of the body within the ring.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(from, segment.as_mut_ptr(), bytes);
-                }
-                from = from.wrapping_add(bytes);
-                left -= bytes;
-                if left == 0 {
-                    break;
-                }
-            }
-            report.landed(link, token);
-            true
-        }
-    }
+    let payload = memory::Segment::new(body.wrapping_add(header_bytes), payload_bytes as usize);
+    // SAFETY: the payload is what is left of the body within the ring, which is no memory of a table.
+    unsafe { report.arrived(link, &header[..header_bytes], payload) }
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {
