@@ -65,7 +65,7 @@ impl<T> Slots<T> {
     }
 
     /// Adds a value; gives it back where the limit is reached.
-    #[inline]
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> Result<SlotId, T> {
         if self.is_full() {
             return Err(value);

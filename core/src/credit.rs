@@ -150,7 +150,7 @@ impl Core {
     }
 
     /// Gives credit of this session back: the message does not occupy us any more.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
         let Some(peer) = self.peers.get_mut(id.0).filter(|peer| peer.session == session) else {
             if let Charge::Eager { payload_bytes, .. } = charge {

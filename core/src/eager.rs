@@ -45,6 +45,7 @@ impl Core {
     }
 
     /// Starts a waiting send where session, credit and rail allow it.
+    #[inline(always)]
     pub(crate) fn start_send(&mut self, id: OperationId) -> bool {
         let Some(operation) = self.operations.get_mut(id) else { return true };
         let Kind::Send(state) = &mut operation.kind else { return true };
@@ -88,7 +89,7 @@ impl Core {
     }
 
     /// The rail let go of an eager frame.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn eager_released(&mut self, id: OperationId, outcome: Result<(), Fault>) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let Kind::Send(state) = &mut operation.kind else { return };
@@ -160,7 +161,7 @@ impl Core {
     }
 
     /// Notes which message a receive took; where it goes.
-    #[inline]
+    #[inline(always)]
     fn assign(&mut self, id: OperationId, peer: PeerId, bits: u64, bytes: u64) -> Option<Slice> {
         let Kind::Receive(state) = &mut self.operations.get_mut(id)?.kind else { return None };
         state.from = Some(peer);
@@ -204,7 +205,7 @@ impl Core {
     }
 
     /// All bytes of a receive's message are in its memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn receive_done(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get_mut(id) else { return };
         let Kind::Receive(state) = &operation.kind else { return };
@@ -250,7 +251,7 @@ impl Core {
     }
 
     /// A small message arrives.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arrive_eager(
         &mut self,
         link: LinkId,
@@ -309,7 +310,7 @@ impl Core {
         self.land_into(link, Some(id), prefix, Slice::NONE, kind)
     }
 
-    #[inline]
+    #[inline(always)]
     fn match_eager(
         &mut self,
         link: LinkId,
@@ -376,7 +377,7 @@ impl Core {
     }
 
     /// The receive that takes a message; receives that refuse its length fail on the way.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn accepting(
         &mut self,
         channel: Channel,
@@ -399,7 +400,7 @@ impl Core {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn eager_landed(&mut self, id: OperationId) {
         if let Some(operation) = self.operations.get_mut(id) {
             assert!(operation.held > 0, "a rail lets go of what it held");

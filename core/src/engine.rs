@@ -214,7 +214,7 @@ impl Core {
     }
 
     /// A rail's immediate answer to a verb.
-    #[inline]
+    #[inline(always)]
     pub fn ordered(&mut self, verb_token: Token, answer: Ordered) {
         match answer {
             Ordered::Released => self.ended(verb_token, Ok(())),
@@ -233,7 +233,7 @@ impl Core {
         self.ended(token, Err(fault));
     }
 
-    #[inline]
+    #[inline(always)]
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
         if token.0 & IN_TABLE == 0 {
             return self.eager_released(OperationId(SlotId::from_u64(token.0)), outcome);
@@ -375,7 +375,7 @@ impl Core {
         self.violation("the endpoint's staging memory is used up")
     }
 
-    #[inline]
+    #[inline(always)]
     fn place_frame(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
         let Ok((prefix, body)) = frame::decode(header) else {
             return self.malformed(link);
@@ -451,7 +451,7 @@ impl Core {
     }
 
     /// A frame of a running session, in a mode-independent way.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn dispatch(
         &mut self,
         link: LinkId,
@@ -608,7 +608,7 @@ impl Core {
     }
 
     /// A rail let go of an operation's memory.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn let_go(&mut self, id: OperationId) {
         if let Some(operation) = self.operations.get_mut(id) {
             assert!(operation.held > 0, "a rail lets go of what it held");
@@ -617,7 +617,7 @@ impl Core {
         self.try_complete(id);
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_complete(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get(id) else { return };
         let Some(Ending { outcome, bytes }) = operation.ending else { return };

@@ -110,6 +110,7 @@ impl Matching {
     }
 
     /// Adds a receive that no message in here satisfies.
+    #[inline(always)]
     pub fn post(&mut self, operation: OperationId, wanted: Wanted) {
         let post = self.posts;
         self.posts += 1;
@@ -117,6 +118,7 @@ impl Matching {
     }
 
     /// Adds a receive in the turn that a post number gives it.
+    #[inline(always)]
     pub fn post_as(&mut self, post: u64, operation: OperationId, wanted: Wanted) {
         match wanted.exact() {
             Some(key) => {
@@ -146,7 +148,7 @@ impl Matching {
     }
 
     /// Takes the receive out that a new message goes to: the earliest posted that accepts it.
-    #[inline]
+    #[inline(always)]
     pub fn take_receive(
         &mut self,
         channel: Channel,
@@ -173,7 +175,7 @@ impl Matching {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_wildcard(&mut self, index: usize) -> Option<OperationId> {
         let taken =
             if index == 0 { self.wildcards.pop_front() } else { self.wildcards.remove(index) };

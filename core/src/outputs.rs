@@ -134,7 +134,7 @@ impl<T: Copy> Ring<T> {
         Ring { entries: vec![blank; RING_FIRST], popped: 0, pushed: 0 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self) -> &mut T {
         if self.pushed - self.popped + 1 >= self.entries.len() {
             self.grow();

@@ -701,7 +701,22 @@ impl Shared {
 
     /// Carries out what others left meanwhile, and lets go. A command that is left after the last
     /// look is seen by whoever left it: it tries the lock after it counted.
+    #[inline]
     pub fn unlock(&self, engine: MutexGuard<'_, Engine>) {
+        if self.command_count.load(Ordering::SeqCst) > 0 || self.armed.load(Ordering::Relaxed) > 0 {
+            return self.unlock_busy(engine);
+        }
+        drop(engine);
+        order_write_before_look();
+        if self.command_count.load(Ordering::SeqCst) > 0
+            && let Some(engine) = self.try_lock()
+        {
+            self.unlock_busy(engine);
+        }
+    }
+
+    #[cold]
+    fn unlock_busy(&self, engine: MutexGuard<'_, Engine>) {
         let mut engine = engine;
         loop {
             while self.command_count.load(Ordering::SeqCst) > 0 {
@@ -724,19 +739,26 @@ impl Shared {
 
     /// One pass. Whoever makes it leaves the rails armed for those who sleep: the pass may have taken
     /// the event that would have woken them, and nobody knows whether there will be another pass.
+    #[inline]
     pub fn pass(&self, engine: &mut Engine) -> bool {
         let any = engine.progress();
-        if self.armed.load(Ordering::Relaxed) == 0 {
-            if engine.armed {
-                engine.disarm();
-            }
-            return any;
+        if self.armed.load(Ordering::Relaxed) > 0 {
+            return self.leave_armed(engine) | any;
         }
+        if engine.armed {
+            engine.disarm();
+        }
+        any
+    }
+
+    #[cold]
+    fn leave_armed(&self, engine: &mut Engine) -> bool {
+        let mut any = false;
         for _ in 0..ARM_TRIES {
             if engine.arm() {
                 return any;
             }
-            engine.progress();
+            any |= engine.progress();
         }
         self.nudge();
         any

@@ -172,6 +172,7 @@ impl Link {
     }
 
     /// Writes a frame into the ring; false where there is no room.
+    #[inline(always)]
     fn try_send(
         &mut self,
         header: &Header,
