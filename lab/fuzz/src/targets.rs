@@ -115,7 +115,7 @@ fn frame_header(bytes: &[u8]) {
     let mut expected = bytes.to_vec();
     expected[8..16].fill(0);
     expected[20..22].fill(0);
-    let mut again = frame::encode(envelope, &body);
+    let mut again = frame::encode(envelope, &body.into());
     assert_eq!(again.as_bytes(), expected, "the journey changes the header");
     frame::seal(&mut again, Some(prefix.payload_checksum.get()));
     assert!(frame::verify(again.as_bytes()), "a sealed header verifies (given: {sealed})");
