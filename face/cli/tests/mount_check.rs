@@ -11,8 +11,8 @@ use support::{Process, mounts_usable, unmount};
 
 fn mount(servers: &Servers, path: &Path) -> Process {
     fs::create_dir(path).expect("a place for the mount");
-    let path = path.to_str().expect("UTF-8");
-    Process::start(&["mount", &servers.address, path], "mounted on")
+    let name = path.to_str().expect("UTF-8");
+    Process::mount(&["mount", &servers.address, name], path)
 }
 
 /// Makes, cuts, replaces and removes files until told to stop; how many rounds there were.

@@ -32,7 +32,7 @@ fn a_config_file_says_where_to_mount_and_that_nothing_may_change() {
     fs::write(place.path().join("file"), b"content").unwrap();
     run(&["cp", "file", ":/"]).well();
     {
-        let mut mounted = Process::start(&["mount", "--config", config], "mounted on");
+        let mut mounted = Process::mount(&["mount", "--config", config], &mount);
         assert_eq!(fs::read(mount.join("file")).unwrap(), b"content");
         let refused = fs::write(mount.join("new"), b"").unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
@@ -42,7 +42,7 @@ fn a_config_file_says_where_to_mount_and_that_nothing_may_change() {
     let other = place.path().join("other");
     fs::create_dir(&other).unwrap();
     let arguments = ["mount", other.to_str().unwrap(), "--config", config];
-    let _mounted = Process::start(&arguments, "mounted on");
+    let _mounted = Process::mount(&arguments, &other);
     assert_eq!(fs::read(other.join("file")).unwrap(), b"content");
     assert_eq!(fs::read_dir(&mount).unwrap().count(), 0);
     unmount(&other);

@@ -23,6 +23,8 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
 /// A process that printed the line by which it says that it serves.
 pub struct Process {
     child: Child,
+    /// What it mounted, which does not stay when it ends.
+    mount: Option<PathBuf>,
     /// The first line that it printed.
     pub line: String,
 }
@@ -56,7 +58,7 @@ impl Process {
                 Ok(line) if line.contains(expected) => {
                     // The rest of the output is read and dropped.
                     std::thread::spawn(move || receiver.iter().for_each(drop));
-                    return Ok(Process { child, line });
+                    return Ok(Process { child, mount: None, line });
                 }
                 Ok(_) => {}
                 Err(_) => {
@@ -75,6 +77,13 @@ impl Process {
     /// Whether it has ended.
     pub fn is_over(&mut self) -> bool {
         self.child.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Starts a process that mounts on `path`, which is unmounted at the latest with the result.
+    pub fn mount(arguments: &[&str], path: &Path) -> Process {
+        let mut process = Process::start(arguments, "mounted on");
+        process.mount = Some(path.to_path_buf());
+        process
     }
 
     /// `kill -9`.
@@ -102,6 +111,12 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if let Some(path) = &self.mount {
+            // Also where a test failed, or killed the process itself; mostly it is gone already.
+            let mut umount = Command::new(PROGRAM);
+            umount.args(["umount", "--lazy"]).arg(path).stderr(Stdio::null());
+            let _ = umount.status();
+        }
     }
 }
 
@@ -139,8 +154,8 @@ impl Cluster {
 
     /// Mounts it by a process of its own.
     pub fn mount(&self, path: &Path) -> Process {
-        let path = path.to_str().expect("a path in UTF-8");
-        Process::start(&["mount", &self.address(), path], "mounted on")
+        let name = path.to_str().expect("a path in UTF-8");
+        Process::mount(&["mount", &self.address(), name], path)
     }
 }
 
