@@ -351,13 +351,13 @@ fn times_to_the_nanosecond(at: &Place) {
     }
     let (omit, now) = (rustix::fs::UTIME_OMIT, rustix::fs::UTIME_NOW);
     set_times(&path, stamp(5, 6), stamp(7, 8)).unwrap();
-    set_times(&path, stamp(0, omit as i64), stamp(9, 10)).unwrap();
+    set_times(&path, stamp(0, omit), stamp(9, 10)).unwrap();
     assert_eq!(times(&at.b.join("file")), [(5, 6), (9, 10)]);
-    set_times(&path, stamp(0, now as i64), stamp(0, omit as i64)).unwrap();
+    set_times(&path, stamp(0, now), stamp(0, omit)).unwrap();
     let [access, change] = times(&at.b.join("file"));
     assert!(access.0 > 1_700_000_000 && change == (9, 10));
     let before = fs::metadata(&path).unwrap();
-    set_times(&path, stamp(0, omit as i64), stamp(0, omit as i64)).unwrap();
+    set_times(&path, stamp(0, omit), stamp(0, omit)).unwrap();
     let after = fs::metadata(&path).unwrap();
     assert_eq!((before.ctime(), before.ctime_nsec()), (after.ctime(), after.ctime_nsec()));
     assert_eq!(errno(set_times(&path, stamp(5, 1_000_000_000), stamp(0, 0))), Errno::INVAL);
@@ -367,12 +367,12 @@ fn who_may_set_times(at: &Place) {
     chmod(&at.a, 0o777);
     let path = at.a.join("file");
     owned(&path, 0o666, ALICE, TEAM);
-    let now = || stamp(0, rustix::fs::UTIME_NOW as i64);
+    let now = || stamp(0, rustix::fs::UTIME_NOW);
     as_user(BOB, CLUB, &[], || {
         // Who may write may set the present time, and no other.
         set_times(&path, now(), now()).unwrap();
         assert_eq!(errno(set_times(&path, stamp(1, 1), stamp(1, 1))), Errno::PERM);
-        let omit = stamp(0, rustix::fs::UTIME_OMIT as i64);
+        let omit = stamp(0, rustix::fs::UTIME_OMIT);
         assert_eq!(errno(set_times(&path, now(), omit)), Errno::PERM);
     });
     chmod(&path, 0o444);
