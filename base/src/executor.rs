@@ -8,8 +8,7 @@
 //! alone.
 
 use std::cell::RefCell;
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -35,7 +34,8 @@ pub struct Executor {
 
 struct Local {
     tasks: RefCell<Slots<Task>>,
-    timers: RefCell<BinaryHeap<Reverse<Timer>>>,
+    /// By deadline, and in the order of their making.
+    timers: RefCell<BTreeMap<TimerId, Waker>>,
     timer_count: std::cell::Cell<u64>,
     /// Picks among ready tasks, where the simulator wants other orders than first come.
     shuffle: Option<RefCell<Random>>,
@@ -85,27 +85,11 @@ impl Ready {
     }
 }
 
-struct Timer {
+/// Names a timer of an executor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TimerId {
     deadline: Time,
     number: u64,
-    waker: Waker,
-}
-
-impl PartialEq for Timer {
-    fn eq(&self, other: &Timer) -> bool {
-        (self.deadline, self.number) == (other.deadline, other.number)
-    }
-}
-impl Eq for Timer {}
-impl PartialOrd for Timer {
-    fn partial_cmp(&self, other: &Timer) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Timer {
-    fn cmp(&self, other: &Timer) -> std::cmp::Ordering {
-        (self.deadline, self.number).cmp(&(other.deadline, other.number))
-    }
 }
 
 impl Executor {
@@ -123,7 +107,7 @@ impl Executor {
         Executor {
             local: Rc::new(Local {
                 tasks: RefCell::new(Slots::with_limit(TASKS_MAX)),
-                timers: RefCell::new(BinaryHeap::new()),
+                timers: RefCell::new(BTreeMap::new()),
                 timer_count: std::cell::Cell::new(0),
                 shuffle,
                 ready: Arc::new(Ready {
@@ -209,10 +193,19 @@ impl Executor {
     }
 
     /// Wakes `waker` at `deadline` (or at the driver's first look at the clock after it).
-    pub fn wake_at(&self, deadline: Time, waker: Waker) {
+    pub fn wake_at(&self, deadline: Time, waker: Waker) -> TimerId {
         let number = self.local.timer_count.get();
         self.local.timer_count.set(number + 1);
-        self.local.timers.borrow_mut().push(Reverse(Timer { deadline, number, waker }));
+        let id = TimerId { deadline, number };
+        self.local.timers.borrow_mut().insert(id, waker);
+        id
+    }
+
+    /// Forgets a timer: most waits end before their limit, and would be remembered until then.
+    pub fn cancel_timer(&self, id: TimerId) {
+        let waker = self.local.timers.borrow_mut().remove(&id);
+        // Dropped with no borrow held: it may be the last hold on a task.
+        drop(waker);
     }
 
     /// Wakes whatever was due at `now`.
@@ -220,13 +213,13 @@ impl Executor {
         loop {
             let due = {
                 let mut timers = self.local.timers.borrow_mut();
-                match timers.peek() {
-                    Some(Reverse(timer)) if timer.deadline <= now => timers.pop(),
+                match timers.first_key_value() {
+                    Some((id, _)) if id.deadline <= now => timers.pop_first(),
                     _ => None,
                 }
             };
             match due {
-                Some(Reverse(timer)) => timer.waker.wake(),
+                Some((_, waker)) => waker.wake(),
                 None => return,
             }
         }
@@ -234,7 +227,7 @@ impl Executor {
 
     /// When the next timer is due.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.local.timers.borrow().peek().map(|Reverse(timer)| timer.deadline)
+        self.local.timers.borrow().first_key_value().map(|(id, _)| id.deadline)
     }
 
     /// Announces that the driver is about to sleep. False where a task is ready after all; then

@@ -280,6 +280,33 @@ pub async fn race<A, B>(
     .await
 }
 
+/// Both results; both futures run at the same time.
+pub async fn join<A, B>(left: impl Future<Output = A>, right: impl Future<Output = B>) -> (A, B) {
+    let mut left = std::pin::pin!(left);
+    let mut right = std::pin::pin!(right);
+    let (mut first, mut second) = (None, None);
+    std::future::poll_fn(move |context| {
+        if first.is_none()
+            && let Poll::Ready(value) = left.as_mut().poll(context)
+        {
+            first = Some(value);
+        }
+        if second.is_none()
+            && let Poll::Ready(value) = right.as_mut().poll(context)
+        {
+            second = Some(value);
+        }
+        match (first.take(), second.take()) {
+            (Some(first), Some(second)) => Poll::Ready((first, second)),
+            (some, other) => {
+                (first, second) = (some, other);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
 /// All results, in order, when the last is there.
 pub async fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> Vec<F::Output> {
     let mut futures: Vec<Pin<Box<F>>> = futures.into_iter().map(Box::pin).collect();

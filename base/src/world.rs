@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::disk::Disk;
-use crate::executor::Executor;
+use crate::executor::{Executor, TimerId};
 use crate::random::Random;
 use crate::task::{Receiver, oneshot};
 use crate::time::Time;
@@ -103,7 +103,7 @@ impl World {
 
     /// Completes at `deadline`.
     pub fn sleep_until(&self, deadline: Time) -> Sleep {
-        Sleep { world: self.clone(), deadline, registered: false }
+        Sleep { world: self.clone(), deadline, timer: None }
     }
 
     /// `future`'s result, or `None` after `duration`; then the future is dropped.
@@ -134,7 +134,15 @@ impl World {
 pub struct Sleep {
     world: World,
     deadline: Time,
-    registered: bool,
+    timer: Option<TimerId>,
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            self.world.executor().cancel_timer(timer);
+        }
+    }
 }
 
 impl Future for Sleep {
@@ -144,11 +152,11 @@ impl Future for Sleep {
         if self.world.now() >= self.deadline {
             return Poll::Ready(());
         }
-        // A task that was woken by something else polls again with the same waker; one entry in
-        // the timer heap is enough then. Combinators keep the task's waker, so this is safe.
-        if !self.registered {
-            self.registered = true;
-            self.world.executor().wake_at(self.deadline, context.waker().clone());
+        // A task that was woken by something else polls again with the same waker; one timer is
+        // enough then. Combinators keep the task's waker, so this is safe.
+        if self.timer.is_none() {
+            let timer = self.world.executor().wake_at(self.deadline, context.waker().clone());
+            self.timer = Some(timer);
         }
         Poll::Pending
     }

@@ -78,7 +78,7 @@ pub enum PeerEvent {
 const SHORT_PASSES_MAX: u32 = 15;
 
 /// Peer events that are kept for a caller who does not ask for them.
-const EVENTS_MAX: usize = 1024;
+pub(crate) const EVENTS_MAX: usize = 1024;
 
 impl Engine {
     #[expect(clippy::too_many_arguments, reason = "the parts of an endpoint, put together once")]

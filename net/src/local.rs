@@ -20,6 +20,7 @@ use ropewalk_core::{Audience, Channel, Direction, Level, OperationId, Oversize, 
 
 use crate::context::{Completed, Context};
 use crate::endpoint::{Endpoint, PeerEvent, Posted, Request};
+use crate::engine::EVENTS_MAX;
 
 /// An endpoint that tasks of one executor use. Cloning gives another handle.
 #[derive(Clone)]
@@ -99,7 +100,12 @@ impl LocalEndpoint {
         }
         while let Some(event) = inner.endpoint.next_event() {
             any = true;
-            inner.events.borrow_mut().push_back(event);
+            let mut events = inner.events.borrow_mut();
+            if events.len() >= EVENTS_MAX {
+                events.pop_front();
+            }
+            events.push_back(event);
+            drop(events);
             inner.event_notify.notify_all();
         }
         any

@@ -9,19 +9,22 @@ use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ropewalk_base::disk::Disk;
 use ropewalk_base::executor::Executor;
+use ropewalk_base::ids::ClusterId;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::world::{Clock, Offload, Work, World};
+use ropewalk_rail::Rail;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::local::LocalEndpoint;
 use crate::spin::Spin;
 
@@ -102,6 +105,21 @@ impl Reactor {
         Ok(())
     }
 
+    /// Opens an endpoint on these rails, and drives it: for tasks of this reactor, without a service
+    /// thread. `cluster`: the one that is meant, or number 0 for whichever is found at an address.
+    pub fn open_endpoint(
+        &self,
+        cluster: ClusterId,
+        rails: Vec<Box<dyn Rail>>,
+    ) -> std::io::Result<LocalEndpoint> {
+        let mut config = EndpointConfig::new(cluster);
+        config.service_thread = false;
+        config.clock = self.shared_clock();
+        let endpoint = LocalEndpoint::new(Endpoint::open(config, rails)?)?;
+        self.add(Rc::new(endpoint.clone()))?;
+        Ok(endpoint)
+    }
+
     /// A world on this thread, with the host's clock and randomness, this disk, and `threads`
     /// threads for blocking work.
     pub fn world(&self, disk: Arc<dyn Disk>, threads: usize) -> World {
@@ -124,19 +142,20 @@ impl Reactor {
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
         let flag = Arc::new(Flag {
-            set: std::sync::atomic::AtomicBool::new(true),
+            set: AtomicBool::new(true),
+            asleep: AtomicBool::new(false),
             bell: self.bell.clone(),
         });
         let waker = Waker::from(flag.clone());
         loop {
-            if flag.set.swap(false, std::sync::atomic::Ordering::SeqCst)
+            if flag.set.swap(false, Ordering::SeqCst)
                 && let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&waker))
             {
                 return value;
             }
             let busy = self.turn();
-            if !busy && !flag.set.load(std::sync::atomic::Ordering::SeqCst) {
-                self.idle();
+            if !busy && !flag.set.load(Ordering::SeqCst) {
+                self.idle(&flag);
             }
         }
     }
@@ -160,7 +179,7 @@ impl Reactor {
     }
 
     /// Nothing is ready: spins while that pays, then sleeps.
-    fn idle(&self) {
+    fn idle(&self, flag: &Flag) {
         let mut spin = self.spin.get();
         let budget = spin.budget();
         if !budget.is_zero() {
@@ -175,13 +194,20 @@ impl Reactor {
             spin.missed();
         }
         self.spin.set(spin);
-        self.sleep();
+        self.sleep(flag);
     }
 
-    fn sleep(&self) {
-        if !self.executor.park() {
-            return;
+    fn sleep(&self, flag: &Flag) {
+        // From here on whoever wakes the future rings; before, the flag is enough.
+        flag.asleep.store(true, Ordering::SeqCst);
+        if !flag.set.load(Ordering::SeqCst) && self.executor.park() {
+            self.sleep_on_sources();
+            self.executor.unparked();
         }
+        flag.asleep.store(false, Ordering::SeqCst);
+    }
+
+    fn sleep_on_sources(&self) {
         let sources = self.sources.borrow().clone();
         let mut deadline = self.executor.next_deadline();
         let mut armed = 0;
@@ -206,26 +232,36 @@ impl Reactor {
                 data: epoll::EventData::new_u64(0),
             }; 8];
             // An interrupted sleep is a short one: the loop looks again in any case.
-            let _ = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref());
+            let count = epoll::wait(&self.epoll, &mut events[..], timeout.as_ref()).unwrap_or(0);
+            if events[..count].iter().any(|event| event.data.u64() == BELL) {
+                let mut rung = [0u8; 8];
+                let _ = rustix::io::read(self.bell.as_fd(), &mut rung);
+            }
         }
         for source in &sources[..armed] {
             source.disarm();
         }
-        self.executor.unparked();
-        let mut count = [0u8; 8];
-        let _ = rustix::io::read(self.bell.as_fd(), &mut count);
     }
 }
 
+/// Wakes the future of `block_on`.
 struct Flag {
-    set: std::sync::atomic::AtomicBool,
+    set: AtomicBool,
+    /// The thread sleeps, or is about to: setting the flag is not enough.
+    asleep: AtomicBool,
     bell: Arc<OwnedFd>,
 }
 
 impl Wake for Flag {
     fn wake(self: Arc<Self>) {
-        self.set.store(true, std::sync::atomic::Ordering::SeqCst);
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.set.store(true, Ordering::SeqCst);
+        if self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        }
     }
 }
 

@@ -42,22 +42,26 @@ impl Drop for Watch {
 }
 
 impl Mounted {
-    /// Mounts the cluster of the metadata server at `address` on `path`.
+    /// Mounts the cluster of the metadata server at `address` on `path`. `patience`: how long an
+    /// operation waits for a server that is down; `None`: as long as is usual.
     pub fn start(
         cluster: ClusterId,
         rails: Vec<Box<dyn Rail>>,
         address: &str,
         path: &Path,
         options: MountOptions,
+        patience: Option<Duration>,
     ) -> anyhow::Result<Mounted> {
         let (sender, receiver) = mpsc::channel();
         let (address, place) = (address.to_string(), path.to_path_buf());
         let thread = std::thread::Builder::new().name("mount".into()).spawn(move || {
             let (reactor, world, endpoint) = node::local(cluster, rails)?;
+            let usual = ClientConfig::default();
             let config = ClientConfig {
                 name: format!("mount on {}", place.display()),
                 log: Rc::new(|line| eprintln!("mount: {line}")),
-                ..ClientConfig::default()
+                patience: patience.unwrap_or(usual.patience),
+                ..usual
             };
             let client = reactor.block_on(Client::connect(&world, &endpoint, &address, config))?;
             let mount = ClusterMount::new(&reactor, &world, &client, &place, &options)?;

@@ -1,29 +1,31 @@
 //! A thread with a reactor and an endpoint: what every server and every client of this process is.
 
-use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use ropewalk_base::disk::Disk;
 use ropewalk_base::ids::ClusterId;
-use ropewalk_base::task::{Receiver, Sender, oneshot};
+use ropewalk_base::task::{Either, Receiver, Sender, oneshot, race};
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::reactor::Reactor;
-use ropewalk_net::{Endpoint, EndpointConfig};
 use ropewalk_rail::Rail;
 use ropewalk_store::HostDisk;
 
 /// Threads for blocking disk work of one server.
 const DISK_THREADS: usize = 2;
+/// How long a node may take to answer what it is asked.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// A server that runs on a thread of its own until it is told to stop.
 pub struct NodeThread {
     /// How peers reach it.
     pub address: String,
     stop: Option<Sender<()>>,
+    inquiry: Inquiry,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -34,6 +36,40 @@ pub struct Node {
     pub stop: Receiver<()>,
     /// Told once the node serves, or why it does not.
     pub ready: Ready,
+    /// Asked from outside while the node works.
+    pub inquiry: Inquiry,
+}
+
+/// A way to ask a working node for something, from another thread.
+#[derive(Clone, Default)]
+pub struct Inquiry {
+    waiting: Arc<Mutex<Option<Sender<mpsc::Sender<String>>>>>,
+}
+
+impl Inquiry {
+    /// Asks, and waits for the answer; `None` where the node does not answer now.
+    pub fn ask(&self) -> Option<String> {
+        let question = self.waiting.lock().expect("replaced whole").take()?;
+        let (sender, receiver) = mpsc::channel();
+        question.send(sender);
+        receiver.recv_timeout(ANSWER).ok()
+    }
+
+    /// The node's side: answers all questions by `tell`, until `stop` comes.
+    pub async fn answer_until(&self, mut stop: Receiver<()>, tell: impl Fn() -> String) {
+        loop {
+            let (sender, question) = oneshot();
+            *self.waiting.lock().expect("replaced whole") = Some(sender);
+            match race(&mut stop, question).await {
+                Either::Left(_) => return,
+                Either::Right(Some(asker)) => {
+                    // Whoever asked may have given up.
+                    let _ = asker.send(tell());
+                }
+                Either::Right(None) => {}
+            }
+        }
+    }
 }
 
 /// Tells whoever started a node that it serves.
@@ -63,11 +99,7 @@ pub fn local(
     let reactor = Reactor::new().context("no reactor")?;
     let disk: Arc<dyn Disk> = HostDisk::shared();
     let world = reactor.world(disk, DISK_THREADS);
-    let mut config = EndpointConfig::new(cluster);
-    config.service_thread = false;
-    config.clock = reactor.shared_clock();
-    let endpoint = LocalEndpoint::new(Endpoint::open(config, rails)?)?;
-    reactor.add(Rc::new(endpoint.clone()))?;
+    let endpoint = reactor.open_endpoint(cluster, rails)?;
     Ok((reactor, world, endpoint))
 }
 
@@ -86,6 +118,8 @@ impl NodeThread {
         let (sender, receiver) = mpsc::channel();
         let (stop, stopped) = oneshot();
         let failed = sender.clone();
+        let inquiry = Inquiry::default();
+        let asked = inquiry.clone();
         let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
             let (reactor, world, endpoint) = match local(cluster, rails) {
                 Ok(parts) => parts,
@@ -102,12 +136,18 @@ impl NodeThread {
                 endpoint: endpoint.clone(),
                 stop: stopped,
                 ready,
+                inquiry: asked,
             }));
             endpoint.endpoint().close();
         })?;
         let answer = receiver.recv().map_err(|_| anyhow!("{name} ended before it served"))?;
         let address = answer.map_err(|error| anyhow!("{name}: {error}"))?;
-        Ok(NodeThread { address, stop: Some(stop), thread: Some(thread) })
+        Ok(NodeThread { address, stop: Some(stop), inquiry, thread: Some(thread) })
+    }
+
+    /// What the node counted since its start: names and values, in one line.
+    pub fn counters(&self) -> Option<String> {
+        self.inquiry.ask()
     }
 
     /// Stops the node in good order, and waits for its end.

@@ -1,17 +1,19 @@
 //! Ctrl-C and termination: noticed at once, acted upon in good order.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use ropewalk_base::world::World;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-type Action = Box<dyn FnOnce() + Send>;
+/// How often one who waits looks.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Whether the user wants the program to end.
 #[derive(Clone, Default)]
 pub struct Stop {
     asked: Arc<AtomicBool>,
-    actions: Arc<Mutex<Vec<Action>>>,
 }
 
 impl Stop {
@@ -25,8 +27,6 @@ impl Stop {
                 if seen.asked.swap(true, Ordering::SeqCst) {
                     std::process::exit(128 + signal);
                 }
-                let actions = std::mem::take(&mut *seen.actions.lock().expect("taken whole"));
-                actions.into_iter().for_each(|action| action());
             }
         })?;
         Ok(stop)
@@ -35,5 +35,12 @@ impl Stop {
     /// Whether a signal came.
     pub fn is_asked(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
+    }
+
+    /// Completes when a signal comes.
+    pub async fn asked(&self, world: &World) {
+        while !self.is_asked() {
+            world.sleep(LOOK).await;
+        }
     }
 }

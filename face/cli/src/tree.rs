@@ -1,4 +1,4 @@
-//! Directory trees: listing one of the host, copying it into a cluster, comparing it.
+//! Directory trees: listing one of the host, and comparing it with its copy in a cluster.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -9,11 +9,8 @@ use std::rc::Rc;
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use ropewalk_base::task::{join_all, yield_now};
-use ropewalk_client::{
-    Access, AttributeChange, Attributes, Caller, Client, Errno, InodeKind, Node, OpenOptions,
-    TimeChange, Timestamp,
-};
+use ropewalk_base::task::join_all;
+use ropewalk_client::{Attributes, Caller, Client, Errno, InodeKind, OpenOptions, Timestamp};
 
 use crate::stop::Stop;
 
@@ -69,12 +66,12 @@ pub fn moved(entries: &[Entry]) -> Moved {
     Moved { files: files.clone().count() as u64, bytes: files.map(|entry| entry.bytes).sum() }
 }
 
-/// Files that are copied or compared at a time.
+/// Files that are compared at a time.
 const AT_ONCE: usize = 16;
-/// Bytes of one read or write.
+/// Bytes of one read.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// A copy or comparison of a tree under way.
+/// A comparison of a tree under way.
 pub struct Work {
     pub client: Client,
     pub caller: Caller,
@@ -85,26 +82,20 @@ pub struct Work {
 }
 
 impl Work {
-    /// Runs `act` over entries `AT_ONCE` at a time, until one fails.
-    async fn each<F>(
-        self: &Rc<Self>,
-        which: impl Fn(&Entry) -> bool,
-        act: impl Fn(Rc<Work>, usize) -> F,
-    ) -> anyhow::Result<()>
+    /// Runs `act` over all entries `AT_ONCE` at a time, until one fails.
+    async fn each<F>(self: &Rc<Self>, act: impl Fn(Rc<Work>, usize) -> F) -> anyhow::Result<()>
     where
         F: Future<Output = anyhow::Result<()>>,
     {
-        let picked: Vec<usize> =
-            (0..self.entries.len()).filter(|index| which(&self.entries[*index])).collect();
         let next = Cell::new(0);
         let failed = RefCell::new(None);
         join_all((0..AT_ONCE).map(|_| async {
             while failed.borrow().is_none() && !self.stop.is_asked() {
-                let at = next.get();
-                let Some(index) = picked.get(at) else { return };
-                next.set(at + 1);
-                if let Err(error) = act(self.clone(), *index).await {
-                    let path = self.entries[*index].path.display().to_string();
+                let index = next.get();
+                let Some(entry) = self.entries.get(index) else { return };
+                next.set(index + 1);
+                if let Err(error) = act(self.clone(), index).await {
+                    let path = entry.path.display().to_string();
                     *failed.borrow_mut() = Some(error.context(path));
                 }
             }
@@ -116,90 +107,14 @@ impl Work {
         failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Copies the tree into the cluster's root.
-    pub async fn copy_in(self: &Rc<Self>) -> anyhow::Result<Moved> {
-        for entry in self.entries.iter().filter(|entry| entry.kind == InodeKind::Directory) {
-            let (parent, name) = self.parent(&entry.path).await?;
-            let made = self.client.make(&self.caller, parent, &name, 0o700, Node::Directory);
-            made.await.map_err(of(&entry.path))?;
-        }
-        self.each(
-            |entry| entry.kind != InodeKind::Directory,
-            |work, index| async move { work.copy_one(index).await },
-        )
-        .await?;
-        // Modes and times of directories last: filling them changes both.
-        for entry in self.entries.iter().rev().filter(|entry| entry.kind == InodeKind::Directory) {
-            let meta = fs::symlink_metadata(self.root.join(&entry.path))?;
-            let found = self.find(&entry.path).await?;
-            self.dress(found.inode, &meta).await.map_err(of(&entry.path))?;
-        }
-        Ok(moved(&self.entries))
-    }
-
-    async fn parent(&self, path: &Path) -> anyhow::Result<(u64, Vec<u8>)> {
-        let name = path.file_name().context("a path without a name")?.as_bytes().to_vec();
-        let parent = path.parent().unwrap_or(Path::new(""));
-        let found = self.client.resolve(&self.caller, parent.as_os_str().as_bytes(), false);
-        Ok((found.await.map_err(of(parent))?.inode, name))
-    }
-
     async fn find(&self, path: &Path) -> anyhow::Result<Attributes> {
         let found = self.client.resolve(&self.caller, path.as_os_str().as_bytes(), false);
         found.await.map_err(of(path))
     }
 
-    /// Owner is kept as the cluster gives it; mode and times are the source's.
-    async fn dress(&self, inode: u64, meta: &fs::Metadata) -> Result<(), Errno> {
-        let change = AttributeChange {
-            mode: Some(meta.mode() as u16 & 0o7777),
-            accessed: TimeChange::At(time(meta.atime(), meta.atime_nsec())),
-            modified: TimeChange::At(time(meta.mtime(), meta.mtime_nsec())),
-            ..AttributeChange::default()
-        };
-        self.client.set_attributes(&self.caller, inode, change).await.map(|_| ())
-    }
-
-    async fn copy_one(&self, index: usize) -> anyhow::Result<()> {
-        let entry = &self.entries[index];
-        let source = self.root.join(&entry.path);
-        let meta = fs::symlink_metadata(&source)?;
-        let (parent, name) = self.parent(&entry.path).await?;
-        if entry.kind == InodeKind::Symlink {
-            let target = fs::read_link(&source)?;
-            let target = ropewalk_wire::fs::value::Bytes(target.as_os_str().as_bytes());
-            let node = Node::Symlink { target };
-            self.client.make(&self.caller, parent, &name, 0o777, node).await.map_err(errno)?;
-            return Ok(());
-        }
-        let options = OpenOptions {
-            access: Access { read: true, write: true },
-            truncate: false,
-            append: false,
-        };
-        let created = self.client.create(&self.caller, parent, &name, 0o600, true, options);
-        let (_, file, _) = created.await.map_err(errno)?;
-        let from = fs::File::open(&source)?;
-        let mut offset = 0;
-        while offset < entry.bytes {
-            let len = (entry.bytes - offset).min(CHUNK_BYTES as u64) as usize;
-            let mut buffer = loop {
-                match self.client.pool().take(len) {
-                    Some(buffer) => break buffer,
-                    None => yield_now().await,
-                }
-            };
-            from.read_exact_at(&mut buffer, offset)?;
-            self.client.write(&file, offset, buffer, 0..len).await.map_err(errno)?;
-            offset += len as u64;
-            self.bar.inc(len as u64);
-        }
-        self.dress(file.number(), &meta).await.map_err(errno)
-    }
-
     /// Compares every byte and attribute of the cluster's tree with the source.
     pub async fn verify(self: &Rc<Self>) -> anyhow::Result<Moved> {
-        self.each(|_| true, |work, index| async move { work.verify_one(index).await }).await?;
+        self.each(|work, index| async move { work.verify_one(index).await }).await?;
         Ok(moved(&self.entries))
     }
 
@@ -235,12 +150,7 @@ impl Work {
         let mut offset = 0;
         while offset < entry.bytes {
             let len = (entry.bytes - offset).min(CHUNK_BYTES as u64) as usize;
-            let buffer = loop {
-                match self.client.pool().take(len) {
-                    Some(buffer) => break buffer,
-                    None => yield_now().await,
-                }
-            };
+            let buffer = self.client.buffer(len).await;
             let (buffer, read) = self.client.read(&file, offset, buffer).await.map_err(errno)?;
             from.read_exact_at(&mut expected[..len], offset)?;
             if read != len || buffer[..len] != expected[..len] {

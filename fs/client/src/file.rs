@@ -1,17 +1,18 @@
 //! Open files: opening, creating, closing, making durable.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ropewalk_base::task::join_all;
+use ropewalk_base::task::{join, join_all};
 use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 use ropewalk_wire::fs::data::{DataRequest, FileId};
 use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::client::{Caller, Client};
-use crate::inode::Inode;
-use crate::lease::{For, opened};
+use crate::inode::{Dirty, Inode};
+use crate::lease::{For, Opened, opened};
 
 /// Stripes whose servers are computed for a sync; a file of more has some on all.
 const STRIPES_LOOKED_AT: u64 = 4096;
@@ -63,7 +64,12 @@ impl Drop for File {
             let last_writer = self.options.access.write && state.writers == 0;
             let named = state.attributes.is_none_or(|attributes| attributes.link_count > 0);
             let kept = state.mode >= LeaseMode::Read && named;
-            (state.readers + state.writers == 0, last_writer, kept, !state.dirty.is_clean())
+            let last = state.readers + state.writers == 0;
+            if last && !named {
+                // Nobody can ever ask for it: the file goes with this close.
+                state.dirty = Dirty::default();
+            }
+            (last, last_writer, kept, !state.dirty.is_clean())
         };
         let (client, inode) = (self.client.clone(), self.inode.clone());
         let world = client.inner.world.clone();
@@ -77,6 +83,25 @@ impl Drop for File {
                 let _ = client.report(&inode).await;
             });
         }
+    }
+}
+
+/// A request under way that opens a file.
+struct Opening<'a> {
+    count: &'a Cell<usize>,
+}
+
+impl Opening<'_> {
+    fn new(client: &Client) -> Opening<'_> {
+        let count = &client.inner.opening;
+        count.set(count.get() + 1);
+        Opening { count }
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - 1);
     }
 }
 
@@ -125,22 +150,31 @@ impl Client {
         {
             return Ok(file);
         }
+        // Open from now on: a lease that is given back while the request is under way must not take
+        // the open along.
+        let file = self.file(inode.clone(), options);
         let (who, access, truncate) = (caller.who(), options.access, options.truncate);
         let request = MetaRequest::Open { who, inode: number, access, truncate };
         if !truncate {
-            let reply = self.ask(&request, opened).await?;
-            let inode = self.learn_opened(&reply);
-            return Ok(self.file(inode, options));
+            let reply = self.ask_open(&request).await?;
+            self.learn_opened(&reply);
+            return Ok(file);
         }
         let reply = self
             .resize(&inode, async {
-                let reply = self.ask(&request, opened).await?;
+                let reply = self.ask_open(&request).await?;
                 Ok((reply, true))
             })
             .await?;
         let inode = self.learn_opened(&reply);
         self.note_change(&inode);
-        Ok(self.file(inode, options))
+        Ok(file)
+    }
+
+    /// Sends a request that opens a file.
+    async fn ask_open(&self, request: &MetaRequest<'_>) -> Result<Opened, Errno> {
+        let _opening = Opening::new(self);
+        self.ask(request, opened).await
     }
 
     /// Opens without a message, where a lease covers all that has to be known.
@@ -190,7 +224,7 @@ impl Client {
             exclusive,
             truncate: options.truncate,
         };
-        let reply = self.ask(&request, opened).await?;
+        let reply = self.ask_open(&request).await?;
         if options.truncate && !reply.created {
             self.inode(reply.entry.attributes.inode).discard();
         }
@@ -216,10 +250,17 @@ impl Client {
     ) -> Result<(Attributes, File), Errno> {
         let who = caller.who();
         let request = MetaRequest::Temporary { who, parent, mode, access: options.access };
-        let reply = self.ask(&request, opened).await?;
+        let reply = self.ask_open(&request).await?;
         let inode = self.learn_opened(&reply);
         self.note_change(&inode);
         Ok((reply.entry.attributes, self.file(inode, options)))
+    }
+
+    /// Makes sure that the metadata server knows size and times of what was written: then it outlives
+    /// this client. `EIO` where something of it is lost.
+    pub async fn flush(&self, file: &File) -> Result<(), Errno> {
+        self.report(&file.inode).await?;
+        if file.inode.state.borrow().lost { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// Makes everything durable that was written to the file before.
@@ -243,16 +284,21 @@ impl Client {
         }
         let id = self.file_id(inode);
         let unsynced = &unsynced;
-        let synced = join_all(servers.into_iter().map(|server| async move {
+        let data = join_all(servers.into_iter().map(|server| async move {
             let request = DataRequest::Sync { files: vec![id] };
             let (_, now) = self.ask_data(server, &request, |_| Ok(())).await?;
             // Another life of the server: what it had only in memory may be gone.
             let lost = unsynced.get(&server).is_some_and(|boot| now != *boot);
             if lost { Err(Errno::EIO) } else { Ok(()) }
-        }))
-        .await;
-        self.report(inode).await?;
-        self.ask(&MetaRequest::Sync, |_| Ok(())).await?;
+        }));
+        let meta = async {
+            self.report(inode).await?;
+            self.ask(&MetaRequest::Sync, |_| Ok(())).await
+        };
+        // At the same time: a promise is given when both are done, and until then a power loss may
+        // leave the one without the other, as the reports that go out now and then do as well.
+        let (synced, told) = join(data, meta).await;
+        told?;
         if alone && inode.mode() == LeaseMode::Write {
             inode.shared_before.set(false);
         }
@@ -269,10 +315,7 @@ impl Client {
         if !is_file {
             return Ok(BTreeSet::new());
         }
-        if inode.mode() < LeaseMode::Read {
-            // Among several writers nobody but the server knows all stripes.
-            inode.refresh();
-        }
+        inode.doubt_stripes();
         let _lease = self.lease(inode, For::Reading).await?;
         let (content, written) = {
             let state = inode.state.borrow();
@@ -305,11 +348,7 @@ impl Client {
 
     pub(crate) fn file_id(&self, inode: &Inode) -> FileId {
         let state = inode.state.borrow();
-        FileId {
-            inode: inode.number,
-            generation: state.attributes.map_or(0, |attributes| attributes.object_generation),
-            epoch: state.epoch,
-        }
+        FileId { inode: inode.number, generation: state.generation, epoch: state.epoch }
     }
 }
 

@@ -5,6 +5,8 @@
 //!
 //! * names and attributes: [`Client::lookup`], [`Client::create`], [`Client::rename`], ...
 //! * open files: [`File`] with [`Client::read`], [`Client::write`], [`Client::sync`], ...
+//! * the cluster itself, for who operates it: [`operator`];
+//! * where things lie: [`Client::placement`], [`Client::data_servers`];
 //! * paths, for programs rather than mounts: [`paths`].
 //!
 //! Invariants
@@ -21,9 +23,12 @@ mod error;
 mod file;
 mod holes;
 mod inode;
+mod inspect;
 mod lease;
 mod names;
+pub mod operator;
 pub mod paths;
+mod patience;
 mod read;
 mod session;
 mod write;
@@ -31,8 +36,10 @@ mod write;
 pub use client::{Caller, Client, ClientConfig, Counts, Invalidate};
 pub use error::ClientError;
 pub use file::{File, OpenOptions};
+pub use inspect::{DataServerInfo, Placement, PoolInfo, StripePlace, Striped};
 pub use names::{FileSystemStatus, Listed};
 pub use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
+pub use ropewalk_wire::fs::layout::{Growth, Layout};
 pub use ropewalk_wire::fs::meta::{
     Access, AttributeChange, LockKind, LockRange, Node, RenameMode, TimeChange,
 };

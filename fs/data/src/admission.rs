@@ -31,6 +31,7 @@ impl Handler for Inner {
             Ok(request) if head.service == Service::Data => request,
             _ => return self.refuse(responder, Status::Malformed),
         };
+        self.activities.count(&request);
         if head.session != 0 {
             if head.epoch < self.store.minimum_epoch(head.session) {
                 return self.refuse(responder, Status::Fenced);
@@ -122,6 +123,11 @@ impl Inner {
             DataRequest::List { after, bytes_max } => {
                 self.start(call, responder, async move |inner| {
                     body_of(inner.list(after, bytes_max).await)
+                });
+            }
+            DataRequest::Examine { objects, read } => {
+                self.start(call, responder, async move |inner| {
+                    body_of(inner.examine(&objects, read).await)
                 });
             }
             _ => unreachable!("the other requests were taken before"),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ropewalk_base::task::join_all;
 use ropewalk_wire::fs::data::{DataReply, FileId, ObjectRange};
+use ropewalk_wire::fs::status::DataStatus;
 use ropewalk_wire::fs::value::Errno;
 
 use crate::failure::Failure;
@@ -124,13 +125,20 @@ impl Inner {
     pub(crate) fn status(&self) -> Outcome {
         let space = self.store.space().map_err(|error| self.failed("status", &error))?;
         let usage = self.store.usage();
-        Ok(DataReply::Status {
+        let counters = self.counters();
+        Ok(DataReply::Status(DataStatus {
+            server: self.server,
+            uptime: self.world.now().since(self.started).as_millis() as u64,
             total_bytes: space.total,
             available_bytes: space.available,
             objects: usage.objects,
             object_bytes: usage.object_bytes,
-            requests: self.requests.get(),
-        })
+            log_bytes: usage.log_bytes,
+            corrupt_blocks: usage.corrupt_blocks,
+            checksum_errors: counters.checksum_errors,
+            under_way: counters.under_way as u32,
+            activities: self.activities.list(),
+        }))
     }
 
     /// Forgets old tombstones, from time to time.

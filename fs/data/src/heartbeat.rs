@@ -1,9 +1,15 @@
 //! Tells the metadata server each second that this server lives, and how much room it has.
+//!
+//! A metadata server that was started again knows no addresses of data servers: whoever asks it for
+//! one waits for a heartbeat. So one is sent at once where the link was lost, and again until it is
+//! answered.
 
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::task::race;
 use ropewalk_net::PeerId;
+use ropewalk_net::endpoint::PeerEvent;
 use ropewalk_rpc::{CallError, Connection, Options};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::meta::{MetaRequest, MetaResult};
@@ -33,11 +39,24 @@ impl Inner {
         while !self.stopping.get() {
             let next = self.world.now() + PERIOD;
             let heard = self.beat(&connection, server, &address).await;
+            if heard == Heard::Yes && !self.joined.replace(true) {
+                self.joining.notify_all();
+            }
             if heard != before {
                 self.lines.say(&describe(heard));
                 before = heard;
             }
-            self.world.sleep_until(next).await;
+            let _ = race(self.lost(meta), self.world.sleep_until(next)).await;
+        }
+    }
+
+    /// Completes when the link to the metadata server is lost.
+    async fn lost(&self, meta: PeerId) {
+        loop {
+            let PeerEvent::Down(peer, _) = self.endpoint.event().await else { continue };
+            if self.endpoint.endpoint().same_peer(peer, meta) {
+                return;
+            }
         }
     }
 

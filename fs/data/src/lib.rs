@@ -5,6 +5,8 @@
 //! * [mod@write], [mod@read], [mod@change]: the requests themselves;
 //! * [`bulk`]: the buffers through which bytes travel, and gets and puts of clients' regions;
 //! * [`epochs`]: which write epoch of a file was seen last;
+//! * [`listing`], [`examine`]: what `check` asks for;
+//! * [`counters`]: calls and bytes by kind;
 //! * [`heartbeat`]: tells the metadata server of life and room.
 //!
 //! Invariants
@@ -23,7 +25,9 @@ mod admission;
 mod bulk;
 mod change;
 mod config;
+mod counters;
 mod epochs;
+mod examine;
 mod failure;
 mod heartbeat;
 mod listing;

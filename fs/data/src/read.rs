@@ -111,6 +111,7 @@ impl Inner {
                 }
             }
         }
+        self.activities.read(chunk.len);
         Ok(())
     }
 }

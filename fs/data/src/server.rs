@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::task::Notify;
+use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
@@ -20,6 +21,7 @@ use ropewalk_wire::fs::head::{CallHead, Status};
 
 use crate::bulk::Transfers;
 use crate::config::{DataConfig, DataError};
+use crate::counters::Activities;
 use crate::epochs::FileEpochs;
 use crate::failure::{Failure, of_object};
 use crate::log::Lines;
@@ -61,7 +63,14 @@ pub(crate) struct Inner {
     pub epochs: RefCell<FileEpochs>,
     pub scratch: RefCell<Vec<u8>>,
     pub requests: Cell<u64>,
+    pub activities: Activities,
+    /// The server's number within the cluster.
+    pub server: u32,
+    pub started: Time,
     pub stopping: Cell<bool>,
+    /// The metadata server has taken a heartbeat.
+    pub joined: Cell<bool>,
+    pub joining: Notify,
     checksum_errors: Cell<u64>,
     turned_away: Cell<u64>,
     tasks: Cell<usize>,
@@ -101,7 +110,12 @@ impl DataServer {
             epochs: RefCell::default(),
             scratch: RefCell::default(),
             requests: Cell::new(0),
+            activities: Activities::default(),
+            server: config.server.0,
+            started: world.now(),
             stopping: Cell::new(false),
+            joined: Cell::new(false),
+            joining: Notify::new(),
             checksum_errors: Cell::new(0),
             turned_away: Cell::new(0),
             tasks: Cell::new(0),
@@ -136,11 +150,18 @@ impl DataServer {
 
     /// What was counted since the start.
     pub fn counters(&self) -> Counters {
-        Counters {
-            requests: self.inner.requests.get(),
-            checksum_errors: self.inner.checksum_errors.get(),
-            turned_away: self.inner.turned_away.get(),
-            under_way: self.inner.tasks.get(),
+        self.inner.counters()
+    }
+
+    /// Completes once the metadata server knows this life of the server: new files may go to it.
+    /// Never, where there is no metadata server to tell.
+    pub async fn joined(&self) {
+        loop {
+            let joining = self.inner.joining.notified();
+            if self.inner.joined.get() {
+                return;
+            }
+            joining.await;
         }
     }
 
@@ -216,6 +237,15 @@ impl Inner {
     /// Waits until the store has room for a change.
     pub(crate) async fn room(&self) -> Result<(), Failure> {
         self.store.room().await.map_err(|error| self.failed("make room", &error))
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            requests: self.requests.get(),
+            checksum_errors: self.checksum_errors.get(),
+            turned_away: self.turned_away.get(),
+            under_way: self.tasks.get(),
+        }
     }
 
     /// Notes an error of the store and says what it means for its request.

@@ -95,6 +95,7 @@ impl Inner {
             let written = self.store.write(object, u64::from(part.offset), &[own], sums, by);
             written.map_err(|error| self.failed("write", &error))?;
         }
+        self.activities.wrote(chunk.len);
         Ok(())
     }
 }

@@ -27,6 +27,9 @@ pub struct Config {
     pub stripe_bytes: u32,
     /// How new files spread over servers.
     pub growth: Growth,
+    /// Owner and group of the root directory of a new file system: whoever starts a cluster of his
+    /// own can write there.
+    pub root_owner: (u32, u32),
     /// Bits of name hashes; fewer than the default only to provoke collisions.
     pub hash_bits: u32,
     /// A planted bug, for tests of the tests only: a call that comes once more is executed once more.
@@ -44,6 +47,7 @@ impl Default for Config {
             server_silence: Duration::from_secs(10),
             stripe_bytes: Layout::STRIPE_BYTES_DEFAULT,
             growth: Growth::Stepped { narrow: 1, wide: 64 },
+            root_owner: (0, 0),
             hash_bits: HASH_BITS,
             execute_duplicates: false,
         }

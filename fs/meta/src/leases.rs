@@ -114,6 +114,12 @@ impl Leases {
         self.on(inode).next().is_some()
     }
 
+    /// Whether a session may write to the inode, or may have written what it did not report yet.
+    pub fn is_written(&self, inode: u64) -> bool {
+        let writing = |mode| matches!(mode, LeaseMode::Write | LeaseMode::Shared);
+        self.on(inode).any(|(_, holder)| writing(holder.mode) || holder.writes())
+    }
+
     /// Holders of `session`.
     pub fn count(&self, session: u64) -> usize {
         self.counts.get(&session).copied().unwrap_or(0)

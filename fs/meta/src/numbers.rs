@@ -28,6 +28,16 @@ impl Numbers {
         self.coming.is_none() && self.ready.end - self.ready.start < range / 2
     }
 
+    /// Every number below this one was given out, or never will be. `next_range`: where the next range
+    /// will begin.
+    pub fn first_unused(&self, next_range: u64) -> u64 {
+        match &self.coming {
+            _ if !self.ready.is_empty() => self.ready.start,
+            Some((range, _)) => range.start,
+            None => next_range,
+        }
+    }
+
     /// The next number; None while the range that has it is not durable.
     pub fn next(&mut self, durable: u64) -> Option<u64> {
         if self.ready.is_empty() {
@@ -49,9 +59,15 @@ mod tests {
         numbers.add(16..18, 5);
         assert!(!numbers.wants_range(4));
         assert_eq!(numbers.next(4), None);
+        assert_eq!(numbers.first_unused(18), 16);
         assert_eq!(numbers.next(5), Some(16));
+        assert_eq!(numbers.first_unused(18), 17);
         assert!(numbers.wants_range(4));
         numbers.add(18..20, 9);
         assert_eq!((numbers.next(5), numbers.next(5), numbers.next(9)), (Some(17), None, Some(18)));
+        assert_eq!(
+            (numbers.first_unused(20), numbers.next(9), numbers.first_unused(20)),
+            (19, Some(19), 20)
+        );
     }
 }

@@ -5,7 +5,7 @@
 //! from then on use that. Heartbeats are not kept: after a restart servers count as alive until they
 //! were silent for long enough.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ropewalk_base::random::Random;
@@ -31,6 +31,11 @@ pub struct Server {
 }
 
 impl Server {
+    /// When it was heard last.
+    pub fn heard(&self) -> Time {
+        self.heard
+    }
+
     /// Room for new files: more than a fiftieth is free. What is nearly full keeps the rest for the
     /// files that it has.
     fn has_room(&self) -> bool {
@@ -65,6 +70,19 @@ impl Pools {
     /// A server, if it was heard of since the start.
     pub fn server(&self, server: u32) -> Option<&Server> {
         self.servers.get(&server)
+    }
+
+    /// Numbers from `from` on of the servers that were heard of since the start, or that a version
+    /// names.
+    pub fn known(&self, from: u32) -> BTreeSet<u32> {
+        let named = self.versions.values().flat_map(|pool| &pool.servers);
+        self.servers.keys().chain(named).copied().filter(|id| *id >= from).collect()
+    }
+
+    /// The newest version that has the server.
+    pub fn newest_with(&self, server: u32) -> Option<u32> {
+        let mut versions = self.versions.values().rev();
+        versions.find(|pool| pool.servers.contains(&server)).map(|pool| pool.version)
     }
 
     /// Whether the server was heard of lately.

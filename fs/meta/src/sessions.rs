@@ -115,6 +115,12 @@ impl Sessions {
         self.sessions.iter().map(|(id, session)| (*id, session))
     }
 
+    /// Sessions with larger ids, in order.
+    pub fn after(&self, id: u64) -> impl Iterator<Item = (u64, &Session)> {
+        let after = (std::ops::Bound::Excluded(id), std::ops::Bound::Unbounded);
+        self.sessions.range(after).map(|(id, session)| (*id, session))
+    }
+
     /// The slots of a session that have a stored reply, as its rows must be removed with it.
     pub fn stored_slots(session: &Session) -> impl Iterator<Item = u64> + '_ {
         (0..).zip(&session.slots).filter(|(_, slot)| slot.sequence > 0).map(|(at, _)| at)

@@ -39,6 +39,8 @@ pub use output::Reap;
 
 /// Version of reap rows.
 pub(crate) const REAP_VERSION: u8 = 1;
+/// Version of the rows of owed fences.
+pub(crate) const OWED_VERSION: u8 = 1;
 /// Version of shrink rows.
 pub(crate) const CUT_VERSION: u8 = 1;
 
@@ -161,7 +163,10 @@ impl<R: Rows> Shard<R> {
                 MetaRequest::Heartbeat { .. }
                 | MetaRequest::GetPool { .. }
                 | MetaRequest::StatFileSystem
-                | MetaRequest::ListInodes { .. } => {
+                | MetaRequest::ListInodes { .. }
+                | MetaRequest::GetInodes { .. }
+                | MetaRequest::GetPath { .. }
+                | MetaRequest::Discard { .. } => {
                     let ticket = self.parking.ticket();
                     self.run(0, call.slot, 0, &call.request, call.now, ticket)
                 }
@@ -456,5 +461,7 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::GetPool { .. }
             | MetaRequest::Heartbeat { .. }
             | MetaRequest::ListInodes { .. }
+            | MetaRequest::GetInodes { .. }
+            | MetaRequest::GetPath { .. }
     )
 }

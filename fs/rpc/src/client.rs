@@ -185,6 +185,16 @@ impl Connection {
 
     /// A call outside of any session and slot; it may take effect more than once.
     pub async fn call_free(&self, service: Service, body: &[u8]) -> Result<Reply, CallError> {
+        self.call_free_with(service, body, REPLY_BYTES).await
+    }
+
+    /// As [`Connection::call_free`], where the reply's body has at most `reply_bytes` bytes.
+    pub async fn call_free_with(
+        &self,
+        service: Service,
+        body: &[u8],
+        reply_bytes: usize,
+    ) -> Result<Reply, CallError> {
         let head = CallHead {
             service,
             retry: false,
@@ -194,7 +204,7 @@ impl Connection {
             reply_bits: self.next_bits(),
             epoch: self.inner.epoch.get(),
         };
-        self.exchange(head, body, REPLY_BYTES).await
+        self.exchange(head, body, reply_bytes).await
     }
 
     fn next_bits(&self) -> u64 {

@@ -9,12 +9,16 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ropewalk_base::disk::{Disk, File, Kind, Open, Space};
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 /// Zeros for file systems that can neither reserve nor punch.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+
+/// Syncs of this process, of files and directories.
+static SYNCS: AtomicU64 = AtomicU64::new(0);
 
 /// The host's file system. Paths are taken as they are given; use absolute ones.
 #[derive(Debug, Clone, Copy, Default)]
@@ -24,6 +28,11 @@ impl HostDisk {
     /// The disk as the `World` wants it.
     pub fn shared() -> Arc<dyn Disk> {
         Arc::new(HostDisk)
+    }
+
+    /// Syncs that this process asked its file systems for since its start. For figures and displays.
+    pub fn syncs() -> u64 {
+        SYNCS.load(Ordering::Relaxed)
     }
 }
 
@@ -98,6 +107,7 @@ impl Disk for HostDisk {
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        SYNCS.fetch_add(1, Ordering::Relaxed);
         // The parent of a plain relative name.
         let opened = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         fs::File::open(opened)
@@ -155,6 +165,7 @@ impl File for HostFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        SYNCS.fetch_add(1, Ordering::Relaxed);
         self.file.sync_data().map_err(|cause| named("sync", &self.path, cause))
     }
 

@@ -1,32 +1,93 @@
-//! Benchmarks, after the contract of DESIGN section 6: ours and a reference in the same invocation,
+//! Benchmarks, after the contract of the house: ours and a reference in the same invocation,
 //! alternating, in separate processes, with checksums and the service thread on.
 //!
-//! * [`net`]: latency and bandwidth of the message layer beside bare sockets and a bare cache line;
-//! * [`report`]: JSON lines, a table, a figure.
+//! * [`mod@net`]: latency and bandwidth of the message layer beside bare sockets and a bare cache
+//!   line;
+//! * [`mod@io`]: data through the library and a mount; [`mod@meta`]: names, and starts of servers;
+//! * [`lab`]: who alternates with whom; [`servers`], `worker`: the processes; `work_files`,
+//!   `work_library`: what workers do;
+//! * [`series`], [`report`]: figures, JSON lines, a table, a picture.
 //!
-//! Invariant: a program that benchmarks calls [`serve_if_child`] before anything else: the peer of a
-//! measurement is the same program, started again.
+//! Invariants
+//! * A program that benchmarks calls [`serve_if_child`] before anything else: servers, mounts,
+//!   workers and the peer of a measurement are the same program, started again.
+//! * Nothing that is started here survives the process that started it.
 #![forbid(unsafe_code)]
 
+pub mod embed;
+mod fio;
+mod histogram;
+mod host;
+pub mod io;
+mod lab;
 mod message;
+pub mod meta;
 pub mod net;
+mod order;
+mod postmark;
 mod raw;
 pub mod report;
+pub mod series;
+mod servers;
+mod stage;
+mod starts;
+mod work_files;
+mod work_library;
+mod worker;
 
+pub use lab::Options;
 pub use report::Outcome;
+
+use embed::Embedder;
+use order::Order;
 
 /// The variable by which a child process learns its part.
 pub(crate) const PART: &str = "ROPEWALK_BENCH_PART";
+/// The variable that tells a child to end with the process that started it.
+pub(crate) const ORPHAN: &str = "ROPEWALK_BENCH_ORPHAN";
 
-/// Plays the peer's part and ends the process, where it was started for that.
-pub fn serve_if_child() {
-    if let Ok(part) = std::env::var(PART) {
-        match net::serve(&part) {
-            Ok(()) => std::process::exit(0),
-            Err(error) => {
-                eprintln!("the peer of the benchmark failed at '{part}': {error}");
-                std::process::exit(1);
-            }
+/// Plays its part and ends the process, where it was started for that by a benchmark.
+pub fn serve_if_child(embedder: &dyn Embedder) {
+    if std::env::var_os(ORPHAN).is_some() {
+        let signal = Some(rustix::process::Signal::TERM);
+        if let Err(error) = rustix::process::set_parent_process_death_signal(signal) {
+            eprintln!("this process may survive the benchmark: {error}");
         }
     }
+    let Ok(part) = std::env::var(PART) else { return };
+    if let Err(error) = serve(&part, embedder) {
+        eprintln!("a process of the benchmark failed: {error:#}");
+        std::process::exit(1);
+    }
+    std::process::exit(0);
+}
+
+fn serve(part: &str, embedder: &dyn Embedder) -> anyhow::Result<()> {
+    if part == "become" {
+        return become_another();
+    }
+    let Some(text) = part.strip_prefix("work\n") else { return serve_messages(part) };
+    let order = Order::decode(text).ok_or_else(|| anyhow::anyhow!("'{text}' is no order"))?;
+    let done = work_files::work(&order).or_else(|| work_library::work(&order, embedder));
+    done.unwrap_or_else(|| anyhow::bail!("nobody knows how to '{}'", order.kind))
+}
+
+/// The other end of a measurement of messages; whoever measures hangs up when he has seen enough.
+fn serve_messages(part: &str) -> anyhow::Result<()> {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match net::serve(part) {
+        Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof) => {
+            Ok(())
+        }
+        done => Ok(done?),
+    }
+}
+
+/// Becomes the program that the arguments name.
+fn become_another() -> anyhow::Result<()> {
+    use std::os::unix::process::CommandExt;
+    let mut arguments = std::env::args_os().skip(1);
+    let program = arguments.next().ok_or_else(|| anyhow::anyhow!("which program?"))?;
+    let mut command = std::process::Command::new(&program);
+    Err(command.args(arguments).env_remove(PART).env_remove(ORPHAN).exec().into())
 }

@@ -3,19 +3,9 @@
 use std::io::{Error, ErrorKind, Result};
 use std::process::{Child, Command, Stdio};
 
+use crate::lab::hold_dma_latency;
 use crate::report::Outcome;
-use crate::{PART, message, raw};
-
-/// What to measure.
-#[derive(Debug, Clone, Copy)]
-pub struct Options {
-    /// Fewer sizes, rounds and runs: within two minutes.
-    pub quick: bool,
-    /// Say on stderr what is being measured.
-    pub progress: bool,
-    /// Hold /dev/cpu_dma_latency at 0 meanwhile (needs to be root).
-    pub hold_dma_latency: bool,
-}
+use crate::{Options, PART, host, message, raw};
 
 /// One case, the same words for both processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +23,28 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// One time as the figure that is told.
+    fn value(&self, nanos: u64) -> f64 {
+        match self.depth {
+            1 => nanos as f64 / 2000.0,
+            _ => (self.bytes * self.rounds) as f64 / (nanos.max(1) as f64 / 1000.0),
+        }
+    }
+
+    /// The median of one run.
+    fn figure(&self, samples: &[u64]) -> f64 {
+        let mut samples = samples.to_vec();
+        samples.sort_unstable();
+        samples.get(samples.len() / 2).map_or(0.0, |nanos| self.value(*nanos))
+    }
+
+    /// By which it can be chosen.
+    fn name(&self) -> String {
+        let what = if self.depth == 1 { "pingpong" } else { "stream" };
+        let Case { medium, wait, cores, bytes, .. } = self;
+        format!("{what}.{medium}.{wait}.{cores}.{bytes}")
+    }
+
     fn encode(&self, address: &str) -> String {
         let Case { system, medium, wait, cores, bytes, rounds, depth, checksum } = self;
         format!("{system} {medium} {wait} {cores} {bytes} {rounds} {depth} {checksum} {address}")
@@ -107,12 +119,16 @@ fn measure(case: &Case) -> Result<Vec<u64>> {
 }
 
 /// Measures everything; what cannot be measured is named on stderr.
-pub fn net(options: Options) -> Vec<Outcome> {
+pub fn net(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
     let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
     let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };
-    let runs = if options.quick { 3 } else { 7 };
-    let mut outcomes = Vec::new();
-    for group in cases(options.quick) {
+    let runs = options.runs();
+    for group in cases(options.quick, options.scale) {
+        let mut group = group;
+        group.retain(|case| options.peers || case.system != "raw");
+        if !group.first().is_some_and(|case| options.wanted(&case.name())) {
+            continue;
+        }
         let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); group.len()];
         for _ in 0..runs {
             for (case, found) in group.iter().zip(&mut found) {
@@ -127,31 +143,42 @@ pub fn net(options: Options) -> Vec<Outcome> {
                 }
             }
         }
+        let peer = group.iter().zip(&found).next_back().filter(|(case, _)| case.system == "raw");
+        let medians = |case: &Case, found: &[Vec<u64>]| -> Vec<f64> {
+            found.iter().map(|samples| case.figure(samples)).collect()
+        };
+        let peer = peer.map(|(case, found)| medians(case, found));
         for (case, found) in group.iter().zip(found).filter(|(_, found)| !found.is_empty()) {
-            outcomes.push(summary(case, found, dma));
+            let ours = medians(case, &found);
+            let mut outcome = summary(case, found, dma);
+            if let Some(peer) = peer.as_ref().filter(|_| case.system != "raw") {
+                let mut ratios: Vec<f64> = ours.iter().zip(peer).map(|(a, b)| a / b).collect();
+                ratios.sort_by(f64::total_cmp);
+                outcome.ratio = ratios.get(ratios.len() / 2).map(|ratio| (*ratio, "raw"));
+            }
+            emit(&outcome);
         }
     }
-    outcomes
 }
 
-fn hold_dma_latency() -> Option<std::fs::File> {
-    use std::io::Write;
-    let mut file = std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency").ok()?;
-    file.write_all(&0u32.to_ne_bytes()).ok()?;
-    Some(file)
+/// The names of all rows.
+pub fn rows() -> Vec<String> {
+    cases(false, 1.0).iter().filter_map(|group| group.first()).map(Case::name).collect()
 }
 
-fn cases(quick: bool) -> Vec<Vec<Case>> {
+fn cases(quick: bool, scale: f64) -> Vec<Vec<Case>> {
     let sizes: &[usize] = match quick {
         true => &[8, 1024, 65_536, 1 << 20],
         false => &[8, 64, 1024, 8192, 65_536, 262_144, 1 << 20, 4 << 20],
     };
+    // Fewer rounds than messages under way would measure nothing.
+    let scaled = |rounds: usize| ((rounds as f64 * scale) as usize).max(20);
     let mut groups = Vec::new();
     for medium in ["tcp", "shm"] {
         for (wait, cores) in [("spin", "two"), ("block", "two"), ("block", "one")] {
             for &bytes in sizes {
                 let budget = if quick { 3_000_000 } else { 20_000_000 };
-                let rounds = (budget / (1000 + bytes)).clamp(20, 20_000);
+                let rounds = scaled((budget / (1000 + bytes)).clamp(20, 20_000));
                 let rounds = if wait == "block" { rounds / 4 + 10 } else { rounds };
                 let case = |system: &str, wait: &str| Case {
                     system: system.into(),
@@ -174,7 +201,7 @@ fn cases(quick: bool) -> Vec<Vec<Case>> {
             }
         }
         for bytes in [65_536, 1 << 20, 4 << 20] {
-            let rounds = if quick { 100_000_000 } else { 1_000_000_000 } / bytes;
+            let rounds = scaled(if quick { 100_000_000 } else { 1_000_000_000 } / bytes);
             let case = |system: &str, checksum| Case {
                 system: system.into(),
                 medium: medium.into(),
@@ -196,10 +223,7 @@ fn cases(quick: bool) -> Vec<Vec<Case>> {
 }
 
 fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
-    let value = |nanos: u64| match case.depth {
-        1 => nanos as f64 / 2000.0,
-        _ => (case.bytes * case.rounds) as f64 / (nanos.max(1) as f64 / 1000.0),
-    };
+    let value = |nanos: u64| case.value(nanos);
     let mut medians = Vec::new();
     let mut tails = Vec::new();
     let count = runs.len();
@@ -213,8 +237,9 @@ fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
     let system = if case.system == "raw" { "raw" } else { "ropewalk" };
     let latency = case.depth == 1;
     Outcome {
-        scenario: if latency { "pingpong" } else { "stream" },
+        scenario: if latency { "pingpong" } else { "stream" }.into(),
         system,
+        version: if system == "raw" { host::kernel() } else { env!("CARGO_PKG_VERSION").into() },
         medium: if case.medium == "tcp" { "tcp" } else { "shm" },
         params: vec![
             ("bytes", case.bytes.to_string()),
@@ -232,6 +257,7 @@ fn summary(case: &Case, runs: Vec<Vec<u64>>, dma: &str) -> Outcome {
         max: medians[medians.len() - 1],
         p99: tails[tails.len() / 2],
         runs: count,
+        ratio: None,
     }
 }
 
@@ -241,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_case_crosses_to_the_other_process() {
-        for case in cases(true).into_iter().flatten() {
+        for case in cases(true, 1.0).into_iter().flatten() {
             let text = case.encode("tcp://a:1,shm://b");
             assert_eq!(Case::decode(&text), Some((case, "tcp://a:1,shm://b")));
         }

@@ -5,9 +5,11 @@ use std::fmt::Write;
 /// One figure.
 #[derive(Debug, Clone)]
 pub struct Outcome {
-    pub scenario: &'static str,
-    /// `ropewalk`, or `raw` for a bare medium in the same tool.
+    pub scenario: String,
+    /// `ropewalk`, `raw` for a bare medium in the same tool, or a peer by its name.
     pub system: &'static str,
+    /// Of the system.
+    pub version: String,
     pub medium: &'static str,
     /// Names and values of what was measured under; values are JSON already.
     pub params: Vec<(&'static str, String)>,
@@ -18,6 +20,8 @@ pub struct Outcome {
     pub max: f64,
     pub p99: f64,
     pub runs: usize,
+    /// Ours as a multiple of what the named system reached, run by run: the median.
+    pub ratio: Option<(f64, &'static str)>,
 }
 
 impl Outcome {
@@ -31,13 +35,16 @@ impl Outcome {
     pub fn json(&self) -> String {
         let params: Vec<String> =
             self.params.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        let ratio = self.ratio.map_or(String::new(), |(ratio, to)| {
+            format!(",\"ratio\":{ratio:.4},\"ratio_to\":\"{to}\"")
+        });
         format!(
             "{{\"scenario\":\"{}\",\"system\":\"{}\",\"version\":\"{}\",\"medium\":\"{}\",\
              \"params\":{{{}}},\"metric\":\"{}\",\"unit\":\"{}\",\"median\":{:.4},\"min\":{:.4},\
-             \"max\":{:.4},\"p99\":{:.4},\"runs\":{}}}",
+             \"max\":{:.4},\"p99\":{:.4},\"runs\":{}{ratio}}}",
             self.scenario,
             self.system,
-            env!("CARGO_PKG_VERSION"),
+            self.version,
             self.medium,
             params.join(","),
             self.metric,
@@ -51,29 +58,81 @@ impl Outcome {
     }
 }
 
-/// A table for people.
-pub fn table(outcomes: &[Outcome]) -> String {
-    let mut text = format!(
-        "{:<10} {:<6} {:<9} {:>9} {:<6} {:<10} {:>10} {:>10} {:>10} unit\n",
-        "scenario", "medium", "system", "bytes", "wait", "placement", "median", "min", "p99"
-    );
-    for outcome in outcomes {
+/// A table for people: a line for each system in each scenario, with the time of its slowest
+/// operations and its processor time beside the main figure.
+#[derive(Default)]
+pub struct Table {
+    begun: bool,
+    /// The main figure, and what came beside it.
+    pending: Option<(Outcome, String, String)>,
+}
+
+impl Table {
+    /// Takes a figure; the text that can be printed now.
+    pub fn add(&mut self, outcome: &Outcome) -> String {
+        if let Some((main, tail, cpu)) = &mut self.pending
+            && (&main.scenario, main.system, &main.params)
+                == (&outcome.scenario, outcome.system, &outcome.params)
+        {
+            match outcome.metric {
+                "latency" => *tail = format!("{} us", number(outcome.p99)),
+                "cpu" => *cpu = format!("{} {}", number(outcome.median), outcome.unit),
+                _ => {}
+            }
+            return String::new();
+        }
+        let text = self.finish();
+        let tail = match outcome.metric {
+            "latency" => format!("{} {}", number(outcome.p99), outcome.unit),
+            _ => String::new(),
+        };
+        self.pending = Some((outcome.clone(), tail, String::new()));
+        text
+    }
+
+    /// What was not printed yet.
+    pub fn finish(&mut self) -> String {
+        let Some((main, tail, cpu)) = self.pending.take() else { return String::new() };
+        let mut text = String::new();
+        if !std::mem::replace(&mut self.begun, true) {
+            let _ = writeln!(
+                text,
+                "{:<30} {:<14} {:<28} {:>9} {:>9} {:>9} {:<11} {:>10} {:>14}  ratio",
+                "scenario", "system", "under", "median", "min", "max", "unit", "p99", "cpu"
+            );
+        }
+        let names = ["wait", "cores", "placement", "client", "bytes", "servers", "storage"];
+        let mut under: Vec<&str> = names.iter().map(|name| main.param(name)).collect();
+        under.retain(|value| !value.is_empty());
+        let journal = main.param("journal");
+        if journal != main.param("storage") && !journal.is_empty() {
+            under.extend(["journal", journal]);
+        }
         let _ = writeln!(
             text,
-            "{:<10} {:<6} {:<9} {:>9} {:<6} {:<10} {:>10.3} {:>10.3} {:>10.3} {}",
-            outcome.scenario,
-            outcome.medium,
-            outcome.system,
-            outcome.param("bytes"),
-            outcome.param("wait"),
-            outcome.param("cores"),
-            outcome.median,
-            outcome.min,
-            outcome.p99,
-            outcome.unit
+            "{:<30} {:<14} {:<28} {:>9} {:>9} {:>9} {:<11} {:>10} {:>14}  {}",
+            main.scenario,
+            main.system,
+            under.join(" "),
+            number(main.median),
+            number(main.min),
+            number(main.max),
+            main.unit,
+            tail,
+            cpu,
+            main.ratio.map_or(String::new(), |(ratio, to)| format!("{ratio:.2} x {to}"))
         );
+        text
     }
-    text
+}
+
+/// With as many places as say something.
+fn number(value: f64) -> String {
+    match value.abs() {
+        large if large >= 100.0 => format!("{value:.0}"),
+        middle if middle >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
 }
 
 const WIDTH: f64 = 860.0;
@@ -152,6 +211,47 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
     svg
 }
 
+/// A figure of rates and bandwidths: a bar for each system in each scenario, as long as its share
+/// of the best one.
+pub fn bars(outcomes: &[Outcome]) -> String {
+    let all: Vec<&Outcome> = outcomes
+        .iter()
+        .filter(|one| !matches!(one.metric, "cpu") && (one.metric, one.unit) != ("latency", "us"))
+        .collect();
+    let height = 50.0 + 18.0 * all.len() as f64;
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
+         font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" \
+         fill=\"white\"/>\n"
+    );
+    for (index, outcome) in all.iter().enumerate() {
+        let same = all
+            .iter()
+            .filter(|other| (&other.scenario, other.metric) == (&outcome.scenario, outcome.metric));
+        let best = same.map(|other| other.median).fold(f64::MIN_POSITIVE, f64::max);
+        let (at, long) = (30.0 + 18.0 * index as f64, 300.0 * (outcome.median / best).max(0.0));
+        let colour = match outcome.system {
+            "ropewalk" if outcome.param("placement") == "embedded" => COLOURS[6],
+            "ropewalk" => COLOURS[0],
+            _ => COLOURS[4],
+        };
+        let _ = writeln!(
+            svg,
+            "<text x=\"10\" y=\"{at:.1}\">{} {} {}</text><rect x=\"380\" y=\"{:.1}\" \
+             width=\"{long:.1}\" height=\"12\" fill=\"{colour}\"/><text x=\"690\" \
+             y=\"{at:.1}\">{} {}</text>",
+            outcome.scenario,
+            outcome.system,
+            outcome.param("placement"),
+            at - 10.0,
+            number(outcome.median),
+            outcome.unit
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,8 +259,9 @@ mod tests {
     #[test]
     fn a_figure_and_a_line_hold_what_was_measured() {
         let outcome = Outcome {
-            scenario: "pingpong",
+            scenario: "pingpong".into(),
             system: "ropewalk",
+            version: "1.2".into(),
             medium: "tcp",
             params: vec![("bytes", "8".into()), ("wait", "\"spin\"".into())],
             metric: "latency",
@@ -170,12 +271,22 @@ mod tests {
             max: 9.0,
             p99: 8.0,
             runs: 5,
+            ratio: Some((0.5, "raw")),
         };
         let line = outcome.json();
         assert!(line.contains("\"params\":{\"bytes\":8,\"wait\":\"spin\"}"), "{line}");
         assert!(line.contains("\"median\":5.5000"), "{line}");
+        assert!(line.ends_with(",\"runs\":5,\"ratio\":0.5000,\"ratio_to\":\"raw\"}"), "{line}");
         let figure = figure(std::slice::from_ref(&outcome), "latency");
         assert!(figure.contains("tcp ropewalk spin") && figure.contains("<polyline"), "{figure}");
-        assert!(table(&[outcome]).contains("5.500"));
+        let mut table = Table::default();
+        let cpu = Outcome { metric: "cpu", unit: "s/1000", ..outcome.clone() };
+        assert_eq!(table.add(&outcome) + &table.add(&cpu), "");
+        let text = table.finish();
+        assert!(text.contains("5.50") && text.contains("0.50 x raw"), "{text}");
+        assert!(text.contains("5.50 s/1000") && text.lines().count() == 2, "{text}");
+        let other = Outcome { metric: "rate", unit: "1/s", median: 12_345.0, ..outcome };
+        let bars = bars(&[other]);
+        assert!(bars.contains("12345 1/s") && bars.contains("width=\"300.0\""), "{bars}");
     }
 }

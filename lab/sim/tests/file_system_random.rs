@@ -479,7 +479,7 @@ fn what_was_synced_outlives_power_loss_and_nothing_is_silently_wrong() {
 
 /// Runs seeds until one fails, and breaks off where none does.
 fn assert_found(plant: Plant, power: bool) {
-    const SEEDS: u64 = 60;
+    const SEEDS: u64 = 400;
     let fails = |seed: &u64| {
         let run = || scenario(&mut Simulation::new(*seed), power, plant);
         std::panic::catch_unwind(run).is_err()

@@ -7,6 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::status::DataStatus;
 use super::value::{Bytes, Errno};
 
 /// Bytes that one checksum covers; blocks begin at multiples of it within a stripe.
@@ -15,6 +16,8 @@ pub const BLOCK_BYTES: u32 = 4096;
 pub const TRANSFER_BYTES_MAX: u32 = 8 << 20;
 /// Most pieces of one request.
 pub const PIECES_MAX: usize = 256;
+/// Most objects of one `Examine`.
+pub const EXAMINED_MAX: usize = 512;
 /// Bytes up to which a write travels inside its request, and a read inside its reply.
 pub const EMBEDDED_BYTES_MAX: u32 = 16 * 1024;
 
@@ -86,6 +89,35 @@ pub enum DataRequest<'a> {
     List { after: Option<(u64, u32, u32)>, bytes_max: u32 },
     /// Room and counters.
     Status,
+    /// Whether these objects are there, and with `read` whether every block has its checksum; at
+    /// most `EXAMINED_MAX`. The reply may stop early, after at least one.
+    Examine { objects: Vec<ObjectName>, read: bool },
+}
+
+/// One stripe of one generation of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ObjectName {
+    pub inode: u64,
+    pub generation: u32,
+    pub stripe: u32,
+}
+
+/// What `Examine` found of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Condition {
+    Absent,
+    /// Bytes in written blocks.
+    Present {
+        bytes: u64,
+    },
+    /// What lies under its name is not this object.
+    Damaged,
+    /// The first block that does not match its checksum.
+    Corrupt {
+        block: u32,
+    },
+    /// The disk does not give it.
+    Unreadable,
 }
 
 /// What was found of one piece of a read.
@@ -126,12 +158,10 @@ pub enum DataReply<'a> {
         objects: Vec<ObjectInfo>,
         end: bool,
     },
-    Status {
-        total_bytes: u64,
-        available_bytes: u64,
-        objects: u64,
-        object_bytes: u64,
-        requests: u64,
+    Status(#[serde(borrow)] DataStatus<'a>),
+    /// In the order in which they were asked for.
+    Examined {
+        conditions: Vec<Condition>,
     },
 }
 

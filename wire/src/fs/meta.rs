@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attributes, Content, InodeKind};
 use super::layout::Pool;
+use super::status::{KnownServer, MetaStatus, SessionInfo};
 use super::value::{Bytes, Errno, Timestamp};
 
 /// The inode number of the root directory.
@@ -33,6 +34,13 @@ pub const XATTR_BYTES_MAX: usize = 16 * 1024;
 pub const INLINE_BYTES_MAX: u64 = 16 * 1024;
 /// Most supplementary groups that travel with a request.
 pub const GROUPS_MAX: usize = 1024;
+
+/// Most inodes of one `GetInodes`.
+pub const INODES_ASKED_MAX: usize = 512;
+/// Most objects of one `Discard`.
+pub const DISCARDED_MAX: usize = 512;
+/// Longest path that `GetPath` tells, in bytes.
+pub const PATH_BYTES_MAX: usize = 16 * 1024;
 
 /// On whose behalf: checked by the server as POSIX demands. User 0 may do what root may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -444,6 +452,37 @@ pub enum MetaRequest<'a> {
         from: u64,
         bytes_max: u32,
     },
+    /// What has become of inodes, for `check`: numbers of eight bytes each, little endian, at most
+    /// `INODES_ASKED_MAX`. The reply may stop early, after at least one.
+    GetInodes {
+        #[serde(borrow)]
+        inodes: Bytes<'a>,
+        bytes_max: u32,
+    },
+    /// One of the paths of an inode, from the root; `ENOENT` where it has no name.
+    GetPath {
+        inode: u64,
+    },
+    /// What the server does and knows.
+    Status,
+    /// Sessions after number `after`.
+    ListSessions {
+        after: u64,
+        bytes_max: u32,
+    },
+    /// Data servers from number `from` on: those that were heard of or that a pool version names.
+    ListServers {
+        from: u32,
+        bytes_max: u32,
+    },
+    /// Has objects on a data server removed, as those of removed files are, where they are garbage
+    /// for certain: the inode is gone for good, or has a later object generation. Inode (eight bytes)
+    /// and generation (four) of each, little endian, at most `DISCARDED_MAX`; others are left alone.
+    Discard {
+        server: u32,
+        #[serde(borrow)]
+        objects: Bytes<'a>,
+    },
 }
 
 /// An entry that a lookup or a creating request found or made.
@@ -489,6 +528,17 @@ pub struct InodeInfo {
     pub content: Content,
     /// Written stripes: first and count of each run.
     pub written: Vec<(u32, u32)>,
+    /// Somebody may be changing its objects now, and tell of it later.
+    pub changing: bool,
+}
+
+/// One inode of `GetInodes`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InodeFate {
+    /// None: there is no such inode.
+    pub inode: Option<InodeInfo>,
+    /// Objects up to this generation are on their way out.
+    pub reaping: Option<u32>,
 }
 
 /// The reply to a [`MetaRequest`] that succeeded.
@@ -530,7 +580,7 @@ pub enum MetaReply<'a> {
         end: bool,
         grant: Option<Grant>,
     },
-    /// ReadLink, GetXattr, ReadInline: the bytes. ListXattr: names, each ended by a zero byte.
+    /// ReadLink, GetXattr, ReadInline, GetPath: the bytes. ListXattr: names, each ended by a zero byte.
     Content {
         #[serde(borrow)]
         bytes: Bytes<'a>,
@@ -559,6 +609,25 @@ pub enum MetaReply<'a> {
     Inodes {
         inodes: Vec<InodeInfo>,
         end: bool,
+    },
+    /// GetInodes, in the order in which they were asked for.
+    Fates {
+        fates: Vec<InodeFate>,
+    },
+    Status(#[serde(borrow)] MetaStatus<'a>),
+    Sessions {
+        #[serde(borrow)]
+        sessions: Vec<SessionInfo<'a>>,
+        end: bool,
+    },
+    Servers {
+        #[serde(borrow)]
+        servers: Vec<KnownServer<'a>>,
+        end: bool,
+    },
+    /// Discard: how many of the objects will be removed.
+    Discarded {
+        count: u32,
     },
 }
 

@@ -10,6 +10,7 @@ pub mod layout;
 pub mod meta;
 pub mod runs;
 pub mod session;
+pub mod status;
 pub mod value;
 
 use serde::{Deserialize, Serialize};

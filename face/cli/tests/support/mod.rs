@@ -1,9 +1,20 @@
 //! Clusters and mounts as real processes of the command line, for tests.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
+pub mod command;
+pub mod disk;
+pub mod library;
+pub mod model;
+pub mod operation;
+pub mod operator;
+pub mod posix;
+pub mod servers;
+pub mod shim;
+pub mod worker;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// The program under test.
@@ -19,12 +30,16 @@ pub struct Process {
 impl Process {
     /// Starts `ropewalk` with these arguments, and waits until it prints `expected`.
     pub fn start(arguments: &[&str], expected: &str) -> Process {
-        let mut child = Command::new(PROGRAM)
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()
-            .expect("the program under test can be started");
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments);
+        Process::run(command, expected)
+            .unwrap_or_else(|status| panic!("{arguments:?} did not say '{expected}' ({status})"))
+    }
+
+    /// Starts a command, and waits until it prints `expected`; how it ended where it did not.
+    pub fn run(mut command: Command, expected: &str) -> Result<Process, ExitStatus> {
+        let started = command.stdout(Stdio::piped()).spawn();
+        let mut child = started.expect("the program under test can be started");
         let output = child.stdout.take().expect("it was asked for");
         let (sender, receiver) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -34,23 +49,32 @@ impl Process {
                 }
             }
         });
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match receiver.recv_timeout(left) {
                 Ok(line) if line.contains(expected) => {
                     // The rest of the output is read and dropped.
                     std::thread::spawn(move || receiver.iter().for_each(drop));
-                    return Process { child, line };
+                    return Ok(Process { child, line });
                 }
                 Ok(_) => {}
                 Err(_) => {
                     let _ = child.kill();
-                    let status = child.wait();
-                    panic!("{arguments:?} did not say '{expected}' ({status:?})");
+                    return Err(child.wait().expect("a killed child ends"));
                 }
             }
         }
+    }
+
+    /// The process's number.
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(&self.child)
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&mut self) -> bool {
+        self.child.try_wait().is_ok_and(|status| status.is_some())
     }
 
     /// `kill -9`.
@@ -61,8 +85,7 @@ impl Process {
 
     /// As Ctrl-C does, and waits for the end in good order.
     pub fn stop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::INT);
+        let _ = rustix::process::kill_process(self.pid(), rustix::process::Signal::INT);
         let deadline = Instant::now() + Duration::from_secs(20);
         while Instant::now() < deadline {
             if let Ok(Some(status)) = self.child.try_wait() {

@@ -2,10 +2,11 @@
 
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
-use ropewalk_wire::fs::meta::{DirectoryEntry, InodeInfo, LeaseMode, MetaReply, Who};
+use ropewalk_wire::fs::meta::{DirectoryEntry, LeaseMode, MetaReply, Who};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::directory::decode_dentry;
+use super::garbage::{INODE_BYTES, RUN_BYTES};
 use super::{Operation, Step};
 use crate::inode::{Damaged, Inode};
 use crate::keys::{self, Table};
@@ -15,9 +16,6 @@ use crate::rows::Rows;
 /// Most bytes that an entry takes beside its name, without and with attributes and grant.
 const ENTRY_BYTES: usize = 32;
 const ENTRY_ATTRIBUTES_BYTES: usize = 192;
-/// An inode of the list, and each run of its written stripes.
-const INODE_BYTES: usize = 224;
-const RUN_BYTES: usize = 10;
 /// What a reply holds beside its entries.
 const FRAME_BYTES: usize = 256;
 
@@ -125,16 +123,13 @@ impl<R: Rows> Operation<'_, R> {
                 return false;
             }
             room = room.saturating_sub(takes);
-            inodes.push(InodeInfo {
-                attributes: inode.attributes(),
-                content: inode.content(),
-                written: inode.written.as_slice().to_vec(),
-            });
+            inodes.push(inode);
             true
         })?;
         if damaged {
             return Err(Errno::EIO.into());
         }
+        let inodes = inodes.iter().map(|inode| self.info(inode)).collect();
         self.answer(&MetaReply::Inodes { inodes, end })
     }
 }

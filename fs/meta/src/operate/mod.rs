@@ -12,6 +12,7 @@ mod attributes;
 mod content;
 mod create;
 mod directory;
+mod garbage;
 mod lease;
 mod listing;
 mod lock;
@@ -180,6 +181,11 @@ impl<'a, R: Rows> Operation<'a, R> {
                 self.heartbeat(server, boot, total_bytes, available_bytes, address.0)
             }
             M::ListInodes { from, bytes_max } => self.list_inodes(from, bytes_max),
+            M::GetInodes { inodes, bytes_max } => self.get_inodes(inodes.0, bytes_max),
+            M::GetPath { inode } => self.get_path(inode),
+            M::Discard { server, objects } => self.discard(server, objects.0),
+            // They tell of more than rows: the server answers them, and not within a session's slots.
+            M::Status | M::ListSessions { .. } | M::ListServers { .. } => Err(Errno::EINVAL.into()),
             _ => unreachable!("the other requests were dispatched before"),
         }
     }

@@ -1,10 +1,13 @@
-//! What a server counts: calls by kind, and messages to data servers by kind.
+//! What a server counts: calls by kind, and messages to data servers by kind. Always on, one addition
+//! each.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use ropewalk_wire::fs::meta::MetaRequest;
 use ropewalk_wire::fs::session::SessionRequest;
+use ropewalk_wire::fs::status::Activity;
+use ropewalk_wire::fs::value::Bytes;
 
 /// Messages to data servers. A call that is sent again counts once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,69 +24,173 @@ impl DataMessages {
     }
 }
 
-#[derive(Default)]
+/// Names of the kinds, in the order of [`session_kind`] and [`kind`].
+const KINDS: [&str; 44] = [
+    "open session",
+    "renew session",
+    "close session",
+    "lookup",
+    "get attributes",
+    "set attributes",
+    "create",
+    "temporary",
+    "make",
+    "open",
+    "unlink",
+    "remove directory",
+    "rename",
+    "link",
+    "read directory",
+    "read link",
+    "get xattr",
+    "list xattr",
+    "set xattr",
+    "remove xattr",
+    "acquire",
+    "release",
+    "report",
+    "read inline",
+    "write inline",
+    "reclaim",
+    "reclaim done",
+    "leave inline",
+    "reserve append",
+    "set lock",
+    "test lock",
+    "cancel lock",
+    "release owner",
+    "stat file system",
+    "sync",
+    "get pool",
+    "heartbeat",
+    "list inodes",
+    "get inodes",
+    "get path",
+    "status",
+    "list sessions",
+    "list servers",
+    "discard",
+];
+
 pub(super) struct Counters {
-    calls: RefCell<BTreeMap<&'static str, u64>>,
+    calls: [Cell<u64>; KINDS.len()],
+    bytes: [Cell<u64>; KINDS.len()],
     pub data: RefCell<DataMessages>,
 }
 
+impl Default for Counters {
+    fn default() -> Counters {
+        let zeros = || [const { Cell::new(0) }; KINDS.len()];
+        Counters { calls: zeros(), bytes: zeros(), data: RefCell::default() }
+    }
+}
+
 impl Counters {
-    pub fn count(&self, kind: &'static str) {
-        *self.calls.borrow_mut().entry(kind).or_default() += 1;
+    /// A call of a kind, which moved so many bytes of a file.
+    pub fn count(&self, kind: usize, bytes: usize) {
+        self.calls[kind].set(self.calls[kind].get() + 1);
+        self.bytes[kind].set(self.bytes[kind].get() + bytes as u64);
+    }
+
+    /// The kinds of which something came.
+    pub fn activities(&self) -> Vec<Activity<'static>> {
+        KINDS
+            .iter()
+            .zip(self.calls.iter().zip(&self.bytes))
+            .filter(|(_, (calls, _))| calls.get() > 0)
+            .map(|(kind, (calls, bytes))| Activity {
+                kind: Bytes(kind.as_bytes()),
+                calls: calls.get(),
+                bytes: bytes.get(),
+            })
+            .collect()
     }
 
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
-        self.calls.borrow().clone()
+        let counted = KINDS.iter().zip(&self.calls).filter(|(_, calls)| calls.get() > 0);
+        counted.map(|(kind, calls)| (*kind, calls.get())).collect()
     }
 }
 
-/// The name of a session request's kind.
-pub(super) fn session_kind(request: &SessionRequest<'_>) -> &'static str {
+/// The place of a session request's kind in [`KINDS`].
+pub(super) fn session_kind(request: &SessionRequest<'_>) -> usize {
     match request {
-        SessionRequest::Open { .. } => "open session",
-        SessionRequest::Renew { .. } => "renew session",
-        SessionRequest::Close { .. } => "close session",
+        SessionRequest::Open { .. } => 0,
+        SessionRequest::Renew { .. } => 1,
+        SessionRequest::Close { .. } => 2,
     }
 }
 
-/// The name of a metadata request's kind.
-pub(super) fn kind(request: &MetaRequest<'_>) -> &'static str {
+/// The place of a metadata request's kind in [`KINDS`].
+pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
     use MetaRequest as M;
     match request {
-        M::Lookup { .. } => "lookup",
-        M::GetAttributes { .. } => "get attributes",
-        M::SetAttributes { .. } => "set attributes",
-        M::Create { .. } => "create",
-        M::Temporary { .. } => "temporary",
-        M::Make { .. } => "make",
-        M::Open { .. } => "open",
-        M::Unlink { .. } => "unlink",
-        M::RemoveDirectory { .. } => "remove directory",
-        M::Rename { .. } => "rename",
-        M::Link { .. } => "link",
-        M::ReadDirectory { .. } => "read directory",
-        M::ReadLink { .. } => "read link",
-        M::GetXattr { .. } => "get xattr",
-        M::ListXattr { .. } => "list xattr",
-        M::SetXattr { .. } => "set xattr",
-        M::RemoveXattr { .. } => "remove xattr",
-        M::Acquire { .. } => "acquire",
-        M::Release { .. } => "release",
-        M::Report { .. } => "report",
-        M::ReadInline { .. } => "read inline",
-        M::WriteInline { .. } => "write inline",
-        M::Reclaim { .. } => "reclaim",
-        M::ReclaimDone => "reclaim done",
-        M::LeaveInline { .. } => "leave inline",
-        M::ReserveAppend { .. } => "reserve append",
-        M::SetLock { .. } => "set lock",
-        M::TestLock { .. } => "test lock",
-        M::CancelLock { .. } => "cancel lock",
-        M::ReleaseOwner { .. } => "release owner",
-        M::StatFileSystem => "stat file system",
-        M::Sync => "sync",
-        M::GetPool { .. } => "get pool",
-        M::Heartbeat { .. } => "heartbeat",
-        M::ListInodes { .. } => "list inodes",
+        M::Lookup { .. } => 3,
+        M::GetAttributes { .. } => 4,
+        M::SetAttributes { .. } => 5,
+        M::Create { .. } => 6,
+        M::Temporary { .. } => 7,
+        M::Make { .. } => 8,
+        M::Open { .. } => 9,
+        M::Unlink { .. } => 10,
+        M::RemoveDirectory { .. } => 11,
+        M::Rename { .. } => 12,
+        M::Link { .. } => 13,
+        M::ReadDirectory { .. } => 14,
+        M::ReadLink { .. } => 15,
+        M::GetXattr { .. } => 16,
+        M::ListXattr { .. } => 17,
+        M::SetXattr { .. } => 18,
+        M::RemoveXattr { .. } => 19,
+        M::Acquire { .. } => 20,
+        M::Release { .. } => 21,
+        M::Report { .. } => 22,
+        M::ReadInline { .. } => 23,
+        M::WriteInline { .. } => 24,
+        M::Reclaim { .. } => 25,
+        M::ReclaimDone => 26,
+        M::LeaveInline { .. } => 27,
+        M::ReserveAppend { .. } => 28,
+        M::SetLock { .. } => 29,
+        M::TestLock { .. } => 30,
+        M::CancelLock { .. } => 31,
+        M::ReleaseOwner { .. } => 32,
+        M::StatFileSystem => 33,
+        M::Sync => 34,
+        M::GetPool { .. } => 35,
+        M::Heartbeat { .. } => 36,
+        M::ListInodes { .. } => 37,
+        M::GetInodes { .. } => 38,
+        M::GetPath { .. } => 39,
+        M::Status => 40,
+        M::ListSessions { .. } => 41,
+        M::ListServers { .. } => 42,
+        M::Discard { .. } => 43,
+    }
+}
+
+/// Bytes of a file that the request carries.
+pub(super) fn carried(request: &MetaRequest<'_>) -> usize {
+    match request {
+        MetaRequest::WriteInline { data, .. } => data.0.len(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_where_their_numbers_say() {
+        assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
+        assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
+        let last = MetaRequest::Discard { server: 1, objects: Bytes(&[]) };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("discard", KINDS.len() - 1));
+        let counters = Counters::default();
+        counters.count(kind(&MetaRequest::Sync), 0);
+        counters.count(kind(&MetaRequest::Sync), 7);
+        assert_eq!(counters.calls(), BTreeMap::from([("sync", 2)]));
+        assert_eq!(counters.activities()[0], Activity { kind: Bytes(b"sync"), calls: 2, bytes: 7 });
     }
 }

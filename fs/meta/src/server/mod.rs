@@ -2,6 +2,7 @@
 //!
 //! * `serving`: calls in, to the shard, replies out when a mark of the store covers them;
 //! * `callbacks`: recalls and granted locks, to clients;
+//! * `status`: what the server tells of itself;
 //! * `data_servers`: fences, cuts and reaps, to data servers;
 //! * this file: start, stop, and the tasks in between.
 //!
@@ -20,6 +21,7 @@ mod counters;
 mod data_servers;
 mod release;
 mod serving;
+mod status;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, VecDeque};
@@ -27,6 +29,7 @@ use std::rc::Rc;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::task::Notify;
+use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::Marks;
@@ -56,6 +59,7 @@ pub struct MetaServer {
     /// Gone once the server was stopped.
     shard: RefCell<Option<Shard<StoreRows<EmbeddedStore>>>>,
     claim: RefCell<Option<ClaimedDirectory>>,
+    started: Time,
     failure: RefCell<Option<String>>,
     /// The disk has no room for changes.
     full: Cell<bool>,
@@ -107,7 +111,7 @@ impl MetaServer {
         store.wait_durable(Position(shard.position())).await?;
         shard.handle_durable(moment(world));
         let data_servers = DataServers::default();
-        data_servers.expect(&shard, world.now());
+        data_servers.expect(&shard, world.now())?;
         let durable_seen = Cell::new(store.durable().0);
         let server = Rc::new(MetaServer {
             world: world.clone(),
@@ -116,6 +120,7 @@ impl MetaServer {
             store,
             shard: RefCell::new(Some(shard)),
             claim: RefCell::new(Some(claimed)),
+            started: world.now(),
             failure: RefCell::default(),
             full: Cell::new(false),
             backlog: RefCell::default(),

@@ -23,6 +23,7 @@ use ropewalk_wire::fs::{decode, encode};
 use super::MetaServer;
 use super::counters;
 use super::release::Held;
+use super::status;
 use crate::shard::{Call, Completed, Opening, Outcome, Reply};
 
 /// Calls that wait for room in the store, at most; more are dropped, and sent again by their
@@ -191,7 +192,10 @@ impl MetaServer {
         let Ok(request) = decode::<MetaRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
-        self.counters.count(counters::kind(&request));
+        self.counters.count(counters::kind(&request), counters::carried(&request));
+        if status::is_status(&request) {
+            return self.answer_status(&request, responder);
+        }
         let head = incoming.head;
         let (session, slot, sequence) = (head.session, head.slot, head.sequence);
         let call = Call { session, slot, sequence, request, now: self.now() };
@@ -252,14 +256,15 @@ impl MetaServer {
         let Ok(request) = decode::<SessionRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
-        self.counters.count(counters::session_kind(&request));
+        self.counters.count(counters::session_kind(&request), 0);
         let (result, position): (SessionResult, u64) = match request {
-            SessionRequest::Open { client, .. } => {
+            SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
                 let Some(opening) = self.open_session(client, bits) else {
                     return self.send(responder, Status::Unavailable, Vec::new());
                 };
                 self.saw_client(opening.session, incoming.peer);
+                self.clients.set_name(opening.session, name.0);
                 let term = self.config.shard.term.as_millis();
                 let term_milliseconds = u32::try_from(term).unwrap_or(u32::MAX);
                 let Opening { session, epoch, position } = opening;

@@ -136,7 +136,7 @@ impl<R: Rows> Shard<R> {
     }
 
     /// Commits what the shard did by itself.
-    fn conclude_alone(&mut self, outcome: Step<Batch>) {
+    pub(super) fn conclude_alone(&mut self, outcome: Step<Batch>) {
         let result = match outcome {
             Ok(batch) => self.commit(batch),
             Err(Stop::Rows(error)) => Err(error),
@@ -226,10 +226,13 @@ impl<R: Rows> Operation<'_, R> {
     }
 
     /// A writer died. If its file is inline, it may have begun to write stripes of which nobody
-    /// knows: the next ones get names of their own.
+    /// knows: these go, and the next ones get names of their own.
     fn disown(&mut self, inode: u64) -> Step<()> {
         match self.inode(inode) {
             Ok(found) if found.is_file() && !found.striped => {
+                // The session is refused everywhere by now: what it wrote can go.
+                let found = found.clone();
+                self.queue_reap(&found);
                 self.change(inode)?.generation += 1;
                 Ok(())
             }

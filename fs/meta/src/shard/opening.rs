@@ -42,7 +42,7 @@ impl<R: Rows> Shard<R> {
     ) -> Result<Shard<R>, RowsError> {
         let superblock = keys::key(Table::Superblock, &[]);
         if rows.get(&superblock)?.is_none() {
-            format(&mut rows, &superblock, &mut random, now)?;
+            format(&mut rows, &superblock, &mut random, config.root_owner, now)?;
         }
         let damaged = |what: &str| RowsError(format!("the row of the {what} does not decode"));
         let bytes = rows.get(&superblock)?.ok_or_else(|| damaged("superblock"))?;
@@ -176,6 +176,7 @@ fn format<R: Rows>(
     rows: &mut R,
     superblock: &[u8],
     random: &mut Random,
+    owner: (u32, u32),
     now: Moment,
 ) -> Result<(), RowsError> {
     let mut batch = Batch::default();
@@ -189,8 +190,8 @@ fn format<R: Rows>(
         kind: InodeKind::Directory,
         mode: 0o755,
         links: 2,
-        user: 0,
-        group: 0,
+        user: owner.0,
+        group: owner.1,
         device: 0,
         size: 0,
         accessed: at,

@@ -15,7 +15,7 @@ use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::endpoint::endpoint;
 use ropewalk_sim::{Kill, SimConfig, Simulation};
 use ropewalk_store::superblock::{ClaimError, Expect};
-use ropewalk_wire::fs::data::{DataRequest, FileId, Found};
+use ropewalk_wire::fs::data::{Condition, DataRequest, EXAMINED_MAX, FileId, Found, ObjectName};
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::value::Errno;
@@ -430,4 +430,39 @@ fn a_directory_that_lost_its_data_is_not_taken_for_a_new_one() {
     }
     start(&disk, 3, Expect::Replace).unwrap();
     start(&disk, 3, Expect::Existing).unwrap();
+}
+
+#[test]
+fn an_examination_tells_of_each_object_and_reads_where_asked() {
+    let (mut simulation, cluster, meta) = cluster(31);
+    let client = cluster.client.clone();
+    run(&mut simulation, async move {
+        for stripe in 0..3 {
+            client.write(file(1), &[range(stripe, 0, 100_000)], &[7; 100_000]).await.unwrap();
+        }
+        client.sync(&[file(1)]).await.unwrap();
+    });
+    let path = cluster.object_path(1, 1, 1);
+    let bytes = cluster.disk.bytes(&path).unwrap();
+    let sevens: Vec<_> = bytes.windows(8).enumerate().filter(|(_, run)| *run == [7; 8]).collect();
+    cluster.disk.flip_bit(&path, sevens[sevens.len() / 2].0 as u64, 3);
+    let object = |stripe| ObjectName { inode: 1, generation: 1, stripe };
+    run_meta(&mut simulation, async move {
+        let there = Condition::Present { bytes: 25 * 4096 };
+        let names: Vec<_> = (0..4).map(object).collect();
+        let found = meta.examine(&names, false).await.unwrap();
+        assert_eq!(found, [there, there, there, Condition::Absent], "nothing was read");
+        let found = meta.examine(&names, true).await.unwrap();
+        assert!(matches!(found[1], Condition::Corrupt { block: 1.. }), "{found:?}");
+        assert_eq!((found[0], found[2], found[3]), (there, there, Condition::Absent));
+        let invalid = Err(Failed::Errno(Errno::EINVAL));
+        assert_eq!(meta.examine(&[], true).await, invalid);
+        assert_eq!(meta.examine(&[object(0); EXAMINED_MAX + 1], false).await, invalid);
+        let activities = meta.status().await.unwrap().activities;
+        assert_eq!(activities[&b"write"[..]], (3, 300_000));
+        let (calls, bytes) = activities[&b"examine"[..]];
+        assert!(calls == 4 && bytes >= 2 * 25 * 4096, "{calls} {bytes}");
+    });
+    let lines = cluster.lines.borrow();
+    assert!(lines.iter().any(|line| line.contains("object 1.1.1")), "{lines:?}");
 }

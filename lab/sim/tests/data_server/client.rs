@@ -1,6 +1,7 @@
 //! A client by hand: regions, checksums, calls.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ropewalk_base::checksum::crc32c;
@@ -12,8 +13,8 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Audience, PeerId};
 use ropewalk_rpc::{CallError, Connection, Options};
 use ropewalk_wire::fs::data::{
-    BLOCK_BYTES, Bulk, DataReply, DataRequest, DataResult, EMBEDDED_BYTES_MAX, FileId, Found,
-    ObjectInfo, ObjectRange, Source,
+    BLOCK_BYTES, Bulk, Condition, DataReply, DataRequest, DataResult, EMBEDDED_BYTES_MAX, FileId,
+    Found, ObjectInfo, ObjectName, ObjectRange, Source,
 };
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::value::{Bytes, Errno};
@@ -46,11 +47,13 @@ pub struct Content {
 }
 
 /// A data server's life and room, as `Status` tells it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     pub objects: u64,
     pub object_bytes: u64,
     pub available_bytes: u64,
+    /// Calls and bytes by kind.
+    pub activities: BTreeMap<Vec<u8>, (u64, u64)>,
 }
 
 pub fn file(inode: u64) -> FileId {
@@ -228,12 +231,29 @@ impl Client {
 
     pub async fn status(&self) -> Outcome<Status> {
         let take = |reply: DataReply<'_>| match reply {
-            DataReply::Status { available_bytes, objects, object_bytes, .. } => {
-                Status { objects, object_bytes, available_bytes }
-            }
+            DataReply::Status(status) => Status {
+                objects: status.objects,
+                object_bytes: status.object_bytes,
+                available_bytes: status.available_bytes,
+                activities: status
+                    .activities
+                    .iter()
+                    .map(|done| (done.kind.0.to_vec(), (done.calls, done.bytes)))
+                    .collect(),
+            },
             other => panic!("status is answered with {other:?}"),
         };
         Ok(self.call(&DataRequest::Status, take).await?.0)
+    }
+
+    /// How objects are.
+    pub async fn examine(&self, objects: &[ObjectName], read: bool) -> Outcome<Vec<Condition>> {
+        let take = |reply: DataReply<'_>| match reply {
+            DataReply::Examined { conditions } => conditions,
+            other => panic!("an examination is answered with {other:?}"),
+        };
+        let request = DataRequest::Examine { objects: objects.to_vec(), read };
+        Ok(self.call(&request, take).await?.0)
     }
 
     /// One page of the listing.

@@ -1,0 +1,171 @@
+//! `bench`: the benchmarks of `lab/bench` under the command that people have.
+//!
+//! They start this program again as servers, mounts and workers; what they cannot start themselves,
+//! a cluster inside one process, is handed to them here.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use anyhow::{Context, bail};
+use ropewalk_base::ids::ClusterId;
+use ropewalk_bench::embed::{Embedded, Embedder};
+use ropewalk_bench::{Options, Outcome, report};
+use ropewalk_rail::Rail;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag::{register, register_conditional_shutdown};
+
+use crate::cluster::Cluster;
+
+/// Which benchmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Name {
+    /// Messages: latency and bandwidth by size over each rail, beside bare sockets.
+    Net,
+    /// Data: 1 MiB and 4 KiB through the library and the mount, beside bare calls and a passthrough.
+    Io,
+    /// Names: create, stat, open, PostMark, messages by operation, restarts, memory of idle servers.
+    Meta,
+}
+
+/// Arguments of `ropewalk bench`.
+#[derive(Debug, clap::Args)]
+pub struct BenchArguments {
+    /// What to measure.
+    #[arg(value_enum)]
+    name: Name,
+    /// Less work and fewer runs: within two minutes.
+    #[arg(long)]
+    quick: bool,
+    /// One JSON object a line, as each figure is known.
+    #[arg(long)]
+    json: bool,
+    /// Draw the figures into this file, too.
+    #[arg(long, value_name = "FILE.svg")]
+    figure: Option<PathBuf>,
+    /// Only rows whose name contains this; can be given several times.
+    #[arg(long, value_name = "PART")]
+    only: Vec<String>,
+    /// Print the names of the rows, and end.
+    #[arg(long)]
+    list: bool,
+    /// Runs of each row.
+    #[arg(long, value_name = "COUNT")]
+    runs: Option<usize>,
+    /// Multiplies the amount of work in each run.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
+    scale: f64,
+    /// Leave peers and bare references out.
+    #[arg(long)]
+    no_peers: bool,
+    /// Data servers, where a row does not say how many.
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    data_servers: u32,
+    /// A directory of a file system in memory.
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
+    memory: PathBuf,
+    /// A directory on a disk; its file system is named with each figure.
+    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    disk: PathBuf,
+    /// Keep the processors from sleeping deeply meanwhile (needs root).
+    #[arg(long)]
+    hold_dma_latency: bool,
+    /// Say on stderr what is being measured.
+    #[arg(long)]
+    progress: bool,
+}
+
+/// Measures, and prints what was found.
+pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
+    if arguments.list {
+        let names = match arguments.name {
+            Name::Net => ropewalk_bench::net::rows(),
+            Name::Io => ropewalk_bench::io::rows(),
+            Name::Meta => ropewalk_bench::meta::rows(),
+        };
+        names.iter().for_each(|name| println!("{name}"));
+        return Ok(());
+    }
+    if !(arguments.scale > 0.0 && arguments.scale <= 1000.0) {
+        bail!("--scale is a factor, such as 0.1 or 2");
+    }
+    let options = Options {
+        quick: arguments.quick,
+        only: arguments.only.clone(),
+        runs: arguments.runs,
+        scale: arguments.scale,
+        peers: !arguments.no_peers,
+        progress: arguments.progress,
+        hold_dma_latency: arguments.hold_dma_latency,
+        data_servers: arguments.data_servers,
+        memory: arguments.memory.clone(),
+        disk: arguments.disk.clone(),
+        interrupted: Arc::default(),
+    };
+    for signal in [SIGINT, SIGTERM] {
+        // The first one ends it in good order, the second one at once.
+        register_conditional_shutdown(signal, 128 + signal, options.interrupted.clone())?;
+        register(signal, options.interrupted.clone())?;
+    }
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    let mut table = report::Table::default();
+    let mut emit = |outcome: &Outcome| {
+        if arguments.json {
+            println!("{}", outcome.json());
+        } else {
+            print!("{}", table.add(outcome));
+        }
+        // Whoever does not read any more does not mind.
+        let _ = std::io::stdout().flush();
+        outcomes.push(outcome.clone());
+    };
+    match arguments.name {
+        Name::Net => ropewalk_bench::net::net(&options, &mut emit),
+        Name::Io => ropewalk_bench::io::io(&options, &mut emit)?,
+        Name::Meta => ropewalk_bench::meta::meta(&options, &mut emit)?,
+    }
+    print!("{}", table.finish());
+    if options.interrupted.load(Ordering::Relaxed) {
+        bail!("interrupted");
+    }
+    if outcomes.is_empty() {
+        bail!("nothing was measured; 'ropewalk bench NAME --list' prints the rows there are");
+    }
+    if let Some(file) = &arguments.figure {
+        let picture = match arguments.name {
+            Name::Net => report::figure(&outcomes, "latency"),
+            _ => report::bars(&outcomes),
+        };
+        std::fs::write(file, picture)
+            .with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    Ok(())
+}
+
+/// Clusters inside this process.
+pub struct InThisProcess;
+
+impl Embedder for InThisProcess {
+    fn start(&self, directory: &Path, data_servers: u32) -> anyhow::Result<Box<dyn Embedded>> {
+        Ok(Box::new(Cluster::start(directory, data_servers)?))
+    }
+}
+
+impl Embedded for Cluster {
+    fn id(&self) -> ClusterId {
+        self.id
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn client_rails(&self) -> anyhow::Result<Vec<Box<dyn Rail>>> {
+        Cluster::client_rails(self)
+    }
+
+    fn stop(self: Box<Self>) {
+        Cluster::stop(*self);
+    }
+}

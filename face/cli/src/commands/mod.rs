@@ -1,0 +1,38 @@
+//! Commands that run something: servers, clusters, mounts. One file each; here is what they share.
+
+pub mod format;
+pub mod mount;
+pub mod serve;
+pub mod up;
+
+use std::time::Duration;
+
+use ropewalk_rail::Rail;
+use ropewalk_rail_shm::{ShmConfig, ShmRail};
+use ropewalk_rail_tcp::{TcpConfig, TcpRail};
+
+/// How often a waiting command looks whether it shall end.
+pub const LOOK: Duration = Duration::from_millis(50);
+
+/// Rails of a process that only connects.
+pub fn client_rails() -> anyhow::Result<Vec<Box<dyn Rail>>> {
+    Ok(vec![
+        Box::new(ShmRail::open(ShmConfig::default())?),
+        Box::new(TcpRail::open(TcpConfig::default())?),
+    ])
+}
+
+/// Seconds, also parts of one, as the user writes them.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| format!("'{text}' is not a number of seconds"))?;
+    checked_seconds(number)
+}
+
+/// A time that a user may ask for.
+pub fn checked_seconds(number: f64) -> Result<Duration, String> {
+    if (0.2..=86_400.0).contains(&number) {
+        Ok(Duration::from_secs_f64(number))
+    } else {
+        Err("between 0.2 and 86400 seconds".to_string())
+    }
+}

@@ -1,0 +1,129 @@
+//! `ropewalk mount` and `umount`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ropewalk_base::ids::ClusterId;
+use ropewalk_mount::{MountOptions, clear_dead_mount};
+
+use super::{LOOK, client_rails, seconds};
+use crate::config::Source;
+use crate::mounted::Mounted;
+use crate::stop::Stop;
+
+/// Arguments of `ropewalk mount`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk mount tcp://127.0.0.1:7700 /mnt              until 'ropewalk umount /mnt' or Ctrl-C
+  ropewalk mount tcp://node1:7700 /mnt --patience 600   waits ten minutes for a dead server
+  ropewalk mount --config ropewalk.toml                 what the file's [mount] says
+
+Mounts of one cluster, on one host or many, see each other's changes at once.")]
+pub struct MountArguments {
+    /// The metadata server's address, as `up` or `serve` printed it.
+    #[arg(required_unless_present = "config")]
+    address: Option<String>,
+    /// An empty directory. A dead mount that an earlier process left there is cleared.
+    #[arg(required_unless_present = "config")]
+    directory: Option<PathBuf>,
+    /// How long an operation waits for a server that is down, before it fails (EIO); 60 unless said
+    /// otherwise. A line on stderr says for whom one waits.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    patience: Option<Duration>,
+    /// Refuse every change.
+    #[arg(long)]
+    read_only: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+impl MountArguments {
+    /// Address and directory, as far as they were named. With a config file one of them may be left
+    /// out; an address is known by its scheme.
+    fn places(&self) -> (Option<String>, Option<PathBuf>) {
+        match (&self.address, &self.directory) {
+            (Some(only), None) if !only.contains("://") => (None, Some(PathBuf::from(only))),
+            (address, directory) => (address.clone(), directory.clone()),
+        }
+    }
+}
+
+/// Mounts a cluster on `path`, where nobody alive is mounted.
+pub fn start_mount(
+    cluster: ClusterId,
+    address: &str,
+    path: &Path,
+    options: MountOptions,
+    patience: Option<Duration>,
+) -> anyhow::Result<Mounted> {
+    // A mount whose process was killed answers nothing any more: it is nobody's loss.
+    if let Ok(cleared) = clear_dead_mount(path) {
+        eprintln!("cleared {cleared} dead mount(s) on {}", path.display());
+    }
+    Mounted::start(cluster, client_rails()?, address, path, options, patience)
+}
+
+/// Mounts a cluster and serves the mount until it is unmounted or a signal comes.
+pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
+    let stop = Stop::watch().context("signals cannot be watched")?;
+    let config = arguments.source.read()?;
+    let (address, directory) = arguments.places();
+    let address = address.unwrap_or_else(|| config.meta_address());
+    let directory = directory.or(config.mount.directory);
+    let directory = directory.context(
+        "nowhere to mount: name a directory, or give the config file a section '[mount]' with a \
+         line 'directory = \"…\"'",
+    )?;
+    let patience = arguments.patience.or(config.mount.patience_seconds.map(|seconds| seconds.0));
+    let read_only = arguments.read_only || config.mount.read_only.unwrap_or(false);
+    let options = MountOptions { read_only, ..MountOptions::default() };
+    let mounted = start_mount(ClusterId(0), &address, &directory, options, patience)?;
+    println!("mounted on {}", mounted.path().display());
+    while !stop.is_asked() && !mounted.is_gone() {
+        std::thread::sleep(LOOK);
+    }
+    mounted.stop()
+}
+
+/// Arguments of `ropewalk umount`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk umount /mnt
+  ropewalk umount --lazy /mnt   although somebody is in there
+
+A mount whose process was killed is cleared, too; 'ropewalk mount' does the same on its own.")]
+pub struct UnmountArguments {
+    /// Where it is mounted.
+    directory: PathBuf,
+    /// Takes it out of the tree although it is in use; it goes when the last user has left.
+    #[arg(long)]
+    lazy: bool,
+}
+
+/// Unmounts, also what a dead process left.
+pub fn unmount(arguments: &UnmountArguments) -> anyhow::Result<()> {
+    use rustix::mount::UnmountFlags;
+    let path = &arguments.directory;
+    if clear_dead_mount(path).is_ok() {
+        return Ok(());
+    }
+    let flags = if arguments.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+    match rustix::mount::unmount(path, flags) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => {
+            let mut helper = std::process::Command::new("fusermount3");
+            helper.arg("-u");
+            if arguments.lazy {
+                helper.arg("-z");
+            }
+            let status = helper.arg(path).status().context("fusermount3 cannot be run")?;
+            if status.success() { Ok(()) } else { bail!("fusermount3 did not unmount it") }
+        }
+        Err(rustix::io::Errno::BUSY) => {
+            bail!("{} is in use: close its files and leave it, or say --lazy", path.display())
+        }
+        Err(rustix::io::Errno::INVAL) => bail!("nothing is mounted on {}", path.display()),
+        Err(error) => bail!("cannot unmount {}: {error}", path.display()),
+    }
+}

@@ -1,0 +1,317 @@
+//! `ropewalk serve`: one server, or all servers of a config file, until a signal comes.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_rail::Rail;
+use ropewalk_rail_shm::{ShmConfig, ShmRail};
+use ropewalk_rail_tcp::{TcpConfig, TcpRail};
+
+use super::up::LISTEN;
+use super::{LOOK, seconds};
+use crate::cluster::{self, serve_data, serve_meta};
+use crate::config::{Config, Source};
+use crate::mounted::Mounted;
+use crate::node::NodeThread;
+use crate::stop::Stop;
+
+/// Which server to run.
+#[derive(Debug, clap::Subcommand)]
+pub enum Serve {
+    /// The metadata server.
+    #[command(after_help = "Example:
+  ropewalk format /var/lib/ropewalk
+  ropewalk serve meta --directory /var/lib/ropewalk/meta")]
+    Meta {
+        #[command(flatten)]
+        place: Place,
+        /// How long a client that is silent keeps its leases and locks, and how long a restarted
+        /// server waits for those who do not come back; 10 unless said otherwise.
+        #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+        term: Option<Duration>,
+    },
+    /// A data server.
+    #[command(after_help = "Examples:
+  ropewalk serve data --server 0 --directory /var/lib/ropewalk/data0
+  ropewalk serve data --server 2 --directory /disk2/rope --cluster ID --meta tcp://node1:7700
+
+A server with a number that the cluster did not have yet joins it: new files use it, too.")]
+    Data {
+        /// The server's number within the cluster, from 0 on.
+        #[arg(long)]
+        server: u32,
+        #[command(flatten)]
+        place: Place,
+        /// The metadata server's address; tcp://127.0.0.1:7700 unless said otherwise.
+        #[arg(long, value_name = "URL")]
+        meta: Option<String>,
+    },
+    /// The metadata server and the data servers of a config file, in one process.
+    #[command(after_help = "Examples:
+  ropewalk serve all --config ropewalk.toml                            what the file says
+  ropewalk serve all --directory /var/lib/ropewalk --data-servers 4    without one
+
+The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that on its own.")]
+    All {
+        #[command(flatten)]
+        place: Place,
+        /// Data servers, numbered from 0 on, instead of those of the config file.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+        data_servers: Option<u32>,
+    },
+}
+
+/// Where a server keeps its data, to whom it belongs, and where it listens.
+#[derive(Debug, clap::Args)]
+pub struct Place {
+    /// Where the server keeps its data (all: the directory of the cluster).
+    #[arg(long, value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// The cluster, as `ropewalk format` printed it; else the one that the config file names, or the
+    /// one for which the directory (or the one above it) was formatted.
+    #[arg(long, value_name = "ID", value_parser = cluster::parse_id)]
+    cluster: Option<ClusterId>,
+    /// Where to listen; port 0 lets the system choose. 127.0.0.1 unless said otherwise: port 7700
+    /// for the metadata server, any free one for a data server.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Allow an address that other hosts can reach, although nobody has to prove who he is.
+    #[arg(long)]
+    insecure: bool,
+    #[command(flatten)]
+    source: Source,
+}
+
+/// A server to be started.
+pub struct Planned {
+    pub directory: PathBuf,
+    pub listen: SocketAddr,
+}
+
+/// Servers of one process that are to be started.
+pub struct Plan {
+    pub cluster: ClusterId,
+    pub meta: Planned,
+    pub term: Option<Duration>,
+    pub data: Vec<(u32, Planned)>,
+}
+
+/// All servers of a cluster below one directory; data servers listen on any port.
+pub fn below(directory: &Path, cluster: ClusterId, listen: SocketAddr, data_servers: u32) -> Plan {
+    let any = SocketAddr::new(listen.ip(), 0);
+    let planned = |name: &str, listen| Planned { directory: directory.join(name), listen };
+    let data = (0..data_servers).map(|number| (number, planned(&format!("data{number}"), any)));
+    Plan { cluster, meta: planned("meta", listen), term: None, data: data.collect() }
+}
+
+/// The rails of a server.
+fn rails(listen: SocketAddr, insecure: bool) -> anyhow::Result<Vec<Box<dyn Rail>>> {
+    if !listen.ip().is_loopback() && !insecure {
+        bail!(
+            "{listen} can be reached by other hosts, and there is no authentication yet; listen on \
+             127.0.0.1 or ::1, or say --insecure"
+        );
+    }
+    Ok(vec![
+        Box::new(ShmRail::open(ShmConfig::generated())?),
+        Box::new(TcpRail::open(TcpConfig::listening(listen))?),
+    ])
+}
+
+fn start_meta(plan: &Plan, insecure: bool) -> anyhow::Result<NodeThread> {
+    let (directory, cluster, term) = (plan.meta.directory.clone(), plan.cluster, plan.term);
+    let rails = rails(plan.meta.listen, insecure)?;
+    NodeThread::start("meta", cluster, rails, move |node| {
+        serve_meta(node, directory, cluster, term)
+    })
+}
+
+fn start_data(
+    number: u32,
+    planned: Planned,
+    cluster: ClusterId,
+    meta: String,
+    insecure: bool,
+) -> anyhow::Result<NodeThread> {
+    let rails = rails(planned.listen, insecure)?;
+    NodeThread::start(&format!("data{number}"), cluster, rails, move |node| {
+        serve_data(node, planned.directory, cluster, ServerId(number), meta)
+    })
+}
+
+/// The servers of this process. Stopped in good order when dropped, data servers first.
+pub struct Servers {
+    data: Vec<NodeThread>,
+    meta: NodeThread,
+}
+
+impl Servers {
+    /// Starts all of a plan.
+    pub fn start(plan: Plan, insecure: bool) -> anyhow::Result<Servers> {
+        let meta = start_meta(&plan, insecure)?;
+        let mut servers = Servers { data: Vec::new(), meta };
+        for (number, planned) in plan.data {
+            let address = servers.address().to_string();
+            servers.data.push(start_data(number, planned, plan.cluster, address, insecure)?);
+        }
+        Ok(servers)
+    }
+
+    /// How the metadata server is reached.
+    pub fn address(&self) -> &str {
+        &self.meta.address
+    }
+
+    /// Serves until a signal comes, then ends the mount (if there is one) and the servers.
+    pub fn run_until(mut self, stop: &Stop, mounted: Option<Mounted>) -> anyhow::Result<()> {
+        wait(stop);
+        let ended = mounted.map_or(Ok(()), Mounted::stop);
+        self.data.iter_mut().for_each(NodeThread::stop);
+        self.meta.stop();
+        ended
+    }
+}
+
+fn wait(stop: &Stop) {
+    while !stop.is_asked() {
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Runs what was asked for until a signal comes.
+pub fn serve(what: &Serve) -> anyhow::Result<()> {
+    let stop = Stop::watch().context("signals cannot be watched")?;
+    match what {
+        Serve::Meta { place, term } => {
+            let config = place.source.read()?;
+            let meta = Planned {
+                directory: place.directory(&config, config.meta.directory.as_ref(), "meta")?,
+                listen: place.listen.or(config.meta.listen).unwrap_or(LISTEN),
+            };
+            let plan = Plan {
+                cluster: place.cluster(&config, &meta.directory)?,
+                meta,
+                term: term.or(config.term()),
+                data: Vec::new(),
+            };
+            let thread = start_meta(&plan, place.insecure(&config))?;
+            serve_one(thread, &stop)
+        }
+        Serve::Data { server, place, meta } => {
+            let config = place.source.read()?;
+            let planned = place.data(&config, *server)?;
+            let cluster = place.cluster(&config, &planned.directory)?;
+            let meta = meta.clone().unwrap_or_else(|| config.meta_address());
+            let thread = start_data(*server, planned, cluster, meta, place.insecure(&config))?;
+            serve_one(thread, &stop)
+        }
+        Serve::All { place, data_servers } => {
+            let config = place.source.read()?;
+            let plan = place.all(&config, *data_servers)?;
+            let cluster = plan.cluster;
+            let servers = Servers::start(plan, place.insecure(&config))?;
+            println!("cluster {cluster} serves at {}", servers.address());
+            servers.run_until(&stop, None)
+        }
+    }
+}
+
+/// Runs one server until a signal comes. `SIGUSR1` makes it print what it counted since its start.
+fn serve_one(mut thread: NodeThread, stop: &Stop) -> anyhow::Result<()> {
+    let count = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, count.clone())?;
+    println!("serving at {}", thread.address);
+    while !stop.is_asked() {
+        if count.swap(false, Ordering::Relaxed)
+            && let Some(counters) = thread.counters()
+        {
+            println!("counted: {counters}");
+        }
+        std::thread::sleep(LOOK);
+    }
+    thread.stop();
+    Ok(())
+}
+
+impl Place {
+    fn insecure(&self, config: &Config) -> bool {
+        self.insecure || config.insecure.unwrap_or(false)
+    }
+
+    /// A server's directory: as the flag says, as its section says, or `name` below the cluster's.
+    fn directory(
+        &self,
+        config: &Config,
+        own: Option<&PathBuf>,
+        name: &str,
+    ) -> anyhow::Result<PathBuf> {
+        let below = || config.directory.as_ref().map(|directory| directory.join(name));
+        let found = self.directory.clone().or_else(|| own.cloned()).or_else(below);
+        found.context(
+            "no directory to keep data in: say --directory DIR, or name one in a config file \
+             (--config FILE)",
+        )
+    }
+
+    /// The cluster that the server in `directory` belongs to.
+    fn cluster(&self, config: &Config, directory: &Path) -> anyhow::Result<ClusterId> {
+        if let Some(id) = self.cluster.or(config.cluster.map(|id| id.0)) {
+            return Ok(id);
+        }
+        let formatted = [config.directory.as_deref(), Some(directory), directory.parent()];
+        for directory in formatted.into_iter().flatten() {
+            if let Some(id) = cluster::read_identity(directory)? {
+                return Ok(id);
+            }
+        }
+        bail!(
+            "{} belongs to no cluster: run 'ropewalk format DIR' once, and keep data below DIR or \
+             say --cluster with the identity that it printed",
+            directory.display()
+        )
+    }
+
+    /// Data server `number`, as flags and file have it.
+    fn data(&self, config: &Config, number: u32) -> anyhow::Result<Planned> {
+        let section = config.data.iter().find(|section| section.server == number);
+        let own = section.and_then(|section| section.directory.as_ref());
+        let listen = self.listen.or(section.and_then(|section| section.listen));
+        Ok(Planned {
+            directory: self.directory(config, own, &format!("data{number}"))?,
+            listen: listen.unwrap_or(SocketAddr::new(LISTEN.ip(), 0)),
+        })
+    }
+
+    /// All servers, as flags and file have them.
+    fn all(&self, config: &Config, data_servers: Option<u32>) -> anyhow::Result<Plan> {
+        let mut config = config.clone();
+        config.directory = self.directory.clone().or(config.directory);
+        let place = Place { directory: None, listen: None, source: Source::default(), ..*self };
+        let directory = place.directory(&config, config.meta.directory.as_ref(), "meta")?;
+        let listen = self.listen.or(config.meta.listen).unwrap_or(LISTEN);
+        if let Some(count) = data_servers {
+            config.data.retain(|section| section.server < count);
+        }
+        let numbers: Vec<u32> = match data_servers {
+            None if !config.data.is_empty() => config.data.iter().map(|s| s.server).collect(),
+            count => (0..count.unwrap_or(4)).collect(),
+        };
+        let mut data = Vec::new();
+        for number in numbers {
+            let mut planned = place.data(&config, number)?;
+            let says = config.data.iter().any(|s| s.server == number && s.listen.is_some());
+            if !says {
+                planned.listen = SocketAddr::new(listen.ip(), 0);
+            }
+            data.push((number, planned));
+        }
+        let cluster = place.cluster(&config, &directory)?;
+        let meta = Planned { directory, listen };
+        Ok(Plan { cluster, meta, term: config.term(), data })
+    }
+}

@@ -1,0 +1,63 @@
+//! `ropewalk up`: a whole cluster in one process, and its mount.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use ropewalk_mount::MountOptions;
+
+use super::mount::start_mount;
+use super::serve::{Servers, below};
+use crate::cluster;
+use crate::stop::Stop;
+
+/// Where `up` and `serve meta` listen unless they are told otherwise.
+pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
+
+/// Arguments of `ropewalk up`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk up /var/tmp/cluster                       serves at tcp://127.0.0.1:7700
+  ropewalk up /var/tmp/cluster --mount /mnt          and is mounted
+  ropewalk up /var/tmp/cluster --data-servers 8      with more data servers
+  ropewalk up /srv/rope --listen 10.0.0.1:7700 --insecure
+                                                     for other hosts, whoever they are
+
+The directory is made at the first start, and serves again what it holds at every later one. Ctrl-C
+ends it in good order; whatever else ends it loses nothing that was acknowledged.")]
+pub struct Up {
+    /// Where the servers keep their data; made where it does not exist.
+    directory: PathBuf,
+    /// Data servers.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    data_servers: u32,
+    /// Mount the cluster here, too.
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+    /// Where the metadata server listens; port 0 lets the system choose. Data servers take any free
+    /// port of the same address.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = LISTEN)]
+    listen: SocketAddr,
+    /// Allow an address that other hosts can reach, although nobody has to prove who he is.
+    #[arg(long)]
+    insecure: bool,
+}
+
+/// Runs a whole cluster in this process until a signal comes.
+pub fn up(arguments: &Up) -> anyhow::Result<()> {
+    let stop = Stop::watch().context("signals cannot be watched")?;
+    let id = cluster::identity(&arguments.directory)?;
+    let plan = below(&arguments.directory, id, arguments.listen, arguments.data_servers);
+    let servers = Servers::start(plan, arguments.insecure)?;
+    println!("cluster {id} serves at {}", servers.address());
+    let mounted = match &arguments.mount {
+        Some(path) => {
+            let options = MountOptions::default();
+            let mounted = start_mount(id, servers.address(), path, options, None)?;
+            println!("mounted on {}", path.display());
+            Some(mounted)
+        }
+        None => None,
+    };
+    servers.run_until(&stop, mounted)
+}

@@ -1,0 +1,105 @@
+//! What a copy needs of the place that it reads from or writes to: the host's files, or a cluster's.
+
+use std::ops::Range;
+
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_client::{InodeKind, Timestamp};
+
+/// What a copy wants to know of an entry, and keeps of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Meta {
+    pub kind: InodeKind,
+    /// Permission bits with setuid, setgid and sticky.
+    pub mode: u16,
+    pub user: u32,
+    pub group: u32,
+    /// Bytes of a file.
+    pub size: u64,
+    /// Whether fewer bytes are allocated than the size says: it has holes.
+    pub sparse: bool,
+    pub device: u32,
+    pub accessed: Timestamp,
+    pub modified: Timestamp,
+    /// Names the inode within its place.
+    pub inode: u64,
+}
+
+/// What is made that has no content to be copied.
+#[derive(Debug, Clone, Copy)]
+pub enum Made<'a> {
+    Directory,
+    Link(&'a [u8]),
+    /// A fifo, socket or device node.
+    Special(InodeKind, u32),
+}
+
+/// What is to be set of an entry that was copied.
+#[derive(Debug, Clone, Copy)]
+pub struct Dress {
+    /// Permission bits.
+    pub mode: Option<u16>,
+    /// Owner and group, where the user may give files away.
+    pub owner: Option<(u32, u32)>,
+    /// When it was read and changed last.
+    pub times: Option<(Timestamp, Timestamp)>,
+}
+
+impl Dress {
+    /// Whether nothing is to be set.
+    pub fn is_empty(&self) -> bool {
+        self.mode.is_none() && self.owner.is_none() && self.times.is_none()
+    }
+}
+
+/// A place to copy from or to. Errors name the path and the cause.
+pub trait End {
+    type File;
+
+    /// A path as people write it.
+    fn shown(&self, path: &[u8]) -> String;
+
+    /// What a path names; `None` where there is nothing.
+    async fn look(&self, path: &[u8], follow: bool) -> anyhow::Result<Option<Meta>>;
+
+    /// Names and kinds of a directory's entries, in any order.
+    async fn list(&self, path: &[u8]) -> anyhow::Result<Vec<(Vec<u8>, Meta)>>;
+
+    /// Where a symbolic link leads.
+    async fn read_link(&self, path: &[u8]) -> anyhow::Result<Vec<u8>>;
+
+    /// Opens a file for reading.
+    async fn open(&self, path: &[u8]) -> anyhow::Result<Self::File>;
+
+    /// Makes a file, or empties the one that is there, and opens it for writing.
+    async fn create(&self, path: &[u8], mode: u16) -> anyhow::Result<Self::File>;
+
+    /// Makes something else than a file.
+    async fn make(&self, path: &[u8], made: Made<'_>, mode: u16) -> anyhow::Result<()>;
+
+    /// The first range of written bytes that ends behind `offset`; `None` where there is none.
+    async fn data(&self, file: &Self::File, offset: u64) -> anyhow::Result<Option<Range<u64>>>;
+
+    /// Reads up to the buffer's length; less only at the end of the file.
+    async fn read(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        buffer: PoolBuffer,
+    ) -> anyhow::Result<(PoolBuffer, usize)>;
+
+    /// Writes the first `len` bytes of the buffer.
+    async fn write(
+        &self,
+        file: &Self::File,
+        offset: u64,
+        buffer: PoolBuffer,
+        len: usize,
+    ) -> anyhow::Result<()>;
+
+    /// Ends the writing of a file: it is `size` bytes long, and what was written outlives this
+    /// process.
+    async fn finish(&self, file: &Self::File, size: u64) -> anyhow::Result<()>;
+
+    /// Sets attributes of what was made. `kind`: what was copied; only a link is not followed.
+    async fn dress(&self, path: &[u8], kind: InodeKind, dress: Dress) -> anyhow::Result<()>;
+}

@@ -1,0 +1,212 @@
+//! `ropewalk cp`: files and trees into a cluster, out of it, and within it.
+
+mod cluster;
+mod end;
+mod host;
+mod work;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::{Context, anyhow, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use ropewalk_client::InodeKind;
+
+pub use cluster::Cluster;
+pub use host::Host;
+pub use work::{Copy, Job, Keep};
+
+use crate::remote::{Reach, Session, cause, join};
+use crate::tree::Moved;
+use end::End;
+
+/// Arguments of `ropewalk cp`.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Paths within the cluster begin with a colon; all others are of this host (a \
+name that itself begins with a colon is written ./:name).
+
+Examples:
+  ropewalk cp model.bin :/models/         into a directory of the cluster
+  ropewalk cp :/models/model.bin .        and out again
+  ropewalk cp -rp /usr/share/doc :/       a tree, with modes, owners and times
+  ropewalk cp -r :/run7/. results         what a directory holds, without itself
+  ropewalk cp :/a :/b                     within the cluster
+
+As with cp: what is there is overwritten, links in a tree stay links, hard links become files of \
+their own, holes stay holes. Extended attributes are not copied. A copy that fails or is interrupted \
+leaves what it copied. When it ends well, the data survives the death of any server; it survives a \
+loss of power from the next sync on."
+)]
+pub struct Cp {
+    /// What to copy.
+    #[arg(value_name = "SOURCE", required = true)]
+    sources: Vec<PathBuf>,
+    /// The copy's name, or a directory for copies.
+    #[arg(value_name = "TARGET")]
+    target: PathBuf,
+    /// Directories, too, with all that they hold.
+    #[arg(short, long)]
+    recursive: bool,
+    /// Keep modes, times and, where the user may give files away, owners.
+    #[arg(short, long)]
+    preserve: bool,
+    /// End only when what was copied into the cluster survives a loss of power.
+    #[arg(short, long)]
+    sync: bool,
+    /// No progress bar. There is none anyway where stderr is not a terminal.
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// A path as it was written: of the cluster, where it begins with a colon.
+fn split(path: &Path) -> (bool, Vec<u8>) {
+    let bytes = path.as_os_str().as_bytes();
+    match bytes.strip_prefix(b":") {
+        // All paths within a cluster begin at its root.
+        Some(rest) => (true, join(b"/", rest.strip_prefix(b"/").unwrap_or(rest))),
+        None => (false, bytes.to_vec()),
+    }
+}
+
+/// Copies.
+pub fn run(arguments: &Cp) -> anyhow::Result<()> {
+    // Read before other threads exist, since that needs setting it for a moment.
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    let keep = Keep { attributes: arguments.preserve, umask: (umask.bits() & 0o777) as u16 };
+    let sources: Vec<(bool, Vec<u8>)> = arguments.sources.iter().map(|path| split(path)).collect();
+    let (into, target) = split(&arguments.target);
+    let from = sources[0].0;
+    if sources.iter().any(|source| source.0 != from) {
+        bail!("sources are either all of this host or all of the cluster (:/...); copy them apart");
+    }
+    if !from && !into {
+        bail!(
+            "neither path is of the cluster: write those of the cluster with a colon, as in \
+             ':/{}', or use cp",
+            arguments.target.display().to_string().trim_start_matches('/')
+        );
+    }
+    let sources: Vec<Vec<u8>> = sources.into_iter().map(|(_, path)| path).collect();
+    arguments.reach.run("cp", async |session| {
+        let host = || Host::new(&session.world);
+        let cluster = || Cluster::new(session);
+        let work = Request { session, arguments, keep, sources: &sources, target: &target };
+        match (from, into) {
+            (false, _) => work.copy(host(), cluster(), false).await,
+            (true, false) => work.copy(cluster(), host(), false).await,
+            (true, true) => work.copy(cluster(), cluster(), true).await,
+        }
+    })?;
+    Ok(())
+}
+
+/// What the command was asked for.
+struct Request<'a> {
+    session: &'a Rc<Session>,
+    arguments: &'a Cp,
+    keep: Keep,
+    sources: &'a [Vec<u8>],
+    target: &'a [u8],
+}
+
+impl Request<'_> {
+    async fn copy<A: End, B: End>(&self, from: A, to: B, same: bool) -> anyhow::Result<Moved> {
+        let recursive = self.arguments.recursive;
+        let jobs = jobs(&to, self.sources, self.target, recursive).await?;
+        let client = &self.session.client;
+        let mut copy = Copy::new(from, to, client, self.keep, recursive);
+        copy.same = same;
+        if !self.arguments.quiet {
+            copy.bar = bar();
+        }
+        let moved = copy.run(&jobs).await;
+        copy.bar.finish_and_clear();
+        if self.arguments.sync && moved.is_ok() {
+            let synced = client.sync_all().await;
+            synced
+                .map_err(|errno| anyhow!("what was copied cannot be synced: {}", cause(errno)))?;
+        }
+        moved
+    }
+}
+
+/// A bar on stderr, where that is a terminal.
+fn bar() -> ProgressBar {
+    let style = ProgressStyle::with_template(
+        "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta} remaining",
+    );
+    let bar = ProgressBar::new(0);
+    match style {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
+}
+
+/// Where each source goes.
+async fn jobs<B: End>(
+    to: &B,
+    sources: &[Vec<u8>],
+    target: &[u8],
+    recursive: bool,
+) -> anyhow::Result<Vec<Job>> {
+    let shown = to.shown(target);
+    let found = to.look(target, true).await?;
+    let is_directory = found.is_some_and(|meta| meta.kind == InodeKind::Directory);
+    if is_directory {
+        let job = |from: &Vec<u8>| Job { from: from.clone(), to: below(target, from) };
+        return Ok(sources.iter().map(job).collect());
+    }
+    let end = target.iter().rposition(|byte| *byte != b'/').map_or(target.len(), |at| at + 1);
+    // The slash after a name that is not there yet says that it shall be a directory.
+    let named = recursive || end == target.len();
+    if sources.len() > 1 || (found.is_none() && !named) {
+        bail!("{shown} is no directory: name one that is there for the copies");
+    }
+    let target = &target[..end];
+    if found.is_none() {
+        let end = target.iter().rposition(|byte| *byte == b'/');
+        let parent = end.map_or(&b"."[..], |at| &target[..at.max(1)]);
+        to.look(parent, true).await?.with_context(|| {
+            format!("{shown}: the directory for it is not there; copy one with -r, or make it")
+        })?;
+    }
+    Ok(vec![Job { from: sources[0].clone(), to: target.to_vec() }])
+}
+
+/// Where a source goes within a directory: under its own name, or, where that is a dot, its content
+/// goes straight there.
+fn below(directory: &[u8], source: &[u8]) -> Vec<u8> {
+    let name = source.split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
+    match name {
+        None | Some(b"." | b"..") => directory.to_vec(),
+        // After a slash at its end "dir/." means the same as with cp.
+        Some(name) => join(directory, name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_colon_makes_a_path_one_of_the_cluster() {
+        assert_eq!(split(Path::new(":/a/b")), (true, b"/a/b".to_vec()));
+        assert_eq!(split(Path::new(":a")), (true, b"/a".to_vec()));
+        assert_eq!(split(Path::new(":")), (true, b"/".to_vec()));
+        assert_eq!(split(Path::new("./:a")), (false, b"./:a".to_vec()));
+        assert_eq!(split(Path::new("a:b")), (false, b"a:b".to_vec()));
+    }
+
+    #[test]
+    fn sources_keep_their_last_name_below_a_directory() {
+        assert_eq!(below(b"/d", b"/x/y"), b"/d/y");
+        assert_eq!(below(b"/d/", b"x/"), b"/d/x");
+        assert_eq!(below(b"/d", b"/x/."), b"/d");
+        assert_eq!(below(b"/d", b"/"), b"/d");
+    }
+}

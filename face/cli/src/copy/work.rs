@@ -1,0 +1,277 @@
+//! The copy itself: trees and files from one end to the other.
+//!
+//! * What is to be copied is listed before anything is made, so a tree can be copied into itself's
+//!   parent, and a progress bar knows its end.
+//! * Directories are made first and dressed last, since filling one changes its times, and its mode
+//!   may forbid it. Files go several at a time, large ones in several pieces at a time.
+//! * The first failure ends the copy; what was copied before stays.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+use ropewalk_base::task::{Semaphore, join_all};
+use ropewalk_client::{Client, InodeKind};
+
+use super::end::{Dress, End, Made, Meta};
+use crate::remote::join;
+use crate::tree::Moved;
+
+/// Files that are copied at a time.
+const FILES_AT_ONCE: usize = 16;
+/// Bytes of one read or write: a piece of several stripes keeps several servers at work.
+const CHUNK_BYTES: u64 = 4 << 20;
+/// Pieces of one file that are under way at a time.
+const CHUNKS_OF_A_FILE: usize = 4;
+/// Pieces of all files that are under way at a time: bounds the memory.
+const CHUNKS_AT_ONCE: usize = 16;
+
+/// One thing to copy: where it lies, and where it shall.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub from: Vec<u8>,
+    pub to: Vec<u8>,
+}
+
+/// An entry that is to be copied.
+struct Item {
+    job: Job,
+    meta: Meta,
+}
+
+/// What is kept of the source.
+#[derive(Debug, Clone, Copy)]
+pub struct Keep {
+    /// Modes, owners and times; else modes as far as the umask lets them through.
+    pub attributes: bool,
+    pub umask: u16,
+}
+
+impl Keep {
+    /// What to set of an entry after it was made.
+    fn dress(self, meta: &Meta) -> Dress {
+        if self.attributes {
+            let times = Some((meta.accessed, meta.modified));
+            return Dress { mode: Some(meta.mode), owner: Some((meta.user, meta.group)), times };
+        }
+        // A new directory is made writable to be filled, so its mode comes last.
+        let mode = (meta.kind == InodeKind::Directory).then_some(self.mode(meta));
+        Dress { mode, owner: None, times: None }
+    }
+
+    /// The mode with which a file is made.
+    fn mode(self, meta: &Meta) -> u16 {
+        meta.mode & 0o777 & !self.umask
+    }
+}
+
+/// A copy from one end to the other.
+pub struct Copy<A, B> {
+    pub from: A,
+    pub to: B,
+    client: Client,
+    pub keep: Keep,
+    /// Directories are copied with all that they hold; else they are an error.
+    pub recursive: bool,
+    /// Both ends are the same file system.
+    pub same: bool,
+    pub bar: ProgressBar,
+    chunks: Semaphore,
+}
+
+impl<A: End, B: End> Copy<A, B> {
+    pub fn new(from: A, to: B, client: &Client, keep: Keep, recursive: bool) -> Copy<A, B> {
+        Copy {
+            from,
+            to,
+            client: client.clone(),
+            keep,
+            recursive,
+            same: false,
+            bar: ProgressBar::hidden(),
+            chunks: Semaphore::new(CHUNKS_AT_ONCE),
+        }
+    }
+
+    /// Copies; what was moved.
+    pub async fn run(&self, jobs: &[Job]) -> anyhow::Result<Moved> {
+        let mut items = Vec::new();
+        for job in jobs {
+            self.list(job, &mut items).await?;
+        }
+        let files = || items.iter().filter(|item| item.meta.kind == InodeKind::File);
+        let moved = Moved {
+            files: files().count() as u64,
+            bytes: files().map(|item| item.meta.size).sum(),
+        };
+        self.bar.set_length(moved.bytes);
+        let mut made = Vec::new();
+        for item in items.iter().filter(|item| item.meta.kind == InodeKind::Directory) {
+            if self.make_directory(item).await? || self.keep.attributes {
+                made.push(item);
+            }
+        }
+        self.each(&items).await?;
+        for item in made.into_iter().rev() {
+            let dress = self.keep.dress(&item.meta);
+            self.to.dress(&item.job.to, item.meta.kind, dress).await?;
+        }
+        Ok(moved)
+    }
+
+    /// Lists a job's entry and all that it holds, parents first.
+    async fn list(&self, job: &Job, items: &mut Vec<Item>) -> anyhow::Result<()> {
+        // Without -r a link stands for what it leads to, as with cp.
+        let meta = self.from.look(&job.from, !self.recursive).await?;
+        let missing = || format!("{}: No such file or directory", self.from.shown(&job.from));
+        let meta = meta.with_context(missing)?;
+        let mut left = vec![Item { job: job.clone(), meta }];
+        while let Some(item) = left.pop() {
+            if item.meta.kind == InodeKind::Directory {
+                self.check_directory(&item.job)?;
+                let mut entries = self.from.list(&item.job.from).await?;
+                entries.sort_by(|a, b| b.0.cmp(&a.0));
+                left.extend(entries.into_iter().map(|(name, meta)| {
+                    let (from, to) = (join(&item.job.from, &name), join(&item.job.to, &name));
+                    Item { job: Job { from, to }, meta }
+                }));
+            }
+            items.push(item);
+        }
+        Ok(())
+    }
+
+    fn check_directory(&self, job: &Job) -> anyhow::Result<()> {
+        let name = self.from.shown(&job.from);
+        if !self.recursive {
+            bail!("{name} is a directory: -r copies it with all that it holds");
+        }
+        let inside = job.to.starts_with(&join(&job.from, b"")) || job.to == job.from;
+        if self.same && inside {
+            bail!("{name} cannot be copied into itself");
+        }
+        Ok(())
+    }
+
+    /// Makes a directory where there is none; whether it is new.
+    async fn make_directory(&self, item: &Item) -> anyhow::Result<bool> {
+        let to = &item.job.to;
+        match self.to.look(to, true).await? {
+            Some(meta) if meta.kind == InodeKind::Directory => Ok(false),
+            Some(_) => bail!("{} is there, and no directory", self.to.shown(to)),
+            None => {
+                self.to.make(to, Made::Directory, self.keep.mode(&item.meta) | 0o700).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Copies everything but directories, several at a time, until one fails.
+    async fn each(&self, items: &[Item]) -> anyhow::Result<()> {
+        let next = Cell::new(0);
+        let failed = RefCell::new(None);
+        join_all((0..FILES_AT_ONCE).map(|_| async {
+            while failed.borrow().is_none() {
+                let Some(item) = items.get(next.get()) else { return };
+                next.set(next.get() + 1);
+                if let Err(error) = self.one(item).await {
+                    failed.borrow_mut().get_or_insert(error);
+                }
+            }
+        }))
+        .await;
+        failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    async fn one(&self, item: &Item) -> anyhow::Result<()> {
+        let Item { job, meta } = item;
+        match meta.kind {
+            InodeKind::Directory => return Ok(()),
+            InodeKind::File => self.file(job, meta).await?,
+            InodeKind::Symlink => {
+                let target = self.from.read_link(&job.from).await?;
+                self.make(job, Made::Link(&target), meta).await?;
+            }
+            kind => self.make(job, Made::Special(kind, meta.device), meta).await?,
+        }
+        let dress = self.keep.dress(meta);
+        if dress.is_empty() { Ok(()) } else { self.to.dress(&job.to, meta.kind, dress).await }
+    }
+
+    /// Makes what has no content.
+    async fn make(&self, job: &Job, made: Made<'_>, meta: &Meta) -> anyhow::Result<()> {
+        if self.to.look(&job.to, false).await?.is_some() {
+            bail!("{} is there already; remove it first", self.to.shown(&job.to));
+        }
+        self.to.make(&job.to, made, self.keep.mode(meta)).await
+    }
+
+    async fn file(&self, job: &Job, meta: &Meta) -> anyhow::Result<()> {
+        if self.same && self.to.look(&job.to, true).await?.is_some_and(|to| to.inode == meta.inode)
+        {
+            bail!("{} is the same file", self.to.shown(&job.to));
+        }
+        let from = self.from.open(&job.from).await?;
+        let to = self.to.create(&job.to, self.keep.mode(meta)).await?;
+        let chunks = self.chunks_of(&from, meta).await?;
+        let next = Cell::new(0);
+        let workers = CHUNKS_OF_A_FILE.min(chunks.len());
+        let done = join_all((0..workers).map(|_| async {
+            while let Some(chunk) = chunks.get(next.get()) {
+                next.set(next.get() + 1);
+                if self.chunk(&from, &to, chunk.clone()).await? < chunk.end - chunk.start {
+                    bail!("{} became shorter meanwhile", self.from.shown(&job.from));
+                }
+            }
+            Ok(())
+        }));
+        done.await.into_iter().collect::<anyhow::Result<()>>()?;
+        // A file may have grown since it was listed, and some do not tell their size at all.
+        let mut end = meta.size;
+        loop {
+            let copied = self.chunk(&from, &to, end..end + CHUNK_BYTES).await?;
+            end += copied;
+            if copied < CHUNK_BYTES {
+                break;
+            }
+        }
+        self.to.finish(&to, end).await
+    }
+
+    /// The pieces of a file in which bytes are.
+    async fn chunks_of(&self, file: &A::File, meta: &Meta) -> anyhow::Result<Vec<Range<u64>>> {
+        let mut chunks = Vec::new();
+        let mut add = |range: Range<u64>| {
+            let mut begin = range.start;
+            while begin < range.end {
+                let end = range.end.min((begin / CHUNK_BYTES + 1) * CHUNK_BYTES);
+                chunks.push(begin..end);
+                begin = end;
+            }
+        };
+        if !meta.sparse {
+            add(0..meta.size);
+            return Ok(chunks);
+        }
+        let mut at = 0;
+        while at < meta.size {
+            let Some(data) = self.from.data(file, at).await? else { break };
+            at = data.end.min(meta.size);
+            add(data.start..at);
+        }
+        Ok(chunks)
+    }
+
+    /// Copies a range; how many bytes of it there were.
+    async fn chunk(&self, from: &A::File, to: &B::File, range: Range<u64>) -> anyhow::Result<u64> {
+        let _permit = self.chunks.acquire().await;
+        let buffer = self.client.buffer((range.end - range.start) as usize).await;
+        let (buffer, bytes) = self.from.read(from, range.start, buffer).await?;
+        if bytes > 0 {
+            self.to.write(to, range.start, buffer, bytes).await?;
+            self.bar.inc(bytes as u64);
+        }
+        Ok(bytes as u64)
+    }
+}

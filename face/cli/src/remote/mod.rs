@@ -1,0 +1,197 @@
+//! Commands that work on a running cluster through the client library: no mount is needed.
+//!
+//! Paths within a cluster are written `:/dir/file`, as `scp` writes those of another host; the colon
+//! may be left out where a command knows no other paths. Relative ones begin at the root.
+
+pub mod df;
+pub mod ls;
+pub mod rm;
+pub mod stat;
+pub mod text;
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use ropewalk_base::ids::ClusterId;
+use ropewalk_base::task::{Either, race};
+use ropewalk_base::world::World;
+use ropewalk_client::{Attributes, Caller, Client, ClientConfig, Errno};
+
+use crate::commands::{client_rails, seconds};
+use crate::node;
+use crate::stop::Stop;
+
+/// How long the end of a session may take before the command ends without it.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// Which cluster is meant, and how long to wait for it.
+#[derive(Debug, clap::Args)]
+pub struct Reach {
+    /// The metadata server's address, as `up` or `serve` printed it.
+    #[arg(
+        long,
+        short = 'A',
+        value_name = "URL",
+        env = "ROPEWALK_ADDRESS",
+        default_value = "tcp://127.0.0.1:7700"
+    )]
+    address: String,
+    /// How long to wait for a server that is down before giving up. A line on stderr says for whom
+    /// one waits.
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds)]
+    patience: Duration,
+}
+
+/// A session with a cluster, on behalf of the user who runs this process.
+pub struct Session {
+    pub client: Client,
+    pub caller: Caller,
+    pub world: World,
+}
+
+impl Reach {
+    /// Connects, runs `work` to its end or until a signal comes, and ends the session.
+    pub fn run<T>(
+        &self,
+        name: &str,
+        work: impl AsyncFnOnce(&Rc<Session>) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let stop = Stop::watch()?;
+        let (reactor, world, endpoint) = node::local(ClusterId(0), client_rails()?)?;
+        let config = ClientConfig {
+            name: format!("ropewalk {name}"),
+            patience: self.patience,
+            log: Rc::new(|line| eprintln!("ropewalk: {line}")),
+            ..ClientConfig::default()
+        };
+        let outcome = reactor.block_on(async {
+            let connect = Client::connect(&world, &endpoint, &self.address, config);
+            let client = unless_asked(&stop, &world, connect).await??;
+            let session = async {
+                let (client, world) = (client.clone(), world.clone());
+                let session = Rc::new(Session { client, caller: caller()?, world });
+                work(&session).await
+            };
+            let outcome = unless_asked(&stop, &world, session).await;
+            // Also after a signal: others would wait for what a silent session holds. A server that
+            // went meanwhile ends it by its term.
+            let _ = world.timeout(FAREWELL, client.stop()).await;
+            outcome?
+        });
+        endpoint.endpoint().close();
+        outcome
+    }
+}
+
+/// Runs `work` until a signal comes.
+async fn unless_asked<T>(
+    stop: &Stop,
+    world: &World,
+    work: impl Future<Output = T>,
+) -> anyhow::Result<T> {
+    match race(work, stop.asked(world)).await {
+        Either::Left(done) => Ok(done),
+        Either::Right(()) => Err(anyhow!("interrupted")),
+    }
+}
+
+/// The user who runs this process.
+pub fn caller() -> anyhow::Result<Caller> {
+    let groups: Vec<u32> =
+        rustix::process::getgroups()?.into_iter().map(rustix::process::Gid::as_raw).collect();
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    Ok(Caller::new(user.as_raw(), group.as_raw(), &groups))
+}
+
+impl Session {
+    /// What a path of the cluster names.
+    pub async fn find(&self, path: &[u8], follow: bool) -> anyhow::Result<Attributes> {
+        self.client.resolve(&self.caller, path, follow).await.map_err(of(path))
+    }
+}
+
+/// A path within the cluster as the user wrote it, without the colon.
+pub fn within(path: &Path) -> &[u8] {
+    let bytes = path.as_os_str().as_bytes();
+    bytes.strip_prefix(b":").unwrap_or(bytes)
+}
+
+/// A path within the cluster as people write it.
+pub fn shown(path: &[u8]) -> String {
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    format!(":/{}", Path::new(OsStr::from_bytes(path)).display())
+}
+
+/// A path and a name below it.
+pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut joined = path.to_vec();
+    if !joined.is_empty() && !joined.ends_with(b"/") {
+        joined.push(b'/');
+    }
+    joined.extend_from_slice(name);
+    joined
+}
+
+/// The cause of a failure in words, with a remedy where there is one.
+pub fn cause(errno: Errno) -> String {
+    let remedy = match errno {
+        Errno::EIO => {
+            "a server did not answer in time, or bytes are damaged; 'ropewalk status' and \
+             'ropewalk check' tell more, --patience waits longer"
+        }
+        Errno::ENOSPC => "'ropewalk df' shows the room on each data server",
+        Errno::EACCES | Errno::EPERM => "'ropewalk ls -l' shows whose it is",
+        Errno::EPROTO => "are all programs of the cluster of the same version?",
+        Errno::EROFS => "the server can only read; its log says why",
+        _ => return words(errno),
+    };
+    format!("{}: {remedy}", words(errno))
+}
+
+/// The system's words for an errno.
+fn words(errno: Errno) -> String {
+    let text = std::io::Error::from_raw_os_error(i32::from(errno.0)).to_string();
+    // Its number is of no use to people.
+    text.split(" (os error").next().unwrap_or_default().to_string()
+}
+
+/// Puts a path of the cluster before the cause.
+pub fn of(path: &[u8]) -> impl Fn(Errno) -> anyhow::Error + '_ {
+    move |errno| anyhow!("{}: {}", shown(path), cause(errno))
+}
+
+/// Writes to standard output. A reader that has seen enough ends the command quietly.
+pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => bail!("standard output: {error}"),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Prints one JSON object as a line.
+pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    print(format!("{value}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_cluster_are_read_and_shown_with_their_colon() {
+        assert_eq!(within(Path::new(":/a/b")), b"/a/b");
+        assert_eq!(within(Path::new("a:b")), b"a:b");
+        assert_eq!(shown(b"/a/b"), ":/a/b");
+        assert_eq!(shown(b""), ":/");
+        assert_eq!(join(b"", b"a"), b"a");
+        assert_eq!(join(b"/", b"a"), b"/a");
+        assert_eq!(join(b"/a", b"b"), b"/a/b");
+    }
+}

@@ -1,0 +1,260 @@
+//! `ropewalk stat`: what an inode is, and on which server each of its stripes lies.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::bail;
+use ropewalk_client::{
+    Attributes, Client, DataServerInfo, Growth, InodeKind, Layout, Placement, StripePlace, Striped,
+};
+use serde_json::{Value, json};
+
+use super::text::{Names, exact_time, kind, mode};
+use super::{Reach, Session, of, print, print_json, shown, within};
+use crate::report::{bytes, table};
+
+/// Stripes that are listed one by one unless all are asked for.
+const STRIPES_SHOWN: usize = 16;
+
+/// Arguments of `ropewalk stat`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk stat :/data/big          attributes, layout, and how the stripes spread
+  ropewalk stat --all :/data/big    every stripe, also where there are many
+  ropewalk stat --json :/data/big   an object a line, stripes included
+
+Small files lie in their inode, on the metadata server; a file's stripes appear on data servers when
+they are first written, and stay where they are.")]
+pub struct Stat {
+    /// What to look at, within the cluster; the colon may be left out.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// What a symbolic link leads to instead of the link.
+    #[arg(short = 'L', long)]
+    follow: bool,
+    /// Every stripe, however many there are.
+    #[arg(long)]
+    all: bool,
+    /// A JSON object for each path.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// What is known of one path.
+struct Found {
+    path: Vec<u8>,
+    attributes: Attributes,
+    target: Option<Vec<u8>>,
+    placement: Option<Placement>,
+    servers: BTreeMap<u32, DataServerInfo>,
+}
+
+/// Shows what paths name.
+pub fn run(arguments: &Stat) -> anyhow::Result<()> {
+    arguments.reach.run("stat", async |session| {
+        let mut failures = 0;
+        for path in &arguments.paths {
+            match look(session, within(path), arguments.follow).await {
+                Ok(found) if arguments.json => print_json(&object(&found))?,
+                Ok(found) => print(text(&found, arguments.all).as_bytes())?,
+                Err(error) if arguments.paths.len() == 1 => return Err(error),
+                Err(error) => {
+                    eprintln!("ropewalk: {error:#}");
+                    failures += 1;
+                }
+            }
+        }
+        if failures > 0 {
+            bail!("{failures} of {} could not be looked at", arguments.paths.len());
+        }
+        Ok(())
+    })
+}
+
+async fn look(session: &Rc<Session>, path: &[u8], follow: bool) -> anyhow::Result<Found> {
+    let client = &session.client;
+    let mut attributes = session.find(path, follow).await?;
+    let (mut target, mut placement, mut servers) = (None, None, BTreeMap::new());
+    match attributes.kind {
+        InodeKind::Symlink => {
+            target = Some(client.read_link(attributes.inode).await.map_err(of(path))?);
+        }
+        InodeKind::File => {
+            let placed = client.placement(attributes.inode).await.map_err(of(path))?;
+            attributes = placed.attributes;
+            servers = match &placed.striped {
+                Some(striped) => servers_of(client, striped).await.map_err(of(path))?,
+                None => BTreeMap::new(),
+            };
+            placement = Some(placed);
+        }
+        _ => {}
+    }
+    Ok(Found { path: path.to_vec(), attributes, target, placement, servers })
+}
+
+/// The servers of a file's pool, by number.
+async fn servers_of(
+    client: &Client,
+    striped: &Striped,
+) -> Result<BTreeMap<u32, DataServerInfo>, ropewalk_client::Errno> {
+    let pool = client.data_servers(striped.layout.pool_version).await?;
+    Ok(pool.servers.into_iter().map(|server| (server.server, server)).collect())
+}
+
+/// What a data server's share of a file is.
+#[derive(Default)]
+struct Share {
+    stripes: u64,
+    bytes: u64,
+}
+
+fn shares(striped: &Striped, size: u64) -> BTreeMap<u32, Share> {
+    let mut shares: BTreeMap<u32, Share> = BTreeMap::new();
+    for stripe in striped.stripes(size).filter(|stripe| stripe.written) {
+        let share = shares.entry(stripe.server).or_default();
+        share.stripes += 1;
+        share.bytes += stripe.bytes;
+    }
+    shares
+}
+
+fn growth(layout: &Layout) -> String {
+    match layout.growth {
+        Growth::Stepped { narrow, wide } => {
+            format!("those below {narrow} on 1 server, below {wide} on 4, the rest on all")
+        }
+        Growth::Fixed(0) => "on all servers".into(),
+        Growth::Fixed(width) => format!("on {width} servers"),
+    }
+}
+
+fn text(found: &Found, all: bool) -> String {
+    let a = &found.attributes;
+    let (users, groups) = (Names::of_users(), Names::of_groups());
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| {
+        // Writing to a string succeeds.
+        let _ = writeln!(out, "{name:>10}  {value}");
+    };
+    let target = found.target.as_deref().map(super::text::printable);
+    let leads = target.map_or(String::new(), |target| format!(" -> {target}"));
+    line("path", format!("{}{leads}", shown(&found.path)));
+    line("kind", kind(a.kind).into());
+    let entries = if a.kind == InodeKind::Directory { "entries" } else { "bytes" };
+    line("size", format!("{} {entries}, {} blocks of 512 bytes", a.size, a.blocks));
+    line("mode", format!("{:04o} {}", a.mode, mode(a.kind, a.mode)));
+    let (user, group) = (users.get(a.user), groups.get(a.group));
+    line("owner", format!("{user} ({}), group {group} ({})", a.user, a.group));
+    line("inode", format!("{}, {} link(s)", a.inode, a.link_count));
+    if matches!(a.kind, InodeKind::BlockDevice | InodeKind::CharacterDevice) {
+        line("device", format!("{:#x}", a.device));
+    }
+    let times = [("accessed", a.accessed), ("modified", a.modified)];
+    for (name, time) in times.into_iter().chain([("changed", a.changed), ("created", a.created)]) {
+        line(name, exact_time(time));
+    }
+    let Some(placement) = &found.placement else { return out };
+    line("epoch", format!("{} (of writing)", placement.epoch));
+    let Some(striped) = &placement.striped else {
+        line("layout", "in the inode, on the metadata server".into());
+        return out;
+    };
+    let layout = &striped.layout;
+    let size = bytes(u64::from(layout.stripe_bytes));
+    line("layout", format!("stripes of {size}, {}", growth(layout)));
+    let numbers: Vec<String> = striped.servers().iter().map(u32::to_string).collect();
+    let pool = format!("version {}: data servers {}", layout.pool_version, numbers.join(", "));
+    line("pool", pool);
+    line("objects", format!("generation {}, seed {:#018x}", a.object_generation, layout.seed));
+    out + &tables(found, striped, all)
+}
+
+fn tables(found: &Found, striped: &Striped, all: bool) -> String {
+    let size = found.attributes.size;
+    let server = |number: u32| found.servers.get(&number);
+    let rows = shares(striped, size).into_iter().map(|(number, share)| {
+        let alive = server(number).is_some_and(|server| server.alive);
+        vec![
+            format!("data server {number}"),
+            if alive { "alive" } else { "silent" }.into(),
+            share.stripes.to_string(),
+            bytes(share.bytes),
+            server(number).map_or(String::new(), |server| server.address.clone()),
+        ]
+    });
+    let spread = table(&["", "state", "stripes", "bytes", "address"], rows.collect());
+    let shown = if all { usize::MAX } else { STRIPES_SHOWN };
+    let stripes = striped.stripes(size).take(shown).map(|stripe| {
+        let place = match stripe.written {
+            true => format!("data server {}", stripe.server),
+            false => "a hole".into(),
+        };
+        let from = u64::from(stripe.stripe) * u64::from(striped.layout.stripe_bytes);
+        vec![stripe.stripe.to_string(), from.to_string(), stripe.bytes.to_string(), place]
+    });
+    let list = table(&["stripe", "from", "bytes", "on"], stripes.collect());
+    let more = striped.stripes(size).count().saturating_sub(shown);
+    let more = match more {
+        0 => String::new(),
+        more => format!("and {more} more; --all lists them\n"),
+    };
+    format!("{spread}\n{list}\n{more}")
+}
+
+/// A path for programs.
+fn object(found: &Found) -> Value {
+    let a = &found.attributes;
+    let stripe = |stripe: StripePlace| {
+        json!({
+            "stripe": stripe.stripe,
+            "bytes": stripe.bytes,
+            "server": stripe.server,
+            "written": stripe.written,
+        })
+    };
+    let striped = |striped: &Striped| {
+        let servers = striped.servers().iter().map(|number| match found.servers.get(number) {
+            Some(server) => json!({
+                "server": number, "alive": server.alive, "address": server.address,
+            }),
+            None => json!({ "server": number }),
+        });
+        json!({
+            "stripe_bytes": striped.layout.stripe_bytes,
+            "growth": growth(&striped.layout),
+            "seed": striped.layout.seed,
+            "pool": striped.layout.pool_version,
+            "servers": servers.collect::<Vec<_>>(),
+            "stripes": striped.stripes(a.size).map(stripe).collect::<Vec<_>>(),
+        })
+    };
+    let placement = found.placement.as_ref();
+    json!({
+        "path": shown(&found.path),
+        "kind": kind(a.kind),
+        "target": found.target.as_ref().map(|target| String::from_utf8_lossy(target).into_owned()),
+        "size": a.size,
+        "blocks": a.blocks,
+        "mode": format!("{:04o}", a.mode),
+        "user": a.user,
+        "group": a.group,
+        "inode": a.inode,
+        "links": a.link_count,
+        "device": a.device,
+        "accessed": exact_time(a.accessed),
+        "modified": exact_time(a.modified),
+        "changed": exact_time(a.changed),
+        "created": exact_time(a.created),
+        "epoch": placement.map(|placement| placement.epoch),
+        "object_generation": a.object_generation,
+        "layout": placement.map(|placement| match &placement.striped {
+            Some(all) => striped(all),
+            None => json!("inline"),
+        }),
+    })
+}

@@ -1,0 +1,350 @@
+//! `status`: servers, capacity, rates, sessions.
+
+use std::time::Duration;
+
+use ropewalk_client::operator::status::{
+    Activities, ClusterState, DataState, Done, ServerState, SessionState, since,
+};
+use serde_json::{Value, json};
+
+use crate::operate::Target;
+use crate::report::{bytes, table};
+
+/// How long the metadata server has for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Sessions that are listed.
+const SESSIONS_SHOWN: usize = 32;
+/// The shortest pause between two looks.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const SERVER_HEADER: [&str; 10] =
+    ["server", "number", "state", "up for", "boot", "free", "total", "holds", "calls/s", "address"];
+
+/// Arguments of `ropewalk status`.
+#[derive(Debug, clap::Args)]
+pub struct Status {
+    #[command(flatten)]
+    target: Target,
+    /// Seconds over which rates are measured; 0 shows none.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    interval: f64,
+    /// Go on, once an interval, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0 to 3600".to_string()),
+    }
+}
+
+/// What is shown at a time.
+struct Sample {
+    state: ClusterState,
+    sessions: Vec<SessionState>,
+    /// An earlier state, and how long ago that was.
+    before: Option<(ClusterState, Duration)>,
+}
+
+/// Shows what the servers of a cluster are and do.
+pub fn status(arguments: &Status) -> anyhow::Result<()> {
+    let interval = Duration::from_secs_f64(arguments.interval);
+    arguments.target.run(PATIENCE, async |world, operator| {
+        let mut last = None;
+        if !interval.is_zero() {
+            last = Some((operator.status().await?, world.now()));
+            world.sleep(interval).await;
+        }
+        loop {
+            let state = operator.status().await?;
+            let now = world.now();
+            let before = last.take().map(|(state, at)| (state, now.since(at)));
+            let sessions = operator.sessions(SESSIONS_SHOWN).await?;
+            let sample = Sample { state, sessions, before };
+            if arguments.json {
+                println!("{}", sample.json());
+            } else {
+                sample.print();
+            }
+            if !arguments.watch {
+                return Ok(());
+            }
+            last = Some((sample.state, now));
+            // A loop without a pause would be a load, not a look.
+            world.sleep(interval.max(PAUSE_MIN)).await;
+        }
+    })
+}
+
+/// Calls and bytes of one kind in a second.
+#[derive(Clone, Copy, Default)]
+struct Rate {
+    calls: f64,
+    bytes: f64,
+}
+
+/// Rates by kind, where both figures are of one life of a server.
+fn rates(
+    (boot, now): (u64, &Activities),
+    before: Option<(u64, &Activities)>,
+    time: Duration,
+) -> Vec<(String, Rate)> {
+    let Some((_, before)) = before.filter(|(before, _)| *before == boot) else {
+        return Vec::new();
+    };
+    let seconds = time.as_secs_f64().max(1e-3);
+    since(now, Some(before))
+        .into_iter()
+        .map(|(kind, Done { calls, bytes })| {
+            (kind, Rate { calls: calls as f64 / seconds, bytes: bytes as f64 / seconds })
+        })
+        .collect()
+}
+
+fn sum<'a>(rates: impl IntoIterator<Item = &'a (String, Rate)>) -> Rate {
+    rates.into_iter().fold(Rate::default(), |sum, (_, rate)| Rate {
+        calls: sum.calls + rate.calls,
+        bytes: sum.bytes + rate.bytes,
+    })
+}
+
+impl Sample {
+    fn meta_rates(&self) -> Vec<(String, Rate)> {
+        let Some((before, time)) = &self.before else { return Vec::new() };
+        let (now, before) = (&self.state.meta, &before.meta);
+        rates((now.boot, &now.activities), Some((before.boot, &before.activities)), *time)
+    }
+
+    fn data_rates(&self, server: &ServerState) -> Vec<(String, Rate)> {
+        let (Some((before, time)), Some(now)) = (&self.before, &server.answer) else {
+            return Vec::new();
+        };
+        let before = before.servers.iter().find(|before| before.server == server.server);
+        let before = before.and_then(|before| before.answer.as_ref());
+        let before = before.map(|before| (before.boot, &before.activities));
+        rates((now.boot, &now.activities), before, *time)
+    }
+
+    fn answers(&self) -> impl Iterator<Item = &DataState> {
+        self.state.servers.iter().filter_map(|server| server.answer.as_ref())
+    }
+
+    fn meta_is(&self) -> &'static str {
+        match (self.state.meta.in_grace, self.state.meta.full) {
+            (_, true) => "up, disk full",
+            (true, false) => "up, waiting for clients",
+            (false, false) => "up",
+        }
+    }
+
+    fn print(&self) {
+        println!("{}", table(&SERVER_HEADER, self.server_rows()));
+        let (total, available) = self.capacity();
+        let objects: u64 = self.answers().map(|answer| answer.objects).sum();
+        let object_bytes: u64 = self.answers().map(|answer| answer.object_bytes).sum();
+        let meta = &self.state.meta;
+        println!(
+            "{} of {} free; {} in {objects} objects; {} inodes; pool version {} with {} servers",
+            bytes(available),
+            bytes(total),
+            bytes(object_bytes),
+            meta.inodes,
+            meta.pool_version,
+            meta.pool_servers
+        );
+        println!(
+            "journal at {}, {} not durable yet; {} calls wait; {} files to be reaped, {} to be cut",
+            meta.position,
+            meta.position.saturating_sub(meta.durable),
+            meta.waiting,
+            meta.reaps,
+            meta.cuts
+        );
+        let rows = self.rate_rows();
+        if !rows.is_empty() {
+            println!("{}", table(&["in a second", "kind", "calls", "bytes"], rows));
+        }
+        let rows: Vec<Vec<String>> = self.sessions.iter().map(session_row).collect();
+        if !rows.is_empty() {
+            println!("{}", table(&["session", "client", "inodes", "ends in"], rows));
+        }
+        let more = (meta.sessions as usize).saturating_sub(self.sessions.len());
+        if more > 0 {
+            println!("and {more} more sessions");
+        }
+    }
+
+    /// Total and available bytes, over what answers.
+    fn capacity(&self) -> (u64, u64) {
+        self.answers().fold((0, 0), |(total, available), answer| {
+            (total + answer.total_bytes, available + answer.available_bytes)
+        })
+    }
+
+    fn server_rows(&self) -> Vec<Vec<String>> {
+        let meta = &self.state.meta;
+        let mut rows = vec![vec![
+            "metadata".to_string(),
+            meta.server.to_string(),
+            self.meta_is().to_string(),
+            ago(meta.uptime),
+            format!("{:x}", meta.boot),
+            "-".to_string(),
+            "-".to_string(),
+            meta.inodes.to_string(),
+            format!("{:.0}", sum(&self.meta_rates()).calls),
+            meta.address.clone(),
+        ]];
+        rows.extend(self.state.servers.iter().map(|server| self.data_row(server)));
+        rows
+    }
+
+    fn data_row(&self, server: &ServerState) -> Vec<String> {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
+        let answer = server.answer.as_ref();
+        let silence = server
+            .silence
+            .map_or("never heard".to_string(), |silence| format!("silent for {}", ago(silence)));
+        let state = match (answer, server.in_pool) {
+            (Some(_), true) => "up".to_string(),
+            (Some(_), false) => "up, gets no new files".to_string(),
+            (None, _) => format!("down, {silence}"),
+        };
+        vec![
+            "data".to_string(),
+            server.server.to_string(),
+            state,
+            or_none(answer.map(|answer| ago(answer.uptime))),
+            or_none(answer.map(|answer| format!("{:x}", answer.boot))),
+            or_none(answer.map(|answer| bytes(answer.available_bytes))),
+            or_none(answer.map(|answer| bytes(answer.total_bytes))),
+            or_none(answer.map(|answer| answer.objects.to_string())),
+            or_none(answer.map(|_| format!("{:.0}", sum(&self.data_rates(server)).calls))),
+            server.address.clone(),
+        ]
+    }
+
+    fn rate_rows(&self) -> Vec<Vec<String>> {
+        let named = |name: String, rates: Vec<(String, Rate)>| {
+            rates.into_iter().map(move |(kind, rate)| {
+                let moved = (rate.bytes > 0.0).then(|| bytes(rate.bytes as u64));
+                let calls = format!("{:.1}", rate.calls);
+                vec![name.clone(), kind, calls, moved.unwrap_or_else(|| "-".to_string())]
+            })
+        };
+        let meta = named("metadata".to_string(), self.meta_rates());
+        let data = self.state.servers.iter().flat_map(|server| {
+            named(format!("data server {}", server.server), self.data_rates(server))
+        });
+        meta.chain(data).collect()
+    }
+
+    fn json(&self) -> Value {
+        let meta = &self.state.meta;
+        let (total, available) = self.capacity();
+        json!({
+            "seconds": self.before.as_ref().map(|(_, time)| time.as_secs_f64()),
+            "capacity": {
+                "total_bytes": total,
+                "available_bytes": available,
+                "objects": self.answers().map(|answer| answer.objects).sum::<u64>(),
+                "object_bytes": self.answers().map(|answer| answer.object_bytes).sum::<u64>(),
+            },
+            "metadata": {
+                "server": meta.server,
+                "address": meta.address,
+                "state": "up",
+                "boot": format!("{:x}", meta.boot),
+                "uptime_seconds": meta.uptime.as_secs_f64(),
+                "inodes": meta.inodes,
+                "sessions": meta.sessions,
+                "waiting": meta.waiting,
+                "position": meta.position,
+                "written": meta.written,
+                "durable": meta.durable,
+                "in_grace": meta.in_grace,
+                "full": meta.full,
+                "reaps": meta.reaps,
+                "cuts": meta.cuts,
+                "pool_version": meta.pool_version,
+                "pool_servers": meta.pool_servers,
+                "calls": done_json(&meta.activities),
+                "rates": rates_json(&self.meta_rates()),
+            },
+            "servers": self.state.servers.iter().map(|it| self.server_json(it)).collect::<Vec<_>>(),
+            "sessions": self.sessions.iter().map(session_json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn server_json(&self, server: &ServerState) -> Value {
+        let answer = server.answer.as_ref().map(|answer| {
+            json!({
+                "boot": format!("{:x}", answer.boot),
+                "uptime_seconds": answer.uptime.as_secs_f64(),
+                "total_bytes": answer.total_bytes,
+                "available_bytes": answer.available_bytes,
+                "objects": answer.objects,
+                "object_bytes": answer.object_bytes,
+                "log_bytes": answer.log_bytes,
+                "corrupt_blocks": answer.corrupt_blocks,
+                "checksum_errors": answer.checksum_errors,
+                "under_way": answer.under_way,
+                "calls": done_json(&answer.activities),
+                "rates": rates_json(&self.data_rates(server)),
+            })
+        });
+        json!({
+            "server": server.server,
+            "address": server.address,
+            "state": if server.answer.is_some() { "up" } else { "down" },
+            "silent_seconds": server.silence.map(|silence| silence.as_secs_f64()),
+            "in_pool": server.in_pool,
+            "fences_owed": server.fences_owed,
+            "answer": answer,
+        })
+    }
+}
+
+fn session_row(session: &SessionState) -> Vec<String> {
+    let name = if session.name.is_empty() { "-" } else { &session.name };
+    let ends = if session.fencing { "being ended".to_string() } else { ago(session.left) };
+    vec![format!("{:016x}", session.session), name.to_string(), session.inodes.to_string(), ends]
+}
+
+fn session_json(session: &SessionState) -> Value {
+    json!({
+        "session": format!("{:016x}", session.session),
+        "client": session.name,
+        "inodes": session.inodes,
+        "left_seconds": session.left.as_secs_f64(),
+        "fencing": session.fencing,
+    })
+}
+
+fn done_json(activities: &Activities) -> Value {
+    let kinds = activities
+        .iter()
+        .map(|(kind, done)| (kind.clone(), json!({ "calls": done.calls, "bytes": done.bytes })));
+    Value::Object(kinds.collect())
+}
+
+fn rates_json(rates: &[(String, Rate)]) -> Value {
+    let kinds = rates.iter().map(|(kind, rate)| {
+        (kind.clone(), json!({ "calls_per_second": rate.calls, "bytes_per_second": rate.bytes }))
+    });
+    Value::Object(kinds.collect())
+}
+
+/// A stretch of time in its largest unit.
+fn ago(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
+        seconds => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,289 @@
+//! Files of a running cluster through the command line, without a mount.
+
+mod support;
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde_json::Value;
+use support::Cluster;
+use support::command::{Plain, Said, ropewalk};
+
+/// A running cluster, and a directory of the host beside it.
+struct Scene {
+    // Ends before its directory does.
+    cluster: Cluster,
+    place: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let place = tempfile::tempdir().unwrap();
+        let cluster = Cluster::start(&place.path().join("cluster"));
+        Scene { cluster, place }
+    }
+
+    fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        ropewalk(self.path(), &self.cluster.address(), arguments)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) {
+        fs::write(self.path().join(name), bytes).unwrap();
+    }
+}
+
+/// Bytes that no stripe has twice.
+fn noise(len: usize) -> Vec<u8> {
+    (0..len as u32 / 4 + 1).flat_map(|word| word.to_le_bytes()).take(len).collect()
+}
+
+/// A tree with everything that a copy has to keep.
+fn tree(root: &Path) {
+    fs::create_dir_all(root.join("inner/empty")).unwrap();
+    fs::write(root.join("large"), noise(9_500_000)).unwrap();
+    fs::write(root.join("nothing"), b"").unwrap();
+    fs::write(root.join("inner/small"), b"a few bytes").unwrap();
+    let odd = std::ffi::OsStr::from_bytes(b"inner/odd \xff\nname");
+    fs::write(root.join(odd), b"odd").unwrap();
+    let holes = fs::File::create(root.join("holes")).unwrap();
+    holes.write_all_at(&noise(100_000), 5 << 20).unwrap();
+    holes.set_len(12 << 20).unwrap();
+    std::os::unix::fs::symlink("../large", root.join("inner/link")).unwrap();
+    std::os::unix::fs::symlink("nowhere", root.join("dangling")).unwrap();
+    let fifo = rustix::fs::FileType::Fifo;
+    let mode = rustix::fs::Mode::from_raw_mode(0o640);
+    rustix::fs::mknodat(rustix::fs::CWD, root.join("fifo"), fifo, mode, 0).unwrap();
+    for (name, mode) in [("inner/small", 0o400), ("large", 0o4755), ("inner", 0o2711)] {
+        fs::set_permissions(root.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    for (name, nanos) in [("inner/small", 1_000_000_007), ("holes", 5), ("inner", 123_456_789)] {
+        let time = UNIX_EPOCH + Duration::from_nanos(nanos);
+        let times = fs::FileTimes::new().set_modified(time).set_accessed(time);
+        fs::File::open(root.join(name)).unwrap().set_times(times).unwrap();
+    }
+}
+
+/// All that is below a directory and has to be the same after a copy, by path.
+fn contents(root: &Path) -> Vec<(String, u32, i64, i64, Vec<u8>)> {
+    let (mut all, mut left) = (Vec::new(), vec![root.to_path_buf()]);
+    while let Some(path) = left.pop() {
+        let meta = fs::symlink_metadata(&path).unwrap();
+        let content = if meta.is_dir() {
+            left.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            Vec::new()
+        } else if meta.is_symlink() {
+            fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec()
+        } else if meta.is_file() {
+            fs::read(&path).unwrap()
+        } else {
+            Vec::new()
+        };
+        let name = format!("{:?}", path.strip_prefix(root).unwrap());
+        all.push((name, meta.mode(), meta.mtime(), meta.mtime_nsec(), content));
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn a_tree_goes_into_the_cluster_and_out_again_as_it_was() {
+    let scene = Scene::new();
+    let source = scene.path().join("source");
+    tree(&source);
+    scene.run(&["cp", "-rps", "source", ":/"]).well();
+    scene.run(&["cp", "-rp", ":/source", ":/second"]).well();
+    scene.run(&["cp", "-rp", ":/second", "back"]).well();
+    let (before, after) = (contents(&source), contents(&scene.path().join("back")));
+    assert_eq!(before.len(), 11);
+    for (before, after) in before.iter().zip(&after) {
+        assert!(before == after, "{} ({:o}) differs from {}", before.0, before.1, after.0);
+    }
+    assert_eq!(before.len(), after.len());
+    let holes = fs::metadata(scene.path().join("back/holes")).unwrap();
+    assert!(holes.blocks() * 512 < holes.len() / 2, "holes stay holes");
+    // Without -p the copy is new, and its mode is the umask's business.
+    scene.run(&["cp", "-r", ":/source/inner/.", "again"]).well();
+    let copied = fs::metadata(scene.path().join("again/small")).unwrap();
+    assert!(copied.mtime() > 1_000_000 && copied.mode() & 0o777 == 0o400);
+}
+
+#[test]
+fn a_copy_overwrites_what_is_there_and_finds_its_place() {
+    let scene = Scene::new();
+    scene.write("long", &noise(3_000_000));
+    scene.write("short", b"short");
+    scene.run(&["cp", "long", ":/file"]).well();
+    scene.run(&["cp", "short", ":/file"]).well();
+    scene.run(&["cp", ":/file", "out"]).well();
+    assert_eq!(fs::read(scene.path().join("out")).unwrap(), b"short");
+    // Several go into a directory; a trailing slash and a missing one are the same there.
+    fs::create_dir(scene.path().join("empty")).unwrap();
+    scene.run(&["cp", "-r", "empty", ":/dir"]).well();
+    scene.run(&["cp", "long", "short", ":/dir/"]).well();
+    scene.run(&["cp", ":/dir/long", ":/dir/short", "empty"]).well();
+    assert_eq!(fs::read(scene.path().join("empty/long")).unwrap(), noise(3_000_000));
+    assert_eq!(scene.run(&["ls", ":/dir"]).well(), "long\nshort\n");
+}
+
+#[test]
+fn stat_tells_layout_epoch_and_where_each_stripe_lies() {
+    let scene = Scene::new();
+    let (stripe, size) = (1 << 20, 5 * (1 << 20) + 17);
+    scene.write("file", &noise(size));
+    scene.write("little", b"fits into its inode");
+    let holes = fs::File::create(scene.path().join("holes")).unwrap();
+    holes.write_all_at(&noise(1000), 2 * stripe as u64).unwrap();
+    holes.set_len(4 * stripe as u64).unwrap();
+    scene.run(&["cp", "file", "little", "holes", ":/"]).well();
+    let all = scene.run(&["stat", "--json", ":/file", ":/little", ":/holes", ":/"]).objects();
+    let [file, little, holes, root] = &all[..] else { panic!("{all:?}") };
+    assert_eq!(file["size"], size);
+    assert_eq!(file["kind"], "file");
+    assert!(file["epoch"].is_u64());
+    assert_eq!(file["layout"]["stripe_bytes"], stripe);
+    let stripes = file["layout"]["stripes"].as_array().unwrap();
+    assert_eq!(stripes.len(), 6);
+    let bytes: u64 = stripes.iter().map(|stripe| stripe["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(bytes, size as u64);
+    let servers: std::collections::BTreeSet<u64> =
+        stripes.iter().map(|stripe| stripe["server"].as_u64().unwrap()).collect();
+    assert_eq!(servers.len(), 4, "stripes go round four servers");
+    assert_eq!(little["layout"], "inline");
+    assert_eq!(root["layout"], Value::Null);
+    let written = |stripe: &Value| stripe["written"].as_bool().unwrap();
+    let map: Vec<bool> =
+        holes["layout"]["stripes"].as_array().unwrap().iter().map(written).collect();
+    assert_eq!(map, [false, false, true, false]);
+    // The same for people.
+    let text = scene.run(&["stat", ":/holes"]).well();
+    for part in ["stripes of 1.0 MiB", "generation 0", "a hole", "(of writing)", "data server "] {
+        assert!(text.contains(part), "no '{part}' in {text}");
+    }
+    // And where it says that a stripe lies, there is an object on that server's disk.
+    let server = holes["layout"]["stripes"][2]["server"].as_u64().unwrap();
+    let kept: Vec<u8> = noise(1000);
+    let directory = scene.path().join(format!("cluster/data{server}"));
+    let found = contents(&directory)
+        .into_iter()
+        .any(|(.., content)| content.windows(kept.len()).any(|window| window == kept));
+    assert!(found, "data server {server} has the stripe's bytes");
+}
+
+#[test]
+fn listings_and_room_are_told_to_people_and_to_programs() {
+    let scene = Scene::new();
+    scene.write("b", b"12345");
+    scene.write(".hidden", b"");
+    std::os::unix::fs::symlink("b", scene.path().join("c")).unwrap();
+    scene.run(&["cp", "-rp", "b", ".hidden", "c", ":/"]).well();
+    assert_eq!(scene.run(&["ls"]).well(), "b\nc\n");
+    assert_eq!(scene.run(&["ls", "-a", "/"]).well(), ".\n..\n.hidden\nb\nc\n");
+    assert_eq!(scene.run(&["ls", "-d", ":/"]).well().trim(), "/");
+    let long = scene.run(&["ls", "-l", ":/"]).well();
+    let lines: Vec<&str> = long.lines().collect();
+    assert!(lines[0].starts_with("-rw") && lines[0].ends_with("Z b"), "{long}");
+    assert!(lines[0].contains(" 5 "), "{long}");
+    assert!(lines[1].starts_with("lrwx") && lines[1].ends_with("Z c -> b"), "{long}");
+    let objects = scene.run(&["ls", "--json", ":/"]).objects();
+    assert_eq!(objects.len(), 2);
+    assert_eq!((&objects[0]["path"], &objects[0]["size"]), (&":/b".into(), &5.into()));
+    assert_eq!(objects[1]["target"], "b");
+    let room = scene.run(&["df", "--json"]).objects();
+    assert_eq!(room.len(), 5, "four servers and the whole: {room:?}");
+    let total = |object: &Value| object["total_bytes"].as_u64().unwrap();
+    assert!(room[..4].iter().all(|server| server["alive"] == true && total(server) > 0));
+    assert_eq!(room[..4].iter().map(total).sum::<u64>(), total(&room[4]));
+    assert_eq!(room[4]["inodes"], 4);
+    let text = scene.run(&["df"]).well();
+    assert!(text.contains("data server 3") && text.contains("available"), "{text}");
+}
+
+#[test]
+fn rm_removes_trees_whole_and_nothing_that_was_not_meant() {
+    let scene = Scene::new();
+    let source = scene.path().join("source");
+    fs::create_dir_all(source.join("a/b/c")).unwrap();
+    for number in 0..400 {
+        fs::write(source.join(format!("a/b/f{number}")), b"x").unwrap();
+    }
+    std::os::unix::fs::symlink("/kept", source.join("a/link")).unwrap();
+    scene.write("kept", b"kept");
+    scene.run(&["cp", "-r", "source", "kept", ":/"]).well();
+    let error = scene.run(&["rm", ":/source"]).badly();
+    assert!(error.contains(":/source is a directory: -r removes it"), "{error}");
+    scene.run(&["rm", "-r", ":/source", ":/nothing"]).badly();
+    assert_eq!(scene.run(&["ls", ":/"]).well(), "kept\n");
+    scene.run(&["rm", "-f", ":/nothing"]).well();
+    for path in [":/", "/", ":/kept/..", "."] {
+        assert!(scene.run(&["rm", "-rf", path]).badly().contains("name what is to go"), "{path}");
+    }
+    scene.run(&["rm", ":/kept"]).well();
+    assert_eq!(scene.run(&["ls", ":/"]).well(), "");
+}
+
+#[test]
+fn errors_name_the_thing_the_cause_and_the_remedy() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path().join("dir")).unwrap();
+    scene.write("file", b"");
+    scene.run(&["cp", "file", ":/"]).well();
+    let cases: [(&[&str], &str); 11] = [
+        (&["ls", ":/nope"], ":/nope: No such file or directory"),
+        (&["stat", ":/file/below"], ":/file/below: Not a directory"),
+        (&["cp", "file", "other"], "neither path is of the cluster: write those of the cluster"),
+        (&["cp", "dir", ":/"], "dir is a directory: -r copies it"),
+        (&["cp", "nope", ":/"], "nope: No such file or directory"),
+        (&["cp", "file", ":/a/b"], "the directory for it is not there; copy one with -r"),
+        (&["cp", "file", "file", ":/file"], ":/file is no directory: name one"),
+        (&["cp", ":/file", ":/file"], ":/file is the same file"),
+        (&["cp", "-r", ":/", ":/into"], "cannot be copied into itself"),
+        (&["cp", "file", ":/file", ":/"], "all of this host or all of the cluster"),
+        (&["ls", "-A", "node1"], "write one like tcp://node1"),
+    ];
+    for (arguments, expected) in cases {
+        let error = scene.run(arguments).badly();
+        assert!(error.contains(expected), "{arguments:?}: '{expected}' is not in: {error}");
+    }
+    // Nobody listens where nobody was started.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = format!("tcp://{free}");
+    let error = scene.run(&["df", "--patience", "1.5", "-A", &address]).badly();
+    assert!(error.contains(&format!("waiting for the metadata server at {address}")), "{error}");
+    assert!(error.contains("does not answer; is it running"), "{error}");
+}
+
+#[test]
+fn a_plain_user_reads_and_writes_what_he_may() {
+    let scene = Scene::new();
+    let place = tempfile::tempdir().unwrap();
+    let plain = Plain::new(place.path());
+    let run = |arguments: &[&str]| plain.run(&scene.cluster.address(), arguments);
+    scene.write("open", b"for all");
+    scene.write("closed", b"for one");
+    for (name, mode) in [("open", 0o644), ("closed", 0o600)] {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(scene.path().join(name), mode).unwrap();
+    }
+    scene.run(&["cp", "-p", "open", "closed", ":/"]).well();
+    let out = place.path().join("out");
+    fs::create_dir(&out).unwrap();
+    fs::set_permissions(&out, fs::Permissions::from_mode(0o777)).unwrap();
+    let out = out.to_str().unwrap();
+    run(&["cp", ":/open", out]).well();
+    if !rustix::process::geteuid().is_root() {
+        // One user alone owns all that there is, and is denied nothing.
+        return;
+    }
+    let closed = run(&["cp", ":/closed", out]).badly();
+    assert!(closed.contains(":/closed: Permission denied: 'ropewalk ls -l'"), "{closed}");
+    let above = run(&["cp", &format!("{out}/open"), ":/new"]).badly();
+    assert!(above.contains(":/new: Permission denied"), "{above}");
+    assert!(run(&["rm", ":/open"]).badly().contains("Permission denied"));
+}

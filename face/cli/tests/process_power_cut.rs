@@ -1,0 +1,230 @@
+//! Power cuts of real file systems under real servers: what was synced is there afterwards.
+//!
+//! Each server's directory lies on a file system of its own in a file. The kernel is told to stop it
+//! in the middle of work without writing back anything: what was not synced is lost, as with a power
+//! cut. Then the server is killed, the file system mounted again, and the server started again.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use support::disk::{PowerDisk, power_usable};
+use support::library::Library;
+use support::model::{Found, Loss, Model};
+use support::operation::{Operation, Random};
+use support::servers::Servers;
+use support::worker::{Ended, Worker};
+use support::{PROGRAM, Process, mounts_usable};
+
+/// Not a test of its own: what the worker's process does.
+#[test]
+fn worker() {
+    support::worker::work();
+}
+
+/// Whose power is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    All,
+    Meta,
+    Data,
+}
+
+/// What the client does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Client {
+    /// It dies with the servers.
+    Dies,
+    /// It lives on another machine, and goes on.
+    Lives,
+}
+
+const PARTS: [&str; 3] = ["meta", "data0", "data1"];
+
+struct Site {
+    servers: Servers,
+    disks: Vec<PowerDisk>,
+    path: PathBuf,
+    mounted: Option<Process>,
+}
+
+impl Site {
+    fn new(kind: &str, place: &Path) -> Site {
+        let path = place.join("mount");
+        std::fs::create_dir(&path).unwrap();
+        let servers = Servers::new(&place.join("cluster"), 2, "1");
+        let disks = PARTS.map(|part| {
+            let disk = PowerDisk::new(kind, place, &format!("disk-{part}")).unwrap();
+            // A directory of the server alone: the file system has entries of its own.
+            std::fs::create_dir(disk.place().join("store")).unwrap();
+            servers.keep(part, &disk.place().join("store"));
+            disk
+        });
+        for disk in &disks {
+            // The directory was there before anything began.
+            std::fs::File::open(disk.place()).and_then(|place| place.sync_all()).unwrap();
+        }
+        let mut site = Site { servers, disks: disks.into(), path, mounted: None };
+        site.servers.start();
+        site.mounted = site.servers.mount(&site.path, None);
+        site
+    }
+
+    fn cut(&mut self, cut: Cut, client: Client) {
+        let parts = match cut {
+            Cut::All => 0..3,
+            Cut::Meta => 0..1,
+            Cut::Data => 1..3,
+        };
+        // The client first: it must not tell a surviving server what it would tell if it lived.
+        if client == Client::Dies {
+            self.mounted = None;
+        }
+        for part in parts.clone() {
+            self.disks[part].cut();
+        }
+        for part in parts.clone() {
+            if part == 0 {
+                self.servers.meta = None;
+            } else {
+                self.servers.data[part - 1] = None;
+            }
+        }
+        for part in parts {
+            self.disks[part].restore();
+        }
+        self.servers.start();
+    }
+
+    fn mount_again(&mut self) {
+        if self.mounted.is_none() {
+            self.mounted = self.servers.mount(&self.path, None);
+        }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        self.mounted = None;
+        let _ = Command::new(PROGRAM).args(["umount", "--lazy"]).arg(&self.path).output();
+        // Disks are unmounted when nobody uses them.
+        self.servers.kill_servers();
+    }
+}
+
+/// Works until the power is cut; what was under way then, of which nobody knows whether it took effect.
+fn work(
+    worker: &mut Worker,
+    model: &mut Model,
+    random: &mut Random,
+    cut: &AtomicBool,
+) -> Option<Operation> {
+    loop {
+        let operation = model.choose(random);
+        let ended = worker.perform(&operation);
+        let over = cut.load(Ordering::SeqCst);
+        match ended {
+            Ended::Done if !over => model.done(&operation),
+            Ended::Done | Ended::Failed(_) => {
+                // What ended after the cut may have been done before it, and be lost.
+                model.maybe(&operation);
+                return Some(operation);
+            }
+            Ended::Died => panic!("nobody killed the worker"),
+        }
+    }
+}
+
+fn round(site: &mut Site, number: usize, (cut, client): (Cut, Client)) -> (String, Model) {
+    let directory = format!("round{number}");
+    let mut model = Model::new(&directory, (number as u64) << 32);
+    let mut random = Random::new(number as u64);
+    let mut worker = Worker::start(&format!("mount {}", site.path.display()), None);
+    worker.must(&Operation::Directory(directory.clone()));
+    let begun = AtomicBool::new(false);
+    let pause = Duration::from_millis(20 + random.below(150));
+    let under_way = std::thread::scope(|scope| {
+        let cutter = scope.spawn(|| {
+            std::thread::sleep(pause);
+            begun.store(true, Ordering::SeqCst);
+            site.cut(cut, client);
+        });
+        let under_way = work(&mut worker, &mut model, &mut random, &begun);
+        cutter.join().expect("power comes back");
+        under_way
+    });
+    let mut promised = Vec::new();
+    if client == Client::Lives {
+        // Where a sync says that all is well, it is; where it does not, the program was told.
+        for path in model.paths(under_way.as_ref()) {
+            if worker.perform(&Operation::Sync(path.clone())) == Ended::Done {
+                promised.push(path);
+            }
+        }
+    }
+    drop(worker);
+    let mut witness = Library::connect(&site.servers.address());
+    let found = match witness.look(&directory) {
+        // The directory itself was not synced.
+        Err(error) if error.contains("ENOENT") => Found::new(),
+        found => found.unwrap(),
+    };
+    let settled = model.settle(&found, Loss::Power, under_way.as_ref(), &promised);
+    settled.unwrap_or_else(|error| {
+        panic!("round {number}, {cut:?}, {client:?}, {under_way:?}: {error}");
+    });
+    // The next cut must not take what this one left.
+    witness.sync(&found).unwrap();
+    witness.leave();
+    site.mount_again();
+    (directory, model)
+}
+
+fn rounds() -> usize {
+    if std::env::var_os("ROPEWALK_SEEDS").is_some() { 120 } else { 6 }
+}
+
+fn what_was_synced_survives(kind: &str) {
+    let place = tempfile::tempdir().unwrap();
+    if !mounts_usable() || !power_usable(kind, place.path()) {
+        return;
+    }
+    let begin = Instant::now();
+    let mut site = Site::new(kind, place.path());
+    let mut settled = Vec::new();
+    for number in 0..rounds() {
+        let cut = [Cut::All, Cut::Meta, Cut::Data][number % 3];
+        let client = if number % 6 < 3 { Client::Dies } else { Client::Lives };
+        settled.push(round(&mut site, number, (cut, client)));
+    }
+    let (mut operations, mut refused) = (0, 0);
+    let mut witness = Library::connect(&site.servers.address());
+    for (directory, model) in &mut settled {
+        operations += model.operations() & 0xffff_ffff;
+        refused += model.refused();
+        if let Ok(found) = witness.look(directory) {
+            let same = model.settle(&found, Loss::Nothing, None, &[]);
+            same.unwrap_or_else(|error| panic!("at the end: {directory}: {error}"));
+        }
+    }
+    witness.leave();
+    let seconds = begin.elapsed().as_secs_f64();
+    println!(
+        "{kind}: {} cuts under {operations} operations, {refused} files that were not synced cannot \
+         be read, in {seconds:.1} s",
+        settled.len()
+    );
+}
+
+#[test]
+fn what_was_synced_survives_a_power_cut_of_ext4() {
+    what_was_synced_survives("ext4");
+}
+
+#[test]
+fn what_was_synced_survives_a_power_cut_of_xfs() {
+    what_was_synced_survives("xfs");
+}

@@ -1,0 +1,330 @@
+//! What files have to be after everything that was acknowledged, and what they may be after a loss.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::operation::{Operation, Random, bytes};
+
+/// Names of one moment: each leads to a file.
+type Names = BTreeMap<String, usize>;
+
+/// What was found: for each path the inode's number and its content; none where reading it is refused
+/// (`EIO`), since a part is lost.
+pub type Found = BTreeMap<String, (u64, Option<Vec<u8>>)>;
+
+/// Who was lost, and so what may be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// Nothing that was acknowledged, whatever servers died.
+    Nothing,
+    /// The client: content that was not synced. An operation may have been under way.
+    Client,
+    /// Power, and the client with it: all that came after the last sync. Names are those of one
+    /// moment since.
+    Power,
+}
+
+#[derive(Debug, Clone)]
+struct Version {
+    bytes: Vec<u8>,
+    /// A write led here: the kernel may have split it, and each part is done for itself.
+    by_write: bool,
+}
+
+#[derive(Debug, Clone)]
+struct File {
+    /// Contents since the last sync, the synced one first, the present one last.
+    versions: Vec<Version>,
+    /// A part that was never synced is lost, and reading is refused since.
+    refused: bool,
+}
+
+/// The files of one directory as they should be.
+#[derive(Debug, Clone)]
+pub struct Model {
+    directory: String,
+    files: Vec<File>,
+    /// Names since the last sync of anything; the present ones last.
+    moments: Vec<Names>,
+    /// Counts operations; contents follow from it.
+    operations: u64,
+    next_name: u32,
+}
+
+/// Names within the directory at a time.
+const NAMES_MAX: usize = 8;
+
+impl Model {
+    /// An empty directory.
+    pub fn new(directory: &str, first_number: u64) -> Model {
+        Model {
+            directory: directory.to_string(),
+            files: Vec::new(),
+            moments: vec![Names::new()],
+            operations: first_number,
+            next_name: 0,
+        }
+    }
+
+    fn names(&self) -> &Names {
+        self.moments.last().expect("there is always a present")
+    }
+
+    /// A path of each file that is there now, but for the files that an operation touched.
+    pub fn paths(&self, but: Option<&Operation>) -> Vec<String> {
+        let but = but.map(Operation::to_string).unwrap_or_default();
+        let touched = but.split(' ').filter_map(|word| self.names().get(word));
+        let mut seen: BTreeSet<usize> = touched.copied().collect();
+        let first = self.names().iter().filter(|(_, file)| seen.insert(**file));
+        first.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// How many files cannot be read any more, since what was not synced is lost.
+    pub fn refused(&self) -> usize {
+        self.names().values().filter(|file| self.files[**file].refused).count()
+    }
+
+    /// How many operations there were.
+    pub fn operations(&self) -> u64 {
+        self.operations
+    }
+
+    /// An operation that is possible now.
+    pub fn choose(&mut self, random: &mut Random) -> Operation {
+        self.operations += 1;
+        let names = self.names();
+        let fresh = || format!("{}/f{}", self.directory, self.next_name);
+        if names.len() < 2 {
+            self.next_name += 1;
+            return Operation::Create(format!("{}/f{}", self.directory, self.next_name - 1));
+        }
+        let pick = |random: &mut Random| {
+            let index = random.below(names.len() as u64) as usize;
+            names.keys().nth(index).expect("the index is below the number of names").clone()
+        };
+        let path = pick(random);
+        let number = self.operations;
+        // Some stay within the inode, some have stripes, some cross from one to the other.
+        let small = |random: &mut Random| 1 + random.below(6000);
+        let large = |random: &mut Random| 1 + random.below(120_000);
+        let operation = match random.below(20) {
+            0..=2 if names.len() < NAMES_MAX => Operation::Create(fresh()),
+            0..=6 => {
+                let len = if random.below(2) == 0 { small(random) } else { large(random) };
+                Operation::Write(path, random.below(100_000), len as usize, number)
+            }
+            7..=9 => Operation::Append(path, small(random) as usize, number),
+            10..=11 => Operation::Truncate(path, random.below(120_000)),
+            12..=13 => {
+                let to = if random.below(2) == 0 { fresh() } else { pick(random) };
+                if to == path { Operation::Sync(path) } else { Operation::Rename(path, to) }
+            }
+            14 if names.len() < NAMES_MAX => Operation::Link(path, fresh()),
+            14..=15 => Operation::Unlink(path),
+            _ => Operation::Sync(path),
+        };
+        self.next_name += u32::from(operation.to_string().ends_with(&fresh()));
+        operation
+    }
+
+    /// An operation that was acknowledged.
+    pub fn done(&mut self, operation: &Operation) {
+        if let Operation::Sync(path) = operation {
+            let file = self.names()[path];
+            let versions = &mut self.files[file].versions;
+            versions.drain(..versions.len() - 1);
+            self.moments.drain(..self.moments.len() - 1);
+            return;
+        }
+        self.change(operation);
+    }
+
+    /// An operation of which nobody knows whether it took effect.
+    pub fn maybe(&mut self, operation: &Operation) {
+        if !matches!(operation, Operation::Sync(_)) {
+            self.change(operation);
+        }
+    }
+
+    fn change(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Create(_) => self.files.push(File::of(Vec::new())),
+            Operation::Write(path, offset, len, number) => {
+                self.content(path, true, |content| {
+                    let end = *offset as usize + len;
+                    content.resize(content.len().max(end), 0);
+                    content[*offset as usize..end].copy_from_slice(&bytes(*number, *len));
+                });
+            }
+            Operation::Append(path, len, number) => {
+                self.content(path, true, |content| content.extend(bytes(*number, *len)));
+            }
+            Operation::Truncate(path, size) => {
+                self.content(path, false, |content| content.resize(*size as usize, 0));
+            }
+            _ => {}
+        }
+        let names = after(self.names(), operation, self.files.len().saturating_sub(1));
+        if names != *self.names() {
+            self.moments.push(names);
+        }
+    }
+
+    fn content(&mut self, path: &str, by_write: bool, change: impl FnOnce(&mut Vec<u8>)) {
+        let file = self.names()[path];
+        let mut bytes = self.files[file].last().to_vec();
+        change(&mut bytes);
+        self.files[file].versions.push(Version { bytes, by_write });
+    }
+
+    /// Compares what was found with what has to be; from then on that is the truth. `under_way`: the
+    /// operation of which nobody knows whether it took effect. `promised`: paths of which a program was
+    /// told afterwards that they are well.
+    pub fn settle(
+        &mut self,
+        found: &Found,
+        loss: Loss,
+        under_way: Option<&Operation>,
+        promised: &[String],
+    ) -> Result<(), String> {
+        let back = match loss {
+            Loss::Nothing => 0,
+            Loss::Client => usize::from(under_way.is_some()),
+            Loss::Power => usize::MAX,
+        };
+        let moment = self.moment(found, back, under_way)?;
+        for path in promised {
+            // Another name of that moment may lead to another file.
+            if moment.contains_key(path) && moment.get(path) == self.names().get(path) {
+                let file = &self.files[moment[path]];
+                file.judge(found[path].1.as_deref(), Loss::Nothing)
+                    .map_err(|error| format!("{path}: synced well, and yet: {error}"))?;
+            }
+        }
+        let mut numbers: BTreeMap<usize, u64> = BTreeMap::new();
+        for (path, file) in &moment {
+            let (inode, content) = &found[path];
+            let first = *numbers.entry(*file).or_insert(*inode);
+            if first != *inode {
+                return Err(format!("{path}: a link leads to another file"));
+            }
+            self.files[*file]
+                .judge(content.as_deref(), loss)
+                .map_err(|error| format!("{path}: {error}"))?;
+        }
+        for (path, file) in &moment {
+            let content = found[path].1.clone();
+            self.files[*file].refused = content.is_none();
+            if let Some(content) = content {
+                self.files[*file] = File::of(content);
+            }
+        }
+        self.moments = vec![moment];
+        Ok(())
+    }
+
+    /// The moment, at most `back` changes ago, whose names are those that were found. What was under
+    /// way may have come after a loss.
+    fn moment(
+        &self,
+        found: &Found,
+        back: usize,
+        under_way: Option<&Operation>,
+    ) -> Result<Names, String> {
+        let same = |names: &Names| names.keys().eq(found.keys());
+        let links = |names: &Names| {
+            let pairs = || names.iter().map(|(path, file)| (*file, found[path].0));
+            pairs().all(|(file, inode)| pairs().all(|(f, i)| (f == file) == (i == inode)))
+        };
+        let moments = || self.moments.iter().rev().take(back.saturating_add(1)).cloned();
+        let newest = self.files.len().saturating_sub(1);
+        let later = moments().filter_map(|names| Some(after(&names, under_way?, newest)));
+        moments().chain(later).filter(same).find(links).ok_or_else(|| {
+            let names: Vec<_> = found.iter().map(|(path, (inode, _))| (path, inode)).collect();
+            format!("found {names:?}, expected {:?}", self.names())
+        })
+    }
+}
+
+/// Names after an operation; `newest`: the file that was made last.
+fn after(names: &Names, operation: &Operation, newest: usize) -> Names {
+    let mut names = names.clone();
+    match operation {
+        Operation::Create(path) => {
+            names.insert(path.clone(), newest);
+        }
+        // Two names of one file: nothing changes.
+        Operation::Rename(from, to) if names.get(from) != names.get(to) => {
+            if let Some(file) = names.remove(from) {
+                names.insert(to.clone(), file);
+            }
+        }
+        Operation::Link(from, to) => {
+            if let Some(file) = names.get(from).copied() {
+                names.insert(to.clone(), file);
+            }
+        }
+        Operation::Unlink(path) => {
+            names.remove(path);
+        }
+        _ => {}
+    }
+    names
+}
+
+impl File {
+    fn of(bytes: Vec<u8>) -> File {
+        File { versions: vec![Version { bytes, by_write: false }], refused: false }
+    }
+
+    fn judge(&self, found: Option<&[u8]>, loss: Loss) -> Result<(), String> {
+        match found {
+            Some(found) => self.accept(found, loss),
+            None if self.refused || (loss == Loss::Power && self.versions.len() > 1) => Ok(()),
+            None => Err("reading is refused, although all of it was synced".to_string()),
+        }
+    }
+
+    fn last(&self) -> &[u8] {
+        &self.versions.last().expect("there is always a present").bytes
+    }
+
+    fn accept(&self, found: &[u8], loss: Loss) -> Result<(), String> {
+        let last = self.last();
+        if loss == Loss::Nothing {
+            if found == last {
+                return Ok(());
+            }
+            let at = found.iter().zip(last).position(|(a, b)| a != b);
+            return Err(format!(
+                "{} bytes instead of {}, different from {at:?}",
+                found.len(),
+                last.len()
+            ));
+        }
+        if !self.had_size(found.len()) {
+            let sizes: Vec<usize> = self.versions.iter().map(|one| one.bytes.len()).collect();
+            return Err(format!("{} bytes, which it never had: {sizes:?}", found.len()));
+        }
+        for (at, byte) in found.iter().enumerate() {
+            let had = || self.versions.iter().map(|one| one.bytes.get(at).copied().unwrap_or(0));
+            let first = had().next().unwrap_or(0);
+            let changed = had().any(|one| one != first);
+            let right = had().any(|one| one == *byte) || changed && *byte == 0;
+            if !right {
+                return Err(format!("byte {at} is {byte}, which it never was"));
+            }
+        }
+        Ok(())
+    }
+
+    fn had_size(&self, size: usize) -> bool {
+        let mut before = None;
+        self.versions.iter().any(|version| {
+            let len = version.bytes.len();
+            let between = before
+                .replace(len)
+                .is_some_and(|before| version.by_write && (before..=len).contains(&size));
+            between || len == size
+        })
+    }
+}

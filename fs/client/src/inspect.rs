@@ -1,0 +1,133 @@
+//! Where things lie: for people and tools that ask. Reading and writing do not need this.
+
+use std::rc::Rc;
+
+use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
+use ropewalk_wire::fs::layout::{Layout, Pool};
+use ropewalk_wire::fs::meta::{LeaseMode, MetaReply, MetaRequest};
+use ropewalk_wire::fs::runs::Runs;
+use ropewalk_wire::fs::value::Errno;
+
+use crate::call::unexpected;
+use crate::client::Client;
+use crate::lease::For;
+
+/// A data server as the metadata server knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataServerInfo {
+    pub server: u32,
+    /// How it is reached; empty where it was not heard of since the metadata server started.
+    pub address: String,
+    /// Whether it was heard of lately.
+    pub alive: bool,
+    pub total_bytes: u64,
+    pub available_bytes: u64,
+}
+
+/// The data servers of one version of the pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolInfo {
+    pub version: u32,
+    pub servers: Vec<DataServerInfo>,
+}
+
+/// Where a file's bytes lie.
+#[derive(Debug, Clone)]
+pub struct Placement {
+    pub attributes: Attributes,
+    /// The write epoch: grows when the right to write goes to somebody else; data servers refuse
+    /// what carries an older one.
+    pub epoch: u32,
+    /// `None`: in the inode itself.
+    pub striped: Option<Striped>,
+}
+
+/// The stripes of a file.
+#[derive(Debug, Clone)]
+pub struct Striped {
+    pub layout: Layout,
+    pool: Rc<Pool>,
+    written: Runs,
+}
+
+/// One stripe of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StripePlace {
+    pub stripe: u32,
+    /// Bytes of the file within it.
+    pub bytes: u64,
+    /// The data server that holds it, or will once something is written there.
+    pub server: u32,
+    /// False: it is a hole, and no data server has anything of it.
+    pub written: bool,
+}
+
+impl Striped {
+    /// The servers among which the stripes go round, in the pool's order.
+    pub fn servers(&self) -> &[u32] {
+        &self.pool.servers
+    }
+
+    /// The stripes of a file of `size` bytes, in order.
+    pub fn stripes(&self, size: u64) -> impl Iterator<Item = StripePlace> + '_ {
+        self.layout.pieces(0, size).map(|piece| StripePlace {
+            stripe: piece.stripe,
+            bytes: u64::from(piece.len),
+            server: self.layout.place(piece.stripe, &self.pool).0,
+            written: self.written.contains(piece.stripe),
+        })
+    }
+}
+
+impl Client {
+    /// Where the bytes of a file lie; `EISDIR` and `EINVAL` for what has none. Whoever writes the
+    /// file tells its size and stripes for this.
+    pub async fn placement(&self, number: u64) -> Result<Placement, Errno> {
+        match self.attributes(number).await?.kind {
+            InodeKind::File => {}
+            InodeKind::Directory => return Err(Errno::EISDIR),
+            _ => return Err(Errno::EINVAL),
+        }
+        let inode = self.inode(number);
+        self.report(&inode).await?;
+        if inode.mode() < LeaseMode::Read {
+            // Among several writers nobody but the server knows all stripes.
+            inode.refresh();
+        }
+        let lease = self.lease(&inode, For::Reading).await?;
+        let (content, written, epoch) = {
+            let state = inode.state.borrow();
+            (state.content.clone(), state.written.clone(), state.epoch)
+        };
+        drop(lease);
+        let attributes = self.attributes(number).await?;
+        let striped = match content {
+            Some(Content::Striped(layout)) => {
+                let pool = self.pool_of(&layout).await?;
+                Some(Striped { layout, pool, written })
+            }
+            Some(Content::Inline) => None,
+            None => return Err(Errno::ESTALE),
+        };
+        Ok(Placement { attributes, epoch, striped })
+    }
+
+    /// The data servers of a pool's version; 0: those that new files go to. `ENOENT` where there is
+    /// no such version, or no data server was ever heard of.
+    pub async fn data_servers(&self, version: u32) -> Result<PoolInfo, Errno> {
+        self.ask(&MetaRequest::GetPool { version }, |reply| match reply {
+            MetaReply::Pool { pool, servers } => {
+                let servers = servers.iter().map(|server| DataServerInfo {
+                    server: server.server,
+                    address: String::from_utf8_lossy(server.address.0).into_owned(),
+                    alive: server.alive,
+                    total_bytes: server.total_bytes,
+                    available_bytes: server.available_bytes,
+                });
+                Ok(PoolInfo { version: pool.version, servers: servers.collect() })
+            }
+            _ => unexpected(),
+        })
+        .await
+    }
+}

@@ -1,0 +1,507 @@
+//! Compares inodes with objects, in both directions, on a cluster that is in use.
+//!
+//! Objects are listed by each data server, and the metadata server is asked about their inodes;
+//! inodes are listed by the metadata server, and data servers are asked for what their maps of written
+//! stripes name. Nothing is sorted and nothing is remembered beyond a page.
+//!
+//! Two lists that were read one after the other differ by what was done in between. So whatever looks
+//! wrong is a suspect, and is asked for again: the inode, then the object, then the inode. It counts
+//! where all three answers agree and the inode's version is the same before and after; this is proof,
+//! since
+//! * the numbers of inodes and generations of objects never come again, and the row that queues a
+//!   removed file's objects is written together with the removal;
+//! * a stripe is taken out of an inode's map before its object goes, and comes into it after its object
+//!   was written;
+//! * what a client may have written and not told of yet (it holds a lease for writing) is no suspect.
+//!
+//! What keeps changing is asked for again after a pause, a few times, and then counted as unsettled.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::task::join_all;
+use ropewalk_wire::fs::data::{Condition, DataReply, DataRequest, EXAMINED_MAX, ObjectName};
+use ropewalk_wire::fs::layout::Pool;
+use ropewalk_wire::fs::meta::{
+    DISCARDED_MAX, INODES_ASKED_MAX, InodeFate, InodeInfo, MetaReply, MetaRequest,
+};
+use ropewalk_wire::fs::value::Bytes;
+
+pub use super::judge::Problem;
+use super::judge::{is_expected, judge, layout, problem_of};
+use super::{Operator, OperatorError, PAGE_BYTES};
+
+/// How often a suspect is asked for before it is given up as unsettled, and the pause in between.
+const ROUNDS: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(400);
+/// Bytes of a page of objects: few enough that a slow disk tells them within seconds.
+const OBJECTS_BYTES: u32 = 32 << 10;
+
+/// What a check does beside comparing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CheckOptions {
+    /// Read every object that a file needs, and compare its blocks with their checksums.
+    pub read: bool,
+    /// Have garbage removed.
+    pub repair: bool,
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub problem: Problem,
+    pub server: u32,
+    pub inode: u64,
+    pub generation: u32,
+    pub stripe: u32,
+    /// Bytes of the object, where it is there.
+    pub bytes: u64,
+    /// One of the inode's paths, where it has any.
+    pub path: Option<Vec<u8>>,
+}
+
+/// What was looked at so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Looked {
+    pub inodes: u64,
+    pub objects: u64,
+    /// Objects that were looked for because a file needs them.
+    pub needed: u64,
+}
+
+/// Told by a check on its way.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// What there is to be looked at, about.
+    Begin(Looked),
+    Found(&'a Finding),
+    Progress(Looked),
+}
+
+/// How a check ended.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CheckSummary {
+    pub looked: Looked,
+    /// How often each problem was found, by its name.
+    pub found: BTreeMap<&'static str, u64>,
+    /// Objects about which nothing can be said: they kept changing.
+    pub unsettled: u64,
+    /// Garbage whose removal was ordered.
+    pub discarded: u64,
+    /// Data servers that were not compared to the end, and why.
+    pub unreached: BTreeMap<u32, String>,
+}
+
+impl CheckSummary {
+    /// How many problems were found.
+    pub fn problems(&self) -> u64 {
+        self.found.values().sum()
+    }
+}
+
+/// A check under way.
+struct Check<'a> {
+    operator: &'a Operator,
+    options: CheckOptions,
+    tell: &'a dyn Fn(Event<'_>),
+    summary: RefCell<CheckSummary>,
+}
+
+/// An object that looks wrong.
+#[derive(Debug, Clone, Copy)]
+struct Suspect {
+    name: ObjectName,
+    problem: Problem,
+    bytes: u64,
+    /// Of the inode when it was judged.
+    version: Option<u64>,
+}
+
+type Fates = BTreeMap<u64, InodeFate>;
+type Pools = BTreeMap<u32, Rc<Pool>>;
+
+impl Operator {
+    /// Compares all inodes with all objects. `tell` hears of every finding, and of progress.
+    ///
+    /// Fails where the metadata server cannot be asked; data servers that cannot are named in the
+    /// summary.
+    pub async fn check(
+        &self,
+        options: CheckOptions,
+        tell: &dyn Fn(Event<'_>),
+    ) -> Result<CheckSummary, OperatorError> {
+        let check = Check { operator: self, options, tell, summary: RefCell::default() };
+        let servers = check.begin().await?;
+        for listed in join_all(servers.iter().map(|server| check.objects_of(*server))).await {
+            listed?;
+        }
+        check.inodes().await?;
+        Ok(check.summary.into_inner())
+    }
+
+    /// What has become of some inodes.
+    async fn fates(&self, inodes: &BTreeSet<u64>) -> Result<Fates, OperatorError> {
+        let mut fates = Fates::new();
+        let numbers: Vec<u64> = inodes.iter().copied().collect();
+        let mut rest = &numbers[..];
+        while !rest.is_empty() {
+            let some = &rest[..rest.len().min(INODES_ASKED_MAX)];
+            let bytes: Vec<u8> = some.iter().flat_map(|number| number.to_le_bytes()).collect();
+            let request = MetaRequest::GetInodes { inodes: Bytes(&bytes), bytes_max: PAGE_BYTES };
+            let page = self.ask_meta(&request, |reply, _| match reply {
+                MetaReply::Fates { fates } => (!fates.is_empty()).then_some(fates),
+                _ => None,
+            });
+            let page = page.await?;
+            let told = page.len().min(some.len());
+            fates.extend(some.iter().copied().zip(page));
+            rest = &rest[told..];
+        }
+        Ok(fates)
+    }
+
+    /// The pools of the layouts of some inodes.
+    async fn pools_of(&self, fates: &Fates) -> Result<Pools, OperatorError> {
+        let inodes = fates.values().filter_map(|fate| fate.inode.as_ref());
+        let versions: BTreeSet<u32> =
+            inodes.filter_map(layout).map(|layout| layout.pool_version).collect();
+        let mut pools = Pools::new();
+        for version in versions {
+            pools.insert(version, self.pool(version).await?);
+        }
+        Ok(pools)
+    }
+
+    /// How objects are at a server, in order.
+    async fn examine(
+        &self,
+        server: u32,
+        names: &[ObjectName],
+        read: bool,
+    ) -> Result<Vec<Condition>, OperatorError> {
+        let mut all = Vec::with_capacity(names.len());
+        while all.len() < names.len() {
+            let rest = &names[all.len()..];
+            let objects = rest[..rest.len().min(EXAMINED_MAX)].to_vec();
+            let most = objects.len();
+            let request = DataRequest::Examine { objects, read };
+            let page = self.ask_data(server, &request, |reply, _| match reply {
+                DataReply::Examined { conditions } => {
+                    (!conditions.is_empty() && conditions.len() <= most).then_some(conditions)
+                }
+                _ => None,
+            });
+            all.extend(page.await?);
+        }
+        Ok(all)
+    }
+}
+
+impl Check<'_> {
+    /// The servers that live. Those that do not are not waited for again.
+    async fn begin(&self) -> Result<Vec<u32>, OperatorError> {
+        let state = self.operator.status().await?;
+        let mut expected = Looked { inodes: state.meta.inodes, ..Looked::default() };
+        let mut living = Vec::new();
+        for known in state.servers {
+            let (server, address) = (known.server, known.address);
+            match known.answer {
+                Some(answer) => {
+                    expected.objects += answer.objects;
+                    living.push(server);
+                }
+                None => {
+                    let server_name = format!("data server {server} at '{address}'");
+                    self.unreached(server, &OperatorError::Silent { server: server_name });
+                }
+            }
+        }
+        (self.tell)(Event::Begin(expected));
+        Ok(living)
+    }
+
+    /// Compares the objects of one server with the inodes. Fails where the metadata server does.
+    async fn objects_of(&self, server: u32) -> Result<(), OperatorError> {
+        let mut after = None;
+        loop {
+            let request = DataRequest::List { after, bytes_max: OBJECTS_BYTES };
+            let page = self.operator.ask_data(server, &request, |reply, _| match reply {
+                DataReply::Objects { objects, end } => Some((objects, end)),
+                _ => None,
+            });
+            let (objects, end) = match page.await {
+                Ok(page) => page,
+                Err(error) => {
+                    self.unreached(server, &error);
+                    return Ok(());
+                }
+            };
+            let listed: Vec<(ObjectName, u64)> = objects
+                .iter()
+                .map(|object| {
+                    let (inode, generation, stripe) =
+                        (object.inode, object.generation, object.stripe);
+                    (ObjectName { inode, generation, stripe }, object.bytes)
+                })
+                .collect();
+            let inodes = listed.iter().map(|(name, _)| name.inode).collect();
+            let suspects = self.suspects(server, &listed, &inodes).await?;
+            self.settle_present(server, suspects).await?;
+            self.progress(|looked| looked.objects += listed.len() as u64);
+            after = listed.last().map(|(name, _)| (name.inode, name.generation, name.stripe));
+            if end || after.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Those of a server's objects that do not fit their inodes.
+    async fn suspects(
+        &self,
+        server: u32,
+        objects: &[(ObjectName, u64)],
+        inodes: &BTreeSet<u64>,
+    ) -> Result<Vec<Suspect>, OperatorError> {
+        let fates = self.operator.fates(inodes).await?;
+        let pools = self.operator.pools_of(&fates).await?;
+        let mut suspects = Vec::new();
+        for (name, bytes) in objects {
+            let fate = &fates[&name.inode];
+            let pool = fate.inode.as_ref().and_then(layout);
+            let pool = pool.and_then(|layout| pools.get(&layout.pool_version));
+            let object = (name, *bytes);
+            if let Some(problem) = judge(server, object, fate, pool.map(|pool| &**pool)) {
+                let version = version_of(fate);
+                suspects.push(Suspect { name: *name, problem, bytes: *bytes, version });
+            }
+        }
+        Ok(suspects)
+    }
+
+    /// Asks again for objects that should not be there, until each is gone, explained or certain.
+    async fn settle_present(
+        &self,
+        server: u32,
+        mut suspects: Vec<Suspect>,
+    ) -> Result<(), OperatorError> {
+        for round in 0..ROUNDS {
+            if suspects.is_empty() {
+                return Ok(());
+            }
+            if round > 0 {
+                self.operator.world.sleep(PAUSE).await;
+            }
+            let names: Vec<ObjectName> = suspects.iter().map(|suspect| suspect.name).collect();
+            let conditions = match self.operator.examine(server, &names, false).await {
+                Ok(conditions) => conditions,
+                Err(error) => {
+                    self.unreached(server, &error);
+                    return Ok(());
+                }
+            };
+            let still: Vec<(ObjectName, u64)> = suspects
+                .iter()
+                .zip(conditions)
+                .filter_map(|(suspect, condition)| match condition {
+                    Condition::Absent => None,
+                    Condition::Present { bytes } => Some((suspect.name, bytes)),
+                    _ => Some((suspect.name, suspect.bytes)),
+                })
+                .collect();
+            let inodes = still.iter().map(|(name, _)| name.inode).collect();
+            let before: BTreeMap<ObjectName, Suspect> =
+                suspects.into_iter().map(|suspect| (suspect.name, suspect)).collect();
+            let again = self.suspects(server, &still, &inodes).await?;
+            let (certain, open): (Vec<_>, Vec<_>) = again.into_iter().partition(|suspect| {
+                let before = &before[&suspect.name];
+                (before.problem, before.version) == (suspect.problem, suspect.version)
+            });
+            self.found(server, &certain).await?;
+            suspects = open;
+        }
+        self.summary.borrow_mut().unsettled += suspects.len() as u64;
+        Ok(())
+    }
+
+    /// Looks for the objects that inodes need.
+    async fn inodes(&self) -> Result<(), OperatorError> {
+        let mut from = 0;
+        loop {
+            let request = MetaRequest::ListInodes { from, bytes_max: PAGE_BYTES };
+            let page = self.operator.ask_meta(&request, |reply, _| match reply {
+                MetaReply::Inodes { inodes, end } => Some((inodes, end)),
+                _ => None,
+            });
+            let (inodes, end) = page.await?;
+            self.look_for(&inodes).await?;
+            self.progress(|looked| looked.inodes += inodes.len() as u64);
+            let next = inodes.last().and_then(|last| last.attributes.inode.checked_add(1));
+            match next {
+                Some(next) if !end => from = next,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Looks for the objects that some inodes need, some of each server's at a time.
+    async fn look_for(&self, inodes: &[InodeInfo]) -> Result<(), OperatorError> {
+        let mut wanted: BTreeMap<u32, Vec<ObjectName>> = BTreeMap::new();
+        for info in inodes {
+            let Some(layout) = layout(info) else { continue };
+            let pool = self.operator.pool(layout.pool_version).await?;
+            let (inode, generation) = (info.attributes.inode, info.attributes.object_generation);
+            for (first, count) in &info.written {
+                for stripe in *first..first.saturating_add(*count) {
+                    let server = layout.place(stripe, &pool).0;
+                    let names = wanted.entry(server).or_default();
+                    names.push(ObjectName { inode, generation, stripe });
+                    // One server's turn has come: all have theirs.
+                    if names.len() == EXAMINED_MAX {
+                        self.look_at(std::mem::take(&mut wanted)).await?;
+                    }
+                }
+            }
+        }
+        self.look_at(wanted).await
+    }
+
+    async fn look_at(&self, wanted: BTreeMap<u32, Vec<ObjectName>>) -> Result<(), OperatorError> {
+        let each = wanted.iter().map(|(server, names)| self.look_at_one(*server, names));
+        join_all(each).await.into_iter().collect()
+    }
+
+    async fn look_at_one(&self, server: u32, names: &[ObjectName]) -> Result<(), OperatorError> {
+        if self.summary.borrow().unreached.contains_key(&server) {
+            return Ok(());
+        }
+        let conditions = match self.operator.examine(server, names, self.options.read).await {
+            Ok(conditions) => conditions,
+            Err(error) => {
+                self.unreached(server, &error);
+                return Ok(());
+            }
+        };
+        self.progress(|looked| looked.needed += names.len() as u64);
+        let bad = names.iter().zip(conditions).filter(|(_, found)| problem_of(*found).is_some());
+        self.settle_absent(server, bad.map(|(name, _)| *name).collect()).await
+    }
+
+    /// Asks again for objects that are not there or not well, until each is there, not needed any
+    /// more, or certain.
+    async fn settle_absent(
+        &self,
+        server: u32,
+        mut names: Vec<ObjectName>,
+    ) -> Result<(), OperatorError> {
+        for round in 0..ROUNDS {
+            if names.is_empty() {
+                return Ok(());
+            }
+            if round > 0 {
+                self.operator.world.sleep(PAUSE).await;
+            }
+            let inodes: BTreeSet<u64> = names.iter().map(|name| name.inode).collect();
+            let before = self.operator.fates(&inodes).await?;
+            names.retain(|name| is_expected(name, &before[&name.inode]));
+            let conditions = match self.operator.examine(server, &names, self.options.read).await {
+                Ok(conditions) => conditions,
+                Err(error) => {
+                    self.unreached(server, &error);
+                    return Ok(());
+                }
+            };
+            let after = self.operator.fates(&inodes).await?;
+            let (mut certain, mut open) = (Vec::new(), Vec::new());
+            for (name, condition) in names.into_iter().zip(conditions) {
+                let Some(problem) = problem_of(condition) else { continue };
+                let version = version_of(&after[&name.inode]);
+                if version == version_of(&before[&name.inode]) {
+                    certain.push(Suspect { name, problem, bytes: 0, version });
+                } else {
+                    open.push(name);
+                }
+            }
+            self.found(server, &certain).await?;
+            names = open;
+        }
+        self.summary.borrow_mut().unsettled += names.len() as u64;
+        Ok(())
+    }
+
+    /// Tells what is certain, and has garbage removed where that is wished.
+    async fn found(&self, server: u32, certain: &[Suspect]) -> Result<(), OperatorError> {
+        for suspect in certain {
+            let ObjectName { inode, generation, stripe } = suspect.name;
+            let path = match suspect.version {
+                Some(_) => self.path(inode).await?,
+                None => None,
+            };
+            let Suspect { problem, bytes, .. } = *suspect;
+            let finding = Finding { problem, server, inode, generation, stripe, bytes, path };
+            *self.summary.borrow_mut().found.entry(problem.name()).or_default() += 1;
+            (self.tell)(Event::Found(&finding));
+        }
+        if !self.options.repair {
+            return Ok(());
+        }
+        let garbage: BTreeSet<(u64, u32)> = certain
+            .iter()
+            .filter(|suspect| suspect.problem.is_garbage())
+            .map(|suspect| (suspect.name.inode, suspect.name.generation))
+            .collect();
+        let garbage: Vec<(u64, u32)> = garbage.into_iter().collect();
+        for some in garbage.chunks(DISCARDED_MAX) {
+            self.discard(server, some).await?;
+        }
+        Ok(())
+    }
+
+    async fn discard(&self, server: u32, objects: &[(u64, u32)]) -> Result<(), OperatorError> {
+        let mut bytes = Vec::with_capacity(objects.len() * 12);
+        for (inode, generation) in objects {
+            bytes.extend_from_slice(&inode.to_le_bytes());
+            bytes.extend_from_slice(&generation.to_le_bytes());
+        }
+        let request = MetaRequest::Discard { server, objects: Bytes(&bytes) };
+        let ordered = self.operator.ask_meta(&request, |reply, _| match reply {
+            MetaReply::Discarded { count } => Some(count),
+            _ => None,
+        });
+        let ordered = ordered.await?;
+        self.summary.borrow_mut().discarded += u64::from(ordered);
+        Ok(())
+    }
+
+    async fn path(&self, inode: u64) -> Result<Option<Vec<u8>>, OperatorError> {
+        let request = MetaRequest::GetPath { inode };
+        let path = self.operator.ask_meta(&request, |reply, _| match reply {
+            MetaReply::Content { bytes } => Some(bytes.0.to_vec()),
+            _ => None,
+        });
+        match path.await {
+            Ok(path) => Ok(Some(path)),
+            // It has no name (any more), or too long a one.
+            Err(OperatorError::Refused { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn unreached(&self, server: u32, error: &OperatorError) {
+        self.summary.borrow_mut().unreached.entry(server).or_insert_with(|| error.to_string());
+    }
+
+    fn progress(&self, count: impl FnOnce(&mut Looked)) {
+        let looked = {
+            let mut summary = self.summary.borrow_mut();
+            count(&mut summary.looked);
+            summary.looked
+        };
+        (self.tell)(Event::Progress(looked));
+    }
+}
+
+fn version_of(fate: &InodeFate) -> Option<u64> {
+    fate.inode.as_ref().map(|inode| inode.attributes.version)
+}

@@ -1,0 +1,186 @@
+//! A cluster as its operator sees it: what servers tell of themselves, and whether what they keep
+//! fits together. Outside of sessions, so that it neither takes leases nor waits for those of others.
+//!
+//! * [`status`]: lives, room, counters, sessions;
+//! * [`check`]: inodes compared with objects.
+//!
+//! Invariant: memory is bounded by pages, whatever the cluster holds.
+
+pub mod check;
+mod judge;
+pub mod status;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::world::World;
+use ropewalk_net::Address;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_rpc::{CallError, Connection, Options, Reply};
+use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
+use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
+use ropewalk_wire::fs::layout::Pool;
+use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::value::Errno;
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::client::Client;
+use crate::error::ClientError;
+
+/// Room that is asked for in replies with pages of entries, in bytes.
+const PAGE_BYTES: u32 = 128 << 10;
+
+/// Why an operator's request came to nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperatorError {
+    #[error("{server} does not answer; is it running, and is its address right?")]
+    Silent { server: String },
+    #[error("{server} refuses: {errno}")]
+    Refused { server: String, errno: Errno },
+    #[error("{server} speaks another version of the protocol")]
+    Version { server: String },
+}
+
+/// A server that answers requests.
+struct Server {
+    /// For people.
+    name: String,
+    address: String,
+    connection: Connection,
+}
+
+/// Asks the servers of a cluster.
+pub struct Operator {
+    world: World,
+    endpoint: LocalEndpoint,
+    /// How long a server has for an answer.
+    patience: Duration,
+    meta: Rc<Server>,
+    data: RefCell<BTreeMap<u32, Rc<Server>>>,
+    pools: RefCell<BTreeMap<u32, Rc<Pool>>>,
+}
+
+impl Operator {
+    /// An operator of the cluster whose metadata server has this address. Nothing is asked yet;
+    /// `patience` is how long a server has for each answer.
+    pub fn new(
+        world: &World,
+        endpoint: &LocalEndpoint,
+        address: &str,
+        patience: Duration,
+    ) -> Result<Operator, ClientError> {
+        let parsed = Address::parse(address)
+            .map_err(|cause| ClientError::Address { address: address.into(), cause })?;
+        let peer = endpoint.endpoint().lookup(&parsed).map_err(|_| ClientError::NoPeer)?;
+        let name = format!("the metadata server at {address}");
+        let options = Options { limit: patience, name: name.clone(), ..Options::default() };
+        let connection = Connection::new(world, endpoint, peer, options);
+        Ok(Operator {
+            world: world.clone(),
+            endpoint: endpoint.clone(),
+            patience,
+            meta: Rc::new(Server { name, address: address.to_string(), connection }),
+            data: RefCell::default(),
+            pools: RefCell::default(),
+        })
+    }
+
+    /// Notes where a data server is. False where that is no address.
+    fn note_server(&self, id: u32, address: &str) -> bool {
+        if self.data.borrow().get(&id).is_some_and(|known| known.address == address) {
+            return true;
+        }
+        let Ok(parsed) = Address::parse(address) else { return false };
+        let Ok(peer) = self.endpoint.endpoint().lookup(&parsed) else { return false };
+        let name = format!("data server {id} at {address}");
+        let options = Options { limit: self.patience, name: name.clone(), ..Options::default() };
+        let connection = Connection::new(&self.world, &self.endpoint, peer, options);
+        let server = Server { name, address: address.to_string(), connection };
+        self.data.borrow_mut().insert(id, Rc::new(server));
+        true
+    }
+
+    /// A pool version.
+    async fn pool(&self, version: u32) -> Result<Rc<Pool>, OperatorError> {
+        if let Some(pool) = self.pools.borrow().get(&version) {
+            return Ok(pool.clone());
+        }
+        let pool = self
+            .ask_meta(&MetaRequest::GetPool { version }, |reply, _| match reply {
+                MetaReply::Pool { pool, .. } if !pool.servers.is_empty() => Some(Rc::new(pool)),
+                _ => None,
+            })
+            .await?;
+        self.pools.borrow_mut().insert(version, pool.clone());
+        Ok(pool)
+    }
+
+    /// Asks the metadata server; `read` sees the reply and the server's boot id.
+    async fn ask_meta<T>(
+        &self,
+        request: &MetaRequest<'_>,
+        read: impl FnOnce(MetaReply<'_>, u64) -> Option<T>,
+    ) -> Result<T, OperatorError> {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let server = &*self.meta;
+        let reply = self.call(server, Service::Meta, &body).await?;
+        let decoded = decode::<MetaResult<'_>>(reply.body());
+        let decoded = decoded.map_err(|_| version(server))?;
+        let answer = decoded.map_err(|errno| refused(server, errno))?;
+        read(answer, reply.head.boot).ok_or_else(|| version(server))
+    }
+
+    /// Asks a data server; `read` sees the reply and the server's boot id.
+    async fn ask_data<T>(
+        &self,
+        id: u32,
+        request: &DataRequest<'_>,
+        read: impl FnOnce(DataReply<'_>, u64) -> Option<T>,
+    ) -> Result<T, OperatorError> {
+        let server = self.data.borrow().get(&id).cloned();
+        let Some(server) = server else {
+            return Err(OperatorError::Silent { server: format!("data server {id}") });
+        };
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let reply = self.call(&server, Service::Data, &body).await?;
+        let decoded = decode::<DataResult<'_>>(reply.body());
+        let decoded = decoded.map_err(|_| version(&server))?;
+        let answer = decoded.map_err(|errno| refused(&server, errno))?;
+        read(answer, reply.head.boot).ok_or_else(|| version(&server))
+    }
+
+    async fn call(
+        &self,
+        server: &Server,
+        service: Service,
+        body: &[u8],
+    ) -> Result<Reply, OperatorError> {
+        let call = server.connection.call_free_with(service, body, REPLY_BYTES_MAX);
+        match self.world.timeout(self.patience, call).await {
+            Some(Ok(reply)) => Ok(reply),
+            Some(Err(CallError::Malformed)) => Err(version(server)),
+            Some(Err(_)) | None => Err(OperatorError::Silent { server: server.name.clone() }),
+        }
+    }
+}
+
+impl Client {
+    /// An operator of this client's cluster, on the client's endpoint.
+    pub fn operator(&self, patience: Duration) -> Result<Operator, ClientError> {
+        let inner = &*self.inner;
+        Operator::new(&inner.world, &inner.endpoint, &inner.address, patience)
+    }
+}
+
+fn version(server: &Server) -> OperatorError {
+    OperatorError::Version { server: server.name.clone() }
+}
+
+fn refused(server: &Server, errno: Errno) -> OperatorError {
+    OperatorError::Refused { server: server.name.clone(), errno }
+}

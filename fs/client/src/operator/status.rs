@@ -1,0 +1,268 @@
+//! Servers, capacity, counters and sessions of a cluster, at one moment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ropewalk_base::task::join_all;
+use ropewalk_wire::fs::data::{DataReply, DataRequest};
+use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
+use ropewalk_wire::fs::status::Activity;
+
+use super::{Operator, OperatorError, PAGE_BYTES};
+
+/// How long a server has to say that it lives: who has more patience wants answers of servers that
+/// live, not to wait for dead ones.
+const LIFE_SIGN: Duration = Duration::from_secs(4);
+
+/// Calls and file bytes of one kind since a server's start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Done {
+    pub calls: u64,
+    pub bytes: u64,
+}
+
+/// What a server did since its start, by kind of request.
+pub type Activities = BTreeMap<String, Done>;
+
+/// What came to earlier figures of the same life of a server; everything where the lives differ.
+pub fn since(now: &Activities, before: Option<&Activities>) -> Activities {
+    let earlier = |kind: &str| before.and_then(|before| before.get(kind)).copied();
+    now.iter()
+        .map(|(kind, done)| {
+            let before = earlier(kind).unwrap_or_default();
+            let calls = done.calls.saturating_sub(before.calls);
+            let bytes = done.bytes.saturating_sub(before.bytes);
+            (kind.clone(), Done { calls, bytes })
+        })
+        .filter(|(_, done)| done.calls > 0)
+        .collect()
+}
+
+/// The metadata server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetaState {
+    pub server: u32,
+    pub address: String,
+    /// This life of the server.
+    pub boot: u64,
+    pub uptime: Duration,
+    pub inodes: u64,
+    pub sessions: u32,
+    /// Calls that wait.
+    pub waiting: u32,
+    /// Batches in the journal: the newest, the newest written, the newest durable one.
+    pub position: u64,
+    pub written: u64,
+    pub durable: u64,
+    pub in_grace: bool,
+    pub full: bool,
+    /// Removed files whose objects are on their way out, and files that are being cut.
+    pub reaps: u32,
+    pub cuts: u32,
+    pub pool_version: u32,
+    pub pool_servers: u32,
+    pub activities: Activities,
+}
+
+/// What a data server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DataState {
+    pub boot: u64,
+    pub uptime: Duration,
+    pub total_bytes: u64,
+    pub available_bytes: u64,
+    pub objects: u64,
+    pub object_bytes: u64,
+    /// Bytes of the log that a crash would replay.
+    pub log_bytes: u64,
+    pub corrupt_blocks: u64,
+    pub checksum_errors: u64,
+    /// Requests that wait or work.
+    pub under_way: u32,
+    pub activities: Activities,
+}
+
+/// A data server as the metadata server knows it, and its own answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerState {
+    pub server: u32,
+    /// Empty where the metadata server never heard of it in its present life.
+    pub address: String,
+    /// Since its last heartbeat.
+    pub silence: Option<Duration>,
+    /// New files may use it.
+    pub in_pool: bool,
+    /// Fences that it has yet to be told.
+    pub fences_owed: u32,
+    /// None: it does not answer, or answers as another server.
+    pub answer: Option<DataState>,
+}
+
+/// A client's session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionState {
+    pub session: u64,
+    /// What the client calls itself, where that is known.
+    pub name: String,
+    /// Until it ends, unless something is heard of the client.
+    pub left: Duration,
+    /// Inodes on which it holds a lease or which it has open.
+    pub inodes: u64,
+    pub fencing: bool,
+}
+
+/// A cluster at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterState {
+    pub meta: MetaState,
+    pub servers: Vec<ServerState>,
+}
+
+impl Operator {
+    /// Asks all servers what they do and have.
+    pub async fn status(&self) -> Result<ClusterState, OperatorError> {
+        let meta = self.meta_state().await?;
+        let mut servers = self.servers().await?;
+        let answers = join_all(servers.iter().map(|known| self.data_state(known.server))).await;
+        for (server, answer) in servers.iter_mut().zip(answers) {
+            server.answer = answer;
+        }
+        Ok(ClusterState { meta, servers })
+    }
+
+    async fn meta_state(&self) -> Result<MetaState, OperatorError> {
+        let address = self.meta.address.clone();
+        let asked = self.ask_meta(&MetaRequest::Status, |reply, boot| match reply {
+            MetaReply::Status(status) => Some(MetaState {
+                server: status.server,
+                address,
+                boot,
+                uptime: Duration::from_millis(status.uptime),
+                inodes: status.inodes,
+                sessions: status.sessions,
+                waiting: status.waiting,
+                position: status.position,
+                written: status.written,
+                durable: status.durable,
+                in_grace: status.in_grace,
+                full: status.full,
+                reaps: status.reaps,
+                cuts: status.cuts,
+                pool_version: status.pool_version,
+                pool_servers: status.pool_servers,
+                activities: activities(&status.activities),
+            }),
+            _ => None,
+        });
+        let silent = || OperatorError::Silent { server: self.meta.name.clone() };
+        self.world.timeout(LIFE_SIGN, asked).await.ok_or_else(silent)?
+    }
+
+    /// All data servers that the metadata server knows; none was asked.
+    pub(super) async fn servers(&self) -> Result<Vec<ServerState>, OperatorError> {
+        let mut all: Vec<ServerState> = Vec::new();
+        let mut from = 0;
+        loop {
+            let request = MetaRequest::ListServers { from, bytes_max: PAGE_BYTES };
+            let (page, end) = self
+                .ask_meta(&request, |reply, _| match reply {
+                    MetaReply::Servers { servers, end } => {
+                        let known = servers.iter().map(|known| ServerState {
+                            server: known.server,
+                            address: String::from_utf8_lossy(known.address.0).into_owned(),
+                            silence: known.silence.map(Duration::from_millis),
+                            in_pool: known.in_pool,
+                            fences_owed: known.fences_owed,
+                            answer: None,
+                        });
+                        Some((known.collect::<Vec<_>>(), end))
+                    }
+                    _ => None,
+                })
+                .await?;
+            for known in &page {
+                self.note_server(known.server, &known.address);
+            }
+            let next = page.last().and_then(|last| last.server.checked_add(1));
+            all.extend(page);
+            match next {
+                Some(next) if !end => from = next,
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    async fn data_state(&self, id: u32) -> Option<DataState> {
+        let asked = self.ask_data(id, &DataRequest::Status, |reply, boot| match reply {
+            // Its address may be another server's by now.
+            DataReply::Status(status) if status.server == id => Some(DataState {
+                boot,
+                uptime: Duration::from_millis(status.uptime),
+                total_bytes: status.total_bytes,
+                available_bytes: status.available_bytes,
+                objects: status.objects,
+                object_bytes: status.object_bytes,
+                log_bytes: status.log_bytes,
+                corrupt_blocks: status.corrupt_blocks,
+                checksum_errors: status.checksum_errors,
+                under_way: status.under_way,
+                activities: activities(&status.activities),
+            }),
+            _ => None,
+        });
+        self.world.timeout(LIFE_SIGN, asked).await?.ok()
+    }
+
+    /// The first `most` sessions with the metadata server.
+    pub async fn sessions(&self, most: usize) -> Result<Vec<SessionState>, OperatorError> {
+        let mut all: Vec<SessionState> = Vec::new();
+        let mut after = 0;
+        loop {
+            let request = MetaRequest::ListSessions { after, bytes_max: PAGE_BYTES };
+            let (page, end) = self
+                .ask_meta(&request, |reply, _| match reply {
+                    MetaReply::Sessions { sessions, end } => {
+                        let known = sessions.iter().map(|info| SessionState {
+                            session: info.session,
+                            name: String::from_utf8_lossy(info.name.0).into_owned(),
+                            left: Duration::from_millis(info.left),
+                            inodes: info.inodes,
+                            fencing: info.fencing,
+                        });
+                        Some((known.collect::<Vec<_>>(), end))
+                    }
+                    _ => None,
+                })
+                .await?;
+            let last = page.last().map(|last| last.session);
+            all.extend(page);
+            all.truncate(most);
+            match last {
+                Some(last) if !end && all.len() < most => after = last,
+                _ => return Ok(all),
+            }
+        }
+    }
+}
+
+fn activities(list: &[Activity<'_>]) -> Activities {
+    list.iter()
+        .map(|activity| {
+            let kind = String::from_utf8_lossy(activity.kind.0).into_owned();
+            (kind, Done { calls: activity.calls, bytes: activity.bytes })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_since_is_the_difference_within_one_life() {
+        let figures = |calls, bytes| Activities::from([("write".into(), Done { calls, bytes })]);
+        assert_eq!(since(&figures(9, 70), Some(&figures(4, 50))), figures(5, 20));
+        assert_eq!(since(&figures(9, 70), None), figures(9, 70));
+        assert!(since(&figures(9, 70), Some(&figures(9, 70))).is_empty());
+    }
+}

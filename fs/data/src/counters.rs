@@ -1,0 +1,73 @@
+//! What a server counts, by kind of request: always on, one addition each.
+
+use std::cell::Cell;
+
+use ropewalk_wire::fs::data::DataRequest;
+use ropewalk_wire::fs::status::Activity;
+use ropewalk_wire::fs::value::Bytes;
+
+/// Names of the kinds, in the order of [`kind`].
+const KINDS: [&str; 10] =
+    ["write", "read", "punch", "truncate", "sync", "reap", "fence", "list", "status", "examine"];
+const WRITE: usize = 0;
+const READ: usize = 1;
+const EXAMINE: usize = 9;
+
+/// The place of a request's kind in [`KINDS`].
+fn kind(request: &DataRequest<'_>) -> usize {
+    match request {
+        DataRequest::Write { .. } => WRITE,
+        DataRequest::Read { .. } => READ,
+        DataRequest::Punch { .. } => 2,
+        DataRequest::Truncate { .. } => 3,
+        DataRequest::Sync { .. } => 4,
+        DataRequest::Reap { .. } => 5,
+        DataRequest::Fence { .. } => 6,
+        DataRequest::List { .. } => 7,
+        DataRequest::Status => 8,
+        DataRequest::Examine { .. } => EXAMINE,
+    }
+}
+
+/// Calls that came in, and file bytes that went to or came from the store.
+#[derive(Debug, Default)]
+pub(crate) struct Activities {
+    calls: [Cell<u64>; KINDS.len()],
+    bytes: [Cell<u64>; KINDS.len()],
+}
+
+impl Activities {
+    pub fn count(&self, request: &DataRequest<'_>) {
+        add(&self.calls[kind(request)], 1);
+    }
+
+    pub fn wrote(&self, bytes: u32) {
+        add(&self.bytes[WRITE], u64::from(bytes));
+    }
+
+    pub fn read(&self, bytes: u32) {
+        add(&self.bytes[READ], u64::from(bytes));
+    }
+
+    pub fn examined(&self, bytes: u64) {
+        add(&self.bytes[EXAMINE], bytes);
+    }
+
+    /// The kinds of which something came.
+    pub fn list(&self) -> Vec<Activity<'static>> {
+        KINDS
+            .iter()
+            .zip(self.calls.iter().zip(&self.bytes))
+            .filter(|(_, (calls, _))| calls.get() > 0)
+            .map(|(kind, (calls, bytes))| Activity {
+                kind: Bytes(kind.as_bytes()),
+                calls: calls.get(),
+                bytes: bytes.get(),
+            })
+            .collect()
+    }
+}
+
+fn add(counter: &Cell<u64>, more: u64) {
+    counter.set(counter.get() + more);
+}

@@ -1,0 +1,128 @@
+//! What the server tells of itself. It is answered at once, whatever waits: who asks wants to know how
+//! the server is, not what it keeps.
+
+use std::time::Duration;
+
+use ropewalk_rpc::Responder;
+use ropewalk_store::MetaStore;
+use ropewalk_wire::fs::encode;
+use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Status};
+use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::status::{CLIENT_NAME_BYTES_MAX, KnownServer, MetaStatus, SessionInfo};
+use ropewalk_wire::fs::value::Bytes;
+
+use super::MetaServer;
+
+/// Most bytes of a session in a reply, and of a server beside its address.
+const SESSION_BYTES: usize = 40 + CLIENT_NAME_BYTES_MAX;
+const SERVER_BYTES: usize = 64;
+/// What a reply holds beside its entries.
+const FRAME_BYTES: usize = 64;
+
+/// Whether a request is answered here.
+pub(super) fn is_status(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::Status | MetaRequest::ListSessions { .. } | MetaRequest::ListServers { .. }
+    )
+}
+
+impl MetaServer {
+    /// Answers a request of which [`is_status`] holds.
+    pub(super) fn answer_status(&self, request: &MetaRequest<'_>, responder: Responder) {
+        let body = match *request {
+            MetaRequest::ListSessions { after, bytes_max } => self.sessions_after(after, bytes_max),
+            MetaRequest::ListServers { from, bytes_max } => self.servers_from(from, bytes_max),
+            _ => self.status(),
+        };
+        match body {
+            Some(body) => self.send(responder, Status::Done, body),
+            None => self.send(responder, Status::Unavailable, Vec::new()),
+        }
+    }
+
+    fn status(&self) -> Option<Vec<u8>> {
+        let shard = self.shard()?;
+        let newest = shard.pools.newest();
+        Some(encoded(&MetaReply::Status(MetaStatus {
+            server: self.config.server.0,
+            uptime: milliseconds(self.world.now().since(self.started)),
+            inodes: shard.inode_count,
+            sessions: shard.sessions.iter().count() as u32,
+            waiting: shard.waiting() as u32,
+            position: shard.position(),
+            written: self.store.written().0,
+            durable: self.store.durable().0,
+            in_grace: shard.is_in_grace(),
+            full: self.full.get(),
+            reaps: shard.reaps_under_way() as u32,
+            cuts: shard.cuts.len() as u32,
+            pool_version: newest.map_or(0, |pool| pool.version),
+            pool_servers: newest.map_or(0, |pool| pool.servers.len() as u32),
+            activities: self.counters.activities(),
+        })))
+    }
+
+    fn sessions_after(&self, after: u64, bytes_max: u32) -> Option<Vec<u8>> {
+        let (shard, now) = (self.shard()?, self.world.now());
+        let most = (room(bytes_max) / SESSION_BYTES).max(1);
+        let mut found: Vec<_> = shard.sessions.after(after).take(most + 1).collect();
+        let end = found.len() <= most;
+        found.truncate(most);
+        let names: Vec<Vec<u8>> = found.iter().map(|(id, _)| self.clients.name(*id)).collect();
+        let sessions = found
+            .iter()
+            .zip(&names)
+            .map(|((id, session), name)| SessionInfo {
+                session: *id,
+                name: Bytes(name),
+                left: milliseconds(session.deadline.since(now)),
+                inodes: shard.leases.count(*id) as u64,
+                fencing: session.row.fencing,
+            })
+            .collect();
+        Some(encoded(&MetaReply::Sessions { sessions, end }))
+    }
+
+    fn servers_from(&self, from: u32, bytes_max: u32) -> Option<Vec<u8>> {
+        let (shard, now) = (self.shard()?, self.world.now());
+        let newest = shard.pools.newest();
+        let (mut servers, mut end, mut left) = (Vec::new(), true, room(bytes_max));
+        for id in shard.pools.known(from) {
+            let server = shard.pools.server(id);
+            let address = server.map_or(&[][..], |server| &server.address);
+            let takes = SERVER_BYTES + address.len();
+            if takes > left && !servers.is_empty() {
+                end = false;
+                break;
+            }
+            left = left.saturating_sub(takes);
+            servers.push(KnownServer {
+                server: id,
+                address: Bytes(address),
+                silence: server.map(|server| milliseconds(now.since(server.heard()))),
+                boot: server.map_or(0, |server| server.boot),
+                total_bytes: server.map_or(0, |server| server.total_bytes),
+                available_bytes: server.map_or(0, |server| server.available_bytes),
+                in_pool: newest.is_some_and(|pool| pool.servers.contains(&id)),
+                fences_owed: self.data_servers.owed(id) as u32,
+            });
+        }
+        Some(encoded(&MetaReply::Servers { servers, end }))
+    }
+}
+
+fn room(bytes_max: u32) -> usize {
+    (bytes_max as usize).clamp(1024, REPLY_BYTES_MAX) - FRAME_BYTES
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn encoded(reply: &MetaReply<'_>) -> Vec<u8> {
+    let result: MetaResult<'_> = Ok(reply.clone());
+    let mut body = Vec::new();
+    encode(&result, &mut body);
+    body
+}

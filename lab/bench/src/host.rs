@@ -1,0 +1,73 @@
+//! The machine: storage by its name, what processes used, caches that are emptied.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context;
+use rustix::time::{ClockId, clock_gettime};
+
+/// The file systems that a benchmark is likely to stand on, by the number that statfs tells.
+const STORAGE: [(u64, &str); 5] = [
+    (0x0102_1994, "tmpfs"),
+    (0xEF53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683E, "btrfs"),
+    (0x794C_7630, "overlay"),
+];
+
+/// What kind of file system a path lies on.
+pub fn storage(path: &Path) -> &'static str {
+    let Ok(found) = rustix::fs::statfs(path) else { return "unknown" };
+    let number = found.f_type as u64;
+    STORAGE.iter().find(|(other, _)| *other == number).map_or("other", |(_, name)| name)
+}
+
+/// The kernel's release: the version of everything that only the kernel does.
+pub fn kernel() -> String {
+    format!("Linux {}", rustix::system::uname().release().to_string_lossy())
+}
+
+/// Nanoseconds of the machine's monotonic clock, the same in all processes.
+pub fn monotonic_nanos() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Processor time of this process, with its threads.
+pub fn own_cpu_nanos() -> u64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Processor time of another process, with its living threads; 0 where it is gone.
+pub fn cpu_nanos(process: u32) -> u64 {
+    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return 0 };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok())
+        .filter_map(|text| text.split_whitespace().next()?.parse::<u64>().ok())
+        .sum()
+}
+
+/// Bytes of memory that a process has now.
+pub fn resident_bytes(process: u32) -> anyhow::Result<u64> {
+    let path = format!("/proc/{process}/status");
+    let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    Ok(kib.with_context(|| format!("{path} does not tell VmRSS"))? * 1024)
+}
+
+/// Writes dirty pages out, and empties the page cache and the caches of names.
+///
+/// False where this user may not: then reads find what the last write left in the page cache.
+pub fn drop_caches() -> bool {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").is_ok()
+}
+
+/// Whether a mount is on this directory.
+pub fn is_mounted(path: &Path) -> bool {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    text.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}

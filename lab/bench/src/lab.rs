@@ -1,0 +1,299 @@
+//! One invocation of a benchmark: what was asked for, where files may go, who alternates with whom.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Context;
+use tempfile::TempDir;
+
+use crate::host;
+use crate::report::Outcome;
+use crate::series::{Row, Series};
+use crate::servers::{Mount, Passthrough, Plan};
+use crate::worker::Work;
+
+/// What to measure, and how thoroughly.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Smaller work and fewer runs: within two minutes.
+    pub quick: bool,
+    /// Only rows whose name contains one of these; all where there are none.
+    pub only: Vec<String>,
+    /// Runs of each row, instead of the usual number.
+    pub runs: Option<usize>,
+    /// The amount of work in each run is multiplied by this.
+    pub scale: f64,
+    /// Measure peers and bare references, too.
+    pub peers: bool,
+    /// Say on stderr what is being measured.
+    pub progress: bool,
+    /// Hold /dev/cpu_dma_latency at 0 meanwhile (needs to be root).
+    pub hold_dma_latency: bool,
+    /// Data servers of a cluster, where a row does not say it.
+    pub data_servers: u32,
+    /// A directory of a file system in memory.
+    pub memory: PathBuf,
+    /// A directory on a disk.
+    pub disk: PathBuf,
+    /// Set by whoever wants it to end early, in good order.
+    pub interrupted: Arc<AtomicBool>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            quick: false,
+            only: Vec::new(),
+            runs: None,
+            scale: 1.0,
+            peers: true,
+            progress: false,
+            hold_dma_latency: false,
+            data_servers: 4,
+            memory: "/dev/shm".into(),
+            disk: "/var/tmp".into(),
+            interrupted: Arc::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Whether a row of this name is asked for.
+    pub fn wanted(&self, name: &str) -> bool {
+        !self.is_interrupted() && self.chosen(name)
+    }
+
+    /// Whether it shall end early.
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    fn chosen(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    /// An amount of work: this much, or that much when it has to be quick.
+    pub fn amount(&self, full: u64, quick: u64) -> u64 {
+        let base = if self.quick { quick } else { full };
+        ((base as f64 * self.scale) as u64).max(1)
+    }
+
+    /// How often each row runs.
+    pub fn runs(&self) -> usize {
+        self.runs.unwrap_or(if self.quick { 3 } else { 7 }).max(1)
+    }
+}
+
+/// A system that takes part in rows: in each run it does the work of all of them, in order.
+pub struct Party<'a> {
+    pub system: &'static str,
+    pub version: String,
+    pub medium: &'static str,
+    pub params: Vec<(&'static str, String)>,
+    /// The work of one run (its number is given), a piece for each row.
+    pub act: Box<dyn FnMut(usize) -> anyhow::Result<Vec<Work>> + 'a>,
+}
+
+/// A text as a JSON value.
+pub fn quoted(text: &str) -> String {
+    format!("\"{text}\"")
+}
+
+/// The version of ours.
+pub fn version() -> String {
+    env!("CARGO_PKG_VERSION").into()
+}
+
+/// Everything that rows share.
+pub struct Lab<'a> {
+    pub options: &'a Options,
+    memory: TempDir,
+    disk: TempDir,
+    passthrough: Option<Passthrough>,
+    emit: &'a mut dyn FnMut(&Outcome),
+    _held: Option<std::fs::File>,
+    dma: &'static str,
+}
+
+fn scratch(below: &Path) -> anyhow::Result<TempDir> {
+    tempfile::Builder::new()
+        .prefix("ropewalk-bench-")
+        .tempdir_in(below)
+        .with_context(|| format!("no directory can be made in {}", below.display()))
+}
+
+impl<'a> Lab<'a> {
+    /// Makes room for a benchmark. `emit` is told each figure when it is known.
+    pub fn open(
+        options: &'a Options,
+        emit: &'a mut dyn FnMut(&Outcome),
+    ) -> anyhow::Result<Lab<'a>> {
+        let (memory, disk) = (scratch(&options.memory)?, scratch(&options.disk)?);
+        let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
+        let dma = if held.is_some() { "held" } else { "default" };
+        Ok(Lab { options, memory, disk, passthrough: None, emit, _held: held, dma })
+    }
+
+    /// The passthrough is needed from now on; where it cannot be had, stderr says so.
+    pub fn want_passthrough(&mut self) {
+        if !self.options.peers || self.passthrough.is_some() {
+            return;
+        }
+        match Passthrough::find(self.disk.path()) {
+            Ok(found) => self.passthrough = Some(found),
+            Err(error) => eprintln!("the peer passthrough_ll is missing: {error:#}"),
+        }
+    }
+
+    /// A passthrough over a new directory below `below`, where there is one.
+    pub fn passthrough(&self, below: &Path, name: &str) -> Option<(Mount, String)> {
+        let program = self.passthrough.as_ref()?;
+        let (source, path) = (below.join(format!("{name}.source")), self.place(name));
+        match program.mount(&source, &path) {
+            Ok(mount) => Some((mount, program.version.clone())),
+            Err(error) => {
+                eprintln!("the peer passthrough_ll does not work here: {error:#}");
+                None
+            }
+        }
+    }
+
+    /// A directory in memory.
+    pub fn memory(&self) -> &Path {
+        self.memory.path()
+    }
+
+    /// A directory on a disk.
+    pub fn disk(&self) -> &Path {
+        self.disk.path()
+    }
+
+    /// A place for a mount.
+    pub fn place(&self, name: &str) -> PathBuf {
+        self.disk.path().join(format!("{name}.mount"))
+    }
+
+    /// A cluster's directories, new ones.
+    pub fn plan(&self, meta: &Path, data: &Path, name: &str) -> anyhow::Result<Plan> {
+        let plan = Plan {
+            meta: meta.join(name),
+            data: data.join(name),
+            data_servers: self.options.data_servers,
+        };
+        std::fs::create_dir_all(&plan.meta)?;
+        std::fs::create_dir_all(&plan.data)?;
+        Ok(plan)
+    }
+
+    /// What holds for every row over a cluster of this plan.
+    pub fn params(&self, plan: &Plan) -> Vec<(&'static str, String)> {
+        vec![
+            ("servers", plan.data_servers.to_string()),
+            ("storage", quoted(host::storage(&plan.data))),
+            ("journal", quoted(host::storage(&plan.meta))),
+            ("crc", "true".into()),
+            ("dma_latency", quoted(self.dma)),
+        ]
+    }
+
+    /// The same for a party that has no servers.
+    pub fn bare_params(&self, path: &Path) -> Vec<(&'static str, String)> {
+        vec![("storage", quoted(host::storage(path))), ("dma_latency", quoted(self.dma))]
+    }
+
+    /// Tells a figure that was taken directly.
+    pub fn tell(&mut self, outcome: Outcome) {
+        if self.options.wanted(&outcome.scenario) {
+            (self.emit)(&outcome);
+        }
+    }
+
+    /// Whether any of these rows is asked for.
+    pub fn any_wanted(&self, names: &[&str]) -> bool {
+        names.iter().any(|name| self.options.wanted(name))
+    }
+
+    /// Lets the parties do these rows in alternation, and tells the figures. A party that
+    /// fails is named on stderr and left out from then on.
+    pub fn alternate(&mut self, rows: &[Row], mut parties: Vec<Party<'_>>) -> Vec<Outcome> {
+        let mut found: Vec<Vec<Vec<Work>>> =
+            parties.iter().map(|_| rows.iter().map(|_| Vec::new()).collect()).collect();
+        let mut failed = vec![false; parties.len()];
+        for run in 0..self.options.runs() {
+            let mut turns: Vec<usize> = (0..parties.len()).collect();
+            // Whoever begins has an advantage or a disadvantage: each begins now and then.
+            if run % 2 == 1 {
+                turns.reverse();
+            }
+            for turn in turns.into_iter().filter(|turn| !failed[*turn]).collect::<Vec<_>>() {
+                if self.options.is_interrupted() {
+                    return Vec::new();
+                }
+                let party = &mut parties[turn];
+                let begin = std::time::Instant::now();
+                match (party.act)(run) {
+                    Ok(works) => {
+                        let pairs = found[turn].iter_mut().zip(works);
+                        pairs.for_each(|(runs, work)| runs.push(work));
+                    }
+                    Err(error) => {
+                        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+                        eprintln!("{}: {} failed: {error:#}", names.join(", "), party.system);
+                        failed[turn] = true;
+                    }
+                }
+                if self.options.progress {
+                    let (time, name) = (begin.elapsed(), &rows[0].name);
+                    eprintln!("{time:>8.1?} {name} {} run {run}", party.system);
+                }
+            }
+        }
+        let mut told = Vec::new();
+        for (index, row) in rows.iter().enumerate() {
+            let series: Vec<Series> = parties
+                .iter()
+                .zip(&mut found)
+                .map(|(party, found)| Series {
+                    system: party.system,
+                    version: party.version.clone(),
+                    medium: party.medium,
+                    params: party.params.clone(),
+                    runs: std::mem::take(&mut found[index]),
+                })
+                .collect();
+            for outcome in row.outcomes(&series) {
+                self.tell(outcome.clone());
+                told.push(outcome);
+            }
+        }
+        told
+    }
+}
+
+/// Keeps the processors from sleeping deeply, as long as the file is open.
+pub fn hold_dma_latency() -> Option<std::fs::File> {
+    use std::io::Write;
+    let opened = std::fs::OpenOptions::new().write(true).open("/dev/cpu_dma_latency");
+    let held = opened.and_then(|mut file| file.write_all(&0u32.to_ne_bytes()).map(|()| file));
+    if let Err(error) = &held {
+        eprintln!("/dev/cpu_dma_latency cannot be held: {error}");
+    }
+    held.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_chosen_by_a_part_of_their_name() {
+        let mut options = Options::default();
+        assert!(options.wanted("mount.write"));
+        options.only = vec!["library".into(), "mount.r".into()];
+        assert!(options.wanted("mount.read") && options.wanted("library.read"));
+        assert!(!options.wanted("mount.write"));
+        options.scale = 0.001;
+        assert_eq!((options.amount(5000, 100), options.amount(100, 1)), (5, 1));
+    }
+}

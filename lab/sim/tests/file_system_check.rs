@@ -1,0 +1,373 @@
+//! `check` and `status` on a whole file system: nothing is found where nothing is wrong, whoever works
+//! meanwhile; what is wrong is found and named.
+
+mod programs;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use programs::*;
+use ropewalk_base::checksum::crc32c;
+use ropewalk_base::disk::Disk;
+use ropewalk_base::random::Random;
+use ropewalk_client::operator::check::{CheckOptions, CheckSummary, Event, Finding, Problem};
+use ropewalk_client::operator::status::ClusterState;
+use ropewalk_client::{AttributeChange, Caller, Client, Errno};
+use ropewalk_sim::cluster::META;
+use ropewalk_sim::disk::VirtualDisk;
+use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+use ropewalk_store::objects::{ObjectId, WriteEpoch};
+use ropewalk_wire::fs::meta::ROOT;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+const READ_ALL: CheckOptions = CheckOptions { read: true, repair: false };
+
+fn cluster(seed: u64, data_servers: u32, clients: u32) -> (Simulation, Cluster) {
+    let mut simulation = Simulation::new(seed);
+    let config = ClusterConfig { data_servers, clients, ..ClusterConfig::default() };
+    let cluster = Cluster::start(&mut simulation, config);
+    simulation.run_for(Duration::from_secs(2));
+    (simulation, cluster)
+}
+
+async fn check(client: Client, options: CheckOptions) -> (Vec<Finding>, CheckSummary) {
+    let operator = client.operator(PATIENCE).expect("an address");
+    let found = RefCell::new(Vec::new());
+    let tell = |event: Event<'_>| {
+        if let Event::Found(finding) = event {
+            found.borrow_mut().push(finding.clone());
+        }
+    };
+    let summary = operator.check(options, &tell).await.expect("the metadata server answers");
+    assert_eq!(summary.problems(), found.borrow().len() as u64);
+    (found.into_inner(), summary)
+}
+
+async fn status(client: Client) -> ClusterState {
+    let operator = client.operator(PATIENCE).expect("an address");
+    operator.status().await.expect("the metadata server answers")
+}
+
+async fn write_file(client: &Client, name: &[u8], bytes: usize) -> u64 {
+    let file = create(client, name).await;
+    write(client, &file, 0, &pattern(bytes as u64, bytes)).await.expect("written");
+    client.sync(&file).await.expect("synced");
+    file.number()
+}
+
+/// Everything that makes, moves and removes objects, on a few names that others use, too.
+async fn work(client: Client, seed: u64, rounds: u64) {
+    let (mut random, root) = (Random::from_seed(seed), Caller::root());
+    for _ in 0..rounds {
+        let name = [b'a' + random.below(6) as u8];
+        let len = 1 + random.below(300_000) as usize;
+        if random.below(3) == 0 {
+            match client.unlink(&root, ROOT, &name).await {
+                Ok(()) | Err(Errno::ENOENT) => {}
+                Err(errno) => panic!("unlink: {errno}"),
+            }
+            continue;
+        }
+        let truncate = random.below(3) == 0;
+        let options = if random.below(2) == 0 { APPEND } else { BOTH };
+        let options = ropewalk_client::OpenOptions { truncate, ..options };
+        let file = match client.create(&root, ROOT, &name, 0o644, true, options).await {
+            Ok((_, file, _)) => file,
+            Err(Errno::EEXIST) => match open(&client, &name, options).await {
+                Ok(file) => file,
+                Err(Errno::ENOENT | Errno::ESTALE) => continue,
+                Err(errno) => panic!("open: {errno}"),
+            },
+            Err(errno) => panic!("create: {errno}"),
+        };
+        let offset = random.below(200_000);
+        write(&client, &file, offset, &pattern(seed, len)).await.expect("written");
+        if random.below(3) == 0 {
+            let size = Some(random.below(300_000));
+            let change = AttributeChange { size, ..AttributeChange::default() };
+            client.set_attributes(&root, file.number(), change).await.expect("cut");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_found_while_clients_write_cut_and_remove() {
+    let mut checks = 0;
+    for seed in 1..=6 {
+        let (mut simulation, cluster) = cluster(seed, 3, 3);
+        let workers: Vec<_> = (1..3)
+            .map(|client| {
+                cluster.spawn(&simulation, client, |it| work(it, seed * 7 + client as u64, 60))
+            })
+            .collect();
+        while workers.iter().any(|worker| worker.borrow().is_none()) {
+            let (found, summary) = cluster.run(&mut simulation, 0, |it| check(it, READ_ALL));
+            assert_eq!(found, [], "seed {seed}");
+            assert!(summary.unreached.is_empty());
+            checks += 1;
+            simulation.run_for(Duration::from_millis(20));
+        }
+        let (found, summary) = cluster.run(&mut simulation, 0, |it| check(it, READ_ALL));
+        assert_eq!((found, summary.unsettled), (vec![], 0), "seed {seed}");
+        assert!(summary.looked.objects > 0 && summary.looked.needed > 0, "{summary:?}");
+    }
+    assert!(checks > 20, "only {checks} checks ran beside the writers");
+}
+
+#[test]
+fn objects_without_an_inode_are_found_and_go_by_repair() {
+    let (mut simulation, cluster) = cluster(9, 2, 1);
+    cluster.run(&mut simulation, 0, |client| async move {
+        for number in 0..5u8 {
+            write_file(&client, &[b'a' + number], 200_000).await;
+        }
+    });
+    // Reserved numbers are nobody's; a number from beyond may become somebody's.
+    let planted = [(0, 7, 3), (0, 9, 0), (1, 9, 0), (1, 1 << 40, 0)];
+    for (server, inode, generation) in planted {
+        let object = ObjectId { inode, generation, stripe: 2 };
+        let store = cluster.data(server).store().clone();
+        let by = WriteEpoch { session: 1, epoch: 1 };
+        store.write(object, 0, &[b"lost"], &[crc32c(b"lost")], by).expect("written");
+    }
+    let (mut found, _) =
+        cluster.run(&mut simulation, 0, |client| check(client, CheckOptions::default()));
+    found.sort_by_key(|finding| (finding.server, finding.inode));
+    let named: Vec<_> = found
+        .iter()
+        .map(|found| (found.server as usize - 1, found.inode, found.generation))
+        .collect();
+    assert_eq!(named, planted, "servers have numbers from 1 on");
+    for finding in &found {
+        assert_eq!((finding.problem, finding.stripe), (Problem::Orphan, 2));
+        assert_eq!((finding.bytes, &finding.path), (4096, &None));
+    }
+    let repair = CheckOptions { repair: true, read: false };
+    let (_, summary) = cluster.run(&mut simulation, 0, |client| check(client, repair));
+    assert_eq!((summary.problems(), summary.discarded), (4, 3));
+    simulation.run_for(Duration::from_secs(2));
+    let (left, _) = cluster.run(&mut simulation, 0, |client| check(client, READ_ALL));
+    let left: Vec<u64> = left.iter().map(|finding| finding.inode).collect();
+    assert_eq!(left, [1 << 40]);
+    cluster.run(&mut simulation, 0, |client| async move {
+        for number in 0..5u8 {
+            let file = open(&client, &[b'a' + number], READ).await.expect("opened");
+            assert_same(&read_all(&client, &file).await.expect("read"), &pattern(200_000, 200_000));
+        }
+    });
+}
+
+/// The file in which an object of generation 0 lies.
+fn object_path(disk: &VirtualDisk, inode: u64, stripe: u32) -> PathBuf {
+    let name = format!("{inode:016x}.{:08x}.{stripe:08x}", 0);
+    let root = Path::new("/data/objects/objects");
+    let folders = disk.list(root).expect("the folder of objects");
+    let mut paths = folders.iter().map(|(folder, _)| root.join(folder).join(&name));
+    paths.find(|path| disk.bytes(path).is_some()).expect("it exists")
+}
+
+#[test]
+fn absent_and_rotten_objects_are_found_with_the_path() {
+    let (mut simulation, cluster) = cluster(10, 2, 1);
+    let (lost, rotten) = cluster.run(&mut simulation, 0, |client| async move {
+        let root = Caller::root();
+        client.make_directories(&root, b"/some/where", 0o755).await.expect("made");
+        let lost = write_file(&client, b"lost", 200_000).await;
+        let place = client.resolve(&root, b"/some/where", true).await.expect("there").inode;
+        let mode = ropewalk_client::RenameMode::Replace;
+        client.rename(&root, ROOT, b"lost", place, b"lost", mode).await.expect("renamed");
+        (lost, write_file(&client, b"rotten", 200_000).await)
+    });
+    let holders = |inode: u64, stripe: u32| -> Vec<usize> {
+        let object = ObjectId { inode, generation: 0, stripe };
+        let has = |server: &usize| {
+            let store = cluster.data(*server).store().clone();
+            store.info(object).expect("readable").is_some()
+        };
+        (0..2).filter(has).collect()
+    };
+    let (lost_at, rotten_at) = (holders(lost, 1)[0], holders(rotten, 2)[0]);
+    // Behind the server's back: its own removal would leave a tombstone.
+    cluster.run(&mut simulation, 0, |_| {
+        let stores = [0, 1].map(|server| cluster.data(server).store().clone());
+        async move {
+            for store in stores {
+                store.checkpoint().await.expect("a checkpoint");
+            }
+        }
+    });
+    for server in ["data1", "data2"] {
+        cluster.kill(&mut simulation, server, Kill::Process(Duration::ZERO));
+    }
+    let disk = cluster.data_disk(lost_at);
+    disk.remove_file(&object_path(disk, lost, 1)).expect("removed");
+    let disk = cluster.data_disk(rotten_at);
+    let path = object_path(disk, rotten, 2);
+    let middle = disk.bytes(&path).expect("it has bytes").len() as u64 - 20_000;
+    disk.flip_bit(&path, middle, 5);
+    for server in ["data1", "data2"] {
+        cluster.restart(&mut simulation, server);
+    }
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(3));
+    let plain = CheckOptions::default();
+    let (found, summary) = cluster.run(&mut simulation, 0, |client| check(client, plain));
+    assert_eq!(summary.found, BTreeMap::from([("absent", 1)]));
+    let expected = Finding {
+        problem: Problem::Absent,
+        server: lost_at as u32 + 1,
+        inode: lost,
+        generation: 0,
+        stripe: 1,
+        bytes: 0,
+        path: Some(b"/some/where/lost".to_vec()),
+    };
+    assert_eq!(found, [expected]);
+    let (found, summary) = cluster.run(&mut simulation, 0, |client| check(client, READ_ALL));
+    assert_eq!(summary.found, BTreeMap::from([("absent", 1), ("corrupt", 1)]));
+    let corrupt = found.iter().find(|found| found.inode == rotten).expect("it is named");
+    assert!(matches!(corrupt.problem, Problem::Corrupt { .. }));
+    assert_eq!((corrupt.server as usize, corrupt.stripe), (rotten_at + 1, 2));
+    assert_eq!(corrupt.path.as_deref(), Some(&b"/rotten"[..]));
+}
+
+#[test]
+fn a_client_that_died_while_it_wrote_leaves_nothing_once_its_session_is_over() {
+    let mut died_writing = 0;
+    for seed in 30..40 {
+        let (mut simulation, cluster) = cluster(seed, 2, 2);
+        let worker = cluster.spawn(&simulation, 1, |client| work(client, seed, 1000));
+        simulation.run_for(Duration::from_millis(100 + seed % 10 * 47));
+        assert!(worker.borrow().is_none(), "it is at work");
+        cluster.kill(&mut simulation, "client1", Kill::Power);
+        let objects: u64 = (0..2).map(|server| cluster.data(server).store().usage().objects).sum();
+        died_writing += u64::from(objects > 0);
+        simulation.run_for(Duration::from_secs(30));
+        let (found, summary) = cluster.run(&mut simulation, 0, |client| check(client, READ_ALL));
+        // Stripes of which it had not told stay in a file that has others; they are named.
+        assert!(found.iter().all(|found| found.problem == Problem::Unrecorded), "{found:?}");
+        assert_eq!(summary.unsettled, 0);
+    }
+    assert!(died_writing > 5);
+}
+
+#[test]
+fn servers_that_are_down_are_named_and_the_others_are_checked() {
+    let (mut simulation, cluster) = cluster(11, 3, 1);
+    cluster.run(&mut simulation, 0, |client| async move {
+        for number in 0..9u8 {
+            write_file(&client, &[b'a' + number], 300_000).await;
+        }
+    });
+    let before = cluster.run(&mut simulation, 0, status);
+    assert_eq!((before.servers.len(), before.meta.inodes), (3, 10));
+    assert!(before.servers.iter().all(|server| server.answer.is_some() && server.in_pool));
+    let objects: u64 =
+        before.servers.iter().flat_map(|server| &server.answer).map(|a| a.objects).sum();
+    assert_eq!(objects, 9 * 5);
+    let written: u64 = before
+        .servers
+        .iter()
+        .flat_map(|server| &server.answer)
+        .map(|answer| answer.activities["write"].bytes)
+        .sum();
+    assert!(written >= 9 * 300_000, "{written}");
+    assert_eq!(before.meta.activities["create"].calls, 9);
+    assert_eq!((before.meta.written, before.meta.sessions), (before.meta.position, 1));
+    cluster.kill(&mut simulation, "data2", Kill::Power);
+    simulation.run_for(Duration::from_secs(4));
+    let during = cluster.run(&mut simulation, 0, status);
+    let answers: Vec<bool> = during.servers.iter().map(|known| known.answer.is_some()).collect();
+    assert_eq!(answers, [true, false, true]);
+    assert!(during.servers[1].silence >= Some(Duration::from_secs(3)));
+    let (found, summary) = cluster.run(&mut simulation, 0, |client| check(client, READ_ALL));
+    assert_eq!(found, []);
+    assert_eq!(summary.unreached.keys().copied().collect::<Vec<u32>>(), [2]);
+    cluster.restart(&mut simulation, "data2");
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(3));
+    let after = cluster.run(&mut simulation, 0, status);
+    let boots = |state: &ClusterState| -> Vec<u64> {
+        state.servers.iter().flat_map(|known| &known.answer).map(|answer| answer.boot).collect()
+    };
+    assert_ne!(boots(&before)[1], boots(&after)[1], "it lives anew");
+    assert_eq!(boots(&before)[0], boots(&after)[0]);
+}
+
+#[test]
+fn sessions_are_listed_with_what_clients_call_themselves() {
+    let (mut simulation, cluster) = cluster(12, 1, 3);
+    let sessions = cluster.run(&mut simulation, 0, |client| async move {
+        let operator = client.operator(PATIENCE).expect("an address");
+        (operator.sessions(100).await.expect("told"), operator.sessions(2).await.expect("told"))
+    });
+    let mut names: Vec<&str> = sessions.0.iter().map(|session| &*session.name).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["client0", "client1", "client2"]);
+    assert!(sessions.0.iter().all(|session| !session.fencing && !session.left.is_zero()));
+    assert_eq!(sessions.1, sessions.0[..2]);
+}
+
+/// A reply of the metadata server holds so much; the lists go on.
+#[test]
+fn lists_longer_than_a_page_are_compared_to_the_end() {
+    let (mut simulation, cluster) = cluster(13, 2, 1);
+    let count = 700u64;
+    cluster.run(&mut simulation, 0, move |client| async move {
+        for number in 0..count {
+            let name = number.to_string();
+            let file = create(&client, name.as_bytes()).await;
+            write(&client, &file, 70_000, b"end").await.expect("written");
+        }
+        client.sync_all().await.expect("synced");
+    });
+    let progress = Rc::new(RefCell::new(0));
+    let seen = progress.clone();
+    let summary = cluster.run(&mut simulation, 0, |client| async move {
+        let operator = client.operator(PATIENCE).expect("an address");
+        let tell = |event: Event<'_>| {
+            if let Event::Progress(looked) = event {
+                *seen.borrow_mut() = looked.inodes;
+            }
+        };
+        operator.check(CheckOptions::default(), &tell).await.expect("checked")
+    });
+    assert_eq!(summary.problems(), 0);
+    assert_eq!((summary.looked.inodes, *progress.borrow()), (count + 1, count + 1));
+    assert_eq!((summary.looked.objects, summary.looked.needed), (count, count));
+}
+
+#[test]
+fn a_data_server_that_missed_a_fence_gets_it_when_it_is_back_whoever_died_meanwhile() {
+    let (mut simulation, cluster) = cluster(14, 2, 2);
+    cluster.run(&mut simulation, 1, |client| async move {
+        write_file(&client, b"file", 200_000).await;
+    });
+    let sessions = cluster.run(&mut simulation, 0, |client| async move {
+        client.operator(PATIENCE).expect("an address").sessions(9).await.expect("told")
+    });
+    let dead = sessions.iter().find(|session| session.name == "client1").expect("listed").session;
+    cluster.kill(&mut simulation, "data2", Kill::Power);
+    cluster.kill(&mut simulation, "client1", Kill::Power);
+    simulation.run_for(Duration::from_secs(30));
+    let owed = |state: &ClusterState| -> Vec<u32> {
+        state.servers.iter().map(|server| server.fences_owed).collect()
+    };
+    let before = cluster.run(&mut simulation, 0, status);
+    assert_eq!((before.meta.sessions, owed(&before)), (1, vec![0, 1]), "nobody waits for it");
+    cluster.kill(&mut simulation, META, Kill::Power);
+    cluster.restart(&mut simulation, META);
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(3));
+    assert_eq!(owed(&cluster.run(&mut simulation, 0, status)), [0, 1]);
+    cluster.restart(&mut simulation, "data2");
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(3));
+    assert_eq!(owed(&cluster.run(&mut simulation, 0, status)), [0, 0]);
+    for server in 0..2 {
+        assert_eq!(cluster.data(server).store().minimum_epoch(dead), 2);
+    }
+}

@@ -1,0 +1,109 @@
+//! What servers tell of themselves, for `status`: lives, room, counters, sessions.
+//!
+//! Counters begin with the server's life (the boot id in the reply's head names it): a rate is the
+//! difference of two answers of one life.
+
+use serde::{Deserialize, Serialize};
+
+use super::value::Bytes;
+
+/// Longest name of a client that a server remembers, in bytes; the rest is cut off.
+pub const CLIENT_NAME_BYTES_MAX: usize = 64;
+
+/// What a server did of one kind since its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity<'a> {
+    #[serde(borrow)]
+    pub kind: Bytes<'a>,
+    pub calls: u64,
+    /// File bytes that these calls moved; 0 for kinds that move none.
+    pub bytes: u64,
+}
+
+/// A data server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataStatus<'a> {
+    pub server: u32,
+    /// Milliseconds since the start.
+    pub uptime: u64,
+    /// Of the file system on which the objects lie.
+    pub total_bytes: u64,
+    pub available_bytes: u64,
+    pub objects: u64,
+    /// In written blocks of objects.
+    pub object_bytes: u64,
+    /// Bytes of the log that a crash would replay.
+    pub log_bytes: u64,
+    /// Blocks that were found damaged since the start.
+    pub corrupt_blocks: u64,
+    /// Calls that came with bytes which did not match their checksums.
+    pub checksum_errors: u64,
+    /// Requests that wait or work now.
+    pub under_way: u32,
+    #[serde(borrow)]
+    pub activities: Vec<Activity<'a>>,
+}
+
+/// A data server as the metadata server knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownServer<'a> {
+    pub server: u32,
+    /// Empty where it was not heard of since the metadata server's start.
+    #[serde(borrow)]
+    pub address: Bytes<'a>,
+    /// Milliseconds since its last heartbeat, if one was heard since the metadata server's start.
+    pub silence: Option<u64>,
+    pub boot: u64,
+    pub total_bytes: u64,
+    pub available_bytes: u64,
+    /// New files may use it: the newest pool version has it.
+    pub in_pool: bool,
+    /// Fences that it has yet to be told.
+    pub fences_owed: u32,
+}
+
+/// A metadata server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetaStatus<'a> {
+    pub server: u32,
+    /// Milliseconds since the start.
+    pub uptime: u64,
+    pub inodes: u64,
+    pub sessions: u32,
+    /// Calls that wait for leases, for room or for the end of the grace period.
+    pub waiting: u32,
+    /// Numbers of batches in the journal: the newest, the newest that survives the death of the
+    /// process, the newest that survives a power loss.
+    pub position: u64,
+    pub written: u64,
+    pub durable: u64,
+    /// Sessions may still reclaim what they held before the restart; nothing else is served.
+    pub in_grace: bool,
+    /// The disk has no room: nothing changes.
+    pub full: bool,
+    /// Removed files whose objects are on their way out, as far as they were looked at.
+    pub reaps: u32,
+    /// Files that are being cut.
+    pub cuts: u32,
+    /// The newest version of the set of data servers (0: none yet), and how many it has.
+    pub pool_version: u32,
+    pub pool_servers: u32,
+    #[serde(borrow)]
+    pub activities: Vec<Activity<'a>>,
+}
+
+/// A session with the metadata server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionInfo<'a> {
+    pub session: u64,
+    /// What the client calls itself; empty where it opened the session in an earlier life of the
+    /// server.
+    #[serde(borrow)]
+    pub name: Bytes<'a>,
+    /// Milliseconds until it ends, unless something is heard of the client.
+    pub left: u64,
+    /// Inodes on which it holds a lease or which it has open.
+    pub inodes: u64,
+    /// Its term is over: data servers are being told to refuse it.
+    pub fencing: bool,
+}
