@@ -21,8 +21,10 @@ pub mod local;
 mod posts;
 pub mod reactor;
 mod service;
+mod shared;
 mod spin;
 mod upper;
+mod waiting;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};

@@ -219,7 +219,7 @@ fn a_full_metadata_server_is_no_space_for_the_program_and_loses_nothing() {
     site.servers.keep("meta", &own);
     site.servers.start();
     let path = site.mount("mount", &[]);
-    let content = |number: u32| vec![number as u8; 4000];
+    let content = |number: u32| vec![number as u8; 8000];
     let mut made = 0;
     let refused = loop {
         match fs::write(path.join(made.to_string()), content(made)) {
@@ -302,13 +302,15 @@ fn a_flipped_byte_is_an_error_that_names_the_object() {
 
 fn reader(path: &Path) -> Child {
     let mut command = Command::new("cat");
-    command.arg(path).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("cat runs")
+    command.arg(path).stdout(Stdio::null()).spawn().expect("cat runs")
 }
 
-fn ends_by(mut child: Child, signal: Signal) {
+fn ends_by(path: &Path, signal: Signal) {
     use std::os::unix::process::ExitStatusExt;
+    let mut child = reader(path);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(child.try_wait().unwrap().is_none(), "it waits for a server that does not answer");
+    let early = child.try_wait().unwrap();
+    assert!(early.is_none(), "{}, {signal:?}: it does not wait: {early:?}", path.display());
     kill_process(Pid::from_child(&child), signal).unwrap();
     wait_for("whoever waits for a dead server can be ended", || {
         child.try_wait().unwrap().is_some_and(|status| {
@@ -334,17 +336,17 @@ fn a_process_that_waits_for_a_dead_server_dies_on_a_signal() {
     let fresh = site.mount("fresh", &["--patience", "3600"]);
     let data = site.servers.data[0].as_ref().expect("it runs").pid();
     kill_process(data, Signal::STOP).unwrap();
-    ends_by(reader(&fresh.join("a")), Signal::INT);
-    ends_by(reader(&fresh.join("b")), Signal::KILL);
+    ends_by(&fresh.join("a"), Signal::INT);
+    ends_by(&fresh.join("b"), Signal::KILL);
     site.servers.data[0] = None;
-    ends_by(reader(&fresh.join("c")), Signal::INT);
-    ends_by(reader(&fresh.join("d")), Signal::KILL);
+    ends_by(&fresh.join("c"), Signal::INT);
+    ends_by(&fresh.join("d"), Signal::KILL);
     // The same for the metadata server.
     kill_process(site.servers.meta.as_ref().expect("it runs").pid(), Signal::STOP).unwrap();
-    ends_by(reader(&fresh.join("absent")), Signal::INT);
+    ends_by(&fresh.join("absent"), Signal::INT);
     site.servers.meta = None;
-    ends_by(reader(&fresh.join("absent")), Signal::INT);
-    ends_by(reader(&fresh.join("absent")), Signal::KILL);
+    ends_by(&fresh.join("absent"), Signal::INT);
+    ends_by(&fresh.join("absent"), Signal::KILL);
     site.servers.start();
     for name in ["a", "b", "c", "d"] {
         assert!(fs::read(fresh.join(name)).unwrap() == vec![1; 1 << 20], "{name}");
@@ -361,12 +363,12 @@ fn operations_wait_for_a_server_that_is_down_and_fail_when_patience_ends() {
     site.servers.start();
     let writer = site.mount("writer", &[]);
     fs::write(writer.join("file"), vec![1; 1 << 20]).unwrap();
-    let path = site.mount("mount", &["--patience", "3"]);
+    let path = site.mount("mount", &["--patience", "2"]);
     let fails = |path: &Path| {
         let begin = Instant::now();
         let error = fs::read(path).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(5), "{error}");
-        assert!(begin.elapsed() >= Duration::from_secs(3), "it was patient");
+        assert!(begin.elapsed() >= Duration::from_secs(2), "it was patient");
     };
     site.servers.data[0] = None;
     fails(&path.join("file"));

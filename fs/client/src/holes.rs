@@ -1,7 +1,6 @@
 //! Holes: finding them, making them, and room that is asked for beforehand.
 
 use ropewalk_wire::fs::attributes::Content;
-use ropewalk_wire::fs::meta::{AttributeChange, TimeChange};
 use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::Errno;
 
@@ -36,16 +35,9 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let found = self.attributes(file.number()).await?;
-        if caller.user != 0 && found.mode & 0o6000 != 0 {
+        if caller.user != 0 {
             // The kernel leaves it to us, as it does with writes, and does not say so here.
-            let change = AttributeChange {
-                accessed: TimeChange::Keep,
-                modified: TimeChange::Keep,
-                kill_privileges: true,
-                through_handle: true,
-                ..AttributeChange::default()
-            };
-            self.set_attributes(caller, file.number(), change).await?;
+            self.kill_privileges(&file.inode).await?;
         }
         if zero {
             self.zero(file, offset, end.min(found.size)).await?;
