@@ -10,7 +10,7 @@
 //!
 //! and after each of them takes [`Core::next_output`] until nothing is left, in order.
 //!
-//! Folders: `matching` (who gets a message), `eager` and `rendezvous` (how it travels), `remote` (put
+//! Files: `arrive` (where a frame belongs), `outputs` (what is to be done), `matching` (who gets a message), `eager` and `rendezvous` (how it travels), `remote` (put
 //! and get), `reliable` (spans, acknowledgements, re-sending), `path` (links, hand-shake, sessions),
 //! `credit` (who may send how much).
 //!
@@ -24,12 +24,14 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+mod arrive;
 mod check;
 mod credit;
 mod eager;
 mod engine;
 mod matching;
 mod operation;
+mod outputs;
 mod path;
 mod reliable;
 mod remote;

@@ -1,10 +1,9 @@
-//! Endpoints: opening, addressing, posting, testing, waiting.
+//! Endpoints: opening, addressing, posting, testing; `waiting` has the rest.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
@@ -20,10 +19,12 @@ use ropewalk_core::{
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 
-use crate::context::{Arm, Completed, Context, Queue};
-use crate::engine::{Command, Engine, Post, What};
+use crate::context::{Completed, Context};
+use crate::engine::{Command, Engine};
 pub use crate::engine::{PeerEvent, SharedClock};
-use crate::service::{self, Service};
+use crate::posts::{Caller, Post, ReceivePost, SendPost, What};
+use crate::service;
+use crate::shared::{Shared, order_write_before_look};
 
 /// What an endpoint is made of, beside its rails.
 pub struct EndpointConfig {
@@ -100,50 +101,10 @@ pub struct Endpoint {
     pub(crate) shared: Arc<Shared>,
 }
 
-pub(crate) struct Shared {
-    pub engine: Mutex<Engine>,
-    commands: Mutex<VecDeque<Command>>,
-    command_count: AtomicU32,
-    /// Numbers for posts that find the engine taken.
-    reserve: Mutex<Vec<OperationId>>,
-    requests: Arc<Mutex<VecDeque<Request>>>,
-    contexts: Mutex<Vec<Context>>,
-    /// Readable when an armed rail has work, or sleepers shall look again.
-    pub epoll: OwnedFd,
-    nudge: OwnedFd,
-    nudged: AtomicBool,
-    /// Threads that sleep on the rails; changed under the engine's lock, but for going down.
-    armed: AtomicU32,
-    /// When the sleepers will look by themselves.
-    sleep_until: AtomicU64,
-    /// Passes that applications made: the service thread steps back while this moves.
-    pub passes: AtomicU64,
-    /// Waiters that sleep on the rails themselves.
-    pub sleepers: AtomicU32,
-    pub exposures: AtomicU32,
-    pub closing: AtomicBool,
-    pub clock: SharedClock,
-    identity: Identity,
-    addresses: String,
-    pub service: Mutex<Option<Service>>,
-}
-
-/// Tries to leave the rails armed after a pass beside sleepers, before these are woken instead.
-const ARM_TRIES: u32 = 16;
-
-/// Between a write and a look at what another thread writes before it looks at ours. On x86-64 both
-/// writes that this is about, counting a command and opening the lock, are locked instructions and
-/// order everything already.
-#[inline]
-fn order_write_before_look() {
-    #[cfg(not(target_arch = "x86_64"))]
-    std::sync::atomic::fence(Ordering::SeqCst);
-}
-
 /// Commands that wait for the holder of the engine, at most.
 const COMMANDS_MAX: usize = 8192;
-const RESERVE: usize = 256;
-const BUFFERS_MAX: usize = 1 << 21;
+/// The smallest buffer that a staged message takes.
+const STAGED_BYTES_MIN: usize = 256;
 
 impl Endpoint {
     /// Opens an endpoint on these rails.
@@ -166,7 +127,10 @@ impl Endpoint {
             }
         }
         let addresses = addresses.join(",");
-        let mut buffers = BufferTable::with_limit(BUFFERS_MAX);
+        // Room for everything that the limits allow at once, so that an operation always finds some.
+        let staged = config.staging_bytes / STAGED_BYTES_MIN;
+        let buffers_max = config.core.operations_max + config.core.regions_max + staged + 16;
+        let mut buffers = BufferTable::with_limit(buffers_max);
         let greeting = Self::greeting(&mut buffers, &addresses);
         let identity = Identity {
             endpoint: config.endpoint,
@@ -199,7 +163,6 @@ impl Endpoint {
             command_count: AtomicU32::new(0),
             reserve: Mutex::new(Vec::new()),
             requests,
-            contexts: Mutex::new(Vec::new()),
             epoll,
             nudge,
             nudged: AtomicBool::new(false),
@@ -248,15 +211,8 @@ impl Endpoint {
 
     /// A new queue of completions. `wants_requests`: arriving requests wake it, too.
     pub fn context(&self, wants_requests: bool) -> std::io::Result<Context> {
-        let queue = Arc::new(Queue::new(wants_requests)?);
-        let mut contexts = self.shared.contexts.lock().expect("never left half-changed");
-        let context = Context { queue };
-        contexts.push(context.clone());
-        drop(contexts);
-        if wants_requests {
-            self.locked().add_request_context(context.queue.clone());
-        }
-        Ok(context)
+        let queue = self.locked().add_context(wants_requests)?;
+        Ok(Context { queue })
     }
 
     /// A peer for an address. No connection is made before something is posted.
@@ -276,8 +232,8 @@ impl Endpoint {
         level: Level,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let what = What::Send { peer, channel, bits, level };
-        self.post(Post { what, user, context: context.queue.clone(), memory })
+        let what = SendPost { peer, channel, bits, level };
+        self.post(context, what, memory, user)
     }
 
     /// Posts a receive.
@@ -293,8 +249,8 @@ impl Endpoint {
         oversize: Oversize,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let what = What::Receive { channel, source, bits, mask, oversize };
-        self.post(Post { what, user, context: context.queue.clone(), memory })
+        let what = ReceivePost { channel, source, bits, mask, oversize };
+        self.post(context, what, memory, user)
     }
 
     /// Starts a get or put between `memory` and a peer's region.
@@ -310,27 +266,46 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let access = Access { direction, peer, key, remote, local: Slice::NONE };
-        self.post(Post { what: What::Access(access), user, context: context.queue.clone(), memory })
+        self.post(context, access, memory, user)
     }
 
-    fn post(&self, post: Post) -> Result<Posted, (Memory, Fault)> {
-        if let Some(mut engine) = self.try_lock() {
-            let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
-            let completed = engine.post(id, post);
+    #[inline(always)]
+    fn post(
+        &self,
+        context: &Context,
+        what: impl What,
+        memory: Memory,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let context = context.queue.number;
+        let Some(mut engine) = self.try_lock() else {
+            return self.post_beside(Post { what: what.left(), user, context, memory });
+        };
+        let id = match engine.post(context, what, memory, user) {
+            Ok(id) => id,
+            Err(memory) => return Err((memory, Fault::Busy)),
+        };
+        if engine.is_answered() {
+            let completed = engine.take_answer();
             self.unlock(engine);
-            return Ok(match completed {
-                Some(completed) => Posted::Done(completed),
-                None => Posted::Pending(id),
-            });
+            return Ok(Posted::Done(completed));
         }
+        engine.dismiss();
+        self.unlock(engine);
+        Ok(Posted::Pending(id))
+    }
+
+    /// Another thread has the engine: the post is left to it.
+    #[cold]
+    fn post_beside(&self, post: Post) -> Result<Posted, (Memory, Fault)> {
         let taken = self.shared.reserve.lock().expect("never left half-changed").pop();
         let Some(id) = taken else {
             // The reserve is small; whoever outruns it waits for the holder like for a full queue.
             let mut engine = self.locked();
             let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
-            let completed = engine.post(id, post);
+            engine.command(Command::Post(id, post));
             self.unlock(engine);
-            return Ok(completed.map_or(Posted::Pending(id), Posted::Done));
+            return Ok(Posted::Pending(id));
         };
         self.leave(Command::Post(id, post));
         Ok(Posted::Pending(id))
@@ -389,125 +364,34 @@ impl Endpoint {
         if let Some(completed) = context.queue.pop() {
             return Some(completed);
         }
-        self.progress();
+        self.count_pass();
+        let Some(mut engine) = self.try_lock() else { return context.queue.pop() };
+        engine.caller = Caller::Tests(context.queue.number);
+        self.shared.pass(&mut engine);
+        if engine.is_answered() {
+            let completed = engine.take_answer();
+            self.unlock(engine);
+            return Some(completed);
+        }
+        engine.dismiss();
+        self.unlock(engine);
         context.queue.pop()
     }
 
     /// One pass over the rails. False where nothing happened, or another thread is making one.
     pub fn progress(&self) -> bool {
-        // A pass that two threads count as one is still a change.
-        let passes = self.shared.passes.load(Ordering::Relaxed);
-        self.shared.passes.store(passes.wrapping_add(1), Ordering::Relaxed);
+        self.count_pass();
         let Some(mut engine) = self.try_lock() else { return false };
         let any = self.shared.pass(&mut engine);
         self.unlock(engine);
         any
     }
 
-    /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
-    /// request arrived and the context wants to know of requests.
-    pub fn wait(&self, context: &Context, limit: Duration) -> Option<Completed> {
-        let deadline = (self.shared.clock)() + limit;
-        loop {
-            if let Some(completed) = self.test(context) {
-                return Some(completed);
-            }
-            if context.queue.wants_requests && self.has_requests() {
-                return None;
-            }
-            let now = (self.shared.clock)();
-            if now >= deadline {
-                return None;
-            }
-            if !self.spin(context, deadline) {
-                self.sleep(context, deadline.since(now));
-            }
-        }
-    }
-
-    /// Spins for a completion while that pays; true where there is something to look at.
-    fn spin(&self, context: &Context, deadline: Time) -> bool {
-        let mut spin = context.queue.spin();
-        let budget = spin.budget();
-        let until = ((self.shared.clock)() + budget).min(deadline);
-        let mut found = false;
-        while !budget.is_zero() && !found && (self.shared.clock)() < until {
-            self.progress();
-            found =
-                !context.queue.is_empty() || (context.queue.wants_requests && self.has_requests());
-            std::hint::spin_loop();
-        }
-        if !budget.is_zero() && !found {
-            spin.missed();
-        }
-        context.queue.set_spin(spin);
-        found
-    }
-
-    fn has_requests(&self) -> bool {
-        !self.shared.requests.lock().expect("never left half-changed").is_empty()
-    }
-
-    /// Arms the context: after `Armed` its descriptor becomes readable at the next completion, with
-    /// the service thread (or another caller) making the passes.
-    pub fn arm(&self, context: &Context) -> Arm {
-        context.queue.set_armed();
-        let requests = context.queue.wants_requests && self.has_requests();
-        if requests || !context.queue.is_empty() {
-            context.queue.disarm();
-            return Arm::Ready;
-        }
-        self.wake_service();
-        Arm::Armed
-    }
-
-    /// Takes the arming back, and silences the descriptor.
-    pub fn disarm(&self, context: &Context) {
-        context.queue.disarm();
-    }
-
-    /// Sleeps until there is work for the rails or a completion of the context, at most `limit`.
-    pub fn sleep(&self, context: &Context, limit: Duration) {
-        use rustix::event::{PollFd, PollFlags, poll};
-        context.queue.set_armed();
-        let requests = context.queue.wants_requests && self.has_requests();
-        let mut limit = limit;
-        let mut ready = requests || !context.queue.is_empty();
-        let mut armed = false;
-        if !ready {
-            match self.try_lock() {
-                Some(mut engine) => {
-                    armed = self.shared.arm(&mut engine);
-                    ready = !armed;
-                    if let Some(deadline) = engine.deadline() {
-                        limit = limit.min(deadline.since(engine.now()));
-                    }
-                    self.unlock(engine);
-                    // Commands that were carried out just now may have completed something of ours.
-                    ready |= !context.queue.is_empty();
-                }
-                // Somebody else makes passes; what concerns us will ring.
-                None => limit = limit.min(Duration::from_millis(1)),
-            }
-        }
-        if !ready {
-            self.shared.sleepers.fetch_add(1, Ordering::SeqCst);
-            let mut descriptors = [
-                PollFd::new(&self.shared.epoll, PollFlags::IN),
-                PollFd::from_borrowed_fd(context.descriptor(), PollFlags::IN),
-            ];
-            let timeout = rustix::time::Timespec {
-                tv_sec: limit.as_secs() as i64,
-                tv_nsec: i64::from(limit.subsec_nanos()),
-            };
-            // An interrupted sleep is a short one: the caller looks again in any case.
-            let _ = poll(&mut descriptors, Some(&timeout));
-            self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
-        }
-        if armed {
-            self.shared.disarm();
-        }
-        context.queue.disarm();
+    #[inline]
+    fn count_pass(&self) {
+        // A pass that two threads count as one is still a change.
+        let passes = self.shared.passes.load(Ordering::Relaxed);
+        self.shared.passes.store(passes.wrapping_add(1), Ordering::Relaxed);
     }
 
     /// The descriptor that is readable while armed rails have work; for reactors.
@@ -656,126 +540,6 @@ impl Endpoint {
                 return;
             }
             std::thread::yield_now();
-        }
-    }
-}
-
-impl Shared {
-    pub fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
-        match self.engine.try_lock() {
-            Ok(engine) => Some(engine),
-            Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => panic!("an engine that panicked is not used again"),
-        }
-    }
-
-    /// Carries out what others left meanwhile, and lets go. A command that is left after the last
-    /// look is seen by whoever left it: it tries the lock after it counted.
-    pub fn unlock(&self, engine: MutexGuard<'_, Engine>) {
-        let mut engine = engine;
-        loop {
-            while self.command_count.load(Ordering::SeqCst) > 0 {
-                self.run_commands(&mut engine);
-            }
-            if self.armed.load(Ordering::Relaxed) > 0 {
-                self.warn_sleepers(&engine);
-            }
-            drop(engine);
-            order_write_before_look();
-            if self.command_count.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            match self.try_lock() {
-                Some(again) => engine = again,
-                None => return,
-            }
-        }
-    }
-
-    /// One pass. Whoever makes it leaves the rails armed for those who sleep: the pass may have taken
-    /// the event that would have woken them, and nobody knows whether there will be another pass.
-    pub fn pass(&self, engine: &mut Engine) -> bool {
-        let any = engine.progress();
-        if self.armed.load(Ordering::Relaxed) == 0 {
-            if engine.armed {
-                engine.disarm();
-            }
-            return any;
-        }
-        for _ in 0..ARM_TRIES {
-            if engine.arm() {
-                return any;
-            }
-            engine.progress();
-        }
-        self.nudge();
-        any
-    }
-
-    /// Arms the rails for a sleep of the caller; false where there is work.
-    pub fn arm(&self, engine: &mut Engine) -> bool {
-        if !engine.arm() {
-            return false;
-        }
-        let until = engine.deadline().unwrap_or(Time::NEVER);
-        self.armed.fetch_add(1, Ordering::Relaxed);
-        self.sleep_until.store(until.0, Ordering::Relaxed);
-        true
-    }
-
-    /// A sleep after [`Shared::arm`] is over.
-    pub fn disarm(&self) {
-        let last = self.armed.fetch_sub(1, Ordering::Relaxed) == 1;
-        // Where the engine is taken, its holder's pass, or the next one, ends the arming.
-        if let Some(mut engine) = self.try_lock().filter(|_| last) {
-            self.stand_up(&mut engine);
-            self.unlock(engine);
-        }
-    }
-
-    /// Ends the arming where nobody sleeps any more.
-    fn stand_up(&self, engine: &mut Engine) {
-        if self.nudged.swap(false, Ordering::Relaxed) {
-            let mut count = [0u8; 8];
-            let _ = rustix::io::read(&self.nudge, &mut count);
-        }
-        if self.armed.load(Ordering::Relaxed) == 0 {
-            engine.disarm();
-        }
-    }
-
-    /// Sleepers counted on a later deadline than there is now: they look again.
-    fn warn_sleepers(&self, engine: &Engine) {
-        let due = engine.deadline().unwrap_or(Time::NEVER).0;
-        if due < self.sleep_until.load(Ordering::Relaxed) {
-            self.sleep_until.store(due, Ordering::Relaxed);
-            self.nudge();
-        }
-    }
-
-    fn nudge(&self) {
-        // A full counter means that it is readable already.
-        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
-        self.nudged.store(true, Ordering::Relaxed);
-    }
-
-    fn run_commands(&self, engine: &mut Engine) {
-        loop {
-            let command = self.commands.lock().expect("never left half-changed").pop_front();
-            let Some(command) = command else { break };
-            self.command_count.fetch_sub(1, Ordering::SeqCst);
-            engine.command(command);
-        }
-        self.fill_reserve(engine);
-    }
-
-    fn fill_reserve(&self, engine: &mut Engine) {
-        let mut reserve = self.reserve.lock().expect("never left half-changed");
-        while reserve.len() < RESERVE {
-            match engine.allocate() {
-                Some(id) => reserve.push(id),
-                None => return,
-            }
         }
     }
 }

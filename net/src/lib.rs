@@ -18,9 +18,13 @@ pub mod endpoint;
 mod engine;
 pub mod host;
 pub mod local;
+mod posts;
 pub mod reactor;
 mod service;
+mod shared;
 mod spin;
+mod upper;
+mod waiting;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};

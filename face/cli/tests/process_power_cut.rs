@@ -6,6 +6,7 @@
 
 mod support;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,12 +61,12 @@ impl Site {
             let disk = PowerDisk::new(kind, place, &format!("disk-{part}")).unwrap();
             // A directory of the server alone: the file system has entries of its own.
             std::fs::create_dir(disk.place().join("store")).unwrap();
-            std::os::unix::fs::symlink(disk.place().join("store"), servers.place(part)).unwrap();
+            servers.keep(part, &disk.place().join("store"));
             disk
         });
         for disk in &disks {
             // The directory was there before anything began.
-            std::fs::File::open(disk.place()).and_then(|place| place.sync_all()).unwrap();
+            File::open(disk.place()).and_then(|place| place.sync_all()).unwrap();
         }
         let mut site = Site { servers, disks: disks.into(), path, mounted: None };
         site.servers.start();
@@ -217,6 +218,54 @@ fn what_was_synced_survives(kind: &str) {
          be read, in {seconds:.1} s",
         settled.len()
     );
+}
+
+/// What a client that lives on did right before a cut of the metadata server's power, and what it is
+/// told when it syncs after it did more. True where the cut took something.
+fn is_told(site: &mut Site, number: usize) -> bool {
+    use std::os::unix::fs::FileExt;
+    let directory = site.path.join(format!("told{number}"));
+    std::fs::create_dir(&directory).unwrap();
+    let log = File::create(directory.join("log")).unwrap();
+    log.write_all_at(&[1; 100], 0).unwrap();
+    std::fs::write(directory.join("old"), "old").unwrap();
+    log.sync_all().unwrap();
+    let names = File::open(&directory).unwrap();
+    names.sync_all().unwrap();
+    log.write_all_at(&[2; 100], 100).unwrap();
+    std::fs::rename(directory.join("old"), directory.join("new")).unwrap();
+    site.cut(Cut::Meta, Client::Lives);
+    log.write_all_at(&[3; 100], 200).unwrap();
+    std::fs::write(directory.join("later"), "later").unwrap();
+    let (content, entries) = (log.sync_all(), names.sync_all());
+    drop((log, names));
+    let fresh = site.path.with_extension("fresh");
+    std::fs::create_dir_all(&fresh).unwrap();
+    let mut second = site.servers.mount(&fresh, None).unwrap();
+    let seen = fresh.join(format!("told{number}"));
+    let found = std::fs::read(seen.join("log")).unwrap();
+    let whole = found == [[1; 100], [2; 100], [3; 100]].concat();
+    let renamed = seen.join("new").exists() && !seen.join("old").exists();
+    second.stop();
+    assert!(
+        whole || content.is_err(),
+        "the file is synced well, and lacks what was written before"
+    );
+    assert!(renamed || entries.is_err(), "the directory is synced well, and a rename is lost");
+    assert!(found.len() == 300 && found[..100] == [1; 100] && found[200..] == [3; 100]);
+    !whole || !renamed
+}
+
+#[test]
+fn a_client_that_outlives_a_power_cut_is_told_what_is_lost_whatever_it_did_since() {
+    let place = tempfile::tempdir().unwrap();
+    if !mounts_usable() || !power_usable("ext4", place.path()) {
+        return;
+    }
+    let mut site = Site::new("ext4", place.path());
+    // The journal is synced by itself now and then: not each cut takes something.
+    let lost = (0..20).filter(|number| is_told(&mut site, *number)).take(2).count();
+    assert!(lost > 0, "no cut came before its sync");
 }
 
 #[test]

@@ -45,7 +45,11 @@ impl Client {
 
     /// A reply told of a change of the inode, which is not known to be durable.
     pub(crate) fn note_change(&self, inode: &Inode) {
-        inode.changed.set(Some(self.inner.position.get()));
+        let before = inode.changed.replace(Some(self.inner.position.get()));
+        if before.is_some_and(|before| !self.is_kept(before)) {
+            // The change that is noted now must not hide that one.
+            inode.state.borrow_mut().lost = true;
+        }
     }
 
     /// Whether a change outlived everything that happened to the server since.

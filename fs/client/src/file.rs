@@ -315,10 +315,7 @@ impl Client {
         if !is_file {
             return Ok(BTreeSet::new());
         }
-        if inode.mode() < LeaseMode::Read {
-            // Among several writers nobody but the server knows all stripes.
-            inode.refresh();
-        }
+        inode.doubt_stripes();
         let _lease = self.lease(inode, For::Reading).await?;
         let (content, written) = {
             let state = inode.state.borrow();
@@ -351,11 +348,7 @@ impl Client {
 
     pub(crate) fn file_id(&self, inode: &Inode) -> FileId {
         let state = inode.state.borrow();
-        FileId {
-            inode: inode.number,
-            generation: state.attributes.map_or(0, |attributes| attributes.object_generation),
-            epoch: state.epoch,
-        }
+        FileId { inode: inode.number, generation: state.generation, epoch: state.epoch }
     }
 }
 

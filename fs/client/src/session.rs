@@ -14,6 +14,7 @@ use ropewalk_wire::fs::{decode, encode};
 
 use crate::client::{Client, Inner};
 use crate::error::ClientError;
+use crate::inode::Inode;
 
 impl Client {
     pub(crate) async fn open_session(&self) -> Result<(), ClientError> {
@@ -68,7 +69,7 @@ impl Client {
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {
             inode.lose_lease();
-            self.invalidate().inode(inode.number).await;
+            self.forget_above(&inode);
         }
         self.inner.directories.borrow_mut().clear();
         self.open_session().await.map_err(|_| Errno::EIO)
@@ -173,9 +174,16 @@ impl Client {
                 answer.is_ok_and(|(attributes, grant)| inode.reclaimed(attributes, grant));
             if !reclaimed {
                 inode.lose_lease();
-                self.invalidate().inode(inode.number).await;
+                self.forget_above(&inode);
             }
         }
+    }
+
+    /// Caches above us forget an inode whose lease is gone, as soon as they can. Nobody waits for it
+    /// here: the kernel waits for its own requests first, and those wait for the session.
+    fn forget_above(&self, inode: &Inode) {
+        let forgotten = self.invalidate().inode(inode.number);
+        self.inner.world.spawn(forgotten);
     }
 
     async fn ask_in_grace<T>(

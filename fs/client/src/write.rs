@@ -13,19 +13,21 @@ use ropewalk_wire::fs::data::{
     Bulk, DataReply, DataRequest, EMBEDDED_BYTES_MAX, ObjectRange, Source,
 };
 use ropewalk_wire::fs::layout::{Layout, Piece};
-use ropewalk_wire::fs::meta::{INLINE_BYTES_MAX, LeaseMode, MetaReply, MetaRequest, Report};
+use ropewalk_wire::fs::meta::{
+    AttributeChange, INLINE_BYTES_MAX, LeaseMode, MetaReply, MetaRequest, Report, TimeChange,
+};
 use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
 
 use crate::call::unexpected;
-use crate::client::Client;
+use crate::client::{Caller, Client};
 use crate::data::checksums;
 use crate::file::File;
 use crate::inode::Inode;
 use crate::lease::For;
 
-/// Tries of an operation whose lease or epoch changed under it.
-const TRIES: u32 = 16;
+/// Bits of a mode that give a program rights of its owner or group.
+const SET_USER_OR_GROUP: u16 = 0o6000;
 /// Longest transfer of one request to a data server.
 const REQUEST_BYTES_MAX: u32 = 4 << 20;
 
@@ -95,9 +97,13 @@ impl Client {
         if range.is_empty() {
             return Ok(offset);
         }
+        if kill_privileges {
+            self.kill_privileges(inode).await?;
+        }
         let len = range.len() as u64;
         let mut data = Some(data);
-        for _ in 0..TRIES {
+        let mut patience = self.patience();
+        while patience.lasts().await {
             let lease = self.lease(inode, For::Writing).await?;
             if self.is_inline(inode) {
                 let bytes = &data.as_ref().map_or(&[][..], |data| &data[..])[range.clone()];
@@ -140,6 +146,22 @@ impl Client {
             }
         }
         Err(Errno::EIO)
+    }
+
+    /// Takes setuid and setgid from a file that somebody without the right to keep them changes.
+    pub(crate) async fn kill_privileges(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        if self.attributes(inode.number).await?.mode & SET_USER_OR_GROUP == 0 {
+            return Ok(());
+        }
+        let change = AttributeChange {
+            accessed: TimeChange::Keep,
+            modified: TimeChange::Keep,
+            kill_privileges: true,
+            through_handle: true,
+            ..AttributeChange::default()
+        };
+        // The right to do so is the writer's, who is asked for none by this.
+        self.set_attributes(&Caller::new(0, 0, &[]), inode.number, change).await.map(|_| ())
     }
 
     pub(crate) fn is_inline(&self, inode: &Inode) -> bool {
@@ -375,7 +397,7 @@ impl Client {
     }
 
     /// Notes what a write changed.
-    fn wrote(&self, inode: &Inode, end: u64, written: &Runs) {
+    pub(crate) fn wrote(&self, inode: &Inode, end: u64, written: &Runs) {
         let now = self.now();
         let mut state = inode.state.borrow_mut();
         for (first, count) in written.as_slice() {

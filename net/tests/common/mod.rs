@@ -10,7 +10,9 @@ use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::time::Time;
 use ropewalk_net::context::Completed;
-use ropewalk_net::{Context, Endpoint, EndpointConfig, Mode, PeerId, Posted};
+use ropewalk_net::{
+    Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PeerId, Posted,
+};
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -200,4 +202,38 @@ pub fn check(memory: Memory, len: usize, seed: u8) {
     for (index, byte) in bytes[..len].iter().enumerate() {
         assert_eq!(*byte, pattern(index, seed), "byte {index} of {len}");
     }
+}
+
+/// One small message from `sender` to memory that `receiver` posted before; both memories come back,
+/// the sender's first. A function of its own, so that profilers can find it.
+#[inline(never)]
+pub fn message(sender: &Node, receiver: &Node, peer: PeerId, memories: [Memory; 2]) -> [Memory; 2] {
+    let [out, into] = memories;
+    let (channel, mask, cut) = (Channel::Tagged, u64::MAX, Oversize::Truncate);
+    let received = receiver
+        .endpoint
+        .post_receive(&receiver.context, channel, None, 3, mask, into, cut, 1)
+        .expect("there is room");
+    let sent = sender
+        .endpoint
+        .post_send(&sender.context, peer, channel, 3, out, Level::Buffered, 2)
+        .expect("there is room");
+    let sent = ended(sender, receiver, sent);
+    let received = ended(receiver, sender, received);
+    [sent, received]
+}
+
+/// The memory of an operation that ends well; both sides are polled until then.
+fn ended(own: &Node, other: &Node, posted: Posted) -> Memory {
+    let completed = match posted {
+        Posted::Done(completed) => completed,
+        Posted::Pending(_) => loop {
+            if let Some(completed) = own.endpoint.test(&own.context) {
+                break completed;
+            }
+            other.endpoint.progress();
+        },
+    };
+    assert_eq!(completed.outcome, Ok(()));
+    completed.memory
 }

@@ -26,7 +26,12 @@ pub const MOUNT: &[Package] = &[
     package("git", "git"),
     package("tar", "tar"),
     package("postmark", "postmark"),
+    package("xfsprogs", "xfs_io"),
 ];
+
+/// What the outside suites of `--deep` use, beside what Cargo installs.
+pub const SUITES: &[Package] =
+    &[package("fuse3", "fusermount3"), package("stress-ng", "stress-ng")];
 
 /// What the tests with real processes use: file systems whose power can be cut.
 pub const PROCESSES: &[Package] = &[

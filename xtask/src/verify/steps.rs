@@ -3,7 +3,8 @@
 //! Integration tests are sorted by the beginning of their file's name:
 //! * `loom_*`: model checks, built apart with `--cfg loom`,
 //! * `process_*`: real servers as processes; `mount_*`: a mounted file system; each kind has a step
-//!   of its own, one test at a time, with the system packages it uses,
+//!   of its own, one test at a time, with the system packages it uses; `mount_suites`, the suites of
+//!   others, only in `--deep`,
 //! * all others run with the unit tests.
 
 use std::time::Duration;
@@ -39,6 +40,9 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const SANITIZED: &[&str] =
     &["ropewalk-base", "ropewalk-rail-shm", "ropewalk-rail-tcp", "ropewalk-net"];
 
+/// The test that runs suites of others.
+const SUITES: &str = "mount_suites";
+
 /// The fuzzing crate, and seconds for each of its targets in `--deep`.
 const FUZZ: &str = "ropewalk-fuzz";
 const FUZZ_SECONDS: &str = "60";
@@ -69,6 +73,10 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
         ..step("mount", 20, alone(workspace, "mount_", depth))
     });
     if depth == Depth::Deep {
+        steps.push(Step {
+            packages: packages::SUITES,
+            ..step("suites", 90, alone(workspace, SUITES, depth))
+        });
         steps.push(step("fuzzing", 120, fuzzing(workspace)));
         steps.push(step("sanitizers", 60, sanitizers(workspace)));
     }
@@ -142,7 +150,9 @@ fn alone(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action> {
         let invocation = cargo_with(&arguments).args(["--", "--show-output", "--test-threads=1"]);
         Action::Run(if depth == Depth::Deep { deep(invocation) } else { invocation })
     };
-    workspace.tests(|name| name.starts_with(beginning)).into_iter().map(test).collect()
+    let wanted =
+        |name: &str| name.starts_with(beginning) && (name == SUITES) == (beginning == SUITES);
+    workspace.tests(wanted).into_iter().map(test).collect()
 }
 
 fn fuzzing(workspace: &Workspace) -> Vec<Action> {
@@ -227,5 +237,11 @@ mod tests {
         let tests = deep.iter().find(|step| step.name == "tests").map(lines).unwrap();
         assert!(tests.contains("ROPEWALK_SEEDS=10000") && tests.contains("--include-ignored"));
         assert!(deep.iter().any(|step| step.name == "sanitizers"));
+        let home = |depth| {
+            let steps = all(&workspace(&["mount_suites", "mount_tools"]), depth);
+            let has = |step: &&Step| lines(step).contains("mount_suites");
+            steps.iter().filter(has).map(|step| step.name).collect::<Vec<_>>()
+        };
+        assert_eq!((home(Depth::Normal), home(Depth::Deep)), (vec![], vec!["suites"]));
     }
 }

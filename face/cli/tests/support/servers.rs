@@ -66,6 +66,11 @@ impl Servers {
         self.directory.join(part)
     }
 
+    /// Has a part keep its data in this directory.
+    pub fn keep(&self, part: &str, directory: &Path) {
+        std::os::unix::fs::symlink(directory, self.place(part)).expect("nothing is there yet");
+    }
+
     /// What all parts of the cluster and its mounts said until now.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.directory.join("log")).unwrap_or_default()

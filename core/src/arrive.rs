@@ -1,0 +1,270 @@
+//! The way in: where a frame belongs, and what its payload brings about when it is there.
+//!
+//! Frames of a running session take the short way through [`Core::place`]; those that make a session,
+//! or belong to none, go apart.
+
+use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, Placement, Token};
+use ropewalk_wire::frame::{self, Arrived, Prefix};
+
+use crate::api::*;
+use crate::engine::{Core, Landing, LandingKind};
+use crate::path::LinkStage;
+
+impl Core {
+    /// Whether frames of this link carry checksums.
+    pub fn needs_checksum(&self, link: LinkId) -> bool {
+        link != LOOP_LINK
+            && self.rails.get(usize::from(link.rail)).is_none_or(|rail| !rail.checksummed)
+    }
+
+    /// A header whose checksum does not hold: a lossy rail loses the frame, another one its link.
+    pub fn corrupt_header(&mut self, link: LinkId) -> Placement {
+        self.counters.corrupt_dropped += 1;
+        let lossy = self.rails.get(usize::from(link.rail)).is_some_and(|rail| !rail.reliable);
+        if lossy { Placement::Drop } else { self.violation("a header's checksum does not hold") }
+    }
+
+    /// Where the payload of a frame belongs; a frame without payload is dealt with at once.
+    ///
+    /// The header's checksum was verified by the driver where the rail needs one. After `Stage` the
+    /// driver calls [`Core::staged`] with a buffer of the asked size.
+    pub fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        let placement = self.place_frame(link, header, payload_bytes);
+        if matches!(placement, Placement::Violation(_)) {
+            self.break_link(link);
+        }
+        placement
+    }
+
+    fn break_link(&mut self, link: LinkId) {
+        if let Some(state) = self.links.get_mut(link) {
+            state.broken = true;
+        }
+    }
+
+    /// There is no buffer for a `Stage` placement: the answer for the rail.
+    pub fn unstaged(&mut self, token: Token) -> Placement {
+        if let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) {
+            self.break_link(landing.link);
+            self.landing_lost(landing);
+        }
+        self.violation("the endpoint's staging memory is used up")
+    }
+
+    #[inline(always)]
+    fn place_frame(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        let Ok((prefix, body)) = frame::decode(header) else {
+            return self.malformed(link);
+        };
+        if prefix.payload_bytes.get() != payload_bytes {
+            return self.malformed(link);
+        }
+        // A session is up: its frames take the short way.
+        if let Some(state) = self.links.get(link)
+            && state.stage == LinkStage::Up
+            && let Some(id) = state.peer
+            && let Some(peer) = self.peers.get(id.0)
+            && peer.link() == Some(link)
+            && peer.session == prefix.session.get()
+            && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
+        {
+            if peer.reliable.is_some() {
+                return self.arrive_span(link, id, prefix, body, payload_bytes);
+            }
+            return self.dispatch(link, id, prefix, body, payload_bytes);
+        }
+        self.place_apart(link, prefix, body, payload_bytes)
+    }
+
+    #[cold]
+    fn malformed(&mut self, link: LinkId) -> Placement {
+        match self.links.get(link) {
+            Some(state) if state.stage != LinkStage::Closing => {
+                self.violation("the frame's header is malformed")
+            }
+            _ => Placement::Drop,
+        }
+    }
+
+    /// A frame that makes a session, or belongs to none that runs over this link.
+    #[cold]
+    fn place_apart(
+        &mut self,
+        link: LinkId,
+        prefix: &Prefix,
+        body: Arrived<'_>,
+        payload_bytes: u32,
+    ) -> Placement {
+        let Some(state) = self.links.get(link) else { return Placement::Drop };
+        let stage = state.stage;
+        if stage == LinkStage::Closing {
+            return Placement::Drop;
+        }
+        if let Arrived::Hello(hello) = body {
+            return self.arrive_hello(link, prefix, *hello, payload_bytes);
+        }
+        let Some(id) = state.peer else {
+            return self.violation("the first frame of a link is not a greeting");
+        };
+        if matches!(body, Arrived::Confirm) {
+            return self.arrive_confirm(link, id);
+        }
+        if stage == LinkStage::Agreed && self.is_confirmed_by(link, prefix.session.get()) {
+            self.begin_session(id, link);
+        }
+        let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
+        if peer.link() != Some(link) {
+            // A frame of a session that ended meanwhile, or before the link was confirmed.
+            return Placement::Drop;
+        }
+        if prefix.session.get() != peer.session {
+            return self.violation("the frame belongs to another session");
+        }
+        if peer.reliable.is_some() {
+            return self.arrive_span(link, id, prefix, body, payload_bytes);
+        }
+        self.dispatch(link, id, prefix, body, payload_bytes)
+    }
+
+    /// A frame of a running session, in a mode-independent way.
+    #[inline(always)]
+    pub(crate) fn dispatch(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: Arrived<'_>,
+        payload_bytes: u32,
+    ) -> Placement {
+        if let Arrived::Eager(eager) = body {
+            return self.arrive_eager(link, id, prefix, eager);
+        }
+        if payload_bytes > 0 && !matches!(body, Arrived::Data(_) | Arrived::Put(_)) {
+            return self.violation("a control frame has a payload");
+        }
+        match body {
+            Arrived::Data(data) => return self.arrive_data(link, id, prefix, *data),
+            Arrived::Put(put) => return self.arrive_put(link, id, prefix, *put),
+            Arrived::Announce(announce) => return self.arrive_announce(link, id, *announce),
+            Arrived::Get(get) => self.arrive_get(id, *get),
+            Arrived::Result(result) => self.arrive_result(id, *result),
+            Arrived::Finish(finish) => self.arrive_finish(id, *finish),
+            Arrived::Abort(abort) => self.arrive_abort(id, *abort),
+            Arrived::Credit(credit) => self.arrive_credit(id, *credit),
+            Arrived::Ack(_) => {}
+            Arrived::Goodbye => self.arrive_goodbye(link),
+            Arrived::Hello(_) | Arrived::Confirm | Arrived::Eager(_) => {
+                unreachable!("dealt with before")
+            }
+        }
+        Placement::Drop
+    }
+
+    /// Counts a violation and closes the link that it came on (the rail does, at this answer).
+    #[cold]
+    pub(crate) fn violation(&mut self, why: &'static str) -> Placement {
+        self.counters.violations += 1;
+        Placement::Violation(why)
+    }
+
+    /// Notes a placement and answers with it.
+    #[inline]
+    pub(crate) fn land_into(
+        &mut self,
+        link: LinkId,
+        peer: Option<PeerId>,
+        prefix: &Prefix,
+        slice: Slice,
+        kind: LandingKind,
+    ) -> Placement {
+        let payload_bytes = u64::from(prefix.payload_bytes.get());
+        // What is cut off cannot be checked; the whole of it is checked where it fits.
+        let checked = prefix.flags.get() & frame::FLAG_PAYLOAD_CHECKSUM != 0;
+        let whole = slice.buffer == Slice::NONE.buffer || slice.len == payload_bytes;
+        let checksum = (checked && whole).then(|| prefix.payload_checksum.get());
+        let span = prefix.span.get();
+        let session = prefix.session.get();
+        let payload_bytes = payload_bytes as u32;
+        let landing = Landing { link, peer, session, payload_bytes, kind, slice, checksum, span };
+        match self.landings.insert(landing) {
+            Ok(slot) if slice.buffer == Slice::NONE.buffer => {
+                Placement::Stage { bytes: payload_bytes, token: Token(slot.to_u64()) }
+            }
+            Ok(slot) => Placement::Into { slice, token: Token(slot.to_u64()) },
+            Err(_) => Placement::Violation("more placements than a link can have"),
+        }
+    }
+
+    /// The buffer for a `Stage` placement.
+    pub fn staged(&mut self, token: Token, buffer: BufferId, bytes: u32) -> Slice {
+        let slice = Slice { buffer, offset: 0, len: u64::from(bytes) };
+        if let Some(landing) = self.landings.get_mut(SlotId::from_u64(token.0)) {
+            landing.slice = slice;
+        }
+        slice
+    }
+
+    /// What has to be done with a landing's bytes before [`Core::landed`], if anything.
+    #[inline]
+    pub fn wants(&self, token: Token) -> Option<Wants> {
+        let landing = self.landings.get(SlotId::from_u64(token.0))?;
+        let (slice, greeting) = (landing.slice, matches!(landing.kind, LandingKind::Hello));
+        (greeting || landing.checksum.is_some()).then_some(Wants {
+            slice,
+            checksum: landing.checksum,
+            greeting,
+        })
+    }
+
+    /// A payload arrived; `bytes` where [`Core::wants`] asked for them.
+    pub fn landed(&mut self, token: Token, bytes: &[u8]) {
+        let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) else { return };
+        if let Some(peer) = landing.peer {
+            if self.session_of(peer) != landing.session {
+                // Its session ended while its last bytes were on their way.
+                return self.landing_lost(landing);
+            }
+            if landing.span != 0 {
+                self.span_placed(peer, landing.span);
+            }
+        }
+        match landing.kind {
+            LandingKind::Hello => {
+                self.outputs.push(Output::Release(landing.slice.buffer));
+                self.greeted(landing.link, bytes);
+            }
+            LandingKind::Eager { operation } => self.eager_landed(operation),
+            LandingKind::Unmatched { message } => self.unmatched_landed(message, landing.slice),
+            LandingKind::Request { bits, bytes } => {
+                self.request_landed(landing.peer, landing.session, bits, bytes, landing.slice);
+            }
+            LandingKind::Held { channel, message } => {
+                self.held_landed(landing.peer, channel, message, landing.slice);
+            }
+            LandingKind::Data { operation, bytes } => self.data_landed(operation, bytes),
+            LandingKind::Put { region, cookie, bytes, total } => {
+                self.put_landed(landing.peer, region, cookie, bytes, total);
+            }
+        }
+    }
+
+    /// A payload arrived, but its checksum does not hold: it comes again, or the link is closed.
+    pub fn landed_corrupt(&mut self, token: Token) {
+        let slot = SlotId::from_u64(token.0);
+        self.counters.corrupt_dropped += 1;
+        let Some(landing) = self.landings.get(slot) else { return };
+        let link = landing.link;
+        let repairable = landing
+            .peer
+            .and_then(|peer| self.peers.get(peer.0))
+            .is_some_and(|peer| peer.reliable.is_some());
+        if !repairable {
+            return self.close_link(link);
+        }
+        if let Some(landing) = self.landings.remove(slot) {
+            self.undo_landing(landing);
+        }
+    }
+}

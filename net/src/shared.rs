@@ -1,0 +1,201 @@
+//! What the handles of an endpoint share: the engine and its lock, the commands that are left for its
+//! holder, and those who sleep on the rails.
+//!
+//! Invariant: whoever lets go of the engine has carried out what was left for him, or somebody else
+//! holds it by then; whoever makes a pass leaves the rails armed for those who sleep.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+
+use ropewalk_base::time::Time;
+use ropewalk_core::{Identity, OperationId};
+
+use crate::endpoint::Request;
+use crate::engine::{Command, Engine, SharedClock};
+use crate::service::Service;
+
+/// Between a write and a look at what another thread writes before it looks at ours. On x86-64 both
+/// writes that this is about, counting a command and opening the lock, are locked instructions and
+/// order everything already.
+#[inline]
+pub(crate) fn order_write_before_look() {
+    #[cfg(not(target_arch = "x86_64"))]
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// Tries to leave the rails armed after a pass beside sleepers, before these are woken instead.
+const ARM_TRIES: u32 = 16;
+
+/// Numbers that are kept for posts that find the engine taken.
+const RESERVE: usize = 256;
+
+pub(crate) struct Shared {
+    pub engine: Mutex<Engine>,
+    pub commands: Mutex<VecDeque<Command>>,
+    pub command_count: AtomicU32,
+    /// Numbers for posts that find the engine taken.
+    pub reserve: Mutex<Vec<OperationId>>,
+    pub requests: Arc<Mutex<VecDeque<Request>>>,
+    /// Readable when an armed rail has work, or sleepers shall look again.
+    pub epoll: OwnedFd,
+    pub nudge: OwnedFd,
+    pub nudged: AtomicBool,
+    /// Threads that sleep on the rails; changed under the engine's lock, but for going down.
+    pub armed: AtomicU32,
+    /// When the sleepers will look by themselves.
+    pub sleep_until: AtomicU64,
+    /// Passes that applications made: the service thread steps back while this moves.
+    pub passes: AtomicU64,
+    /// Waiters that sleep on the rails themselves.
+    pub sleepers: AtomicU32,
+    pub exposures: AtomicU32,
+    pub closing: AtomicBool,
+    pub clock: SharedClock,
+    pub identity: Identity,
+    pub addresses: String,
+    pub service: Mutex<Option<Service>>,
+}
+
+impl Shared {
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Some(engine),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("an engine that panicked is not used again"),
+        }
+    }
+
+    /// Carries out what others left meanwhile, and lets go. A command that is left after the last
+    /// look is seen by whoever left it: it tries the lock after it counted.
+    #[inline]
+    pub fn unlock(&self, engine: MutexGuard<'_, Engine>) {
+        if self.command_count.load(Ordering::SeqCst) > 0 || self.armed.load(Ordering::Relaxed) > 0 {
+            return self.unlock_busy(engine);
+        }
+        drop(engine);
+        order_write_before_look();
+        if self.command_count.load(Ordering::SeqCst) > 0
+            && let Some(engine) = self.try_lock()
+        {
+            self.unlock_busy(engine);
+        }
+    }
+
+    #[cold]
+    fn unlock_busy(&self, engine: MutexGuard<'_, Engine>) {
+        let mut engine = engine;
+        loop {
+            while self.command_count.load(Ordering::SeqCst) > 0 {
+                self.run_commands(&mut engine);
+            }
+            if self.armed.load(Ordering::Relaxed) > 0 {
+                self.warn_sleepers(&engine);
+            }
+            drop(engine);
+            order_write_before_look();
+            if self.command_count.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            match self.try_lock() {
+                Some(again) => engine = again,
+                None => return,
+            }
+        }
+    }
+
+    /// One pass. Whoever makes it leaves the rails armed for those who sleep: the pass may have taken
+    /// the event that would have woken them, and nobody knows whether there will be another pass.
+    #[inline]
+    pub fn pass(&self, engine: &mut Engine) -> bool {
+        let any = engine.progress();
+        if self.armed.load(Ordering::Relaxed) > 0 {
+            return self.leave_armed(engine) | any;
+        }
+        if engine.armed {
+            engine.disarm();
+        }
+        any
+    }
+
+    #[cold]
+    fn leave_armed(&self, engine: &mut Engine) -> bool {
+        let mut any = false;
+        for _ in 0..ARM_TRIES {
+            if engine.arm() {
+                return any;
+            }
+            any |= engine.progress();
+        }
+        self.nudge();
+        any
+    }
+
+    /// Arms the rails for a sleep of the caller; false where there is work.
+    pub fn arm(&self, engine: &mut Engine) -> bool {
+        if !engine.arm() {
+            return false;
+        }
+        let until = engine.deadline().unwrap_or(Time::NEVER);
+        self.armed.fetch_add(1, Ordering::Relaxed);
+        self.sleep_until.store(until.0, Ordering::Relaxed);
+        true
+    }
+
+    /// A sleep after [`Shared::arm`] is over.
+    pub fn disarm(&self) {
+        let last = self.armed.fetch_sub(1, Ordering::Relaxed) == 1;
+        // Where the engine is taken, its holder's pass, or the next one, ends the arming.
+        if let Some(mut engine) = self.try_lock().filter(|_| last) {
+            self.stand_up(&mut engine);
+            self.unlock(engine);
+        }
+    }
+
+    /// Ends the arming where nobody sleeps any more.
+    pub fn stand_up(&self, engine: &mut Engine) {
+        if self.nudged.swap(false, Ordering::Relaxed) {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&self.nudge, &mut count);
+        }
+        if self.armed.load(Ordering::Relaxed) == 0 {
+            engine.disarm();
+        }
+    }
+
+    /// Sleepers counted on a later deadline than there is now: they look again.
+    fn warn_sleepers(&self, engine: &Engine) {
+        let due = engine.deadline().unwrap_or(Time::NEVER).0;
+        if due < self.sleep_until.load(Ordering::Relaxed) {
+            self.sleep_until.store(due, Ordering::Relaxed);
+            self.nudge();
+        }
+    }
+
+    fn nudge(&self) {
+        // A full counter means that it is readable already.
+        let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
+        self.nudged.store(true, Ordering::Relaxed);
+    }
+
+    fn run_commands(&self, engine: &mut Engine) {
+        loop {
+            let command = self.commands.lock().expect("never left half-changed").pop_front();
+            let Some(command) = command else { break };
+            self.command_count.fetch_sub(1, Ordering::SeqCst);
+            engine.command(command);
+        }
+        self.fill_reserve(engine);
+    }
+
+    pub fn fill_reserve(&self, engine: &mut Engine) {
+        let mut reserve = self.reserve.lock().expect("never left half-changed");
+        while reserve.len() < RESERVE {
+            match engine.allocate() {
+                Some(id) => reserve.push(id),
+                None => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Waiting for completions: spinning while that pays, then sleeping on the rails and the context.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+
+use crate::context::{Arm, Completed, Context};
+use crate::endpoint::Endpoint;
+
+impl Endpoint {
+    /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
+    /// request arrived and the context wants to know of requests.
+    pub fn wait(&self, context: &Context, limit: Duration) -> Option<Completed> {
+        let deadline = (self.shared.clock)() + limit;
+        loop {
+            if let Some(completed) = self.test(context) {
+                return Some(completed);
+            }
+            if context.queue.wants_requests && self.has_requests() {
+                return None;
+            }
+            let now = (self.shared.clock)();
+            if now >= deadline {
+                return None;
+            }
+            if !self.spin(context, deadline) {
+                self.sleep(context, deadline.since(now));
+            }
+        }
+    }
+
+    /// Spins for a completion while that pays; true where there is something to look at.
+    fn spin(&self, context: &Context, deadline: Time) -> bool {
+        let mut spin = context.queue.spin();
+        let budget = spin.budget();
+        let until = ((self.shared.clock)() + budget).min(deadline);
+        let mut found = false;
+        while !budget.is_zero() && !found && (self.shared.clock)() < until {
+            self.progress();
+            found =
+                !context.queue.is_empty() || (context.queue.wants_requests && self.has_requests());
+            std::hint::spin_loop();
+        }
+        if !budget.is_zero() && !found {
+            spin.missed();
+        }
+        context.queue.set_spin(spin);
+        found
+    }
+
+    fn has_requests(&self) -> bool {
+        !self.shared.requests.lock().expect("never left half-changed").is_empty()
+    }
+
+    /// Arms the context: after `Armed` its descriptor becomes readable at the next completion, with
+    /// the service thread (or another caller) making the passes.
+    pub fn arm(&self, context: &Context) -> Arm {
+        context.queue.set_armed();
+        let requests = context.queue.wants_requests && self.has_requests();
+        if requests || !context.queue.is_empty() {
+            context.queue.disarm();
+            return Arm::Ready;
+        }
+        self.wake_service();
+        Arm::Armed
+    }
+
+    /// Takes the arming back, and silences the descriptor.
+    pub fn disarm(&self, context: &Context) {
+        context.queue.disarm();
+    }
+
+    /// Sleeps until there is work for the rails or a completion of the context, at most `limit`.
+    pub fn sleep(&self, context: &Context, limit: Duration) {
+        use rustix::event::{PollFd, PollFlags, poll};
+        context.queue.set_armed();
+        let requests = context.queue.wants_requests && self.has_requests();
+        let mut limit = limit;
+        let mut ready = requests || !context.queue.is_empty();
+        let mut armed = false;
+        if !ready {
+            match self.try_lock() {
+                Some(mut engine) => {
+                    armed = self.shared.arm(&mut engine);
+                    ready = !armed;
+                    if let Some(deadline) = engine.deadline() {
+                        limit = limit.min(deadline.since(engine.now()));
+                    }
+                    self.unlock(engine);
+                    // Commands that were carried out just now may have completed something of ours.
+                    ready |= !context.queue.is_empty();
+                }
+                // Somebody else makes passes; what concerns us will ring.
+                None => limit = limit.min(Duration::from_millis(1)),
+            }
+        }
+        if !ready {
+            self.shared.sleepers.fetch_add(1, Ordering::SeqCst);
+            let mut descriptors = [
+                PollFd::new(&self.shared.epoll, PollFlags::IN),
+                PollFd::from_borrowed_fd(context.descriptor(), PollFlags::IN),
+            ];
+            let timeout = rustix::time::Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: i64::from(limit.subsec_nanos()),
+            };
+            // An interrupted sleep is a short one: the caller looks again in any case.
+            let _ = poll(&mut descriptors, Some(&timeout));
+            self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+        }
+        if armed {
+            self.shared.disarm();
+        }
+        context.queue.disarm();
+    }
+}
