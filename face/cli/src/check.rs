@@ -30,6 +30,9 @@ pub struct Check {
     /// Have garbage removed: objects called orphan or stale.
     #[arg(long)]
     repair: bool,
+    /// Wait so long at each page of some hundred files or objects, to leave the servers to others.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
+    pause: u64,
     /// One JSON object a line: each finding when it is found, the summary last.
     #[arg(long)]
     json: bool,
@@ -71,7 +74,8 @@ pub fn check(arguments: &Check) -> ExitCode {
 }
 
 fn run(arguments: &Check) -> anyhow::Result<CheckSummary> {
-    let options = CheckOptions { read: arguments.read, repair: arguments.repair };
+    let Check { read, repair, pause, .. } = *arguments;
+    let options = CheckOptions { read, repair, pause: Duration::from_millis(pause) };
     let rows = RefCell::new(Vec::new());
     let summary = arguments.target.run(PATIENCE, async |_, operator| {
         let bar = bar();

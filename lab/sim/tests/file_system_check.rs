@@ -23,11 +23,14 @@ use ropewalk_store::objects::{ObjectId, WriteEpoch};
 use ropewalk_wire::fs::meta::ROOT;
 
 const PATIENCE: Duration = Duration::from_secs(5);
-const READ_ALL: CheckOptions = CheckOptions { read: true, repair: false };
+const PLAIN: CheckOptions = CheckOptions { read: false, repair: false, pause: Duration::ZERO };
+const READ_ALL: CheckOptions = CheckOptions { read: true, ..PLAIN };
 
 fn cluster(seed: u64, data_servers: u32, clients: u32) -> (Simulation, Cluster) {
     let mut simulation = Simulation::new(seed);
-    let config = ClusterConfig { data_servers, clients, ..ClusterConfig::default() };
+    let mut config = ClusterConfig { data_servers, clients, ..ClusterConfig::default() };
+    // What was removed goes at once: the more can change between two looks.
+    config.meta.tick = Duration::from_millis(1);
     let cluster = Cluster::start(&mut simulation, config);
     simulation.run_for(Duration::from_secs(2));
     (simulation, cluster)
@@ -95,7 +98,7 @@ async fn work(client: Client, seed: u64, rounds: u64) {
 
 #[test]
 fn nothing_is_found_while_clients_write_cut_and_remove() {
-    let mut checks = 0;
+    let (mut checks, mut looked) = (0u64, 0);
     for seed in 1..=6 {
         let (mut simulation, cluster) = cluster(seed, 3, 3);
         let workers: Vec<_> = (1..3)
@@ -104,17 +107,21 @@ fn nothing_is_found_while_clients_write_cut_and_remove() {
             })
             .collect();
         while workers.iter().any(|worker| worker.borrow().is_none()) {
-            let (found, summary) = cluster.run(&mut simulation, 0, |it| check(it, READ_ALL));
+            // The more changes between two looks, the more looks wrong at first.
+            let pause = Duration::from_millis(checks % 3 * 10);
+            let options = CheckOptions { pause, ..READ_ALL };
+            let (found, summary) = cluster.run(&mut simulation, 0, |it| check(it, options));
             assert_eq!(found, [], "seed {seed}");
             assert!(summary.unreached.is_empty());
             checks += 1;
-            simulation.run_for(Duration::from_millis(20));
+            simulation.run_for(Duration::from_micros(300 + checks % 7 * 100));
         }
         let (found, summary) = cluster.run(&mut simulation, 0, |it| check(it, READ_ALL));
         assert_eq!((found, summary.unsettled), (vec![], 0), "seed {seed}");
-        assert!(summary.looked.objects > 0 && summary.looked.needed > 0, "{summary:?}");
+        looked += summary.looked.objects;
     }
-    assert!(checks > 20, "only {checks} checks ran beside the writers");
+    assert!(looked > 0);
+    assert!(checks > 15, "only {checks} checks ran beside the writers");
 }
 
 #[test]
@@ -145,7 +152,7 @@ fn objects_without_an_inode_are_found_and_go_by_repair() {
         assert_eq!((finding.problem, finding.stripe), (Problem::Orphan, 2));
         assert_eq!((finding.bytes, &finding.path), (4096, &None));
     }
-    let repair = CheckOptions { repair: true, read: false };
+    let repair = CheckOptions { repair: true, ..PLAIN };
     let (_, summary) = cluster.run(&mut simulation, 0, |client| check(client, repair));
     assert_eq!((summary.problems(), summary.discarded), (4, 3));
     simulation.run_for(Duration::from_secs(2));

@@ -46,6 +46,8 @@ pub struct CheckOptions {
     pub read: bool,
     /// Have garbage removed.
     pub repair: bool,
+    /// Wait so long at each page, for the sake of servers that have other work.
+    pub pause: Duration,
 }
 
 /// Something that is wrong.
@@ -246,6 +248,7 @@ impl Check<'_> {
                     (ObjectName { inode, generation, stripe }, object.bytes)
                 })
                 .collect();
+            self.pause().await;
             let inodes = listed.iter().map(|(name, _)| name.inode).collect();
             let suspects = self.suspects(server, &listed, &inodes).await?;
             self.settle_present(server, suspects).await?;
@@ -335,6 +338,7 @@ impl Check<'_> {
                 _ => None,
             });
             let (inodes, end) = page.await?;
+            self.pause().await;
             self.look_for(&inodes).await?;
             self.progress(|looked| looked.inodes += inodes.len() as u64);
             let next = inodes.last().and_then(|last| last.attributes.inode.checked_add(1));
@@ -485,6 +489,12 @@ impl Check<'_> {
             // It has no name (any more), or too long a one.
             Err(OperatorError::Refused { .. }) => Ok(None),
             Err(error) => Err(error),
+        }
+    }
+
+    async fn pause(&self) {
+        if !self.options.pause.is_zero() {
+            self.operator.world.sleep(self.options.pause).await;
         }
     }
 
