@@ -89,3 +89,43 @@ pub trait File: Send + Sync {
     /// server has it.
     fn lock(&self) -> io::Result<()>;
 }
+
+/// No storage at all: for nodes that keep nothing, such as clients. Every call is `Unsupported`.
+#[derive(Debug, Clone, Copy)]
+pub struct NoDisk;
+
+impl NoDisk {
+    fn refuse<T>() -> io::Result<T> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "this node has no storage"))
+    }
+}
+
+impl Disk for NoDisk {
+    fn open(&self, _path: &Path, _open: Open) -> io::Result<Arc<dyn File>> {
+        NoDisk::refuse()
+    }
+    fn create_directory(&self, _path: &Path) -> io::Result<()> {
+        NoDisk::refuse()
+    }
+    fn remove_file(&self, _path: &Path) -> io::Result<()> {
+        NoDisk::refuse()
+    }
+    fn remove_directory(&self, _path: &Path) -> io::Result<()> {
+        NoDisk::refuse()
+    }
+    fn rename(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        NoDisk::refuse()
+    }
+    fn list(&self, _path: &Path) -> io::Result<Vec<(std::ffi::OsString, Kind)>> {
+        NoDisk::refuse()
+    }
+    fn kind(&self, _path: &Path) -> io::Result<Option<Kind>> {
+        NoDisk::refuse()
+    }
+    fn sync_directory(&self, _path: &Path) -> io::Result<()> {
+        NoDisk::refuse()
+    }
+    fn space(&self, _path: &Path) -> io::Result<Space> {
+        NoDisk::refuse()
+    }
+}

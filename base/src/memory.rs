@@ -65,77 +65,69 @@ impl Segment {
     }
 }
 
-/// What keeps the bytes of a [`Memory`] alive.
-#[derive(Debug)]
-enum Keep {
-    Nothing,
-    Pooled(PoolBuffer),
-    Shared(#[expect(dead_code, reason = "held, never read")] Arc<PoolBuffer>),
-    Many(Vec<PoolBuffer>),
-    /// Static data, or raw memory that the caller vouched for.
-    Promise,
-}
-
 /// A list of segments and what keeps them alive; moved into an operation, given back with its
-/// completion.
+/// completion. Small, since it is moved so often.
 #[derive(Debug)]
 pub struct Memory {
-    first: Segment,
-    /// All segments, where there are more than one.
-    list: Option<Box<[Segment]>>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// One buffer of a pool, readable and writable.
+    Pooled(PoolBuffer),
+    /// One piece of static data, or of raw memory that the caller vouched for.
+    Promised { segment: Segment, writable: bool },
+    /// A buffer that others read, too.
+    Shared { segment: Segment, _keep: Arc<PoolBuffer> },
+    /// More than one piece.
+    Pieces(Box<Pieces>),
+}
+
+#[derive(Debug)]
+struct Pieces {
+    segments: Box<[Segment]>,
     bytes: u64,
     writable: bool,
-    keep: Keep,
+    /// The buffers that they are of, where they are not promised.
+    keep: Vec<PoolBuffer>,
+}
+
+const _: () = assert!(size_of::<Memory>() <= 40);
+
+fn total(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| segment.len() as u64).sum()
 }
 
 impl Memory {
     /// No bytes at all.
     pub fn empty() -> Memory {
-        Memory { first: Segment::EMPTY, list: None, bytes: 0, writable: true, keep: Keep::Nothing }
+        Memory { kind: Kind::Promised { segment: Segment::EMPTY, writable: true } }
     }
 
     /// A whole pool buffer, readable and writable.
+    #[inline]
     pub fn pooled(buffer: PoolBuffer) -> Memory {
-        let first = buffer.segment();
-        Memory {
-            first,
-            list: None,
-            bytes: first.len() as u64,
-            writable: true,
-            keep: Keep::Pooled(buffer),
-        }
+        Memory { kind: Kind::Pooled(buffer) }
     }
 
     /// The concatenation of pool buffers (each with its whole length), readable and writable.
     pub fn many(buffers: Vec<PoolBuffer>) -> Memory {
-        let list: Box<[Segment]> = buffers.iter().map(PoolBuffer::segment).collect();
-        let bytes = list.iter().map(|segment| segment.len() as u64).sum();
-        let first = list.first().copied().unwrap_or(Segment::EMPTY);
-        Memory { first, list: Some(list), bytes, writable: true, keep: Keep::Many(buffers) }
+        let segments: Box<[Segment]> = buffers.iter().map(|buffer| *buffer.segment()).collect();
+        let bytes = total(&segments);
+        let pieces = Pieces { segments, bytes, writable: true, keep: buffers };
+        Memory { kind: Kind::Pieces(Box::new(pieces)) }
     }
 
     /// A buffer that others may be reading, too: for sending only.
     pub fn shared(buffer: Arc<PoolBuffer>) -> Memory {
-        let first = buffer.segment();
-        Memory {
-            first,
-            list: None,
-            bytes: first.len() as u64,
-            writable: false,
-            keep: Keep::Shared(buffer),
-        }
+        Memory { kind: Kind::Shared { segment: *buffer.segment(), _keep: buffer } }
     }
 
     /// Constant bytes: for sending only.
     pub fn constant(bytes: &'static [u8]) -> Memory {
-        let first = Segment::new(bytes.as_ptr().cast_mut(), bytes.len());
-        Memory {
-            first,
-            list: None,
-            bytes: bytes.len() as u64,
-            writable: false,
-            keep: Keep::Promise,
-        }
+        let segment = Segment::new(bytes.as_ptr().cast_mut(), bytes.len());
+        Memory { kind: Kind::Promised { segment, writable: false } }
     }
 
     /// Memory of a foreign caller, as the C faces get it.
@@ -144,50 +136,70 @@ impl Memory {
     /// Until this value is dropped every segment stays mapped, is not accessed by the caller in a
     /// way that races with the operation, and, where `writable`, may be written.
     pub unsafe fn from_raw(segments: &[Segment], writable: bool) -> Memory {
-        let bytes = segments.iter().map(|segment| segment.len() as u64).sum();
-        let first = segments.first().copied().unwrap_or(Segment::EMPTY);
-        let list = if segments.len() > 1 { Some(segments.into()) } else { None };
-        Memory { first, list, bytes, writable, keep: Keep::Promise }
+        let kind = match segments {
+            [] => Kind::Promised { segment: Segment::EMPTY, writable },
+            [segment] => Kind::Promised { segment: *segment, writable },
+            _ => Kind::Pieces(Box::new(Pieces {
+                segments: segments.into(),
+                bytes: total(segments),
+                writable,
+                keep: Vec::new(),
+            })),
+        };
+        Memory { kind }
     }
 
     /// All segments in order. Empty ones may be among them.
     #[inline]
     pub fn segments(&self) -> &[Segment] {
-        match &self.list {
-            Some(list) => list,
-            None => std::slice::from_ref(&self.first),
+        match &self.kind {
+            Kind::Pooled(buffer) => std::slice::from_ref(buffer.segment()),
+            Kind::Promised { segment, .. } | Kind::Shared { segment, .. } => {
+                std::slice::from_ref(segment)
+            }
+            Kind::Pieces(pieces) => &pieces.segments,
         }
     }
 
     /// Bytes in all segments together.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.bytes
+        match &self.kind {
+            Kind::Pooled(buffer) => buffer.segment().len() as u64,
+            Kind::Promised { segment, .. } | Kind::Shared { segment, .. } => segment.len() as u64,
+            Kind::Pieces(pieces) => pieces.bytes,
+        }
     }
 
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0
+        self.len() == 0
     }
 
     /// Whether an operation may write here.
+    #[inline]
     pub fn is_writable(&self) -> bool {
-        self.writable
+        match &self.kind {
+            Kind::Pooled(_) => true,
+            Kind::Promised { writable, .. } => *writable,
+            Kind::Shared { .. } => false,
+            Kind::Pieces(pieces) => pieces.writable,
+        }
     }
 
     /// The pool buffer inside, where it is one.
     pub fn into_pooled(self) -> Option<PoolBuffer> {
-        match self.keep {
-            Keep::Pooled(buffer) => Some(buffer),
+        match self.kind {
+            Kind::Pooled(buffer) => Some(buffer),
             _ => None,
         }
     }
 
     /// The pool buffers inside, where they are owned; empty otherwise.
     pub fn into_many(self) -> Vec<PoolBuffer> {
-        match self.keep {
-            Keep::Pooled(buffer) => vec![buffer],
-            Keep::Many(buffers) => buffers,
+        match self.kind {
+            Kind::Pooled(buffer) => vec![buffer],
+            Kind::Pieces(pieces) => pieces.keep,
             _ => Vec::new(),
         }
     }
@@ -213,6 +225,7 @@ impl Slice {
         Slice { buffer: BufferId(SlotId { index: u32::MAX, generation: 0 }), offset: 0, len: 0 };
 
     /// The part that begins `offset` bytes in and has `len` bytes; must lie inside.
+    #[inline]
     pub fn part(self, offset: u64, len: u64) -> Slice {
         assert!(offset <= self.len && len <= self.len - offset, "a part lies inside its slice");
         Slice { buffer: self.buffer, offset: self.offset + offset, len }
@@ -232,11 +245,13 @@ impl BufferTable {
     }
 
     /// Takes a memory in; gives it back where the table is full.
+    #[inline]
     pub fn insert(&mut self, memory: Memory) -> Result<BufferId, Memory> {
         self.memories.insert(memory).map(BufferId)
     }
 
     /// Gives a memory back to its owner; slices of it resolve to nothing from now on.
+    #[inline]
     pub fn remove(&mut self, id: BufferId) -> Option<Memory> {
         self.memories.remove(id.0)
     }
@@ -316,6 +331,26 @@ impl BufferTable {
             done += bytes;
         }
         done
+    }
+
+    /// Copies memory outside of the table into the bytes of `to`, as many as both have.
+    ///
+    /// # Safety
+    /// `from` is mapped, and lies outside of every memory of the table.
+    #[inline]
+    pub unsafe fn fill(&self, to: Slice, from: Segment) {
+        let mut from = from;
+        for segment in self.resolve(to) {
+            let bytes = segment.len().min(from.len());
+            // SAFETY: the segment is alive (see `copy`), the caller vouches for `from`.
+            unsafe {
+                ptr::copy_nonoverlapping(from.as_mut_ptr(), segment.as_mut_ptr(), bytes);
+            }
+            from = from.part(bytes, usize::MAX);
+            if from.is_empty() {
+                break;
+            }
+        }
     }
 
     /// The CRC32C of the bytes of `slice`.

@@ -111,7 +111,11 @@ impl Pool {
             Some(raw)
         });
         let raw = reused.unwrap_or_else(|| Raw::allocate(rounded));
-        Some(PoolBuffer { raw: Some(raw), len: bytes, pool: self.clone() })
+        let segment = Segment::new(raw.address.as_ptr(), bytes);
+        let capacity = raw.bytes;
+        // From here on the buffer owns the allocation; its drop makes a `Raw` of it again.
+        std::mem::forget(raw);
+        Some(PoolBuffer { segment, capacity, pool: self.clone() })
     }
 
     /// A buffer with a copy of `bytes`; `None` over budget.
@@ -156,31 +160,29 @@ impl fmt::Debug for Pool {
 
 /// A buffer of a [`Pool`]; goes back when dropped. Dereferences to its bytes.
 pub struct PoolBuffer {
-    /// Present until drop.
-    raw: Option<Raw>,
-    len: usize,
+    /// The bytes in use, from the beginning of an allocation that this value owns.
+    segment: Segment,
+    /// Bytes of the allocation.
+    capacity: usize,
     pool: Pool,
 }
 
 impl PoolBuffer {
     /// The whole buffer as a segment.
-    pub fn segment(&self) -> Segment {
-        Segment::new(self.address().as_ptr(), self.len)
+    #[inline]
+    pub fn segment(&self) -> &Segment {
+        &self.segment
     }
 
     /// How many bytes it can have without another allocation.
     pub fn capacity(&self) -> usize {
-        self.raw.as_ref().map_or(0, |raw| raw.bytes)
+        self.capacity
     }
 
     /// Changes the length within the capacity. Bytes that come in are initialised, but arbitrary.
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "a pool buffer cannot grow over its capacity");
-        self.len = len;
-    }
-
-    fn address(&self) -> NonNull<u8> {
-        self.raw.as_ref().map_or(NonNull::dangling(), |raw| raw.address)
+        assert!(len <= self.capacity, "a pool buffer cannot grow over its capacity");
+        self.segment = Segment::new(self.segment.as_mut_ptr(), len);
     }
 }
 
@@ -189,28 +191,27 @@ impl Deref for PoolBuffer {
     fn deref(&self) -> &[u8] {
         // SAFETY: the allocation is initialised (zeroed at birth), has at least `len` bytes, and is
         // owned by this value; operations own the `PoolBuffer` itself while a rail may write it.
-        unsafe { std::slice::from_raw_parts(self.address().as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.segment.as_mut_ptr(), self.segment.len()) }
     }
 }
 
 impl DerefMut for PoolBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` makes the access exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.address().as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.segment.as_mut_ptr(), self.segment.len()) }
     }
 }
 
 impl Drop for PoolBuffer {
     fn drop(&mut self) {
-        if let Some(raw) = self.raw.take() {
-            self.pool.give_back(raw);
-        }
+        let address = NonNull::new(self.segment.as_mut_ptr()).expect("an allocation is not null");
+        self.pool.give_back(Raw { address, bytes: self.capacity });
     }
 }
 
 impl fmt::Debug for PoolBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PoolBuffer({} bytes)", self.len)
+        write!(f, "PoolBuffer({} bytes)", self.segment.len())
     }
 }
 

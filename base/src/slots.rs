@@ -9,11 +9,13 @@ pub struct SlotId {
 
 impl SlotId {
     /// Both halves in one number, generation in the upper half; never 0, since generations start at 1.
+    #[inline]
     pub fn to_u64(self) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(self.index)
     }
 
     /// The inverse of [`SlotId::to_u64`]. Any number is accepted; one that names nothing finds nothing.
+    #[inline]
     pub fn from_u64(value: u64) -> SlotId {
         SlotId { index: value as u32, generation: (value >> 32) as u32 }
     }
@@ -63,26 +65,30 @@ impl<T> Slots<T> {
     }
 
     /// Adds a value; gives it back where the limit is reached.
+    #[inline(always)]
     pub fn insert(&mut self, value: T) -> Result<SlotId, T> {
         if self.is_full() {
             return Err(value);
         }
-        let index = if self.free == NONE {
-            if self.slots.len() >= NONE as usize - 1 {
-                return Err(value);
-            }
-            self.slots.push(Slot { generation: 1, next_free: NONE, value: None });
-            (self.slots.len() - 1) as u32
-        } else {
-            let index = self.free;
-            self.free = self.slots[index as usize].next_free;
-            index
-        };
+        if self.free == NONE {
+            self.grow();
+        }
+        let index = self.free;
         let slot = &mut self.slots[index as usize];
         assert!(slot.value.is_none(), "a slot on the free list holds a value");
+        self.free = slot.next_free;
         slot.value = Some(value);
         self.len += 1;
         Ok(SlotId { index, generation: slot.generation })
+    }
+
+    /// Puts a fresh slot on the free list, which is empty.
+    #[cold]
+    fn grow(&mut self) {
+        // Retired slots count, too: a slab that went through so many keys has had its day.
+        assert!(self.slots.len() < NONE as usize, "a slab index is 32 bits wide");
+        self.free = self.slots.len() as u32;
+        self.slots.push(Slot { generation: 1, next_free: NONE, value: None });
     }
 
     /// The value that `id` names.
@@ -100,6 +106,7 @@ impl<T> Slots<T> {
     }
 
     /// Takes the value that `id` names out; its key is stale from now on.
+    #[inline]
     pub fn remove(&mut self, id: SlotId) -> Option<T> {
         let slot = self.slots.get_mut(id.index as usize)?;
         if slot.generation != id.generation {

@@ -26,7 +26,8 @@ pub struct LinkId {
 pub struct Token(pub u64);
 
 impl Token {
-    /// For orders whose outcome nobody waits for (control frames without payload).
+    /// For orders whose outcome nobody waits for: control frames without payload, or with one that is
+    /// never taken back.
     pub const NONE: Token = Token(0);
 }
 
@@ -64,6 +65,9 @@ pub struct Header {
 }
 
 impl Header {
+    /// A header of no bytes.
+    pub const EMPTY: Header = Header { len: 0, bytes: [0; HEADER_BYTES_MAX] };
+
     /// A header of these bytes, at most `HEADER_BYTES_MAX`.
     #[inline]
     pub fn new(bytes: &[u8]) -> Header {
@@ -72,14 +76,13 @@ impl Header {
         header
     }
 
-    /// A header of two parts, together at most `HEADER_BYTES_MAX`.
+    /// Writes a header of two parts over this one, where it lies.
     #[inline]
-    pub fn from_parts(first: &[u8], second: &[u8]) -> Header {
+    pub fn write(&mut self, first: &[u8], second: &[u8]) {
         let len = first.len() + second.len();
-        let mut header = Header { len: len as u8, bytes: [0; HEADER_BYTES_MAX] };
-        header.bytes[..first.len()].copy_from_slice(first);
-        header.bytes[first.len()..len].copy_from_slice(second);
-        header
+        self.len = len as u8;
+        self.bytes[..first.len()].copy_from_slice(first);
+        self.bytes[first.len()..len].copy_from_slice(second);
     }
 
     /// Its bytes.
@@ -111,11 +114,19 @@ pub enum Urgency {
     Bulk,
 }
 
-/// An order of the core to a rail.
+/// An order of the core to a rail: send header and payload as one frame.
+#[derive(Debug, Clone, Copy)]
+pub struct FrameOrder {
+    pub link: LinkId,
+    pub header: Header,
+    pub payload: Slice,
+    pub urgency: Urgency,
+    pub token: Token,
+}
+
+/// Any other order of the core to a rail.
 #[derive(Debug, Clone)]
 pub enum Verb {
-    /// Send header and payload as one frame.
-    Frame { link: LinkId, header: Header, payload: Slice, urgency: Urgency, token: Token },
     /// Read remote memory into `local` (rails with `native_read`).
     Read { link: LinkId, key: RemoteKey, remote: RemoteLayout, local: Slice, token: Token },
     /// Write `local` to remote memory (rails with `native_write`).

@@ -137,7 +137,28 @@ pub struct Completion {
     pub bits: u64,
 }
 
-/// What the core wants done or known, in this order.
+/// What the core wants done or known next; see [`Core::next_output`].
+///
+/// [`Core::next_output`]: crate::Core::next_output
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A frame for the rail of its link: [`Core::frame`] has it. The rail's answer goes to
+    /// [`Core::ordered`].
+    ///
+    /// [`Core::frame`]: crate::Core::frame
+    /// [`Core::ordered`]: crate::Core::ordered
+    Frame,
+    /// An operation ended: [`Core::completion`] has it.
+    ///
+    /// [`Core::completion`]: crate::Core::completion
+    Completed,
+    /// Something that is rarer: [`Core::take_output`] has it.
+    ///
+    /// [`Core::take_output`]: crate::Core::take_output
+    Other,
+}
+
+/// The rarer things that the core wants done or known.
 #[derive(Debug)]
 pub enum Output {
     /// An order for the rail of the verb's link. Its answer goes to [`Core::ordered`].
@@ -148,8 +169,6 @@ pub enum Output {
     Copy { from: Slice, to: Slice },
     /// The staged buffer is not needed any more.
     Release(BufferId),
-    /// An operation ended.
-    Completed(Completion),
     /// A request arrived; its bytes (staged, if there are any) now belong to the driver, which calls
     /// `request_taken` when its user has it.
     Request { peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)> },
@@ -167,6 +186,17 @@ pub enum Output {
     Aliased { alias: PeerId, peer: PeerId },
     /// The region of this key is held by nobody any more.
     Unexposed { key: RemoteKey },
+}
+
+/// What the core wants of a payload that landed before it takes note of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wants {
+    /// Where the payload lies.
+    pub slice: Slice,
+    /// The checksum that its bytes must have, else `landed_corrupt` is called.
+    pub checksum: Option<u32>,
+    /// The bytes themselves are wanted, as an argument of `landed`.
+    pub greeting: bool,
 }
 
 /// Who this endpoint is.

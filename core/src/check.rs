@@ -11,7 +11,7 @@ use crate::api::*;
 use crate::credit::charge_bytes;
 use crate::engine::{Core, Landing, LandingKind, Order};
 use crate::matching::Content;
-use crate::operation::{Kind, ReceiveStage};
+use crate::operation::{Kind, SendStage};
 use crate::path::Peer;
 
 /// Holds as they are recounted.
@@ -25,10 +25,8 @@ struct Holds {
 impl Holds {
     fn order(&mut self, order: &Order) {
         match *order {
-            Order::Eager { operation, peer } => {
-                *self.operations.entry(operation).or_default() += 1;
-                self.frames.entry(peer).or_default().0 += 1;
-            }
+            // Counted by the operation's stage, whoever has the frame.
+            Order::Eager { .. } => {}
             Order::PutFrame { operation, peer } => {
                 *self.operations.entry(operation).or_default() += 1;
                 self.bulk(peer);
@@ -40,7 +38,7 @@ impl Holds {
             Order::Native { operation, .. } => {
                 *self.operations.entry(operation).or_default() += 1;
             }
-            Order::Span { .. } | Order::Hello => {}
+            Order::Span { .. } => {}
         }
     }
 
@@ -91,6 +89,14 @@ impl Core {
             reliable.kept_orders().for_each(|order| holds.order(order));
             reliable.broken_landings().for_each(|landing| holds.landing(landing));
         }
+        for (id, operation) in self.operations.iter() {
+            if let Kind::Send(state) = &operation.kind
+                && state.stage == SendStage::Eager
+            {
+                *holds.operations.entry(id).or_default() += 1;
+                holds.frames.entry(state.send.peer).or_default().0 += 1;
+            }
+        }
         for (slot, region) in self.regions.iter() {
             let held = holds.regions.remove(&slot).unwrap_or(0);
             assert_eq!(region.held(), held, "holds of region {slot:?}");
@@ -115,14 +121,7 @@ impl Core {
 
     fn check_peer(&self, id: PeerId, peer: &Peer) {
         let under_way = self.operations.iter().filter(|(_, operation)| {
-            let access = match &operation.kind {
-                Kind::Access(state) => state,
-                Kind::Receive(state) => match &state.stage {
-                    ReceiveStage::Fetching { access, .. } => access,
-                    _ => return false,
-                },
-                Kind::Send(_) => return false,
-            };
+            let Some(access) = self.operations.access(operation) else { return false };
             operation.ending.is_none() && !access.waiting && access.access.peer == id
         });
         assert_eq!(peer.accesses as usize, under_way.count(), "accesses of {id:?} under way");

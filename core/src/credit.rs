@@ -4,7 +4,7 @@
 //! or late does no harm. All that the peers of an endpoint may have sent unmatched is lent from one
 //! pool: an idle peer holds the first window only, a busy one is lent more while there is some.
 
-use ropewalk_wire::frame::{Body, CreditBody, Envelope};
+use ropewalk_wire::frame::{Content, CreditBody};
 
 use crate::api::{Channel, PeerId};
 use crate::engine::Core;
@@ -16,6 +16,7 @@ const BUFFER_BYTES_MIN: u64 = 256;
 
 /// What an eager message counts: both sides reckon with the buffer that it may occupy, whose size is
 /// a power of two, so that what was lent is never less than what is used.
+#[inline]
 pub(crate) fn charge_bytes(payload_bytes: u64) -> u64 {
     let buffer = match payload_bytes {
         0 => 0,
@@ -67,8 +68,7 @@ impl Account {
         Account { window, arrived: 0, freed: 0, told: window }
     }
 
-    /// Counts an arrival; false where the peer was not allowed to send it.
-    #[must_use]
+    #[inline]
     fn arrive(&mut self, amount: u64) -> bool {
         let allowed = self.arrived + amount <= self.told;
         if allowed {
@@ -78,6 +78,7 @@ impl Account {
     }
 
     /// Frees some of it; true where the peer should be told.
+    #[inline]
     fn free(&mut self, amount: u64) -> bool {
         self.freed += amount;
         debug_assert!(self.freed <= self.arrived, "what is freed has arrived");
@@ -85,8 +86,31 @@ impl Account {
     }
 }
 
+impl Received {
+    /// The account that a message counts against, and how much.
+    #[inline]
+    fn account(&mut self, charge: Charge) -> (&mut Account, u64) {
+        match charge {
+            Charge::Eager { channel: Channel::Request, payload_bytes } => {
+                (&mut self.request, charge_bytes(payload_bytes))
+            }
+            Charge::Eager { payload_bytes, .. } => (&mut self.eager, charge_bytes(payload_bytes)),
+            Charge::Announce => (&mut self.announce, 1),
+        }
+    }
+
+    /// Counts the arrival of a message; false where the peer was not allowed to send it.
+    #[inline]
+    #[must_use]
+    pub fn arrive(&mut self, charge: Charge) -> bool {
+        let (account, amount) = self.account(charge);
+        account.arrive(amount)
+    }
+}
+
 impl Granted {
     /// Takes credit for an eager message, where there is enough.
+    #[inline]
     pub fn take_eager(&mut self, channel: Channel, payload_bytes: u64) -> bool {
         let (limit, used) = match channel {
             Channel::Request => (self.request_limit, &mut self.request_used),
@@ -122,18 +146,11 @@ impl Core {
     #[must_use]
     pub(crate) fn charge(&mut self, peer: PeerId, charge: Charge) -> bool {
         let Some(peer) = self.peers.get_mut(peer.0) else { return false };
-        match charge {
-            Charge::Eager { channel: Channel::Request, payload_bytes } => {
-                peer.received.request.arrive(charge_bytes(payload_bytes))
-            }
-            Charge::Eager { payload_bytes, .. } => {
-                peer.received.eager.arrive(charge_bytes(payload_bytes))
-            }
-            Charge::Announce => peer.received.announce.arrive(1),
-        }
+        peer.received.arrive(charge)
     }
 
     /// Gives credit of this session back: the message does not occupy us any more.
+    #[inline(always)]
     pub(crate) fn free_charge(&mut self, id: PeerId, session: u32, charge: Charge) {
         let Some(peer) = self.peers.get_mut(id.0).filter(|peer| peer.session == session) else {
             if let Charge::Eager { payload_bytes, .. } = charge {
@@ -141,20 +158,13 @@ impl Core {
             }
             return;
         };
-        let tell = match charge {
-            Charge::Eager { channel: Channel::Request, payload_bytes } => {
-                peer.received.request.free(charge_bytes(payload_bytes))
-            }
-            Charge::Eager { payload_bytes, .. } => {
-                peer.received.eager.free(charge_bytes(payload_bytes))
-            }
-            Charge::Announce => peer.received.announce.free(1),
-        };
-        if tell && peer.link().is_some() {
+        let (account, amount) = peer.received.account(charge);
+        if account.free(amount) && peer.link().is_some() {
             self.tell_credit(id);
         }
     }
 
+    #[cold]
     fn tell_credit(&mut self, id: PeerId) {
         let (max, pool) = (self.config.eager_window_bytes_max, self.config.eager_pool_bytes);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
@@ -172,11 +182,11 @@ impl Core {
         {
             account.told = account.told.max(account.freed + account.window);
         }
-        let body = Body::Credit(CreditBody {
+        let body = CreditBody {
             eager_limit: peer.received.eager.told.into(),
             request_limit: peer.received.request.told.into(),
             announce_limit: peer.received.announce.told.into(),
-        });
+        };
         self.emit_control(id, body);
     }
 
@@ -226,7 +236,7 @@ impl Core {
     }
 
     /// A control frame to a peer whose session runs.
-    pub(crate) fn emit_control(&mut self, id: PeerId, body: Body) {
-        self.emit(id, Envelope::default(), body, None);
+    pub(crate) fn emit_control<B: Content>(&mut self, id: PeerId, body: B) {
+        self.emit(id, body, None);
     }
 }

@@ -5,16 +5,23 @@ use ropewalk_base::limits::REQUEST_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Urgency};
-use ropewalk_wire::frame::{Body, EagerBody, Envelope, FinishBody, Prefix, status_to_wire};
+use ropewalk_wire::frame::{EagerBody, FinishBody, Prefix, status_to_wire};
 
 use crate::api::*;
 use crate::credit::Charge;
 use crate::engine::{Core, LandingKind, Order, Payload};
 use crate::matching::{Content, Unmatched, Wanted};
-use crate::operation::{Kind, ReceiveStage, ReceiveState, SendStage, SendState};
-use crate::path::{FRAMES_PENDING_MAX, PeerStage};
+use crate::operation::{Ending, Kind, ReceiveStage, ReceiveState, SendStage, SendState};
+use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
 
 impl Core {
+    /// Ends a post that the driver itself refuses.
+    pub fn refuse_post(&mut self, id: OperationId, fault: Fault) {
+        let (outcome, peer) = (Err(fault), None);
+        *self.outputs.push_completion() =
+            Completion { operation: id, outcome, bytes: 0, message_bytes: 0, peer, bits: 0 };
+    }
+
     /// Posts a message. It may complete within this call.
     pub fn post_send(&mut self, id: OperationId, mut send: Send) {
         send.peer = self.resolve(send.peer);
@@ -38,6 +45,7 @@ impl Core {
     }
 
     /// Starts a waiting send where session, credit and rail allow it.
+    #[inline(always)]
     pub(crate) fn start_send(&mut self, id: OperationId) -> bool {
         let Some(operation) = self.operations.get_mut(id) else { return true };
         let Kind::Send(state) = &mut operation.kind else { return true };
@@ -59,16 +67,16 @@ impl Core {
                 peer.unfinished.insert((send.channel as u8, message), id);
             }
             self.counters.messages_eager_sent += 1;
-            let body = Body::Eager(EagerBody {
+            let body = EagerBody {
                 bits: send.bits.into(),
                 message: message.into(),
                 channel: send.channel as u8,
                 acknowledge: send.level as u8,
                 reserved: [0; 6],
-            });
-            let order = Order::Eager { operation: id, peer: send.peer };
+            };
+            let order = Order::Eager { operation: id };
             let payload = Payload { slice: send.payload, urgency: Urgency::Urgent, order };
-            self.emit(send.peer, Envelope::default(), body, Some(payload));
+            self.emit(send.peer, body, Some(payload));
             return true;
         }
         if send.channel == Channel::Request || !peer.granted.take_announce() {
@@ -81,19 +89,23 @@ impl Core {
     }
 
     /// The rail let go of an eager frame.
+    #[inline(always)]
     pub(crate) fn eager_released(&mut self, id: OperationId, outcome: Result<(), Fault>) {
         let Some(operation) = self.operations.get_mut(id) else { return };
-        if let Kind::Send(state) = &mut operation.kind {
-            let bytes = state.send.payload.len;
-            if let Err(fault) = outcome {
-                self.finish(id, Err(fault), 0);
-            } else if state.send.level == Level::Buffered {
-                self.finish(id, Ok(()), bytes);
-            } else if state.stage == SendStage::Eager {
+        let Kind::Send(state) = &mut operation.kind else { return };
+        let peer = state.send.peer;
+        let bytes = state.send.payload.len;
+        if outcome.is_ok() && state.send.level != Level::Buffered {
+            if state.stage == SendStage::Eager {
                 state.stage = SendStage::Acknowledge;
             }
+        } else if operation.ending.is_none() {
+            let bytes = if outcome.is_ok() { bytes } else { 0 };
+            operation.ending = Some(Ending { outcome, bytes });
         }
         self.let_go(id);
+        self.release_frame(peer, false);
+        self.pump(peer);
     }
 
     /// Posts a receive. It may complete within this call.
@@ -135,34 +147,35 @@ impl Core {
         if let Content::Arriving { claimed_by } = &mut message.content {
             *claimed_by = Some(id);
             let (peer, bits, bytes) = (message.peer, message.bits, message.bytes);
-            self.assign(id, peer, bits, bytes, ReceiveStage::Placing);
+            self.assign(id, peer, bits, bytes);
             return;
         }
         self.take_message(id, found);
     }
 
     /// A receive fails since the message is longer; the message stays where it is.
+    #[cold]
     fn refuse(&mut self, id: OperationId, peer: PeerId, bits: u64, bytes: u64) {
-        self.assign(id, peer, bits, bytes, ReceiveStage::Placing);
+        self.assign(id, peer, bits, bytes);
         self.finish(id, Err(Fault::Oversize), 0);
     }
 
-    fn assign(&mut self, id: OperationId, peer: PeerId, bits: u64, bytes: u64, next: ReceiveStage) {
-        if let Some(operation) = self.operations.get_mut(id)
-            && let Kind::Receive(state) = &mut operation.kind
-        {
-            state.from = Some(peer);
-            state.bits = bits;
-            state.message_bytes = bytes;
-            state.stage = next;
-        }
+    /// Notes which message a receive took; where it goes.
+    #[inline(always)]
+    fn assign(&mut self, id: OperationId, peer: PeerId, bits: u64, bytes: u64) -> Option<Slice> {
+        let Kind::Receive(state) = &mut self.operations.get_mut(id)?.kind else { return None };
+        state.from = Some(peer);
+        state.bits = bits;
+        state.message_bytes = bytes;
+        state.stage = ReceiveStage::Placing;
+        Some(state.receive.into)
     }
 
     /// Gives an unmatched message to a receive.
     pub(crate) fn take_message(&mut self, id: OperationId, found: SlotId) {
         let Some(message) = self.matching.remove_message(found) else { return };
         let peer = message.peer;
-        self.assign(id, peer, message.bits, message.bytes, ReceiveStage::Placing);
+        self.assign(id, peer, message.bits, message.bytes);
         match message.content {
             Content::Empty | Content::Arriving { .. } => self.receive_done(id),
             Content::Staged(buffer) => {
@@ -186,22 +199,26 @@ impl Core {
         let into = state.receive.into;
         let len = bytes.min(into.len);
         let from = Slice { buffer, offset: 0, len };
-        self.outputs.push_back(Output::Copy { from, to: into.part(0, len) });
-        self.outputs.push_back(Output::Release(buffer));
+        self.outputs.push(Output::Copy { from, to: into.part(0, len) });
+        self.outputs.push(Output::Release(buffer));
         self.receive_done(id);
     }
 
     /// All bytes of a receive's message are in its memory.
+    #[inline(always)]
     pub(crate) fn receive_done(&mut self, id: OperationId) {
-        let Some(operation) = self.operations.get(id) else { return };
+        let Some(operation) = self.operations.get_mut(id) else { return };
         let Kind::Receive(state) = &operation.kind else { return };
-        let bytes = state.message_bytes.min(state.receive.into.len);
-        let cut = state.message_bytes > state.receive.into.len;
+        let room = state.receive.into.len;
+        let bytes = state.message_bytes.min(room);
+        let outcome = if state.message_bytes > room { Err(Fault::Truncated) } else { Ok(()) };
+        operation.ending.get_or_insert(Ending { outcome, bytes });
         self.counters.messages_received += 1;
-        self.finish(id, if cut { Err(Fault::Truncated) } else { Ok(()) }, bytes);
+        self.try_complete(id);
     }
 
     /// Tells the sender what it waits for, where that is `reached`.
+    #[inline]
     fn acknowledge(
         &mut self,
         peer: PeerId,
@@ -223,52 +240,77 @@ impl Core {
         outcome: Result<(), Fault>,
         bytes: u64,
     ) {
-        let body = Body::Finish(FinishBody {
+        let body = FinishBody {
             message: message.into(),
             channel: channel as u8,
             status: status_to_wire(outcome),
             reserved: [0; 6],
             bytes: bytes.into(),
-        });
+        };
         self.emit_control(peer, body);
     }
 
     /// A small message arrives.
+    #[inline(always)]
     pub(crate) fn arrive_eager(
         &mut self,
         link: LinkId,
         id: PeerId,
         prefix: &Prefix,
-        body: EagerBody,
+        body: &EagerBody,
     ) -> Placement {
         let Some(channel) = Channel::from_u8(body.channel) else {
             return self.violation("a message of an unknown channel");
         };
-        let bytes = u64::from(prefix.payload_bytes.get());
-        if bytes > u64::from(ropewalk_base::limits::EAGER_BYTES_MAX) {
+        let payload_bytes = u64::from(prefix.payload_bytes.get());
+        if payload_bytes > u64::from(ropewalk_base::limits::EAGER_BYTES_MAX) {
             return self.violation("an eager message over the limit");
         }
-        if !self.charge(id, Charge::Eager { channel, payload_bytes: bytes }) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return Placement::Drop };
+        let charge = Charge::Eager { channel, payload_bytes };
+        if !peer.received.arrive(charge) {
             return self.violation("the peer sent more than its credit");
         }
-        match self.next_message(id, channel, body.message.get()) {
-            NextMessage::Now => {}
-            NextMessage::Early => {
-                let placement = self.hold_eager(link, id, prefix, body, channel);
-                self.release_held(id, channel);
-                return placement;
+        let next = peer.next_message(channel, body.message.get());
+        let resumes = peer.reliable.is_some();
+        let placement = match next {
+            NextMessage::Now if channel == Channel::Request => {
+                self.place_request(link, id, prefix, body)
             }
+            NextMessage::Now => self.match_eager(link, id, prefix, body, channel),
+            NextMessage::Early => self.hold_eager(link, id, prefix, body, channel),
             NextMessage::Wrong => {
-                let session = self.session_of(id);
-                self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
+                self.free_charge(id, prefix.session.get(), charge);
                 return self.violation("a message out of order");
             }
+        };
+        if resumes {
+            self.release_held(id, channel);
         }
-        let placement = self.match_eager(link, id, prefix, &body, channel);
-        self.release_held(id, channel);
         placement
     }
 
+    /// A request is matched by being here.
+    fn place_request(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: &EagerBody,
+    ) -> Placement {
+        let (bits, bytes) = (body.bits.get(), prefix.payload_bytes.get());
+        if body.acknowledge != Level::Buffered as u8 {
+            self.emit_finish(id, Channel::Request, body.message.get(), Ok(()), 0);
+        }
+        if bytes == 0 {
+            self.request_landed(Some(id), prefix.session.get(), bits, 0, Slice::NONE);
+            return Placement::Drop;
+        }
+        let kind = LandingKind::Request { bits, bytes };
+        self.land_into(link, Some(id), prefix, Slice::NONE, kind)
+    }
+
+    #[inline(always)]
     fn match_eager(
         &mut self,
         link: LinkId,
@@ -280,52 +322,47 @@ impl Core {
         let bytes = u64::from(prefix.payload_bytes.get());
         let (bits, message) = (body.bits.get(), body.message.get());
         let asked = body.acknowledge;
-        if channel == Channel::Request {
-            // A request is matched by being here.
-            let reached = if asked == Level::Buffered as u8 { 0 } else { asked };
-            if reached != 0 {
-                self.emit_finish(id, channel, message, Ok(()), 0);
-            }
-            if bytes == 0 {
-                let session = self.session_of(id);
-                self.request_landed(Some(id), session, bits, 0, Slice::NONE);
-                return Placement::Drop;
-            }
-            let kind = LandingKind::Request { bits, bytes: bytes as u32 };
-            return self.land_into(link, Some(id), prefix, Slice::NONE, kind);
-        }
         self.acknowledge(id, channel, message, asked, Level::Delivered);
-        if let Some(operation) = self.accepting(channel, id, bits, bytes) {
-            let session = self.session_of(id);
-            self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
-            self.acknowledge(id, channel, message, asked, Level::Matched);
-            self.assign(operation, id, bits, bytes, ReceiveStage::Placing);
-            let into = match self.operations.get(operation).map(|operation| &operation.kind) {
-                Some(Kind::Receive(state)) => state.receive.into,
-                _ => Slice::NONE,
-            };
-            if bytes == 0 || into.len == 0 {
-                self.receive_done(operation);
-                return Placement::Drop;
-            }
-            self.hold(operation);
-            let slice = into.part(0, bytes.min(into.len));
-            return self.land_into(link, Some(id), prefix, slice, LandingKind::Eager { operation });
+        let Some(operation) = self.accepting(channel, id, bits, bytes) else {
+            return self.keep_unmatched(link, id, prefix, body, channel);
+        };
+        let charge = Charge::Eager { channel, payload_bytes: bytes };
+        self.free_charge(id, prefix.session.get(), charge);
+        self.acknowledge(id, channel, message, asked, Level::Matched);
+        let Some(into) = self.assign(operation, id, bits, bytes) else { return Placement::Drop };
+        if bytes == 0 || into.len == 0 {
+            self.receive_done(operation);
+            return Placement::Drop;
         }
+        self.hold(operation);
+        let slice = into.part(0, bytes.min(into.len));
+        self.land_into(link, Some(id), prefix, slice, LandingKind::Eager { operation })
+    }
+
+    /// A message that came before its receive: it is staged.
+    fn keep_unmatched(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: &EagerBody,
+        channel: Channel,
+    ) -> Placement {
+        let bytes = u64::from(prefix.payload_bytes.get());
         self.counters.messages_unmatched += 1;
         self.counters.bytes_unmatched += bytes;
         let content =
             if bytes == 0 { Content::Empty } else { Content::Arriving { claimed_by: None } };
-        let session = self.session_of(id);
+        let session = prefix.session.get();
         let unmatched = Unmatched {
             channel,
             peer: id,
             session,
-            bits,
-            message,
+            bits: body.bits.get(),
+            message: body.message.get(),
             bytes,
             content,
-            acknowledge: asked,
+            acknowledge: body.acknowledge,
             arrival: 0,
         };
         let Some(slot) = self.matching.arrive(unmatched) else {
@@ -340,6 +377,7 @@ impl Core {
     }
 
     /// The receive that takes a message; receives that refuse its length fail on the way.
+    #[inline(always)]
     pub(crate) fn accepting(
         &mut self,
         channel: Channel,
@@ -362,14 +400,18 @@ impl Core {
         }
     }
 
+    #[inline(always)]
     pub(crate) fn eager_landed(&mut self, id: OperationId) {
+        if let Some(operation) = self.operations.get_mut(id) {
+            assert!(operation.held > 0, "a rail lets go of what it held");
+            operation.held -= 1;
+        }
         self.receive_done(id);
-        self.let_go(id);
     }
 
     pub(crate) fn unmatched_landed(&mut self, slot: SlotId, slice: Slice) {
         let Some(message) = self.matching.message_mut(slot) else {
-            self.outputs.push_back(Output::Release(slice.buffer));
+            self.outputs.push(Output::Release(slice.buffer));
             return;
         };
         let claimed = match message.content {
@@ -407,7 +449,7 @@ impl Core {
         let Some(peer) = peer else { return };
         self.counters.messages_received += 1;
         let payload = (bytes > 0).then_some((slice.buffer, bytes));
-        self.outputs.push_back(Output::Request { peer, session, bits, payload });
+        self.outputs.push(Output::Request { peer, session, bits, payload });
     }
 
     /// The driver's user took a request of this session: its credit goes back.
@@ -437,31 +479,19 @@ impl Core {
         channel: Channel,
         message: u64,
     ) -> NextMessage {
-        let Some(peer) = self.peers.get_mut(id.0) else { return NextMessage::Wrong };
-        let next = &mut peer.receive_next[channel as usize];
-        let Some(reliable) = &peer.reliable else {
-            return match message == *next {
-                true => {
-                    *next += 1;
-                    NextMessage::Now
-                }
-                false => NextMessage::Wrong,
-            };
-        };
-        // A request is handed over when its last byte is here, which may be after those of later
-        // ones: all of them wait for their turn.
-        if message == *next && channel != Channel::Request {
-            *next += 1;
-            NextMessage::Now
-        } else if message >= *next && !reliable.holds(channel, message) {
-            NextMessage::Early
-        } else {
-            NextMessage::Wrong
-        }
+        let peer = self.peers.get_mut(id.0);
+        peer.map_or(NextMessage::Wrong, |peer| peer.next_message(channel, message))
     }
 
     /// Moves on what waits for this peer: sends, accesses, data frames.
+    #[inline]
     pub(crate) fn pump(&mut self, id: PeerId) {
+        if self.peers.get(id.0).is_some_and(Peer::has_waiting) {
+            self.pump_waiting(id);
+        }
+    }
+
+    fn pump_waiting(&mut self, id: PeerId) {
         for channel in 0..CHANNELS {
             while let Some(peer) = self.peers.get(id.0) {
                 let Some(first) = peer.waiting[channel].first else { break };
@@ -492,6 +522,26 @@ impl Core {
 
     pub(crate) fn session_of(&self, id: PeerId) -> u32 {
         self.peers.get(id.0).map_or(0, |peer| peer.session)
+    }
+}
+
+impl Peer {
+    /// Whether a message of this number may be matched now; then the next one is expected.
+    #[inline]
+    fn next_message(&mut self, channel: Channel, message: u64) -> NextMessage {
+        let next = &mut self.receive_next[channel as usize];
+        if message == *next && (channel != Channel::Request || self.reliable.is_none()) {
+            *next += 1;
+            return NextMessage::Now;
+        }
+        // A request is handed over when its last byte is here, which, where frames overtake each
+        // other, may be after those of later ones: there all of them wait for their turn.
+        match &self.reliable {
+            Some(reliable) if message >= *next && !reliable.holds(channel, message) => {
+                NextMessage::Early
+            }
+            _ => NextMessage::Wrong,
+        }
     }
 }
 

@@ -1,20 +1,19 @@
 //! The core's state and its entry points; what they do is in the folders beside.
 
-use std::collections::VecDeque;
-
 use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, Header, LinkId, Ordered, Placement, Token, Urgency, Verb};
-use ropewalk_wire::frame::{self, Body, Envelope, Prefix};
+use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Placement, Token, Urgency};
+use ropewalk_wire::frame::{self, Arrived, Body, Content, Envelope, Prefix};
 
 use crate::api::*;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
-use crate::path::{Link, LinkStage, Peer};
+use crate::outputs::Outputs;
+use crate::path::{LinkStage, Links, Peer};
 use crate::remote::Region;
 
 /// The protocol of one endpoint.
@@ -28,13 +27,13 @@ pub struct Core {
     pub(crate) now: Time,
     pub(crate) peers: Slots<Peer>,
     pub(crate) by_endpoint: HashMap<u128, PeerId>,
-    pub(crate) links: HashMap<LinkId, Link>,
+    pub(crate) links: Links,
     pub(crate) operations: Operations,
     pub(crate) matching: Matching,
     pub(crate) regions: Slots<Region>,
     pub(crate) orders: Slots<Order>,
     pub(crate) landings: Slots<Landing>,
-    pub(crate) outputs: VecDeque<Output>,
+    pub(crate) outputs: Outputs,
     pub(crate) spare_lists: Vec<Vec<LinkId>>,
     /// Credit windows lent to all peers together.
     pub(crate) lent_bytes: u64,
@@ -49,8 +48,8 @@ pub struct Core {
 /// Something that a rail was ordered to do and has not finished.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order {
-    /// An eager message's frame.
-    Eager { operation: OperationId, peer: PeerId },
+    /// An eager message's frame. Its token is the operation's own number: it is not in the table.
+    Eager { operation: OperationId },
     /// A data frame of a put.
     PutFrame { operation: OperationId, peer: PeerId },
     /// A data frame that serves a get.
@@ -59,8 +58,6 @@ pub(crate) enum Order {
     Native { operation: OperationId, peer: PeerId, bytes: u64 },
     /// Mode `Resume`: whatever frame this span is.
     Span { peer: PeerId, span: u64 },
-    /// A greeting's payload.
-    Hello,
 }
 
 /// A payload on its way to its place.
@@ -120,6 +117,10 @@ pub(crate) struct Payload {
 
 const ORDERS_MAX: usize = 1 << 22;
 
+/// Marks tokens that name an entry in the table of orders. Indices stay below: the others are numbers
+/// of operations.
+const IN_TABLE: u64 = 1 << 31;
+
 impl Core {
     /// A core without peers. `greeting`: the text that peers are told about how to reach this endpoint.
     pub fn new(
@@ -140,13 +141,13 @@ impl Core {
             now: Time::ZERO,
             peers: Slots::with_limit(config.peers_max),
             by_endpoint: HashMap::new(),
-            links: HashMap::new(),
+            links: Links::default(),
             operations: Operations::with_limit(config.operations_max),
             matching: Matching::new(),
             regions: Slots::with_limit(config.regions_max),
             orders: Slots::with_limit(ORDERS_MAX),
             landings: Slots::with_limit(ORDERS_MAX),
-            outputs: VecDeque::new(),
+            outputs: Outputs::new(),
             spare_lists: Vec::new(),
             lent_bytes: 0,
             orphan_bytes: 0,
@@ -158,10 +159,28 @@ impl Core {
         }
     }
 
-    /// The next thing to do or to know, in order.
+    /// Takes the next thing to do or to know, in order; the three functions below have it. What it is
+    /// stays where it is until the next one of its kind is taken.
     #[inline]
-    pub fn next_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+    pub fn next_output(&mut self) -> Option<Next> {
+        self.outputs.next()
+    }
+
+    /// The frame of the last `Next::Frame`.
+    #[inline]
+    pub fn frame(&mut self) -> &mut FrameOrder {
+        self.outputs.frame()
+    }
+
+    /// The completion of the last `Next::Completed`.
+    #[inline]
+    pub fn completion(&mut self) -> &Completion {
+        self.outputs.completion()
+    }
+
+    /// The output of the last `Next::Other`; to be asked for once.
+    pub fn take_output(&mut self) -> Output {
+        self.outputs.other()
     }
 
     /// Whether there is something to do or to know.
@@ -195,36 +214,52 @@ impl Core {
     }
 
     /// A rail's immediate answer to a verb.
+    #[inline(always)]
     pub fn ordered(&mut self, verb_token: Token, answer: Ordered) {
         match answer {
-            Ordered::Released => self.done(verb_token),
+            Ordered::Released => self.ended(verb_token, Ok(())),
             Ordered::Pending => {}
-            Ordered::Refused(fault) => self.failed(verb_token, fault),
+            Ordered::Refused(fault) => self.ended(verb_token, Err(fault)),
         }
     }
 
     /// An order is done.
     pub fn done(&mut self, token: Token) {
-        if let Some(order) = self.orders.remove(SlotId::from_u64(token.0)) {
-            self.order_ended(order, Ok(()));
-        }
+        self.ended(token, Ok(()));
     }
 
     /// An order failed.
     pub fn failed(&mut self, token: Token, fault: Fault) {
-        if let Some(order) = self.orders.remove(SlotId::from_u64(token.0)) {
-            self.order_ended(order, Err(fault));
+        self.ended(token, Err(fault));
+    }
+
+    #[inline(always)]
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
+        if token.0 & IN_TABLE == 0 {
+            return self.eager_released(OperationId(SlotId::from_u64(token.0)), outcome);
         }
+        let slot = SlotId::from_u64(token.0 & !IN_TABLE);
+        if let Some(order) = self.orders.remove(slot) {
+            self.order_ended(order, outcome);
+        }
+    }
+
+    /// The token by which a rail tells the end of an order; the order where there is no room.
+    #[inline(always)]
+    pub(crate) fn token_of(&mut self, order: Order) -> Result<Token, Order> {
+        match order {
+            Order::Eager { operation } => Ok(Token(operation.0.to_u64())),
+            order => self.orders.insert(order).map(Core::table_token),
+        }
+    }
+
+    pub(crate) fn table_token(slot: SlotId) -> Token {
+        Token(slot.to_u64() | IN_TABLE)
     }
 
     pub(crate) fn order_ended(&mut self, order: Order, outcome: Result<(), Fault>) {
         match order {
-            Order::Hello => {}
-            Order::Eager { operation, peer } => {
-                self.release_frame(peer, false);
-                self.eager_released(operation, outcome);
-                self.pump(peer);
-            }
+            Order::Eager { operation } => self.eager_released(operation, outcome),
             Order::PutFrame { operation, peer } => {
                 self.release_frame(peer, true);
                 self.put_frame_released(operation, outcome);
@@ -243,7 +278,7 @@ impl Core {
         }
     }
 
-    fn release_frame(&mut self, peer: PeerId, bulk: bool) {
+    pub(crate) fn release_frame(&mut self, peer: PeerId, bulk: bool) {
         if let Some(peer) = self.peers.get_mut(peer.0) {
             peer.frames_pending = peer.frames_pending.saturating_sub(1);
             if bulk {
@@ -254,36 +289,32 @@ impl Core {
 
     /// Sends a frame of the session with `id`; `order` is ended when the rail lets go of the payload
     /// (mode `Fail`) or the peer has it (mode `Resume`).
-    pub(crate) fn emit(
-        &mut self,
-        id: PeerId,
-        envelope: Envelope,
-        body: Body,
-        payload: Option<Payload>,
-    ) {
+    #[inline(always)]
+    pub(crate) fn emit<B: Content>(&mut self, id: PeerId, body: B, payload: Option<Payload>) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if payload.is_some() {
+        if let Some(payload) = &payload {
             peer.frames_pending += 1;
-            if payload.is_some_and(|payload| payload.urgency == Urgency::Bulk) {
-                peer.bulk_pending += 1;
-            }
+            peer.bulk_pending += u32::from(payload.urgency == Urgency::Bulk);
         }
-        let mut envelope = envelope;
-        envelope.session = peer.session;
-        envelope.payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
+        let payload_bytes = payload.map_or(0, |payload| payload.slice.len as u32);
+        let mut envelope = Envelope { session: peer.session, payload_bytes, ..Envelope::default() };
         if peer.reliable.is_some() {
-            self.emit_span(id, envelope, body, payload);
-            return;
+            return self.emit_span(id, envelope, body.into(), payload);
         }
         let Some(link) = peer.link() else { return };
-        let token = match payload {
-            Some(payload) => match self.orders.insert(payload.order) {
-                Ok(slot) => Token(slot.to_u64()),
+        let (slice, urgency, token) = match payload {
+            Some(Payload { slice, urgency, order }) => match self.token_of(order) {
+                Ok(token) => (slice, urgency, token),
                 Err(order) => return self.order_ended(order, Err(Fault::Busy)),
             },
-            None => Token::NONE,
+            None => (Slice::NONE, Urgency::Urgent, Token::NONE),
         };
-        self.emit_on(link, envelope, &body, payload, token);
+        if let Some(state) = self.links.get_mut(link) {
+            state.packet += 1;
+            envelope.packet = state.packet;
+        }
+        let header = self.outputs.push_frame(link, slice, urgency, token);
+        frame::encode_content(header, envelope, &body);
     }
 
     /// Puts a frame on a link.
@@ -295,26 +326,13 @@ impl Core {
         payload: Option<Payload>,
         token: Token,
     ) {
-        if let Some(state) = self.links.get_mut(&link) {
+        if let Some(state) = self.links.get_mut(link) {
             state.packet += 1;
             envelope.packet = state.packet;
         }
-        let header = frame::encode(envelope, body);
         let (slice, urgency) = payload
             .map_or((Slice::NONE, Urgency::Urgent), |payload| (payload.slice, payload.urgency));
-        self.emit_header(link, header, slice, urgency, token);
-    }
-
-    pub(crate) fn emit_header(
-        &mut self,
-        link: LinkId,
-        header: Header,
-        payload: Slice,
-        urgency: Urgency,
-        token: Token,
-    ) {
-        let verb = Verb::Frame { link, header, payload, urgency, token };
-        self.outputs.push_back(Output::Verb(verb));
+        *self.outputs.push_frame(link, slice, urgency, token) = frame::encode(envelope, body);
     }
 
     /// Whether frames of this link carry checksums.
@@ -343,7 +361,7 @@ impl Core {
     }
 
     fn break_link(&mut self, link: LinkId) {
-        if let Some(state) = self.links.get_mut(&link) {
+        if let Some(state) = self.links.get_mut(link) {
             state.broken = true;
         }
     }
@@ -357,26 +375,62 @@ impl Core {
         self.violation("the endpoint's staging memory is used up")
     }
 
+    #[inline(always)]
     fn place_frame(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        let Some(state) = self.links.get(&link) else { return Placement::Drop };
+        let Ok((prefix, body)) = frame::decode(header) else {
+            return self.malformed(link);
+        };
+        if prefix.payload_bytes.get() != payload_bytes {
+            return self.malformed(link);
+        }
+        // A session is up: its frames take the short way.
+        if let Some(state) = self.links.get(link)
+            && state.stage == LinkStage::Up
+            && let Some(id) = state.peer
+            && let Some(peer) = self.peers.get(id.0)
+            && peer.link() == Some(link)
+            && peer.session == prefix.session.get()
+            && !matches!(body, Arrived::Hello(_) | Arrived::Confirm)
+        {
+            if peer.reliable.is_some() {
+                return self.arrive_span(link, id, prefix, body, payload_bytes);
+            }
+            return self.dispatch(link, id, prefix, body, payload_bytes);
+        }
+        self.place_apart(link, prefix, body, payload_bytes)
+    }
+
+    #[cold]
+    fn malformed(&mut self, link: LinkId) -> Placement {
+        match self.links.get(link) {
+            Some(state) if state.stage != LinkStage::Closing => {
+                self.violation("the frame's header is malformed")
+            }
+            _ => Placement::Drop,
+        }
+    }
+
+    /// A frame that makes a session, or belongs to none that runs over this link.
+    #[cold]
+    fn place_apart(
+        &mut self,
+        link: LinkId,
+        prefix: &Prefix,
+        body: Arrived<'_>,
+        payload_bytes: u32,
+    ) -> Placement {
+        let Some(state) = self.links.get(link) else { return Placement::Drop };
         let stage = state.stage;
         if stage == LinkStage::Closing {
             return Placement::Drop;
         }
-        let (prefix, body) = match frame::decode(header) {
-            Ok(decoded) => decoded,
-            Err(_) => return self.violation("the frame's header is malformed"),
-        };
-        if prefix.payload_bytes.get() != payload_bytes {
-            return self.violation("the frame's lengths disagree");
-        }
-        if let Body::Hello(hello) = body {
-            return self.arrive_hello(link, &prefix, hello, payload_bytes);
+        if let Arrived::Hello(hello) = body {
+            return self.arrive_hello(link, prefix, *hello, payload_bytes);
         }
         let Some(id) = state.peer else {
             return self.violation("the first frame of a link is not a greeting");
         };
-        if matches!(body, Body::Confirm) {
+        if matches!(body, Arrived::Confirm) {
             return self.arrive_confirm(link, id);
         }
         if stage == LinkStage::Agreed && self.is_confirmed_by(link, prefix.session.get()) {
@@ -391,48 +445,54 @@ impl Core {
             return self.violation("the frame belongs to another session");
         }
         if peer.reliable.is_some() {
-            return self.arrive_span(link, id, &prefix, body, payload_bytes);
+            return self.arrive_span(link, id, prefix, body, payload_bytes);
         }
-        self.dispatch(link, id, &prefix, body, payload_bytes)
+        self.dispatch(link, id, prefix, body, payload_bytes)
     }
 
     /// A frame of a running session, in a mode-independent way.
+    #[inline(always)]
     pub(crate) fn dispatch(
         &mut self,
         link: LinkId,
         id: PeerId,
         prefix: &Prefix,
-        body: Body,
+        body: Arrived<'_>,
         payload_bytes: u32,
     ) -> Placement {
-        let carries_payload = matches!(body, Body::Eager(_) | Body::Data(_) | Body::Put(_));
-        if payload_bytes > 0 && !carries_payload {
+        if let Arrived::Eager(eager) = body {
+            return self.arrive_eager(link, id, prefix, eager);
+        }
+        if payload_bytes > 0 && !matches!(body, Arrived::Data(_) | Arrived::Put(_)) {
             return self.violation("a control frame has a payload");
         }
         match body {
-            Body::Eager(eager) => return self.arrive_eager(link, id, prefix, eager),
-            Body::Data(data) => return self.arrive_data(link, id, prefix, data),
-            Body::Put(put) => return self.arrive_put(link, id, prefix, put),
-            Body::Announce(announce) => return self.arrive_announce(link, id, announce),
-            Body::Get(get) => self.arrive_get(id, get),
-            Body::Result(result) => self.arrive_result(id, result),
-            Body::Finish(finish) => self.arrive_finish(id, finish),
-            Body::Abort(abort) => self.arrive_abort(id, abort),
-            Body::Credit(credit) => self.arrive_credit(id, credit),
-            Body::Ack(_) => {}
-            Body::Goodbye => self.arrive_goodbye(link),
-            Body::Hello(_) | Body::Confirm => unreachable!("dealt with by `place`"),
+            Arrived::Data(data) => return self.arrive_data(link, id, prefix, *data),
+            Arrived::Put(put) => return self.arrive_put(link, id, prefix, *put),
+            Arrived::Announce(announce) => return self.arrive_announce(link, id, *announce),
+            Arrived::Get(get) => self.arrive_get(id, *get),
+            Arrived::Result(result) => self.arrive_result(id, *result),
+            Arrived::Finish(finish) => self.arrive_finish(id, *finish),
+            Arrived::Abort(abort) => self.arrive_abort(id, *abort),
+            Arrived::Credit(credit) => self.arrive_credit(id, *credit),
+            Arrived::Ack(_) => {}
+            Arrived::Goodbye => self.arrive_goodbye(link),
+            Arrived::Hello(_) | Arrived::Confirm | Arrived::Eager(_) => {
+                unreachable!("dealt with before")
+            }
         }
         Placement::Drop
     }
 
     /// Counts a violation and closes the link that it came on (the rail does, at this answer).
+    #[cold]
     pub(crate) fn violation(&mut self, why: &'static str) -> Placement {
         self.counters.violations += 1;
         Placement::Violation(why)
     }
 
     /// Notes a placement and answers with it.
+    #[inline]
     pub(crate) fn land_into(
         &mut self,
         link: LinkId,
@@ -468,19 +528,19 @@ impl Core {
         slice
     }
 
-    /// The slice and the checksum to verify before [`Core::landed`], where there is one.
-    pub fn expected(&self, token: Token) -> Option<(Slice, u32)> {
+    /// What has to be done with a landing's bytes before [`Core::landed`], if anything.
+    #[inline]
+    pub fn wants(&self, token: Token) -> Option<Wants> {
         let landing = self.landings.get(SlotId::from_u64(token.0))?;
-        Some((landing.slice, landing.checksum?))
+        let (slice, greeting) = (landing.slice, matches!(landing.kind, LandingKind::Hello));
+        (greeting || landing.checksum.is_some()).then_some(Wants {
+            slice,
+            checksum: landing.checksum,
+            greeting,
+        })
     }
 
-    /// Whether a landing's bytes have to be handed to [`Core::landed`] (greetings only).
-    pub fn wants_bytes(&self, token: Token) -> Option<Slice> {
-        let landing = self.landings.get(SlotId::from_u64(token.0))?;
-        matches!(landing.kind, LandingKind::Hello).then_some(landing.slice)
-    }
-
-    /// A payload arrived; `bytes` where [`Core::wants_bytes`] asked for them.
+    /// A payload arrived; `bytes` where [`Core::wants`] asked for them.
     pub fn landed(&mut self, token: Token, bytes: &[u8]) {
         let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) else { return };
         if let Some(peer) = landing.peer {
@@ -488,11 +548,13 @@ impl Core {
                 // Its session ended while its last bytes were on their way.
                 return self.landing_lost(landing);
             }
-            self.span_placed(peer, landing.span);
+            if landing.span != 0 {
+                self.span_placed(peer, landing.span);
+            }
         }
         match landing.kind {
             LandingKind::Hello => {
-                self.outputs.push_back(Output::Release(landing.slice.buffer));
+                self.outputs.push(Output::Release(landing.slice.buffer));
                 self.greeted(landing.link, bytes);
             }
             LandingKind::Eager { operation } => self.eager_landed(operation),
@@ -546,6 +608,7 @@ impl Core {
     }
 
     /// A rail let go of an operation's memory.
+    #[inline(always)]
     pub(crate) fn let_go(&mut self, id: OperationId) {
         if let Some(operation) = self.operations.get_mut(id) {
             assert!(operation.held > 0, "a rail lets go of what it held");
@@ -554,25 +617,34 @@ impl Core {
         self.try_complete(id);
     }
 
-    fn try_complete(&mut self, id: OperationId) {
+    #[inline(always)]
+    pub(crate) fn try_complete(&mut self, id: OperationId) {
         let Some(operation) = self.operations.get(id) else { return };
-        let Some(Ending { outcome, bytes }) = operation.ending.filter(|_| operation.held == 0)
-        else {
+        let Some(Ending { outcome, bytes }) = operation.ending else { return };
+        if operation.held > 0 {
             return;
-        };
-        let (peer, bits, message_bytes) = match &operation.kind {
-            Kind::Send(state) => (Some(state.send.peer), state.send.bits, bytes),
-            Kind::Receive(state) => (state.from, state.bits, state.message_bytes),
-            Kind::Access(state) => (Some(state.access.peer), 0, bytes),
-        };
+        }
+        let completion = self.outputs.push_completion();
+        completion.operation = id;
+        completion.outcome = outcome;
+        completion.bytes = bytes;
+        match &operation.kind {
+            Kind::Send(state) => {
+                completion.peer = Some(state.send.peer);
+                completion.bits = state.send.bits;
+                completion.message_bytes = bytes;
+            }
+            Kind::Receive(state) => {
+                completion.peer = state.from;
+                completion.bits = state.bits;
+                completion.message_bytes = state.message_bytes;
+            }
+            Kind::Access(_) => {
+                completion.peer = self.operations.peer(operation);
+                completion.bits = 0;
+                completion.message_bytes = bytes;
+            }
+        }
         self.operations.forget(id);
-        self.outputs.push_back(Output::Completed(Completion {
-            operation: id,
-            outcome,
-            bytes,
-            message_bytes,
-            peer,
-            bits,
-        }));
     }
 }

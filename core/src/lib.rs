@@ -30,6 +30,7 @@ mod eager;
 mod engine;
 mod matching;
 mod operation;
+mod outputs;
 mod path;
 mod reliable;
 mod remote;

@@ -49,10 +49,7 @@ pub(crate) enum Content {
 struct Wildcard {
     post: u64,
     operation: OperationId,
-    channel: Channel,
-    source: Option<PeerId>,
-    bits: u64,
-    mask: u64,
+    wanted: Wanted,
 }
 
 /// What a receive wants.
@@ -69,6 +66,7 @@ impl Wanted {
         if self.mask == u64::MAX { Some((self.channel, self.source?, self.bits)) } else { None }
     }
 
+    #[inline]
     fn accepts(&self, channel: Channel, peer: PeerId, bits: u64) -> bool {
         self.channel == channel
             && self.source.is_none_or(|source| source == peer)
@@ -112,6 +110,7 @@ impl Matching {
     }
 
     /// Adds a receive that no message in here satisfies.
+    #[inline(always)]
     pub fn post(&mut self, operation: OperationId, wanted: Wanted) {
         let post = self.posts;
         self.posts += 1;
@@ -119,25 +118,37 @@ impl Matching {
     }
 
     /// Adds a receive in the turn that a post number gives it.
+    #[inline(always)]
     pub fn post_as(&mut self, post: u64, operation: OperationId, wanted: Wanted) {
         match wanted.exact() {
             Some(key) => {
                 let spare = &mut self.spare_posts;
                 let queue =
                     self.exact.entry(key).or_insert_with(|| spare.pop().unwrap_or_default());
-                let at = queue.partition_point(|(other, _)| *other < post);
+                // Nearly always the latest, and so the last.
+                let at = match queue.back() {
+                    Some((last, _)) if *last > post => {
+                        queue.partition_point(|(other, _)| *other < post)
+                    }
+                    _ => return queue.push_back((post, operation)),
+                };
                 queue.insert(at, (post, operation));
             }
             None => {
-                let at = self.wildcards.partition_point(|other| other.post < post);
-                let Wanted { channel, source, bits, mask } = wanted;
-                let wildcard = Wildcard { post, operation, channel, source, bits, mask };
+                let wildcard = Wildcard { post, operation, wanted };
+                let at = match self.wildcards.back() {
+                    Some(last) if last.post > post => {
+                        self.wildcards.partition_point(|other| other.post < post)
+                    }
+                    _ => return self.wildcards.push_back(wildcard),
+                };
                 self.wildcards.insert(at, wildcard);
             }
         }
     }
 
     /// Takes the receive out that a new message goes to: the earliest posted that accepts it.
+    #[inline(always)]
     pub fn take_receive(
         &mut self,
         channel: Channel,
@@ -145,23 +156,30 @@ impl Matching {
         bits: u64,
     ) -> Option<OperationId> {
         let key = (channel, peer, bits);
-        let exact = self.exact.get(&key).and_then(|queue| queue.front()).copied();
-        let wildcard = self.wildcards.iter().position(|wildcard| {
-            wildcard.channel == channel
-                && wildcard.source.is_none_or(|source| source == peer)
-                && (wildcard.bits ^ bits) & wildcard.mask == 0
-        });
+        let exact = match self.exact.is_empty() {
+            true => None,
+            false => self.exact.get(&key).and_then(|queue| queue.front()).copied(),
+        };
+        let wildcard = (0..self.wildcards.len())
+            .find(|index| self.wildcards[*index].wanted.accepts(channel, peer, bits));
         match (exact, wildcard) {
             (Some((post, _)), Some(index)) if self.wildcards[index].post < post => {
-                self.wildcards.remove(index).map(|wildcard| wildcard.operation)
+                self.take_wildcard(index)
             }
             (Some((_, operation)), _) => {
                 self.pop_exact(key);
                 Some(operation)
             }
-            (None, Some(index)) => self.wildcards.remove(index).map(|wildcard| wildcard.operation),
+            (None, Some(index)) => self.take_wildcard(index),
             (None, None) => None,
         }
+    }
+
+    #[inline(always)]
+    fn take_wildcard(&mut self, index: usize) -> Option<OperationId> {
+        let taken =
+            if index == 0 { self.wildcards.pop_front() } else { self.wildcards.remove(index) };
+        taken.map(|wildcard| wildcard.operation)
     }
 
     fn pop_exact(&mut self, key: Exact) {
@@ -210,7 +228,12 @@ impl Matching {
     }
 
     /// The message that a new receive takes: the earliest arrived that it accepts. It stays.
+    #[inline]
     pub fn find_message(&mut self, wanted: Wanted) -> Option<SlotId> {
+        if self.messages.is_empty() { None } else { self.search_message(wanted) }
+    }
+
+    fn search_message(&mut self, wanted: Wanted) -> Option<SlotId> {
         if let Some(key) = wanted.exact() {
             let queue = self.by_key.get(&key)?;
             return queue

@@ -15,7 +15,7 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
-use ropewalk_wire::frame::{AckBody, AnnounceBody, Body, EagerBody, Envelope, Prefix};
+use ropewalk_wire::frame::{AckBody, AnnounceBody, Arrived, Body, EagerBody, Envelope, Prefix};
 
 use crate::api::*;
 use crate::credit::{Charge, charge_bytes};
@@ -206,7 +206,7 @@ impl Core {
                 Err(_) => return,
             }
         }
-        let token = sent.in_rail.map_or(Token::NONE, |slot| Token(slot.to_u64()));
+        let token = sent.in_rail.map_or(Token::NONE, Core::table_token);
         sent.envelope.session = session;
         let (envelope, body, payload) = (sent.envelope, sent.body, sent.payload);
         if sent.tries > 1 {
@@ -269,17 +269,17 @@ impl Core {
         link: LinkId,
         id: PeerId,
         prefix: &Prefix,
-        body: Body,
+        body: Arrived<'_>,
         payload_bytes: u32,
     ) -> Placement {
         let span = prefix.span.get();
         if span == 0 {
             return match body {
-                Body::Ack(ack) => {
-                    self.arrive_ack(id, ack);
+                Arrived::Ack(ack) => {
+                    self.arrive_ack(id, *ack);
                     Placement::Drop
                 }
-                Body::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
+                Arrived::Goodbye => self.dispatch(link, id, prefix, body, payload_bytes),
                 _ => self.violation("a frame with an effect has no span"),
             };
         }
@@ -453,7 +453,7 @@ impl Core {
             // What has not landed is let go with its landing.
             let Held::Eager { bytes, buffer, landed: true, .. } = held else { continue };
             if let Some(buffer) = buffer {
-                self.outputs.push_back(Output::Release(buffer));
+                self.outputs.push(Output::Release(buffer));
             }
             if let Some(channel) = Channel::from_u8(channel) {
                 let charge = Charge::Eager { channel, payload_bytes: bytes };
@@ -468,12 +468,12 @@ impl Core {
         link: LinkId,
         id: PeerId,
         prefix: &Prefix,
-        body: EagerBody,
+        body: &EagerBody,
         channel: Channel,
     ) -> Placement {
         let bytes = u64::from(prefix.payload_bytes.get());
         let message = body.message.get();
-        let held = Held::Eager { body, bytes, buffer: None, landed: bytes == 0 };
+        let held = Held::Eager { body: *body, bytes, buffer: None, landed: bytes == 0 };
         if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
             reliable.held.insert((channel as u8, message), held);
         }
@@ -504,7 +504,7 @@ impl Core {
                 *buffer = Some(slice.buffer);
                 *landed = true;
             }
-            _ => return self.outputs.push_back(Output::Release(slice.buffer)),
+            _ => return self.outputs.push(Output::Release(slice.buffer)),
         }
         if let Some(id) = id {
             self.release_held(id, channel);

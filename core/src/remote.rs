@@ -2,7 +2,7 @@
 //!
 //! On rails with native access the rail does it; on others frames do: a get asks, data frames come
 //! back; a put's data frames can each be placed alone. Both users, the application and the
-//! rendezvous, go through [`AccessState`].
+//! rendezvous, go through [`crate::operation::AccessState`].
 //!
 //! Invariants: a key is checked by slot, generation, secret, audience and range before a byte moves;
 //! a region is given back only after no order, placement or rail holds it.
@@ -11,15 +11,15 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, REMOTE_SEGMENTS_MAX};
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb};
+use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Urgency, Verb};
 use ropewalk_wire::frame::{
-    Body, DataBody, Envelope, GetBody, Prefix, PutBody, ResultBody, key_from_wire, key_to_wire,
-    status_from_wire, status_to_wire,
+    DataBody, GetBody, Prefix, PutBody, ResultBody, key_from_wire, key_to_wire, status_from_wire,
+    status_to_wire,
 };
 
 use crate::api::*;
 use crate::engine::{Core, LandingKind, Order, Payload};
-use crate::operation::{AccessState, Kind, ReceiveStage};
+use crate::operation::{AccessState, Kind};
 use crate::path::{
     ACCESSES_MAX, BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, PUTS_MAX, STREAMS_MAX, Segments,
     Stream, StreamKind,
@@ -134,7 +134,7 @@ impl Core {
                 Audience::Everybody => state.peer.is_some(),
                 Audience::One(peer) => state.peer == Some(peer),
             })
-            .map(|(link, _)| *link)
+            .map(|(link, _)| link)
             .filter(|link| self.is_native(*link))
             .collect();
         links.sort_unstable();
@@ -150,7 +150,7 @@ impl Core {
         let Some(region) = self.regions.get(key.slot) else { return };
         let (region, writable) = (region.slice, region.writable);
         let verb = Verb::Expose { link, key, region, writable };
-        self.outputs.push_back(Output::Verb(verb));
+        self.outputs.push(Output::Verb(verb));
     }
 
     /// A session began: regions that its peer may use are told to its rail.
@@ -203,7 +203,7 @@ impl Core {
         }
         if let Some(region) = self.regions.get_mut(key.slot) {
             region.revoking.push(link);
-            self.outputs.push_back(Output::Verb(Verb::Revoke { link, key }));
+            self.outputs.push(Output::Verb(Verb::Revoke { link, key }));
         }
     }
 
@@ -255,7 +255,7 @@ impl Core {
             Some(operation) => self.let_go(operation),
             None => {
                 let key = RemoteKey { slot, secret: region.secret };
-                self.outputs.push_back(Output::Unexposed { key });
+                self.outputs.push(Output::Unexposed { key });
             }
         }
     }
@@ -272,7 +272,8 @@ impl Core {
         };
         let known = self.peers.get(access.peer.0).is_some();
         let (peer, empty) = (access.peer, access.local.len == 0);
-        self.operations.insert(id, Kind::Access(AccessState::new(access)));
+        let access = self.operations.add_access(access);
+        self.operations.insert(id, Kind::Access(access));
         if !legal || !known || self.closing {
             let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
             return self.finish(id, Err(fault), 0);
@@ -316,19 +317,12 @@ impl Core {
     }
 
     pub(crate) fn access_mut(&mut self, id: OperationId) -> Option<&mut AccessState> {
-        match &mut self.operations.get_mut(id)?.kind {
-            Kind::Access(state) => Some(state),
-            Kind::Receive(state) => match &mut state.stage {
-                ReceiveStage::Fetching { access, .. } => Some(access),
-                _ => None,
-            },
-            Kind::Send(_) => None,
-        }
+        self.operations.access_mut(id)
     }
 
     /// Whether a link carries its session and is not being closed.
     fn is_live(&self, link: LinkId) -> bool {
-        self.links.get(&link).is_some_and(|state| state.stage == LinkStage::Up)
+        self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up)
     }
 
     pub(crate) fn pump_accesses(&mut self, id: PeerId) {
@@ -386,7 +380,7 @@ impl Core {
     fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
         let order = Order::Native { operation: id, peer: access.peer, bytes: access.local.len };
         let token = match self.orders.insert(order) {
-            Ok(slot) => Token(slot.to_u64()),
+            Ok(slot) => Core::table_token(slot),
             Err(_) => return self.access_ended(id, Err(Fault::Busy)),
         };
         self.hold(id);
@@ -395,7 +389,7 @@ impl Core {
             Direction::Get => Verb::Read { link, key, remote, local, token },
             Direction::Put => Verb::Write { link, key, remote, local, token },
         };
-        self.outputs.push_back(Output::Verb(verb));
+        self.outputs.push(Output::Verb(verb));
     }
 
     pub(crate) fn native_ended(
@@ -438,16 +432,16 @@ impl Core {
         let (key_slot, key_secret) = key_to_wire(access.key);
         let mut into_offset = 0;
         let mut ask_one = |core: &mut Core, offset: u64, len: u64| {
-            let body = Body::Get(GetBody {
+            let body = GetBody {
                 key_slot,
                 key_secret,
                 offset: offset.into(),
                 len: len.into(),
                 cookie: id.0.to_u64().into(),
                 into_offset: into_offset.into(),
-            });
+            };
             into_offset += len;
-            core.emit(access.peer, Envelope::default(), body, None);
+            core.emit(access.peer, body, None);
         };
         match &access.remote {
             RemoteLayout::At(offset) => ask_one(self, *offset, access.local.len),
@@ -506,7 +500,7 @@ impl Core {
     fn emit_result(&mut self, id: PeerId, cookie: u64, outcome: Result<(), Fault>) {
         let status = status_to_wire(outcome);
         let body = ResultBody { cookie: cookie.into(), status, reserved: [0; 7] };
-        self.emit_control(id, Body::Result(body));
+        self.emit_control(id, body);
     }
 
     /// Makes data frames, the peer's streams in turn, as many as its link takes.
@@ -532,8 +526,13 @@ impl Core {
     }
 
     fn send_part(&mut self, id: PeerId, stream: &mut Stream, max: u64) {
-        let mut len = stream.left.len.min(max);
-        let (body, order) = match &mut stream.kind {
+        let len = stream.left.len.min(max);
+        let bulk = |order, left: &mut Slice, len| {
+            let slice = left.part(0, len);
+            *left = left.part(len, left.len - len);
+            Some(Payload { slice, urgency: Urgency::Bulk, order })
+        };
+        match &mut stream.kind {
             StreamKind::Serve { region, cookie, into_offset } => {
                 if let Some(state) = self.regions.get_mut(*region) {
                     state.held += 1;
@@ -541,11 +540,11 @@ impl Core {
                 let body = DataBody { cookie: (*cookie).into(), offset: (*into_offset).into() };
                 // The peer's own number: it is its affair where this ends.
                 *into_offset = into_offset.wrapping_add(len);
-                (Body::Data(body), Order::ServeFrame { region: *region, peer: id })
+                let order = Order::ServeFrame { region: *region, peer: id };
+                self.emit(id, body, bulk(order, &mut stream.left, len));
             }
             StreamKind::Put { operation, key, segments, total } => {
                 let (offset, here) = segments.next(len);
-                len = here;
                 let (key_slot, key_secret) = key_to_wire(*key);
                 let body = PutBody {
                     key_slot,
@@ -556,13 +555,10 @@ impl Core {
                 };
                 let operation = *operation;
                 self.hold(operation);
-                (Body::Put(body), Order::PutFrame { operation, peer: id })
+                let order = Order::PutFrame { operation, peer: id };
+                self.emit(id, body, bulk(order, &mut stream.left, here));
             }
-        };
-        let slice = stream.left.part(0, len);
-        stream.left = stream.left.part(len, stream.left.len - len);
-        let payload = Payload { slice, urgency: Urgency::Bulk, order };
-        self.emit(id, Envelope::default(), body, Some(payload));
+        }
     }
 
     fn drop_streams_of(&mut self, slot: SlotId) {

@@ -5,8 +5,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout};
 use ropewalk_wire::frame::{
-    AbortBody, AnnounceBody, Body, Envelope, FinishBody, key_from_wire, key_to_wire,
-    status_from_wire,
+    AbortBody, AnnounceBody, FinishBody, key_from_wire, key_to_wire, status_from_wire,
 };
 
 use crate::api::*;
@@ -14,7 +13,7 @@ use crate::credit::Charge;
 use crate::eager::NextMessage;
 use crate::engine::Core;
 use crate::matching::{Content, Unmatched};
-use crate::operation::{AccessState, Kind, ReceiveStage, SendStage};
+use crate::operation::{Kind, ReceiveStage, SendStage};
 
 impl Core {
     /// Announces a send: its memory becomes a one-shot region for the peer.
@@ -32,7 +31,7 @@ impl Core {
         }
         self.counters.messages_announced += 1;
         let (key_slot, key_secret) = key_to_wire(key);
-        let body = Body::Announce(AnnounceBody {
+        let body = AnnounceBody {
             bits: send.bits.into(),
             message: message.into(),
             channel: send.channel as u8,
@@ -40,8 +39,8 @@ impl Core {
             total_bytes: send.payload.len.into(),
             key_slot,
             key_secret,
-        });
-        self.emit(send.peer, Envelope::default(), body, None);
+        };
+        self.emit(send.peer, body, None);
     }
 
     /// A large message is announced.
@@ -112,14 +111,17 @@ impl Core {
         bytes: u64,
         key: RemoteKey,
     ) {
-        let Some(operation) = self.operations.get_mut(id) else { return };
-        let Kind::Receive(state) = &mut operation.kind else { return };
+        let Some(operation) = self.operations.get(id) else { return };
+        let Kind::Receive(state) = &operation.kind else { return };
         let channel = state.receive.channel;
         let len = bytes.min(state.receive.into.len);
         let local = state.receive.into.part(0, len);
         let access =
             Access { direction: Direction::Get, peer, key, remote: RemoteLayout::At(0), local };
-        state.stage = ReceiveStage::Fetching { message, access: AccessState::new(access) };
+        let access = self.operations.add_access(access);
+        if let Some(Kind::Receive(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
+            state.stage = ReceiveStage::Fetching { message, access };
+        }
         if len == 0 {
             self.emit_finish(peer, channel, message, Ok(()), 0);
             return self.receive_done(id);
@@ -131,7 +133,8 @@ impl Core {
     pub(crate) fn fetched(&mut self, id: OperationId, outcome: Result<(), Fault>) {
         let Some(operation) = self.operations.get(id) else { return };
         let Kind::Receive(state) = &operation.kind else { return };
-        let ReceiveStage::Fetching { message, access } = &state.stage else { return };
+        let ReceiveStage::Fetching { message, .. } = &state.stage else { return };
+        let Some(access) = self.operations.access(operation) else { return };
         let (peer, message, bytes) = (access.access.peer, *message, access.moved);
         let channel = state.receive.channel;
         self.emit_finish(peer, channel, message, outcome, bytes);
@@ -170,12 +173,8 @@ impl Core {
         if let Some(peer) = self.peers.get_mut(peer.0) {
             peer.unfinished.remove(&(channel as u8, message));
         }
-        let body = Body::Abort(AbortBody {
-            message: message.into(),
-            channel: channel as u8,
-            reserved: [0; 7],
-        });
-        self.emit(peer, Envelope::default(), body, None);
+        let body = AbortBody { message: message.into(), channel: channel as u8, reserved: [0; 7] };
+        self.emit(peer, body, None);
         self.finish(id, Err(Fault::Cancelled), 0);
         self.close_region(region);
     }
@@ -191,10 +190,12 @@ impl Core {
             return;
         }
         let fetching = self.operations.iter().find(|(_, operation)| match &operation.kind {
-            Kind::Receive(state) => matches!(&state.stage,
-                ReceiveStage::Fetching { message: number, access }
-                    if *number == message && access.access.peer == id
-                        && state.receive.channel == channel),
+            Kind::Receive(state) => {
+                let same = matches!(state.stage,
+                    ReceiveStage::Fetching { message: number, .. } if number == message);
+                let from = self.operations.access(operation).map(|state| state.access.peer);
+                same && from == Some(id) && state.receive.channel == channel
+            }
             _ => false,
         });
         if let Some((operation, _)) = fetching {

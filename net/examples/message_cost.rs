@@ -1,7 +1,8 @@
 //! The work of a message without any waiting: one thread plays both ends, so that what is left is
 //! instructions. For profilers (`perf record`, `valgrind --tool=callgrind`).
 //!
-//! `cargo run --release -p ropewalk-net --example message_cost [ROUNDS]`
+//! `cargo run --release -p ropewalk-net --example message_cost [ROUNDS [loop|shm|tcp]]`; instructions:
+//! `valgrind --tool=callgrind --toggle-collect='message_cost::message' .../message_cost 2000 loop`.
 
 #[path = "../tests/common/mod.rs"]
 mod common;
@@ -40,7 +41,11 @@ fn message(world: &World, peer: PeerId, memories: [Memory; 2]) -> [Memory; 2] {
 
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(200_000u32);
-    for medium in [Medium::Loop, Medium::Shm, Medium::Tcp] {
+    let only = std::env::args().nth(2);
+    for (name, medium) in [("loop", Medium::Loop), ("shm", Medium::Shm), ("tcp", Medium::Tcp)] {
+        if only.as_ref().is_some_and(|only| only != name) {
+            continue;
+        }
         let mut world = World::pair(medium);
         let peer = world.peer(0, 1);
         let mut memories = [world.memory(8, 1), world.memory(8, 1)];

@@ -44,6 +44,8 @@ pub enum Arm {
 
 #[derive(Debug)]
 pub(crate) struct Queue {
+    /// Its number within its endpoint, by which operations name it.
+    pub number: u32,
     completions: Mutex<VecDeque<Completed>>,
     /// How many there are: whoever polls an empty queue does not touch its lock.
     count: AtomicUsize,
@@ -63,9 +65,10 @@ pub struct Context {
 }
 
 impl Queue {
-    pub(crate) fn new(wants_requests: bool) -> std::io::Result<Queue> {
+    pub(crate) fn new(number: u32, wants_requests: bool) -> std::io::Result<Queue> {
         use rustix::event::{EventfdFlags, eventfd};
         Ok(Queue {
+            number,
             completions: Mutex::new(VecDeque::with_capacity(64)),
             count: AtomicUsize::new(0),
             armed: AtomicBool::new(false),

@@ -20,9 +20,10 @@ use ropewalk_core::{
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 
-use crate::context::{Arm, Completed, Context, Queue};
-use crate::engine::{Command, Engine, Post, What};
+use crate::context::{Arm, Completed, Context};
+use crate::engine::{Command, Engine};
 pub use crate::engine::{PeerEvent, SharedClock};
+use crate::posts::{Caller, Post, ReceivePost, SendPost, What};
 use crate::service::{self, Service};
 
 /// What an endpoint is made of, beside its rails.
@@ -107,7 +108,6 @@ pub(crate) struct Shared {
     /// Numbers for posts that find the engine taken.
     reserve: Mutex<Vec<OperationId>>,
     requests: Arc<Mutex<VecDeque<Request>>>,
-    contexts: Mutex<Vec<Context>>,
     /// Readable when an armed rail has work, or sleepers shall look again.
     pub epoll: OwnedFd,
     nudge: OwnedFd,
@@ -143,7 +143,8 @@ fn order_write_before_look() {
 /// Commands that wait for the holder of the engine, at most.
 const COMMANDS_MAX: usize = 8192;
 const RESERVE: usize = 256;
-const BUFFERS_MAX: usize = 1 << 21;
+/// The smallest buffer that a staged message takes.
+const STAGED_BYTES_MIN: usize = 256;
 
 impl Endpoint {
     /// Opens an endpoint on these rails.
@@ -166,7 +167,10 @@ impl Endpoint {
             }
         }
         let addresses = addresses.join(",");
-        let mut buffers = BufferTable::with_limit(BUFFERS_MAX);
+        // Room for everything that the limits allow at once, so that an operation always finds some.
+        let staged = config.staging_bytes / STAGED_BYTES_MIN;
+        let buffers_max = config.core.operations_max + config.core.regions_max + staged + 16;
+        let mut buffers = BufferTable::with_limit(buffers_max);
         let greeting = Self::greeting(&mut buffers, &addresses);
         let identity = Identity {
             endpoint: config.endpoint,
@@ -199,7 +203,6 @@ impl Endpoint {
             command_count: AtomicU32::new(0),
             reserve: Mutex::new(Vec::new()),
             requests,
-            contexts: Mutex::new(Vec::new()),
             epoll,
             nudge,
             nudged: AtomicBool::new(false),
@@ -248,15 +251,8 @@ impl Endpoint {
 
     /// A new queue of completions. `wants_requests`: arriving requests wake it, too.
     pub fn context(&self, wants_requests: bool) -> std::io::Result<Context> {
-        let queue = Arc::new(Queue::new(wants_requests)?);
-        let mut contexts = self.shared.contexts.lock().expect("never left half-changed");
-        let context = Context { queue };
-        contexts.push(context.clone());
-        drop(contexts);
-        if wants_requests {
-            self.locked().add_request_context(context.queue.clone());
-        }
-        Ok(context)
+        let queue = self.locked().add_context(wants_requests)?;
+        Ok(Context { queue })
     }
 
     /// A peer for an address. No connection is made before something is posted.
@@ -276,8 +272,8 @@ impl Endpoint {
         level: Level,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let what = What::Send { peer, channel, bits, level };
-        self.post(Post { what, user, context: context.queue.clone(), memory })
+        let what = SendPost { peer, channel, bits, level };
+        self.post(context, what, memory, user)
     }
 
     /// Posts a receive.
@@ -293,8 +289,8 @@ impl Endpoint {
         oversize: Oversize,
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
-        let what = What::Receive { channel, source, bits, mask, oversize };
-        self.post(Post { what, user, context: context.queue.clone(), memory })
+        let what = ReceivePost { channel, source, bits, mask, oversize };
+        self.post(context, what, memory, user)
     }
 
     /// Starts a get or put between `memory` and a peer's region.
@@ -310,27 +306,46 @@ impl Endpoint {
         user: u64,
     ) -> Result<Posted, (Memory, Fault)> {
         let access = Access { direction, peer, key, remote, local: Slice::NONE };
-        self.post(Post { what: What::Access(access), user, context: context.queue.clone(), memory })
+        self.post(context, access, memory, user)
     }
 
-    fn post(&self, post: Post) -> Result<Posted, (Memory, Fault)> {
-        if let Some(mut engine) = self.try_lock() {
-            let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
-            let completed = engine.post(id, post);
+    #[inline(always)]
+    fn post(
+        &self,
+        context: &Context,
+        what: impl What,
+        memory: Memory,
+        user: u64,
+    ) -> Result<Posted, (Memory, Fault)> {
+        let context = context.queue.number;
+        let Some(mut engine) = self.try_lock() else {
+            return self.post_beside(Post { what: what.left(), user, context, memory });
+        };
+        let id = match engine.post(context, what, memory, user) {
+            Ok(id) => id,
+            Err(memory) => return Err((memory, Fault::Busy)),
+        };
+        if engine.is_answered() {
+            let completed = engine.take_answer();
             self.unlock(engine);
-            return Ok(match completed {
-                Some(completed) => Posted::Done(completed),
-                None => Posted::Pending(id),
-            });
+            return Ok(Posted::Done(completed));
         }
+        engine.dismiss();
+        self.unlock(engine);
+        Ok(Posted::Pending(id))
+    }
+
+    /// Another thread has the engine: the post is left to it.
+    #[cold]
+    fn post_beside(&self, post: Post) -> Result<Posted, (Memory, Fault)> {
         let taken = self.shared.reserve.lock().expect("never left half-changed").pop();
         let Some(id) = taken else {
             // The reserve is small; whoever outruns it waits for the holder like for a full queue.
             let mut engine = self.locked();
             let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
-            let completed = engine.post(id, post);
+            engine.command(Command::Post(id, post));
             self.unlock(engine);
-            return Ok(completed.map_or(Posted::Pending(id), Posted::Done));
+            return Ok(Posted::Pending(id));
         };
         self.leave(Command::Post(id, post));
         Ok(Posted::Pending(id))
@@ -389,19 +404,34 @@ impl Endpoint {
         if let Some(completed) = context.queue.pop() {
             return Some(completed);
         }
-        self.progress();
+        self.count_pass();
+        let Some(mut engine) = self.try_lock() else { return context.queue.pop() };
+        engine.caller = Caller::Tests(context.queue.number);
+        self.shared.pass(&mut engine);
+        if engine.is_answered() {
+            let completed = engine.take_answer();
+            self.unlock(engine);
+            return Some(completed);
+        }
+        engine.dismiss();
+        self.unlock(engine);
         context.queue.pop()
     }
 
     /// One pass over the rails. False where nothing happened, or another thread is making one.
     pub fn progress(&self) -> bool {
-        // A pass that two threads count as one is still a change.
-        let passes = self.shared.passes.load(Ordering::Relaxed);
-        self.shared.passes.store(passes.wrapping_add(1), Ordering::Relaxed);
+        self.count_pass();
         let Some(mut engine) = self.try_lock() else { return false };
         let any = self.shared.pass(&mut engine);
         self.unlock(engine);
         any
+    }
+
+    #[inline]
+    fn count_pass(&self) {
+        // A pass that two threads count as one is still a change.
+        let passes = self.shared.passes.load(Ordering::Relaxed);
+        self.shared.passes.store(passes.wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
@@ -671,7 +701,22 @@ impl Shared {
 
     /// Carries out what others left meanwhile, and lets go. A command that is left after the last
     /// look is seen by whoever left it: it tries the lock after it counted.
+    #[inline]
     pub fn unlock(&self, engine: MutexGuard<'_, Engine>) {
+        if self.command_count.load(Ordering::SeqCst) > 0 || self.armed.load(Ordering::Relaxed) > 0 {
+            return self.unlock_busy(engine);
+        }
+        drop(engine);
+        order_write_before_look();
+        if self.command_count.load(Ordering::SeqCst) > 0
+            && let Some(engine) = self.try_lock()
+        {
+            self.unlock_busy(engine);
+        }
+    }
+
+    #[cold]
+    fn unlock_busy(&self, engine: MutexGuard<'_, Engine>) {
         let mut engine = engine;
         loop {
             while self.command_count.load(Ordering::SeqCst) > 0 {
@@ -694,19 +739,26 @@ impl Shared {
 
     /// One pass. Whoever makes it leaves the rails armed for those who sleep: the pass may have taken
     /// the event that would have woken them, and nobody knows whether there will be another pass.
+    #[inline]
     pub fn pass(&self, engine: &mut Engine) -> bool {
         let any = engine.progress();
-        if self.armed.load(Ordering::Relaxed) == 0 {
-            if engine.armed {
-                engine.disarm();
-            }
-            return any;
+        if self.armed.load(Ordering::Relaxed) > 0 {
+            return self.leave_armed(engine) | any;
         }
+        if engine.armed {
+            engine.disarm();
+        }
+        any
+    }
+
+    #[cold]
+    fn leave_armed(&self, engine: &mut Engine) -> bool {
+        let mut any = false;
         for _ in 0..ARM_TRIES {
             if engine.arm() {
                 return any;
             }
-            engine.progress();
+            any |= engine.progress();
         }
         self.nudge();
         any

@@ -6,47 +6,20 @@ use std::sync::Arc;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
 use ropewalk_base::pool::{Pool, PoolBuffer};
-use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Header, LinkId, Ordered, Placement, RemoteKey, Token, Verb};
-use ropewalk_core::{
-    Access, Audience, Channel, Completion, Core, LOOP_LINK, Level, OperationId, Output, Oversize,
-    PeerId, Receive, Send,
-};
+use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Placement, RemoteKey, Token, Verb};
+use ropewalk_core::{Audience, Completion, Core, LOOP_LINK, Next, OperationId, Output, PeerId};
 use ropewalk_rail::address::Address;
 use ropewalk_rail::{Rail, Report};
 use ropewalk_wire::frame;
 
 use crate::context::{Completed, Queue};
 use crate::endpoint::Request;
+use crate::posts::{Caller, NO_ANSWER, Post, Slot};
+use crate::upper::Upper;
 
 /// A monotonic clock that threads share.
 pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
-
-/// What an operation needs beside what the core knows.
-#[derive(Debug)]
-struct Slot {
-    generation: u32,
-    user: u64,
-    context: Option<Arc<Queue>>,
-    buffer: Option<BufferId>,
-}
-
-/// A command of a caller, carried out by whoever holds the engine.
-#[derive(Debug)]
-pub(crate) struct Post {
-    pub what: What,
-    pub user: u64,
-    pub context: Arc<Queue>,
-    pub memory: Memory,
-}
-
-#[derive(Debug)]
-pub(crate) enum What {
-    Send { peer: PeerId, channel: Channel, bits: u64, level: Level },
-    Receive { channel: Channel, source: Option<PeerId>, bits: u64, mask: u64, oversize: Oversize },
-    Access(Access),
-}
 
 #[derive(Debug)]
 pub(crate) enum Command {
@@ -68,18 +41,22 @@ pub(crate) struct Engine {
     pub buffers: BufferTable,
     pool: Pool,
     payload_checksum: bool,
+    /// By rail: frames carry checksums.
+    sealed: Vec<bool>,
     clock: SharedClock,
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    slots_max: usize,
+    /// The contexts by their numbers.
+    pub(crate) queues: Vec<Arc<Queue>>,
+    pub(crate) slots: Vec<Slot>,
+    pub(crate) free: Vec<u32>,
+    pub(crate) slots_max: usize,
     exposures: Vec<Option<Exposure>>,
     /// Addresses by the peer's slot, as they were looked up.
     addresses: Vec<Option<(PeerId, Address)>>,
     requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
     request_contexts: Vec<Arc<Queue>>,
-    /// The operation that is being posted: its completion goes to the poster.
-    posting: Option<OperationId>,
-    posted: Option<Completion>,
+    pub(crate) caller: Caller,
+    /// Where the caller was answered.
+    pub(crate) answer: Completion,
     pub events: VecDeque<PeerEvent>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
@@ -115,13 +92,16 @@ impl Engine {
         slots_max: usize,
         requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
     ) -> Engine {
+        let sealed = rails.iter().map(|rail| !rail.capabilities().checksummed).collect();
         Engine {
             core,
             rails,
             buffers,
             pool,
             payload_checksum,
+            sealed,
             clock,
+            queues: Vec::new(),
             slots: Vec::new(),
             free: Vec::new(),
             slots_max,
@@ -129,8 +109,8 @@ impl Engine {
             addresses: Vec::new(),
             requests,
             request_contexts: Vec::new(),
-            posting: None,
-            posted: None,
+            caller: Caller::Nobody,
+            answer: NO_ANSWER,
             events: VecDeque::new(),
             armed: false,
             passes: 0,
@@ -142,81 +122,21 @@ impl Engine {
         (self.clock)()
     }
 
-    /// Contexts that want to know of requests.
-    pub fn add_request_context(&mut self, queue: Arc<Queue>) {
-        self.request_contexts.push(queue);
-    }
-
-    /// A free operation number.
-    pub fn allocate(&mut self) -> Option<OperationId> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() < self.slots_max => {
-                let index = self.slots.len() as u32;
-                self.slots.push(Slot { generation: 1, user: 0, context: None, buffer: None });
-                index
-            }
-            None => return None,
-        };
-        let generation = self.slots[index as usize].generation;
-        Some(OperationId(SlotId { index, generation }))
-    }
-
-    /// Carries out a post. Its completion, where it comes at once, is returned.
-    pub fn post(&mut self, id: OperationId, post: Post) -> Option<Completed> {
-        self.posting = Some(id);
-        let started = self.start(id, post);
-        self.drain();
-        self.posting = None;
-        if let Err((memory, fault)) = started {
-            return Some(self.end(refused(id, fault), memory).0);
+    /// A new context. `wants_requests`: it is told of requests, too.
+    pub fn add_context(&mut self, wants_requests: bool) -> std::io::Result<Arc<Queue>> {
+        let queue = Arc::new(Queue::new(self.queues.len() as u32, wants_requests)?);
+        self.queues.push(queue.clone());
+        if wants_requests {
+            self.request_contexts.push(queue.clone());
         }
-        let completion = self.posted.take()?;
-        let memory = self.take_memory(id);
-        Some(self.end(completion, memory).0)
-    }
-
-    fn start(&mut self, id: OperationId, post: Post) -> Result<(), (Memory, Fault)> {
-        let slot = &mut self.slots[id.0.index as usize];
-        debug_assert_eq!(slot.generation, id.0.generation, "a post uses a fresh number");
-        slot.user = post.user;
-        slot.context = Some(post.context);
-        let len = post.memory.len();
-        let writable = post.memory.is_writable();
-        let needs_write = match &post.what {
-            What::Send { .. } => false,
-            What::Receive { .. } => true,
-            What::Access(access) => access.direction == ropewalk_core::Direction::Get,
-        };
-        if needs_write && !writable {
-            return Err((post.memory, Fault::Invalid));
-        }
-        let buffer = self.buffers.insert(post.memory).map_err(|memory| (memory, Fault::Busy))?;
-        self.slots[id.0.index as usize].buffer = Some(buffer);
-        let slice = Slice { buffer, offset: 0, len };
-        match post.what {
-            What::Send { peer, channel, bits, level } => {
-                self.core.post_send(id, Send { peer, channel, bits, payload: slice, level });
-            }
-            What::Receive { channel, source, bits, mask, oversize } => {
-                let receive = Receive { channel, source, bits, mask, into: slice, oversize };
-                self.core.post_receive(id, receive);
-            }
-            What::Access(mut access) => {
-                access.local = slice;
-                self.core.post_access(id, access);
-            }
-        }
-        Ok(())
+        Ok(queue)
     }
 
     /// Carries out a command that was left for the holder of the engine.
     pub fn command(&mut self, command: Command) {
         match command {
             Command::Post(id, post) => {
-                if let Err((memory, fault)) = self.start(id, post) {
-                    self.deliver(refused(id, fault), memory);
-                }
+                self.start_left(id, post);
             }
             Command::Cancel(id) => {
                 self.core.cancel(id);
@@ -358,29 +278,56 @@ impl Engine {
     }
 
     /// Does what the core wants done, in order. True where there was anything.
+    #[inline]
     pub fn drain(&mut self) -> bool {
-        let mut any = false;
-        while let Some(output) = self.core.next_output() {
-            any = true;
-            match output {
-                Output::Verb(verb) => self.order(verb),
-                Output::Copy { from, to } => {
-                    self.buffers.copy(from, to);
-                }
-                Output::Release(buffer) => drop(self.buffers.remove(buffer)),
-                Output::Completed(completion) => self.completed(completion),
-                Output::Request { peer, session, bits, payload } => {
-                    self.request(peer, session, bits, payload);
-                }
-                Output::Connect { peer, attempt } => self.connect(peer, attempt),
-                Output::Upgrade { peer, link } => self.upgrade(peer, link),
-                Output::PeerUp { peer } => self.event(PeerEvent::Up(peer)),
-                Output::PeerDown { peer, fault } => self.event(PeerEvent::Down(peer, fault)),
-                Output::Aliased { .. } => {}
-                Output::Unexposed { key } => self.unexposed(key),
+        self.core.has_outputs() && self.drain_all()
+    }
+
+    fn drain_all(&mut self) -> bool {
+        while let Some(next) = self.core.next_output() {
+            match next {
+                Next::Frame => self.send(),
+                Next::Completed => self.completed(),
+                Next::Other => self.act(),
             }
         }
-        any
+        true
+    }
+
+    /// Gives the next frame to its rail.
+    #[inline]
+    fn send(&mut self) {
+        let frame = self.core.frame();
+        let (rail, token) = (usize::from(frame.link.rail), frame.token);
+        let Some(rail) = self.rails.get_mut(rail) else { return self.loop_frame() };
+        if self.sealed[usize::from(frame.link.rail)] {
+            let checked = self.payload_checksum && frame.payload.len > 0;
+            let checksum = checked.then(|| self.buffers.crc32c(frame.payload));
+            frame::seal(&mut frame.header, checksum);
+        }
+        let answer = rail.send(frame, &self.buffers);
+        self.core.ordered(token, answer);
+    }
+
+    /// Does one of the rarer things.
+    #[inline(never)]
+    fn act(&mut self) {
+        match self.core.take_output() {
+            Output::Verb(verb) => self.order(&verb),
+            Output::Copy { from, to } => {
+                self.buffers.copy(from, to);
+            }
+            Output::Release(buffer) => drop(self.buffers.remove(buffer)),
+            Output::Request { peer, session, bits, payload } => {
+                self.request(peer, session, bits, payload);
+            }
+            Output::Connect { peer, attempt } => self.connect(peer, attempt),
+            Output::Upgrade { peer, link } => self.upgrade(peer, link),
+            Output::PeerUp { peer } => self.event(PeerEvent::Up(peer)),
+            Output::PeerDown { peer, fault } => self.event(PeerEvent::Down(peer, fault)),
+            Output::Unexposed { key } => self.unexposed(key),
+            Output::Aliased { .. } => {}
+        }
     }
 
     fn event(&mut self, event: PeerEvent) {
@@ -390,41 +337,29 @@ impl Engine {
         self.events.push_back(event);
     }
 
-    fn order(&mut self, verb: Verb) {
-        let mut verb = verb;
-        if let Verb::Frame { link: LOOP_LINK, header, payload, token, .. } = &verb {
-            return self.loop_frame(header, *payload, *token);
-        }
-        if matches!(verb, Verb::Close { link: LOOP_LINK }) {
-            return self.core.link_down(LOOP_LINK, Fault::Closed);
-        }
-        let (link, token) = match &mut verb {
-            Verb::Frame { link, header, payload, token, .. } => {
-                if self.core.needs_checksum(*link) {
-                    let checked = self.payload_checksum && payload.len > 0;
-                    let checksum = checked.then(|| self.buffers.crc32c(*payload));
-                    frame::seal(header, checksum);
-                }
-                (*link, *token)
+    /// Orders that are not frames to a peer.
+    fn order(&mut self, verb: &Verb) {
+        let (link, token) = match verb {
+            Verb::Close { link: LOOP_LINK } => {
+                return self.core.link_down(LOOP_LINK, Fault::Closed);
             }
             Verb::Read { link, token, .. } | Verb::Write { link, token, .. } => (*link, *token),
-            Verb::Expose { link, .. } | Verb::Close { link } => (*link, Token::NONE),
-            Verb::Revoke { link, key } => {
-                let (link, key) = (*link, *key);
-                // Whatever the rail answers, only its report says that nobody holds the region.
-                let answer = self.rails[usize::from(link.rail)].order(verb, &self.buffers);
-                if matches!(answer, Ordered::Refused(_)) {
-                    self.core.revoked(link, key);
-                }
-                return;
+            Verb::Expose { link, .. } | Verb::Close { link } | Verb::Revoke { link, .. } => {
+                (*link, Token::NONE)
             }
         };
         let answer = self.rails[usize::from(link.rail)].order(verb, &self.buffers);
-        self.core.ordered(token, answer);
+        match (verb, answer) {
+            // Whatever else the rail answers, only its report says that nobody holds the region.
+            (Verb::Revoke { link, key }, Ordered::Refused(_)) => self.core.revoked(*link, *key),
+            _ => self.core.ordered(token, answer),
+        }
     }
 
     /// A frame from this endpoint to itself: placed like any other, and copied.
-    fn loop_frame(&mut self, header: &Header, payload: Slice, token: Token) {
+    #[cold]
+    fn loop_frame(&mut self) {
+        let FrameOrder { header, payload, token, .. } = *self.core.frame();
         let Engine { core, buffers, pool, .. } = self;
         let mut upper = Upper { core, buffers, pool };
         match upper.place(LOOP_LINK, header.as_bytes(), payload.len as u32) {
@@ -437,49 +372,6 @@ impl Engine {
             Placement::Violation(_) => self.core.link_down(LOOP_LINK, Fault::Protocol),
         }
         self.core.ordered(token, Ordered::Released);
-    }
-
-    fn completed(&mut self, completion: Completion) {
-        if self.posting == Some(completion.operation) {
-            // The poster takes it from here, with its memory: both are large.
-            self.posted = Some(completion);
-            return;
-        }
-        let memory = self.take_memory(completion.operation);
-        self.deliver(completion, memory);
-    }
-
-    #[inline]
-    fn take_memory(&mut self, id: OperationId) -> Memory {
-        let buffer = self.slots[id.0.index as usize].buffer.take();
-        buffer.and_then(|buffer| self.buffers.remove(buffer)).unwrap_or_else(Memory::empty)
-    }
-
-    fn deliver(&mut self, completion: Completion, memory: Memory) {
-        let (completed, context) = self.end(completion, memory);
-        if let Some(context) = context {
-            context.push(completed);
-        }
-    }
-
-    /// Frees an operation's number.
-    #[inline]
-    fn end(&mut self, completion: Completion, memory: Memory) -> (Completed, Option<Arc<Queue>>) {
-        let index = completion.operation.0.index;
-        let slot = &mut self.slots[index as usize];
-        slot.generation = slot.generation.wrapping_add(1).max(1);
-        self.free.push(index);
-        let completed = Completed {
-            operation: completion.operation,
-            user: slot.user,
-            outcome: completion.outcome,
-            bytes: completion.bytes,
-            message_bytes: completion.message_bytes,
-            peer: completion.peer,
-            bits: completion.bits,
-            memory,
-        };
-        (completed, slot.context.take())
     }
 
     fn request(&mut self, peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)>) {
@@ -538,77 +430,5 @@ impl Engine {
             }
         }
         self.core.no_upgrade(peer, link);
-    }
-}
-
-/// The end of an operation that did not begin.
-fn refused(operation: OperationId, fault: Fault) -> Completion {
-    Completion { operation, outcome: Err(fault), bytes: 0, message_bytes: 0, peer: None, bits: 0 }
-}
-
-/// What a rail sees of the engine while it is polled.
-struct Upper<'a> {
-    core: &'a mut Core,
-    buffers: &'a mut BufferTable,
-    pool: &'a Pool,
-}
-
-impl Report for Upper<'_> {
-    fn buffers(&self) -> &BufferTable {
-        self.buffers
-    }
-
-    fn link_up(&mut self, link: LinkId, accepted: bool) {
-        self.core.link_up(link, accepted);
-    }
-
-    fn link_down(&mut self, link: LinkId, fault: Fault) {
-        self.core.link_down(link, fault);
-    }
-
-    fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        if self.core.needs_checksum(link) && !frame::verify(header) {
-            return self.core.corrupt_header(link);
-        }
-        match self.core.place(link, header, payload_bytes) {
-            Placement::Stage { bytes, token } => {
-                let Some(buffer) = self.pool.take(bytes as usize) else {
-                    return self.core.unstaged(token);
-                };
-                match self.buffers.insert(Memory::pooled(buffer)) {
-                    Ok(id) => Placement::Into { slice: self.core.staged(token, id, bytes), token },
-                    Err(_) => self.core.unstaged(token),
-                }
-            }
-            placement => placement,
-        }
-    }
-
-    fn landed(&mut self, _link: LinkId, token: Token) {
-        if let Some((slice, checksum)) = self.core.expected(token)
-            && self.buffers.crc32c(slice) != checksum
-        {
-            return self.core.landed_corrupt(token);
-        }
-        match self.core.wants_bytes(token) {
-            Some(slice) => {
-                let mut bytes = vec![0; slice.len as usize];
-                self.buffers.read(slice, &mut bytes);
-                self.core.landed(token, &bytes);
-            }
-            None => self.core.landed(token, &[]),
-        }
-    }
-
-    fn done(&mut self, token: Token) {
-        self.core.done(token);
-    }
-
-    fn failed(&mut self, token: Token, fault: Fault) {
-        self.core.failed(token, fault);
-    }
-
-    fn revoked(&mut self, link: LinkId, key: RemoteKey) {
-        self.core.revoked(link, key);
     }
 }

@@ -18,9 +18,11 @@ pub mod endpoint;
 mod engine;
 pub mod host;
 pub mod local;
+mod posts;
 pub mod reactor;
 mod service;
 mod spin;
+mod upper;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};

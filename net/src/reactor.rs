@@ -16,12 +16,15 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use ropewalk_base::disk::Disk;
 use ropewalk_base::executor::Executor;
+use ropewalk_base::ids::ClusterId;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::world::{Clock, Offload, Work, World};
+use ropewalk_rail::Rail;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::local::LocalEndpoint;
 use crate::spin::Spin;
 
@@ -100,6 +103,21 @@ impl Reactor {
         }
         sources.push(source);
         Ok(())
+    }
+
+    /// Opens an endpoint on these rails, and drives it: for tasks of this reactor, without a service
+    /// thread. `cluster`: the one that is meant, or number 0 for whichever is found at an address.
+    pub fn open_endpoint(
+        &self,
+        cluster: ClusterId,
+        rails: Vec<Box<dyn Rail>>,
+    ) -> std::io::Result<LocalEndpoint> {
+        let mut config = EndpointConfig::new(cluster);
+        config.service_thread = false;
+        config.clock = self.shared_clock();
+        let endpoint = LocalEndpoint::new(Endpoint::open(config, rails)?)?;
+        self.add(Rc::new(endpoint.clone()))?;
+        Ok(endpoint)
     }
 
     /// A world on this thread, with the host's clock and randomness, this disk, and `threads`

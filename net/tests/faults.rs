@@ -67,7 +67,7 @@ impl Stranger {
             answer.len() >= 104
         });
         let (_, body) = frame::decode(&answer[..104]).unwrap();
-        let Body::Hello(hello) = body else { panic!("no greeting: {body:?}") };
+        let frame::Arrived::Hello(hello) = body else { panic!("no greeting: {body:?}") };
         assert_eq!(hello.refusal, 0, "the stranger is not refused");
         let session = hello.nonce.get().wrapping_add(40) | 1;
         assert!(stranger.say(Body::Confirm, &[]));

@@ -17,10 +17,10 @@
 use std::os::fd::BorrowedFd;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::BufferTable;
+use ropewalk_base::memory::{BufferTable, Segment};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
+    Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
 };
 
 pub mod address;
@@ -44,11 +44,14 @@ pub trait Rail: Send {
     /// Begins a link to `address` (without scheme). `link_up` or `link_down` is reported later.
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault>;
 
-    /// Carries out an order. `buffers` resolves its slices.
+    /// Sends a frame. `buffers` resolves its payload.
     ///
     /// A frame that cannot go at once is queued by the rail (`Pending`). The core bounds what it
     /// orders, so the queue needs no limit of its own.
-    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered;
+    fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered;
+
+    /// Carries out another order. `buffers` resolves its slices.
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;
 
     /// Makes progress: receives, sends what is queued, accepts. Returns true where anything
     /// happened. One call does a bounded amount of work and serves all its links in turn.
@@ -93,6 +96,24 @@ pub trait Report {
     /// A header arrived. Answers `Into`, `Drop` or `Violation` (never `Stage`: the layer above has
     /// turned that into `Into`). For a frame without payload the answer `Into` is not given.
     fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement;
+
+    /// A frame arrived whole: placed, copied and landed in one go. False where it breaks the protocol.
+    ///
+    /// # Safety
+    /// `payload` is mapped, and lies outside of every memory of `buffers`.
+    unsafe fn arrived(&mut self, link: LinkId, header: &[u8], payload: Segment) -> bool {
+        match self.place(link, header, payload.len() as u32) {
+            Placement::Into { slice, token } => {
+                // SAFETY: the caller vouches for the payload.
+                unsafe { self.buffers().fill(slice, payload) };
+                self.landed(link, token);
+                true
+            }
+            Placement::Drop => true,
+            Placement::Violation(_) => false,
+            Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
+        }
+    }
 
     /// All payload bytes of a placement arrived.
     fn landed(&mut self, link: LinkId, token: Token);

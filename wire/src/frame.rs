@@ -239,6 +239,59 @@ pub enum FrameError {
     Version(u16),
 }
 
+/// A body of a kind that is known when the program is built: its header is written straight down.
+pub trait Content: IntoBytes + Immutable + Copy + Into<Body> {
+    /// Of frames with this body.
+    const KIND: Kind;
+}
+
+macro_rules! contents {
+    ($($kind:ident: $name:ident,)*) => {
+        /// A body as it arrived, where it lies.
+        #[derive(Debug, Clone, Copy)]
+        pub enum Arrived<'a> {
+            Confirm,
+            Goodbye,
+            $($kind(&'a $name),)*
+        }
+
+        impl From<Arrived<'_>> for Body {
+            fn from(arrived: Arrived<'_>) -> Body {
+                match arrived {
+                    Arrived::Confirm => Body::Confirm,
+                    Arrived::Goodbye => Body::Goodbye,
+                    $(Arrived::$kind(body) => Body::$kind(*body),)*
+                }
+            }
+        }
+
+        $(
+            impl Content for $name {
+                const KIND: Kind = Kind::$kind;
+            }
+            impl From<$name> for Body {
+                fn from(body: $name) -> Body {
+                    Body::$kind(body)
+                }
+            }
+        )*
+    };
+}
+
+contents! {
+    Hello: HelloBody,
+    Eager: EagerBody,
+    Announce: AnnounceBody,
+    Get: GetBody,
+    Data: DataBody,
+    Put: PutBody,
+    Result: ResultBody,
+    Finish: FinishBody,
+    Abort: AbortBody,
+    Credit: CreditBody,
+    Ack: AckBody,
+}
+
 fn kind_of(body: &Body) -> Kind {
     match body {
         Body::Hello(_) => Kind::Hello,
@@ -285,11 +338,22 @@ pub struct Envelope {
 }
 
 /// Encodes a header. Checksums are added by [`seal`], where the medium needs them.
-#[inline]
 pub fn encode(envelope: Envelope, body: &Body) -> Header {
-    let tail = body_bytes(body);
+    let mut header = Header::EMPTY;
+    write(&mut header, envelope, kind_of(body), body_bytes(body));
+    header
+}
+
+/// The same for a body of a known kind, written where the header lies.
+#[inline]
+pub fn encode_content<B: Content>(header: &mut Header, envelope: Envelope, body: &B) {
+    write(header, envelope, B::KIND, body.as_bytes());
+}
+
+#[inline(always)]
+fn write(header: &mut Header, envelope: Envelope, kind: Kind, tail: &[u8]) {
     let prefix = Prefix {
-        kind: kind_of(body) as u8,
+        kind: kind as u8,
         header_bytes: (size_of::<Prefix>() + tail.len()) as u8,
         flags: envelope.flags.into(),
         payload_bytes: envelope.payload_bytes.into(),
@@ -302,7 +366,7 @@ pub fn encode(envelope: Envelope, body: &Body) -> Header {
         packet: envelope.packet.into(),
         span: envelope.span.into(),
     };
-    Header::from_parts(prefix.as_bytes(), tail)
+    header.write(prefix.as_bytes(), tail);
 }
 
 /// Fills in the checksums: the payload's, where it is given, and the header's.
@@ -328,11 +392,12 @@ pub fn verify(header: &[u8]) -> bool {
 
 /// Decodes a header whose checksum was verified, where it has one.
 #[inline]
-pub fn decode(header: &[u8]) -> Result<(Prefix, Body), FrameError> {
-    fn exact<T: FromBytes + KnownLayout + Immutable + Unaligned + Copy>(
+pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
+    #[inline(always)]
+    fn exact<T: FromBytes + KnownLayout + Immutable + Unaligned>(
         bytes: &[u8],
-    ) -> Result<T, FrameError> {
-        T::ref_from_bytes(bytes).copied().map_err(|_| FrameError::Shape)
+    ) -> Result<&T, FrameError> {
+        T::ref_from_bytes(bytes).map_err(|_| FrameError::Shape)
     }
     let (prefix, tail) = Prefix::ref_from_prefix(header).map_err(|_| FrameError::Shape)?;
     if usize::from(prefix.header_bytes) != header.len() {
@@ -342,22 +407,22 @@ pub fn decode(header: &[u8]) -> Result<(Prefix, Body), FrameError> {
         return Err(FrameError::Version(prefix.version.get()));
     }
     let body = match prefix.kind {
-        1 => Body::Hello(exact(tail)?),
-        2 if tail.is_empty() => Body::Confirm,
-        3 => Body::Eager(exact(tail)?),
-        4 => Body::Announce(exact(tail)?),
-        5 => Body::Get(exact(tail)?),
-        6 => Body::Data(exact(tail)?),
-        7 => Body::Put(exact(tail)?),
-        8 => Body::Result(exact(tail)?),
-        9 => Body::Finish(exact(tail)?),
-        10 => Body::Abort(exact(tail)?),
-        11 => Body::Credit(exact(tail)?),
-        12 => Body::Ack(exact(tail)?),
-        13 if tail.is_empty() => Body::Goodbye,
+        1 => Arrived::Hello(exact(tail)?),
+        2 if tail.is_empty() => Arrived::Confirm,
+        3 => Arrived::Eager(exact(tail)?),
+        4 => Arrived::Announce(exact(tail)?),
+        5 => Arrived::Get(exact(tail)?),
+        6 => Arrived::Data(exact(tail)?),
+        7 => Arrived::Put(exact(tail)?),
+        8 => Arrived::Result(exact(tail)?),
+        9 => Arrived::Finish(exact(tail)?),
+        10 => Arrived::Abort(exact(tail)?),
+        11 => Arrived::Credit(exact(tail)?),
+        12 => Arrived::Ack(exact(tail)?),
+        13 if tail.is_empty() => Arrived::Goodbye,
         _ => return Err(FrameError::Shape),
     };
-    Ok((*prefix, body))
+    Ok((prefix, body))
 }
 
 /// A remote key as its two wire fields.
@@ -419,7 +484,7 @@ mod tests {
         assert_eq!(prefix.payload_bytes.get(), 77);
         assert_eq!(prefix.payload_checksum.get(), 0xdead_beef);
         assert_eq!(prefix.flags.get(), FLAG_PAYLOAD_CHECKSUM);
-        assert!(matches!(decoded, Body::Put(put) if put.total_bytes.get() == 5));
+        assert!(matches!(decoded, Arrived::Put(put) if put.total_bytes.get() == 5));
         for bit in 0..header.as_bytes().len() * 8 {
             let mut bytes = header.as_bytes().to_vec();
             bytes[bit / 8] ^= 1 << (bit % 8);

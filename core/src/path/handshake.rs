@@ -17,7 +17,7 @@ use ropewalk_wire::frame::{
 use super::{Link, LinkStage, Peer, PeerStage};
 use crate::api::{Channel, Mode, Output, PeerId};
 use crate::credit::Charge;
-use crate::engine::{Core, Landing, LandingKind, Order};
+use crate::engine::{Core, Landing, LandingKind};
 
 /// How long a peer whose link shall survive may take before we insist on ours.
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
@@ -50,7 +50,7 @@ impl Core {
 
     /// There is no better link to this peer: the agreed one is used.
     pub fn no_upgrade(&mut self, peer: PeerId, link: LinkId) {
-        let agreed = self.links.get(&link).is_some_and(|link| link.stage == LinkStage::Agreed);
+        let agreed = self.links.get(link).is_some_and(|link| link.stage == LinkStage::Agreed);
         if agreed {
             self.confirm(self.resolve(peer), link);
         }
@@ -68,7 +68,7 @@ impl Core {
             self.links.insert(link, Link::new(None, nonce));
             return;
         }
-        let Some(state) = self.links.get_mut(&link) else { return };
+        let Some(state) = self.links.get_mut(link) else { return };
         if state.stage != LinkStage::Opening {
             return;
         }
@@ -101,7 +101,7 @@ impl Core {
             .links
             .iter()
             .filter(|(_, state)| state.outbound && state.peer == Some(id))
-            .map(|(link, _)| *link)
+            .map(|(link, _)| link)
             .collect();
         late.sort_unstable();
         let greeted_over = self.peers.get(id.0).and_then(|peer| peer.greeted_over);
@@ -120,7 +120,7 @@ impl Core {
         let least = self.config.eager_window_bytes.into();
         let window = self.first_window().unwrap_or(least);
         let resumes = self.config.mode == Mode::Resume;
-        let Some(state) = self.links.get_mut(&link) else { return };
+        let Some(state) = self.links.get_mut(link) else { return };
         let peer = state.peer.and_then(|peer| self.peers.get(peer.0));
         let same_life = |peer: &&Peer| {
             state.hello.is_none_or(|hello| peer.incarnation.0 == hello.incarnation.get())
@@ -146,12 +146,9 @@ impl Core {
         let slice = self.greeting;
         let payload_bytes = slice.len as u32;
         let envelope = Envelope { flags, payload_bytes, session, ..Envelope::default() };
-        let token = match self.orders.insert(Order::Hello) {
-            Ok(slot) => Token(slot.to_u64()),
-            Err(_) => Token::NONE,
-        };
-        let header = frame::encode(envelope, &body);
-        self.emit_header(link, header, slice, Urgency::Urgent, token);
+        // The greeting lives as long as the endpoint: nobody waits for the rail to let go of it.
+        *self.outputs.push_frame(link, slice, Urgency::Urgent, Token::NONE) =
+            frame::encode(envelope, &body);
     }
 
     /// A greeting's header is here; its payload follows.
@@ -163,7 +160,7 @@ impl Core {
         payload_bytes: u32,
     ) -> Placement {
         let answer = prefix.flags.get() & FLAG_ANSWER != 0;
-        let Some(state) = self.links.get_mut(&link) else { return Placement::Drop };
+        let Some(state) = self.links.get_mut(link) else { return Placement::Drop };
         let expected = state.stage == LinkStage::Greeting && state.outbound == answer;
         let lengths = payload_bytes <= HELLO_PAYLOAD_BYTES_MAX
             && u32::from(hello.address_bytes.get()) <= payload_bytes;
@@ -171,7 +168,7 @@ impl Core {
             // One that came twice, or late.
             return Placement::Drop;
         }
-        let Some(state) = self.links.get_mut(&link) else { return Placement::Drop };
+        let Some(state) = self.links.get_mut(link) else { return Placement::Drop };
         if !expected || !lengths || state.hello.is_some() {
             return self.violation("an unexpected greeting");
         }
@@ -190,7 +187,7 @@ impl Core {
 
     /// A greeting is complete.
     pub(crate) fn greeted(&mut self, link: LinkId, payload: &[u8]) {
-        let Some(state) = self.links.get(&link) else { return };
+        let Some(state) = self.links.get(link) else { return };
         let (Some(hello), outbound) = (state.hello, state.outbound) else { return };
         let addresses = payload.get(..usize::from(hello.address_bytes.get())).unwrap_or(&[]);
         if outbound {
@@ -213,7 +210,7 @@ impl Core {
         let Some(id) = self.peer_of(endpoint).filter(|_| self.first_window().is_some()) else {
             return self.refuse_link(link, Refusal::Full);
         };
-        let (upgrade, insist) = match self.links.get(&link) {
+        let (upgrade, insist) = match self.links.get(link) {
             Some(state) => (state.upgrade, state.insist),
             None => return,
         };
@@ -222,7 +219,7 @@ impl Core {
         peer.addresses = addresses.to_vec();
         let ours_survives = self.identity.endpoint.0 < endpoint && !insist && !upgrade;
         let ours_pending = self.links.iter().any(|(other, state)| {
-            *other != link
+            other != link
                 && state.outbound
                 && state.peer == Some(id)
                 && !matches!(state.stage, LinkStage::Up | LinkStage::Closing)
@@ -234,7 +231,7 @@ impl Core {
         if ((runs || about_to) && !insist && !upgrade) || (ours_survives && ours_pending) {
             return self.refuse_link(link, Refusal::Duplicate);
         }
-        if let Some(state) = self.links.get_mut(&link) {
+        if let Some(state) = self.links.get_mut(link) {
             state.peer = Some(id);
             state.stage = LinkStage::Agreed;
         }
@@ -259,8 +256,8 @@ impl Core {
     /// Makes room among the peers: strangers that came, went and concern nobody are forgotten.
     fn evict_peer(&mut self) {
         let mut used: Vec<PeerId> =
-            self.operations.iter().filter_map(|(_, it)| it.peer()).collect();
-        used.extend(self.links.values().filter_map(|link| link.peer));
+            self.operations.iter().filter_map(|(_, it)| self.operations.peer(it)).collect();
+        used.extend(self.links.iter().filter_map(|(_, link)| link.peer));
         used.sort_unstable();
         let idle = self.peers.iter().find(|(slot, peer)| {
             let strange = !peer.reachable && peer.alias_of.is_none() && peer.session == 0;
@@ -284,17 +281,17 @@ impl Core {
     }
 
     pub(crate) fn close_link(&mut self, link: LinkId) {
-        if let Some(state) = self.links.get_mut(&link)
+        if let Some(state) = self.links.get_mut(link)
             && state.stage != LinkStage::Closing
         {
             state.stage = LinkStage::Closing;
-            self.outputs.push_back(Output::Verb(Verb::Close { link }));
+            self.outputs.push(Output::Verb(Verb::Close { link }));
         }
     }
 
     /// The peer to whom we connected answered.
     fn answered(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
-        let Some(asked) = self.links.get(&link).and_then(|state| state.peer) else { return };
+        let Some(asked) = self.links.get(link).and_then(|state| state.peer) else { return };
         let asked = self.resolve(asked);
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
@@ -312,7 +309,7 @@ impl Core {
             self.close_link(link);
             return self.refused(id, link, refusal);
         }
-        let Some(state) = self.links.get_mut(&link) else { return };
+        let Some(state) = self.links.get_mut(link) else { return };
         state.peer = Some(id);
         state.stage = LinkStage::Agreed;
         let upgrade = state.upgrade;
@@ -335,7 +332,7 @@ impl Core {
         let same_host = hello.host.get() != 0 && hello.host.get() == self.identity.host;
         let shared = self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.same_host_only);
         if same_host && !shared && !upgrade {
-            self.outputs.push_back(Output::Upgrade { peer: id, link });
+            self.outputs.push(Output::Upgrade { peer: id, link });
         } else {
             self.confirm(id, link);
         }
@@ -343,7 +340,7 @@ impl Core {
 
     /// Our link was refused.
     fn refused(&mut self, id: PeerId, link: LinkId, refusal: Refusal) {
-        let upgrade = self.links.get(&link).is_some_and(|state| state.upgrade);
+        let upgrade = self.links.get(link).is_some_and(|state| state.upgrade);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         if upgrade || peer.link().is_some() || matches!(peer.stage, PeerStage::Suspended { .. }) {
             return;
@@ -391,7 +388,7 @@ impl Core {
     fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
         self.links.iter().any(|(other, state)| {
             let same = state.outbound == outbound && state.peer == Some(id);
-            same && *other != link && state.stage == LinkStage::Agreed
+            same && other != link && state.stage == LinkStage::Agreed
         })
     }
 
@@ -402,8 +399,8 @@ impl Core {
         let others: Vec<LinkId> = self
             .links
             .iter()
-            .filter(|(other, state)| **other != link && state.outbound && state.peer == Some(id))
-            .map(|(other, _)| *other)
+            .filter(|(other, state)| *other != link && state.outbound && state.peer == Some(id))
+            .map(|(other, _)| other)
             .collect();
         self.begin_session(id, link);
         let mut others = others;
@@ -416,7 +413,7 @@ impl Core {
     /// Whether a frame of this session, on a link that carries none yet, stands for a confirmation
     /// that was lost or overtaken.
     pub(crate) fn is_confirmed_by(&self, link: LinkId, session: u32) -> bool {
-        let Some(state) = self.links.get(&link) else { return false };
+        let Some(state) = self.links.get(link) else { return false };
         let agreed = state.stage == LinkStage::Agreed && !state.outbound;
         let tag = match state.hello {
             _ if state.ours != 0 && state.ours == state.theirs => state.ours,
@@ -430,7 +427,7 @@ impl Core {
     pub(crate) fn arrive_confirm(&mut self, link: LinkId, id: PeerId) -> Placement {
         let agreed = self
             .links
-            .get(&link)
+            .get(link)
             .is_some_and(|state| state.stage == LinkStage::Agreed && !state.outbound);
         if !agreed && self.is_lossy(link) {
             return Placement::Drop;
@@ -455,7 +452,7 @@ impl Core {
                 self.undo_landing(landing);
             }
         }
-        let Some(state) = self.links.remove(&link) else { return };
+        let Some(state) = self.links.remove(link) else { return };
         self.revoked_by_loss(link);
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
         let lossy = self.is_lossy(link);
@@ -475,7 +472,7 @@ impl Core {
             let agreed = self.links.iter().find(|(_, other)| {
                 other.outbound && other.peer == Some(id) && other.stage == LinkStage::Agreed
             });
-            if let Some(other) = agreed.map(|(other, _)| *other) {
+            if let Some(other) = agreed.map(|(other, _)| other) {
                 self.confirm(id, other);
             }
             return;
@@ -499,7 +496,7 @@ impl Core {
                 | LandingKind::Held { .. }
         );
         if staged && landing.slice.buffer != Slice::NONE.buffer {
-            self.outputs.push_back(Output::Release(landing.slice.buffer));
+            self.outputs.push(Output::Release(landing.slice.buffer));
         }
         match landing.kind {
             LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
@@ -530,7 +527,7 @@ impl Core {
 
     /// Whether the incarnation that greeted on this link is the one we know.
     pub(crate) fn greeted_incarnation(&self, link: LinkId) -> Option<Incarnation> {
-        let hello = self.links.get(&link)?.hello?;
+        let hello = self.links.get(link)?.hello?;
         Some(Incarnation(hello.incarnation.get()))
     }
 }

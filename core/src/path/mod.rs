@@ -5,7 +5,10 @@
 //! with its link; in mode `Resume` it goes on over the next link.
 
 mod handshake;
+mod links;
 mod session;
+
+pub(crate) use links::Links;
 
 use std::collections::VecDeque;
 
@@ -200,6 +203,14 @@ impl Peer {
             puts: VecDeque::new(),
             reliable: None,
         }
+    }
+
+    /// Whether operations or data frames wait for their turn.
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        self.waiting.iter().any(|queue| queue.first.is_some())
+            || self.waiting_accesses.first.is_some()
+            || !self.streams.is_empty()
     }
 
     /// The link that carries the session now.

@@ -30,7 +30,7 @@ impl Core {
             .links
             .iter()
             .filter(|(_, link)| link.peer == Some(id))
-            .map(|(link, _)| *link)
+            .map(|(link, _)| link)
             .collect();
         links.sort_unstable();
         for link in links {
@@ -105,15 +105,14 @@ impl Core {
             peer.stage = PeerStage::Connecting { attempt };
             peer.greeted_until = Time::NEVER;
             let attempt = attempt % INSIST_FROM;
-            self.outputs.push_back(Output::Connect { peer: id, attempt });
+            self.outputs.push(Output::Connect { peer: id, attempt });
         }
     }
 
     /// A link was confirmed: the session begins, or goes on.
     pub(crate) fn begin_session(&mut self, id: PeerId, link: LinkId) {
         let incarnation = self.greeted_incarnation(link).unwrap_or_default();
-        let Some((ours, theirs)) = self.links.get(&link).map(|link| (link.ours, link.theirs))
-        else {
+        let Some((ours, theirs)) = self.links.get(link).map(|link| (link.ours, link.theirs)) else {
             return;
         };
         let Some(peer) = self.peers.get(id.0) else { return };
@@ -131,7 +130,7 @@ impl Core {
         if let Some(old) = old_link.filter(|old| *old != link) {
             self.close_link(old);
         }
-        let Some(state) = self.links.get_mut(&link) else { return };
+        let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
         let window = state.window;
         let Some(hello) = state.hello else { return };
@@ -160,7 +159,7 @@ impl Core {
             };
             self.begin_credit(id, window);
             self.counters.sessions += 1;
-            self.outputs.push_back(Output::PeerUp { peer: id });
+            self.outputs.push(Output::PeerUp { peer: id });
         }
         self.pump(id);
     }
@@ -192,7 +191,7 @@ impl Core {
         };
         self.begin_credit(id, window);
         self.counters.sessions += 1;
-        self.outputs.push_back(Output::PeerUp { peer: id });
+        self.outputs.push(Output::PeerUp { peer: id });
         self.pump(id);
     }
 
@@ -228,7 +227,7 @@ impl Core {
             .get(id.0)
             .is_some_and(|peer| peer.reachable && self.identity.endpoint.0 < peer.endpoint);
         if first {
-            self.outputs.push_back(Output::Connect { peer: id, attempt: 0 });
+            self.outputs.push(Output::Connect { peer: id, attempt: 0 });
         }
     }
 
@@ -279,7 +278,7 @@ impl Core {
         if let Some(peer) = self.peers.get_mut(id.0) {
             peer.accesses = 0;
         }
-        self.outputs.push_back(Output::PeerDown { peer: id, fault });
+        self.outputs.push(Output::PeerDown { peer: id, fault });
     }
 
     /// Fails every operation with this peer. Receives from it alone fail only where there was a
@@ -290,11 +289,14 @@ impl Core {
             .iter()
             .filter(|(_, operation)| match &operation.kind {
                 Kind::Send(state) => state.send.peer == id,
-                Kind::Access(state) => state.access.peer == id,
+                Kind::Access(_) => self.operations.peer(operation) == Some(id),
                 Kind::Receive(state) => match &state.stage {
                     ReceiveStage::Posted => had_session && state.receive.source == Some(id),
                     ReceiveStage::Placing => false,
-                    ReceiveStage::Fetching { access, .. } => access.access.peer == id,
+                    ReceiveStage::Fetching { .. } => self
+                        .operations
+                        .access(operation)
+                        .is_some_and(|state| state.access.peer == id),
                 },
             })
             .map(|(id, _)| id)
@@ -349,7 +351,7 @@ impl Core {
         if let Some(message) = self.matching.remove_message(found) {
             self.free_unmatched(&message);
             if let Content::Staged(buffer) = message.content {
-                self.outputs.push_back(Output::Release(buffer));
+                self.outputs.push(Output::Release(buffer));
             }
         }
     }
@@ -378,10 +380,14 @@ impl Core {
         let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
         let mut reposted = Vec::new();
         for id in ids {
+            if let Some(state) = self.operations.access_mut(id)
+                && state.access.peer == alias
+            {
+                state.access.peer = peer;
+            }
             let Some(operation) = self.operations.get_mut(id) else { continue };
             match &mut operation.kind {
                 Kind::Send(state) if state.send.peer == alias => state.send.peer = peer,
-                Kind::Access(state) if state.access.peer == alias => state.access.peer = peer,
                 Kind::Receive(state) if state.receive.source == Some(alias) => {
                     let before = wanted(&state.receive);
                     state.receive.source = Some(peer);
@@ -411,7 +417,7 @@ impl Core {
                 }
             }
         }
-        self.outputs.push_back(Output::Aliased { alias, peer });
+        self.outputs.push(Output::Aliased { alias, peer });
         reposted.sort_unstable_by_key(|(post, ..)| *post);
         for (post, id, wanted) in reposted {
             self.match_receive(id, wanted, Some(post));
@@ -519,10 +525,10 @@ impl Core {
     /// The endpoint closes: peers are told, operations fail.
     pub fn close(&mut self) {
         self.closing = true;
-        let mut links: Vec<LinkId> = self.links.keys().copied().collect();
+        let mut links: Vec<LinkId> = self.links.iter().map(|(link, _)| link).collect();
         links.sort_unstable();
         for link in links {
-            let up = self.links.get(&link).filter(|state| state.stage == LinkStage::Up);
+            let up = self.links.get(link).filter(|state| state.stage == LinkStage::Up);
             let session = up.and_then(|state| state.peer).map(|peer| self.session_of(peer));
             if let Some(session) = session.filter(|_| link != LOOP_LINK) {
                 let envelope = Envelope { session, ..Envelope::default() };
@@ -538,7 +544,7 @@ impl Core {
 
     /// The peer closes: like a lost link, but in mode `Resume`, too, the session is over.
     pub(crate) fn arrive_goodbye(&mut self, link: LinkId) {
-        let Some(id) = self.links.get(&link).and_then(|state| state.peer) else { return };
+        let Some(id) = self.links.get(link).and_then(|state| state.peer) else { return };
         self.end_session(self.resolve(id), Fault::PeerReset);
         self.close_link(link);
     }
@@ -596,7 +602,7 @@ impl Core {
         }
         reliable.retry_at = now + wait;
         if peer.reachable {
-            self.outputs.push_back(Output::Connect { peer: id, attempt: 0 });
+            self.outputs.push(Output::Connect { peer: id, attempt: 0 });
         }
     }
 }

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_base::task::{Either, race};
 use ropewalk_client::{Client, ClientConfig};
 use ropewalk_mount::MountOptions;
+use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::copy;
@@ -23,6 +24,14 @@ use crate::tree::{self, Moved, Work};
 
 /// Arguments of `ropewalk demo`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk demo                              the Rust toolchain, through a mount
+  ropewalk demo --source /usr/share --json   another tree, figures as JSON
+  ropewalk demo --no-mount                   through the client library
+  ropewalk demo --directory /var/tmp/demo    keeps the data there; 'ropewalk up' serves it again
+
+Where /dev/fuse cannot be used, it says why and goes through the client library. Ctrl-C unmounts, \
+stops the servers and removes what was temporary.")]
 pub struct DemoArguments {
     /// The directory tree to copy; by default the Rust toolchain's own installation.
     #[arg(long, value_name = "DIR")]
@@ -36,6 +45,20 @@ pub struct DemoArguments {
     /// Data servers.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     data_servers: u32,
+    /// A JSON object for each phase and each data server instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+impl DemoArguments {
+    /// Says something to people: beside the objects, where there are any.
+    fn say(&self, line: &str) {
+        if self.json {
+            eprintln!("{line}");
+        } else {
+            println!("{line}");
+        }
+    }
 }
 
 /// A phase of the demo and what it took.
@@ -65,36 +88,45 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     };
     let begin = Instant::now();
     let cluster = Cluster::start(directory, arguments.data_servers)?;
-    println!(
+    arguments.say(&format!(
         "A cluster of 1 metadata server and {} data servers serves {} ms after the start, in {}.",
         arguments.data_servers,
         begin.elapsed().as_millis(),
         directory.display()
-    );
+    ));
+    let before = spread(arguments, directory)?;
     let total: u64 = entries.iter().map(|entry| entry.bytes).sum();
-    println!("Copying {} entries, {}, from {}.", entries.len(), bytes(total), source.display());
+    arguments.say(&format!(
+        "Copying {} entries, {}, from {}.",
+        entries.len(),
+        bytes(total),
+        source.display()
+    ));
     let place = tempfile::Builder::new().prefix("ropewalk-mount-").tempdir()?;
     let phases = match mount(arguments, &cluster, place.path()) {
         Ok(mounted) => {
-            println!(
+            arguments.say(&format!(
                 "Mounted on {} {} ms after the start.",
                 mounted.path().display(),
                 begin.elapsed().as_millis()
-            );
+            ));
             let phases = through_mount(&mounted, &source, &entries, total, &stop);
             mounted.stop()?;
             phases
         }
         Err(error) => {
-            println!("Not mounted ({error:#}); going on through the client library.");
+            let why = format!("Not mounted ({error:#}); going on through the client library.");
+            arguments.say(&why);
             through_library(&cluster, &source, entries, total, &stop)
         }
     };
+    // Before the servers stop, when they fold their logs into files.
+    let after = spread(arguments, directory);
     cluster.stop();
     let phases = phases?;
-    print_phases(&phases);
-    print_spread(directory, arguments.data_servers)?;
-    println!("Every byte and attribute is as in the source.");
+    print_phases(arguments, &phases)?;
+    print_spread(arguments, &before, &after?)?;
+    arguments.say("Every byte and attribute is as in the source.");
     Ok(())
 }
 
@@ -165,7 +197,7 @@ async fn phases(
     let begin = Instant::now();
     let (from, to) = (copy::Host::new(&session.world), copy::Cluster::new(session));
     let keep = copy::Keep { attributes: true, umask: 0 };
-    let mut copy = copy::Copy::new(from, to, session.client.pool(), keep, true);
+    let mut copy = copy::Copy::new(from, to, &session.client, keep, true);
     copy.bar = bar(total, "copy in");
     let job = copy::Job { from: source.as_os_str().as_bytes().to_vec(), to: b"/".to_vec() };
     let moved = copy.run(&[job]).await?;
@@ -197,7 +229,21 @@ fn bar(total: u64, name: &'static str) -> ProgressBar {
     }
 }
 
-fn print_phases(phases: &[Phase]) {
+fn print_phases(arguments: &DemoArguments, phases: &[Phase]) -> anyhow::Result<()> {
+    if arguments.json {
+        for Phase { name, moved, time } in phases {
+            let seconds = time.as_secs_f64();
+            remote::print_json(&json!({
+                "phase": name,
+                "files": moved.files,
+                "bytes": moved.bytes,
+                "seconds": seconds,
+                "mib_per_second": moved.bytes as f64 / (1 << 20) as f64 / seconds,
+                "files_per_second": moved.files as f64 / seconds,
+            }))?;
+        }
+        return Ok(());
+    }
     let rows = phases.iter().map(|phase| {
         vec![
             phase.name.to_string(),
@@ -210,20 +256,46 @@ fn print_phases(phases: &[Phase]) {
     });
     let header = ["phase", "files", "bytes", "seconds", "MiB/s", "files/s"];
     println!("{}", table(&header, rows.collect()));
+    Ok(())
 }
 
-/// How the bytes lie on the data servers' disks.
-fn print_spread(directory: &Path, servers: u32) -> anyhow::Result<()> {
+/// What lies on a data server's disk.
+#[derive(Clone, Copy)]
+struct Share {
+    files: u64,
+    bytes: u64,
+}
+
+/// What lies on each data server's disk now.
+fn spread(arguments: &DemoArguments, directory: &Path) -> anyhow::Result<Vec<Share>> {
+    let of = |server: u32| {
+        let files = tree::list(&directory.join(format!("data{server}")))?;
+        let files = || files.iter().filter(|entry| entry.bytes > 0);
+        let (count, bytes) = (files().count() as u64, files().map(|entry| entry.bytes).sum());
+        Ok(Share { files: count, bytes })
+    };
+    (0..arguments.data_servers).map(of).collect()
+}
+
+/// How the bytes spread over the data servers: what came since they were started, when logs of a
+/// fixed size were there already.
+fn print_spread(
+    arguments: &DemoArguments,
+    before: &[Share],
+    after: &[Share],
+) -> anyhow::Result<()> {
     let mut rows = Vec::new();
-    for server in 0..servers {
-        let (mut objects, mut size) = (0u64, 0u64);
-        for entry in tree::list(&directory.join(format!("data{server}")))? {
-            objects += u64::from(entry.bytes > 0);
-            size += entry.bytes;
+    for (server, (before, after)) in before.iter().zip(after).enumerate() {
+        let files = after.files.saturating_sub(before.files);
+        let size = after.bytes.saturating_sub(before.bytes);
+        if arguments.json {
+            remote::print_json(&json!({ "server": server, "files": files, "bytes": size }))?;
         }
-        rows.push(vec![format!("data server {server}"), objects.to_string(), bytes(size)]);
+        rows.push(vec![format!("data server {server}"), files.to_string(), bytes(size)]);
     }
-    println!("{}", table(&["on disk", "files", "bytes"], rows));
+    if !arguments.json {
+        println!("{}", table(&["came to disk", "files", "bytes"], rows));
+    }
     Ok(())
 }
 

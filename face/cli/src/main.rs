@@ -24,11 +24,19 @@ use clap::{CommandFactory, Parser, Subcommand};
 /// Starts a cluster in about a second, needs no kernel module and no special hardware, and keeps what
 /// it acknowledged.
 #[derive(Debug, Parser)]
-#[command(name = "ropewalk", version, about, long_about)]
+#[command(name = "ropewalk", version, about, long_about, after_help = TOUR)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+const TOUR: &str = "\
+Begin with:
+  ropewalk demo                                 sees it work on real data, and cleans up
+  ropewalk up /var/tmp/cluster --mount /mnt     a cluster of your own
+  ropewalk cp -r /usr/share/doc :/              works without the mount, too: ':/' is the cluster
+  ropewalk ls -l :/doc; ropewalk df; ropewalk status
+  ropewalk COMMAND --help                       has examples of each";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -36,13 +44,11 @@ enum Command {
     /// byte, and prints what happened.
     Demo(demo::DemoArguments),
     /// Runs a whole cluster in this process until Ctrl-C; clients of other processes can use it.
-    ///
-    /// Example: ropewalk up /var/tmp/cluster --mount /mnt/ropewalk
     Up(commands::up::Up),
     /// Gives a directory the identity of a new cluster and prints it.
     Format(commands::format::Format),
-    /// Runs one server until Ctrl-C.
-    #[command(subcommand)]
+    /// Runs one server, or all of a config file, until Ctrl-C.
+    #[command(subcommand, after_help = "Example: ropewalk serve all --config ropewalk.toml")]
     Serve(commands::serve::Serve),
     /// Mounts a cluster and serves the mount until it is unmounted.
     Mount(commands::mount::MountArguments),
@@ -71,6 +77,10 @@ enum Command {
     /// Removes files, and directories with all that they hold.
     Rm(remote::rm::Rm),
     /// Prints a completion script for a shell.
+    #[command(after_help = "Examples:
+  ropewalk completions bash > ~/.local/share/bash-completion/completions/ropewalk
+  ropewalk completions zsh > ~/.zfunc/_ropewalk
+  ropewalk completions fish > ~/.config/fish/completions/ropewalk.fish")]
     Completions {
         /// The shell.
         shell: clap_complete::Shell,
@@ -106,6 +116,48 @@ fn main() -> std::process::ExitCode {
         Err(error) => {
             eprintln!("ropewalk: {error:#}");
             std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::*;
+
+    /// Every command with its full name, those within others included.
+    fn all(command: &clap::Command, above: &str) -> Vec<(String, String)> {
+        let mut found = Vec::new();
+        for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
+            let name = format!("{above} {}", command.get_name());
+            found.extend(all(command, &name));
+            found.push((name, command.clone().render_long_help().to_string()));
+        }
+        found
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_an_example() {
+        Arguments::command().debug_assert();
+        let all = all(&Arguments::command(), "ropewalk");
+        assert!(all.len() >= 18, "{}", all.len());
+        for (name, help) in all {
+            assert!(help.contains("Example"), "{name} --help has no example");
+            let plain = name.trim_end_matches(" meta").trim_end_matches(" data");
+            assert!(help.contains(plain), "{name} --help does not show how {plain} is called");
+        }
+    }
+
+    #[test]
+    fn every_shell_gets_a_completion_with_all_commands() {
+        for shell in clap_complete::Shell::value_variants() {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Arguments::command(), "ropewalk", &mut script);
+            let script = String::from_utf8(script).expect("scripts are text");
+            for command in ["demo", "umount", "completions", "stat"] {
+                assert!(script.contains(command), "{shell} does not complete {command}");
+            }
         }
     }
 }

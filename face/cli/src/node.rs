@@ -1,6 +1,5 @@
 //! A thread with a reactor and an endpoint: what every server and every client of this process is.
 
-use std::rc::Rc;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -13,7 +12,6 @@ use ropewalk_base::task::{Either, Receiver, Sender, oneshot, race};
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::reactor::Reactor;
-use ropewalk_net::{Endpoint, EndpointConfig};
 use ropewalk_rail::Rail;
 use ropewalk_store::HostDisk;
 
@@ -101,11 +99,7 @@ pub fn local(
     let reactor = Reactor::new().context("no reactor")?;
     let disk: Arc<dyn Disk> = HostDisk::shared();
     let world = reactor.world(disk, DISK_THREADS);
-    let mut config = EndpointConfig::new(cluster);
-    config.service_thread = false;
-    config.clock = reactor.shared_clock();
-    let endpoint = LocalEndpoint::new(Endpoint::open(config, rails)?)?;
-    reactor.add(Rc::new(endpoint.clone()))?;
+    let endpoint = reactor.open_endpoint(cluster, rails)?;
     Ok((reactor, world, endpoint))
 }
 

@@ -12,8 +12,14 @@ use crate::node;
 /// Which cluster is asked.
 #[derive(Debug, clap::Args)]
 pub struct Target {
-    /// The metadata server's address, as `up` or `serve meta` printed it.
-    #[arg(default_value = "tcp://127.0.0.1:7700")]
+    /// The metadata server's address, as `up` or `serve` printed it.
+    #[arg(
+        long,
+        short = 'A',
+        value_name = "URL",
+        env = "ROPEWALK_ADDRESS",
+        default_value = "tcp://127.0.0.1:7700"
+    )]
     address: String,
 }
 

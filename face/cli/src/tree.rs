@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use ropewalk_base::task::{join_all, yield_now};
+use ropewalk_base::task::join_all;
 use ropewalk_client::{Attributes, Caller, Client, Errno, InodeKind, OpenOptions, Timestamp};
 
 use crate::stop::Stop;
@@ -150,12 +150,7 @@ impl Work {
         let mut offset = 0;
         while offset < entry.bytes {
             let len = (entry.bytes - offset).min(CHUNK_BYTES as u64) as usize;
-            let buffer = loop {
-                match self.client.pool().take(len) {
-                    Some(buffer) => break buffer,
-                    None => yield_now().await,
-                }
-            };
+            let buffer = self.client.buffer(len).await;
             let (buffer, read) = self.client.read(&file, offset, buffer).await.map_err(errno)?;
             from.read_exact_at(&mut expected[..len], offset)?;
             if read != len || buffer[..len] != expected[..len] {

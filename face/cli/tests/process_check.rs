@@ -46,7 +46,7 @@ fn status_shows_the_servers_and_a_killed_one_as_down() {
     assert!(measured["seconds"].as_f64().expect("a time") >= 0.2);
     let rate = &measured["metadata"]["rates"]["status"]["calls_per_second"];
     assert!(rate.as_f64().expect("a rate") > 0.0);
-    let table = run(place.path(), PROGRAM, &["status", &servers.address]);
+    let table = run(place.path(), PROGRAM, &["status", "-A", &servers.address]);
     assert!(table.contains("pool version") && table.contains("list servers"), "{table}");
     servers.data[1].take().expect("it runs").kill();
     let during = servers.status("0");
@@ -90,7 +90,7 @@ fn objects_that_nobody_knows_are_found_and_repaired() {
 fn a_cluster_that_does_not_answer_is_an_error_with_its_address() {
     for command in ["status", "check"] {
         let asked = std::process::Command::new(PROGRAM)
-            .args([command, "tcp://127.0.0.1:1"])
+            .args([command, "-A", "tcp://127.0.0.1:1"])
             .output()
             .expect("it runs");
         let text = String::from_utf8_lossy(&asked.stderr).into_owned();

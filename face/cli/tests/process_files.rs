@@ -97,7 +97,7 @@ fn a_tree_goes_into_the_cluster_and_out_again_as_it_was() {
     let scene = Scene::new();
     let source = scene.path().join("source");
     tree(&source);
-    scene.run(&["cp", "-rp", "source", ":/"]).well();
+    scene.run(&["cp", "-rps", "source", ":/"]).well();
     scene.run(&["cp", "-rp", ":/source", ":/second"]).well();
     scene.run(&["cp", "-rp", ":/second", "back"]).well();
     let (before, after) = (contents(&source), contents(&scene.path().join("back")));

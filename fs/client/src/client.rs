@@ -13,6 +13,7 @@ use ropewalk_base::world::World;
 use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{Connection, Options};
+use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::layout::Pool as ServerPool;
 use ropewalk_wire::fs::meta::Who;
 use ropewalk_wire::fs::value::Bytes;
@@ -20,6 +21,7 @@ use ropewalk_wire::fs::value::Bytes;
 use crate::data::DataServer;
 use crate::error::ClientError;
 use crate::inode::{Directory, Inode, Position};
+use crate::patience::Patience;
 
 /// On whose behalf something is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -129,6 +131,8 @@ pub(crate) struct Inner {
     pub pool: Pool,
     pub inodes: RefCell<BTreeMap<u64, Rc<Inode>>>,
     pub directories: RefCell<BTreeMap<u64, Directory>>,
+    /// What inodes were when this client took their last name, until they are forgotten.
+    pub nameless: RefCell<BTreeMap<u64, Attributes>>,
     /// Data servers by id.
     pub servers: RefCell<BTreeMap<u32, DataServer>>,
     pub pools: RefCell<BTreeMap<u32, Rc<ServerPool>>>,
@@ -152,6 +156,8 @@ pub(crate) struct Inner {
     pub granted: RefCell<Vec<(u64, u64, u64)>>,
     pub granted_notify: ropewalk_base::task::Notify,
     pub renewing: Cell<bool>,
+    /// Requests under way that open a file.
+    pub opening: Cell<usize>,
     pub stopped: Cell<bool>,
     pub clock: Cell<u64>,
 }
@@ -182,6 +188,7 @@ impl Client {
             pool: Pool::with_budget(config.transfer_bytes * 2),
             inodes: RefCell::new(BTreeMap::new()),
             directories: RefCell::new(BTreeMap::new()),
+            nameless: RefCell::new(BTreeMap::new()),
             servers: RefCell::new(BTreeMap::new()),
             pools: RefCell::new(BTreeMap::new()),
             pool_lock: Semaphore::new(1),
@@ -198,6 +205,7 @@ impl Client {
             granted: RefCell::new(Vec::new()),
             granted_notify: ropewalk_base::task::Notify::new(),
             renewing: Cell::new(false),
+            opening: Cell::new(0),
             stopped: Cell::new(false),
             clock: Cell::new(0),
             config,
@@ -228,6 +236,10 @@ impl Client {
     /// Memory for reading and writing.
     pub fn pool(&self) -> &Pool {
         &self.inner.pool
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(&self.inner.world, self.inner.config.patience)
     }
 
     pub(crate) fn count(&self, change: impl FnOnce(&mut Counts)) {

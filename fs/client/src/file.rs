@@ -1,5 +1,6 @@
 //! Open files: opening, creating, closing, making durable.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -11,7 +12,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::client::{Caller, Client};
 use crate::inode::{Dirty, Inode};
-use crate::lease::{For, opened};
+use crate::lease::{For, Opened, opened};
 
 /// Stripes whose servers are computed for a sync; a file of more has some on all.
 const STRIPES_LOOKED_AT: u64 = 4096;
@@ -85,6 +86,25 @@ impl Drop for File {
     }
 }
 
+/// A request under way that opens a file.
+struct Opening<'a> {
+    count: &'a Cell<usize>,
+}
+
+impl Opening<'_> {
+    fn new(client: &Client) -> Opening<'_> {
+        let count = &client.inner.opening;
+        count.set(count.get() + 1);
+        Opening { count }
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.count.set(self.count.get() - 1);
+    }
+}
+
 impl Client {
     fn file(&self, inode: Rc<Inode>, options: OpenOptions) -> File {
         {
@@ -130,22 +150,31 @@ impl Client {
         {
             return Ok(file);
         }
+        // Open from now on: a lease that is given back while the request is under way must not take
+        // the open along.
+        let file = self.file(inode.clone(), options);
         let (who, access, truncate) = (caller.who(), options.access, options.truncate);
         let request = MetaRequest::Open { who, inode: number, access, truncate };
         if !truncate {
-            let reply = self.ask(&request, opened).await?;
-            let inode = self.learn_opened(&reply);
-            return Ok(self.file(inode, options));
+            let reply = self.ask_open(&request).await?;
+            self.learn_opened(&reply);
+            return Ok(file);
         }
         let reply = self
             .resize(&inode, async {
-                let reply = self.ask(&request, opened).await?;
+                let reply = self.ask_open(&request).await?;
                 Ok((reply, true))
             })
             .await?;
         let inode = self.learn_opened(&reply);
         self.note_change(&inode);
-        Ok(self.file(inode, options))
+        Ok(file)
+    }
+
+    /// Sends a request that opens a file.
+    async fn ask_open(&self, request: &MetaRequest<'_>) -> Result<Opened, Errno> {
+        let _opening = Opening::new(self);
+        self.ask(request, opened).await
     }
 
     /// Opens without a message, where a lease covers all that has to be known.
@@ -195,7 +224,7 @@ impl Client {
             exclusive,
             truncate: options.truncate,
         };
-        let reply = self.ask(&request, opened).await?;
+        let reply = self.ask_open(&request).await?;
         if options.truncate && !reply.created {
             self.inode(reply.entry.attributes.inode).discard();
         }
@@ -221,7 +250,7 @@ impl Client {
     ) -> Result<(Attributes, File), Errno> {
         let who = caller.who();
         let request = MetaRequest::Temporary { who, parent, mode, access: options.access };
-        let reply = self.ask(&request, opened).await?;
+        let reply = self.ask_open(&request).await?;
         let inode = self.learn_opened(&reply);
         self.note_change(&inode);
         Ok((reply.entry.attributes, self.file(inode, options)))
@@ -286,10 +315,7 @@ impl Client {
         if !is_file {
             return Ok(BTreeSet::new());
         }
-        if inode.mode() < LeaseMode::Read {
-            // Among several writers nobody but the server knows all stripes.
-            inode.refresh();
-        }
+        inode.doubt_stripes();
         let _lease = self.lease(inode, For::Reading).await?;
         let (content, written) = {
             let state = inode.state.borrow();
@@ -322,11 +348,7 @@ impl Client {
 
     pub(crate) fn file_id(&self, inode: &Inode) -> FileId {
         let state = inode.state.borrow();
-        FileId {
-            inode: inode.number,
-            generation: state.attributes.map_or(0, |attributes| attributes.object_generation),
-            epoch: state.epoch,
-        }
+        FileId { inode: inode.number, generation: state.generation, epoch: state.epoch }
     }
 }
 

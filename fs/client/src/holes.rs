@@ -2,6 +2,7 @@
 
 use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::meta::{AttributeChange, TimeChange};
+use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::Errno;
 
 use crate::client::{Caller, Client};
@@ -34,21 +35,46 @@ impl Client {
         if len == 0 {
             return Err(Errno::EINVAL);
         }
-        let size = self.attributes(file.number()).await?.size;
-        if zero {
-            self.zero(file, offset, end.min(size)).await?;
-        }
-        if !keep && end > size {
+        let found = self.attributes(file.number()).await?;
+        if caller.user != 0 && found.mode & 0o6000 != 0 {
+            // The kernel leaves it to us, as it does with writes, and does not say so here.
             let change = AttributeChange {
-                size: Some(end),
                 accessed: TimeChange::Keep,
                 modified: TimeChange::Keep,
+                kill_privileges: true,
                 through_handle: true,
                 ..AttributeChange::default()
             };
             self.set_attributes(caller, file.number(), change).await?;
         }
-        Ok(())
+        if zero {
+            self.zero(file, offset, end.min(found.size)).await?;
+        }
+        self.reach(file, if keep { 0 } else { end }).await
+    }
+
+    /// Makes the file reach to `end` at least, as a write there would: what others add meanwhile
+    /// stays. It counts as changed in any case.
+    async fn reach(&self, file: &File, end: u64) -> Result<(), Errno> {
+        let inode = &file.inode;
+        let mut patience = self.patience();
+        while patience.lasts().await {
+            let lease = self.lease(inode, For::Writing).await?;
+            let most = inode.state.borrow().layout.map_or(0, |layout| layout.size_max());
+            if end > most {
+                return Err(Errno::EFBIG);
+            }
+            self.wrote(inode, end, &Runs::default());
+            // Told at once: appends to inline bytes go by the size that the server knows.
+            match self.try_report(inode).await {
+                Err(Errno::ESTALE) => {
+                    drop(lease);
+                    inode.refresh();
+                }
+                reported => return reported,
+            }
+        }
+        Err(Errno::EIO)
     }
 
     /// Writes zeros over what was written; holes stay holes.
@@ -82,6 +108,7 @@ impl Client {
     /// behind the end. As fine as stripes are.
     pub async fn seek(&self, file: &File, offset: u64, hole: bool) -> Result<u64, Errno> {
         let inode = &file.inode;
+        inode.doubt_stripes();
         let _lease = self.lease(inode, For::Reading).await?;
         let size = self.attributes(inode.number).await?.size;
         if offset >= size {

@@ -52,6 +52,8 @@ pub(crate) struct State {
     /// Of the newest grant; grants up to `recalled` are none.
     pub number: u64,
     pub recalled: u64,
+    /// The highest number that a reply told, whether it was taken or not.
+    pub told: u64,
     /// The attributes are older than the newest grant.
     pub stale: bool,
     /// The attributes miss something other than size and times; they have to be asked for.
@@ -65,6 +67,9 @@ pub(crate) struct State {
     /// Changes that were acknowledged are lost; the next sync says so.
     pub lost: bool,
     pub content: Option<Content>,
+    /// The newest generation of the content that a reply told; it only grows. Apart from the
+    /// attributes: those may be dropped beside an operation that is about to name the objects.
+    pub generation: u32,
     /// Inline bytes, while a lease covers them.
     pub inline: Option<Vec<u8>>,
     pub layout: Option<Layout>,
@@ -132,6 +137,10 @@ impl Inode {
     pub fn granted(&self, grant: Option<Grant>) {
         let Some(grant) = grant else { return };
         let mut state = self.state.borrow_mut();
+        if grant.number > state.told {
+            state.told = grant.number;
+            self.idle.notify_all();
+        }
         if grant.number <= state.recalled || grant.number < state.number {
             if (grant.number, grant.mode) == (state.number, state.mode) {
                 // What was kept of a recalled lease goes on under its number.
@@ -150,6 +159,7 @@ impl Inode {
     pub fn learned(&self, attributes: Attributes) {
         let mut state = self.state.borrow_mut();
         let mut attributes = attributes;
+        state.generation = state.generation.max(attributes.object_generation);
         let fresh = std::mem::take(&mut state.stale);
         state.outdated = false;
         if let (Some(old), false) = (&state.attributes, fresh) {
@@ -197,6 +207,15 @@ impl Inode {
         state.content = None;
         state.inline = None;
         state.attributes = None;
+    }
+
+    /// Among several writers nobody but the server knows which stripes there are: they are learned
+    /// anew before the lease is used again.
+    pub fn doubt_stripes(&self) {
+        let mut state = self.state.borrow_mut();
+        if state.mode < LeaseMode::Read {
+            state.content = None;
+        }
     }
 
     /// What was written and not reported is not the file's any more; the next sync says so.

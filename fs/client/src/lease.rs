@@ -1,7 +1,9 @@
 //! Leases: taking them, giving them back when they are recalled, reporting what they covered.
 
 use std::rc::Rc;
+use std::time::Duration;
 
+use ropewalk_base::task::race;
 use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Entry, LeaseMode, MetaReply, MetaRequest, Report};
@@ -11,6 +13,12 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use crate::call::unexpected;
 use crate::client::Client;
 use crate::inode::{Dirty, Inode, Use};
+
+/// How long a recall waits for the reply that told of the lease: beyond that it was lost on the way
+/// and comes once more without the lease.
+const OPEN_PATIENCE: Duration = Duration::from_millis(500);
+/// How often is looked whether anything is being opened at all.
+const OPEN_PAUSE: Duration = Duration::from_millis(10);
 
 /// What a lease is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,12 +140,27 @@ impl Client {
             // The kernel writes back what was changed by mmap; that is still accepted here.
             self.invalidate().inode(number).await;
         }
+        self.await_open(&inode, grant).await;
         let _giving = inode.giving.acquire().await;
         self.close_to_users(&inode).await;
         // Among several writers there is nothing to keep for a file that is not open.
         let unused = keep == LeaseMode::Shared && inode.opened().is_none();
         let keep = if unused { LeaseMode::None } else { keep };
         self.give_back(&inode, grant, keep).await;
+    }
+
+    /// Where a lease is recalled of which no reply has told yet, that reply is on its way, and it may
+    /// have opened the file: what is given back has to say so, or the file is nobody's and goes.
+    async fn await_open(&self, inode: &Inode, grant: u64) {
+        let world = &self.inner.world;
+        let end = world.now() + OPEN_PATIENCE;
+        while self.inner.opening.get() > 0 && world.now() < end {
+            let told = inode.idle.notified();
+            if inode.state.borrow().told >= grant {
+                return;
+            }
+            race(told, world.sleep(OPEN_PAUSE)).await;
+        }
     }
 
     /// Gives a lease back that nobody recalled, unless the file is open.

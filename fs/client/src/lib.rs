@@ -28,6 +28,7 @@ mod lease;
 mod names;
 pub mod operator;
 pub mod paths;
+mod patience;
 mod read;
 mod session;
 mod write;

@@ -44,6 +44,9 @@ fn check(name: &[u8]) -> Result<(), Errno> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(()) }
 }
 
+/// Inodes without a name whose attributes are remembered, at most.
+const NAMELESS_MAX: usize = 1 << 16;
+
 impl Client {
     /// The entry of a directory: attributes of the inode that it names.
     pub async fn lookup(
@@ -145,7 +148,18 @@ impl Client {
             return Ok(attributes);
         }
         let request = MetaRequest::GetAttributes { inode: number };
-        self.ask_attributes(&inode, &request).await
+        match self.ask_attributes(&inode, &request).await {
+            // Somebody still stands in a directory that was removed, or holds the path of a file.
+            Err(Errno::ESTALE) => {
+                self.inner.nameless.borrow().get(&number).copied().ok_or(Errno::ESTALE)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Nobody has use for what this client remembers of an inode that lost its last name.
+    pub fn forget_nameless(&self, number: u64) {
+        self.inner.nameless.borrow_mut().remove(&number);
     }
 
     pub(crate) async fn ask_attributes(
@@ -292,6 +306,13 @@ impl Client {
         self.inner.directories.borrow_mut().remove(&number);
         let inode = self.inode(number);
         inode.learned(attributes);
+        if attributes.link_count == 0 {
+            let mut nameless = self.inner.nameless.borrow_mut();
+            nameless.insert(number, attributes);
+            if nameless.len() > NAMELESS_MAX {
+                nameless.pop_first();
+            }
+        }
         if attributes.link_count > 0 || self.is_open(number) {
             return;
         }

@@ -20,8 +20,6 @@ use crate::inode::Inode;
 use crate::lease::For;
 use crate::write::{Part, bulk, parts};
 
-const TRIES: u32 = 16;
-
 /// What a data server found of a part, and the checksums of its bytes.
 struct Answer {
     found: Vec<Found>,
@@ -62,7 +60,8 @@ impl Client {
         buffer: PoolBuffer,
     ) -> Result<(PoolBuffer, usize), Errno> {
         let mut buffer = buffer;
-        for _ in 0..TRIES {
+        let mut patience = self.patience();
+        while patience.lasts().await {
             let lease = self.lease(inode, For::Reading).await?;
             let size = self.size(inode).await?;
             let len = size.saturating_sub(offset).min(buffer.len() as u64) as usize;

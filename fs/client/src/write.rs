@@ -24,8 +24,6 @@ use crate::file::File;
 use crate::inode::Inode;
 use crate::lease::For;
 
-/// Tries of an operation whose lease or epoch changed under it.
-const TRIES: u32 = 16;
 /// Longest transfer of one request to a data server.
 const REQUEST_BYTES_MAX: u32 = 4 << 20;
 
@@ -97,7 +95,8 @@ impl Client {
         }
         let len = range.len() as u64;
         let mut data = Some(data);
-        for _ in 0..TRIES {
+        let mut patience = self.patience();
+        while patience.lasts().await {
             let lease = self.lease(inode, For::Writing).await?;
             if self.is_inline(inode) {
                 let bytes = &data.as_ref().map_or(&[][..], |data| &data[..])[range.clone()];
@@ -375,7 +374,7 @@ impl Client {
     }
 
     /// Notes what a write changed.
-    fn wrote(&self, inode: &Inode, end: u64, written: &Runs) {
+    pub(crate) fn wrote(&self, inode: &Inode, end: u64, written: &Runs) {
         let now = self.now();
         let mut state = inode.state.borrow_mut();
         for (first, count) in written.as_slice() {

@@ -10,6 +10,8 @@ pub enum Table {
     /// One row: boot count, next inode range, number of inodes.
     Counters = b'C',
     Dentry = b'D',
+    /// Fences that a data server has yet to be told.
+    Owed = b'E',
     Lock = b'F',
     Reap = b'G',
     Inode = b'I',

@@ -39,6 +39,8 @@ pub use output::Reap;
 
 /// Version of reap rows.
 pub(crate) const REAP_VERSION: u8 = 1;
+/// Version of the rows of owed fences.
+pub(crate) const OWED_VERSION: u8 = 1;
 /// Version of shrink rows.
 pub(crate) const CUT_VERSION: u8 = 1;
 

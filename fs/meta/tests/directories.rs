@@ -96,6 +96,17 @@ fn too_many_collisions_are_refused_and_no_name_is_lost() {
 }
 
 #[test]
+fn the_root_directory_belongs_to_whom_the_cluster_was_made_for() {
+    let config = Config { root_owner: (1000, 100), ..Config::default() };
+    let mut cluster = Cluster::new(1, config, 1);
+    let root = cluster.attributes(0, ROOT).attributes();
+    assert_eq!((root.user, root.group, root.mode), (1000, 100, 0o755));
+    // Once made it is the rows' to say, not the next start's.
+    cluster.restart();
+    assert_eq!(cluster.attributes(0, ROOT).attributes().user, 1000);
+}
+
+#[test]
 fn pool_versions_follow_the_servers_and_files_keep_theirs() {
     let mut cluster = Cluster::new(1, Config::default(), 1);
     let first = cluster.create(0, b"a");

@@ -279,3 +279,28 @@ fn a_full_disk_refuses_changes_and_forgets_nothing() {
     cluster.call(0, create(ROOT, b"c")).ok();
     invariants::check(cluster.shard());
 }
+
+#[test]
+fn a_fence_that_a_silent_data_server_missed_is_remembered_until_it_is_paid() {
+    let mut cluster = cluster(2);
+    let dead = cluster.clients[0].session;
+    cluster.clients[0].silent = true;
+    cluster.pass(11 * SECOND);
+    let (now, living) = (cluster.moment(), cluster.clients[1].session);
+    assert!(cluster.shard().renew_session(living, now));
+    cluster.shard().tick(now);
+    let (session, epoch) = cluster.shard().poll_fence().expect("its term is over");
+    assert_eq!(session, dead);
+    cluster.shard().owe_fence(&[3, 8], session, epoch);
+    cluster.shard().handle_fenced(session, now);
+    // The session is gone, and so is this life of the server.
+    cluster.clients.remove(0);
+    cluster.restart();
+    assert_eq!(cluster.shard().poll_fence(), None);
+    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2), (8, dead, 2)]));
+    cluster.shard().handle_fence_paid(8, dead);
+    cluster.shard().handle_fence_paid(9, dead);
+    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2)]));
+    cluster.restart();
+    assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2)]));
+}

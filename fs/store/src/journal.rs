@@ -24,6 +24,8 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use record::{accepts_header, accepts_record};
+
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::path::PathBuf;

@@ -4,12 +4,14 @@
 //! * [`superblock`]: whose directory this is, and which boot of the server this is;
 //! * [`journal`]: the durability point of metadata, an append-only log with group commit;
 //! * [`objects`]: stripes of files, for data servers;
-//! * [`meta_store`], [`embedded`]: ordered rows with atomic batches, standing on journal and index.
+//! * [`meta_store`], [`embedded`]: ordered rows with atomic batches, standing on journal and index;
+//! * [`decoders`]: all that reads bytes of a disk, for fuzzers.
 //!
 //! Invariants: nothing here knows a request, a peer or a clock of its own; everything reaches the
 //! disk through `World`, so that the simulator can cut the power at any write.
 
 pub mod batch;
+pub mod decoders;
 pub mod embedded;
 pub mod error;
 pub mod host_disk;

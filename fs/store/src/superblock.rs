@@ -200,26 +200,49 @@ fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Found>, ClaimError> 
     };
     let mut bytes = [0; BYTES];
     let count = file.read_at(0, &mut bytes).map_err(fail)?;
-    let damaged = || ClaimError::Damaged { path: path.clone() };
-    if count != BYTES || &bytes[..8] != MAGIC {
-        return Err(damaged());
+    match parse(&bytes[..count]) {
+        Ok(found) => Ok(Some(found)),
+        Err(Unreadable::Damaged) => Err(ClaimError::Damaged { path }),
+        Err(Unreadable::Newer(found)) => Err(ClaimError::Newer { path, found }),
+    }
+}
+
+/// Why bytes are no superblock for this program.
+#[derive(Debug, PartialEq, Eq)]
+enum Unreadable {
+    Damaged,
+    Newer(u32),
+}
+
+fn parse(bytes: &[u8]) -> Result<Found, Unreadable> {
+    if bytes.len() != BYTES || &bytes[..8] != MAGIC {
+        return Err(Unreadable::Damaged);
     }
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
     let wide = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
     let wider = |at: usize| (u128::from(wide(at + 8)) << 64) | u128::from(wide(at));
-    if crc_of(&bytes) != number(12) {
-        return Err(damaged());
+    if crc_of(bytes) != number(12) {
+        return Err(Unreadable::Damaged);
     }
     // The checksum holds in every format, so this number can be believed.
     if number(8) > VERSION {
-        return Err(ClaimError::Newer { path, found: number(8) });
+        return Err(Unreadable::Newer(number(8)));
     }
-    Ok(Some(Found {
+    Ok(Found {
         cluster: ClusterId(wider(16)),
         server: ServerId(number(32)),
         role: number(36),
         boot: Boot { counter: wide(40), id: wide(48), store: wider(56) },
-    }))
+    })
+}
+
+/// For fuzzers, see [`crate::decoders`]: whether these bytes, with a checksum that fits, are read.
+pub(crate) fn accepts(bytes: &mut [u8]) -> bool {
+    if bytes.len() >= 16 {
+        let crc = crc_of(bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    }
+    parse(bytes).is_ok()
 }
 
 fn crc_of(bytes: &[u8]) -> u32 {

@@ -125,7 +125,7 @@ fn names(lab: &mut Lab<'_>, stage: &Stage<'_>) {
     if !lab.any_wanted(&MOUNT[..4]) {
         return;
     }
-    let count = lab.options.amount(5_000, 1_000);
+    let count = lab.options.amount(5_000, 2_000);
     let act = move |folder: &Path, serving: &[u32], number: usize| {
         let place = |client: u64| folder.join(format!("own{number}.{client}"));
         for client in 0..CLIENTS {

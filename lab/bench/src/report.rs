@@ -104,6 +104,10 @@ impl Table {
         let names = ["wait", "cores", "placement", "client", "bytes", "servers", "storage"];
         let mut under: Vec<&str> = names.iter().map(|name| main.param(name)).collect();
         under.retain(|value| !value.is_empty());
+        let journal = main.param("journal");
+        if journal != main.param("storage") && !journal.is_empty() {
+            under.extend(["journal", journal]);
+        }
         let _ = writeln!(
             text,
             "{:<30} {:<14} {:<28} {:>9} {:>9} {:>9} {:<11} {:>10} {:>14}  {}",

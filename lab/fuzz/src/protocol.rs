@@ -13,12 +13,14 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, LinkId, Placement, RemoteKey, RemoteLayout, Token, Verb};
-use ropewalk_core::{
-    Access, Audience, Channel, Config, Core, Direction, Identity, Level, Mode, OperationId, Output,
-    Oversize, PeerId, Receive, Send,
+use ropewalk_base::verb::{
+    Capabilities, FrameOrder, LinkId, Placement, RemoteKey, RemoteLayout, Token, Verb,
 };
-use ropewalk_wire::frame::{self, Body, Envelope, HelloBody};
+use ropewalk_core::{
+    Access, Audience, Channel, Config, Core, Direction, Identity, Level, Mode, Next, OperationId,
+    Output, Oversize, PeerId, Receive, Send,
+};
+use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 
 const STEPS_MAX: usize = 400;
 
@@ -192,10 +194,11 @@ impl<'a> Player<'a> {
     }
 
     fn drain(&mut self) {
-        while let Some(output) = self.core.next_output() {
-            match output {
-                Output::Verb(Verb::Frame { header, token, .. }) => {
-                    if let Ok((prefix, Body::Hello(hello))) = frame::decode(header.as_bytes()) {
+        while let Some(next) = self.core.next_output() {
+            match next {
+                Next::Frame => {
+                    let FrameOrder { header, token, .. } = *self.core.frame();
+                    if let Ok((prefix, Arrived::Hello(hello))) = frame::decode(header.as_bytes()) {
                         let fresh = hello.nonce.get().wrapping_add(11) | 1;
                         let resumed = prefix.session.get();
                         self.session = if resumed != 0 { resumed } else { fresh };
@@ -204,19 +207,26 @@ impl<'a> Player<'a> {
                         self.orders.push_back(token);
                     }
                 }
-                Output::Verb(Verb::Read { token, .. } | Verb::Write { token, .. }) => {
-                    self.orders.push_back(token);
-                }
-                Output::Verb(Verb::Revoke { link, key }) => self.core.revoked(link, key),
-                Output::PeerUp { peer } => self.peer = Some(peer),
-                Output::Request { peer, session, payload, .. } => {
-                    let bytes = payload.map_or(0, |(_, bytes)| bytes);
-                    self.requests.push((peer, session, bytes));
-                }
-                Output::Connect { peer, .. } => self.core.unreachable(peer),
-                Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
-                _ => {}
+                Next::Completed => {}
+                Next::Other => self.act(),
             }
+        }
+    }
+
+    fn act(&mut self) {
+        match self.core.take_output() {
+            Output::Verb(Verb::Read { token, .. } | Verb::Write { token, .. }) => {
+                self.orders.push_back(token);
+            }
+            Output::Verb(Verb::Revoke { link, key }) => self.core.revoked(link, key),
+            Output::PeerUp { peer } => self.peer = Some(peer),
+            Output::Request { peer, session, payload, .. } => {
+                let bytes = payload.map_or(0, |(_, bytes)| bytes);
+                self.requests.push((peer, session, bytes));
+            }
+            Output::Connect { peer, .. } => self.core.unreachable(peer),
+            Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
+            _ => {}
         }
     }
 

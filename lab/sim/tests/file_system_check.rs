@@ -16,6 +16,7 @@ use ropewalk_base::random::Random;
 use ropewalk_client::operator::check::{CheckOptions, CheckSummary, Event, Finding, Problem};
 use ropewalk_client::operator::status::ClusterState;
 use ropewalk_client::{AttributeChange, Caller, Client, Errno};
+use ropewalk_sim::cluster::META;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_store::objects::{ObjectId, WriteEpoch};
@@ -337,4 +338,36 @@ fn lists_longer_than_a_page_are_compared_to_the_end() {
     assert_eq!(summary.problems(), 0);
     assert_eq!((summary.looked.inodes, *progress.borrow()), (count + 1, count + 1));
     assert_eq!((summary.looked.objects, summary.looked.needed), (count, count));
+}
+
+#[test]
+fn a_data_server_that_missed_a_fence_gets_it_when_it_is_back_whoever_died_meanwhile() {
+    let (mut simulation, cluster) = cluster(14, 2, 2);
+    cluster.run(&mut simulation, 1, |client| async move {
+        write_file(&client, b"file", 200_000).await;
+    });
+    let sessions = cluster.run(&mut simulation, 0, |client| async move {
+        client.operator(PATIENCE).expect("an address").sessions(9).await.expect("told")
+    });
+    let dead = sessions.iter().find(|session| session.name == "client1").expect("listed").session;
+    cluster.kill(&mut simulation, "data2", Kill::Power);
+    cluster.kill(&mut simulation, "client1", Kill::Power);
+    simulation.run_for(Duration::from_secs(30));
+    let owed = |state: &ClusterState| -> Vec<u32> {
+        state.servers.iter().map(|server| server.fences_owed).collect()
+    };
+    let before = cluster.run(&mut simulation, 0, status);
+    assert_eq!((before.meta.sessions, owed(&before)), (1, vec![0, 1]), "nobody waits for it");
+    cluster.kill(&mut simulation, META, Kill::Power);
+    cluster.restart(&mut simulation, META);
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(3));
+    assert_eq!(owed(&cluster.run(&mut simulation, 0, status)), [0, 1]);
+    cluster.restart(&mut simulation, "data2");
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(3));
+    assert_eq!(owed(&cluster.run(&mut simulation, 0, status)), [0, 0]);
+    for server in 0..2 {
+        assert_eq!(cluster.data(server).store().minimum_epoch(dead), 2);
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Header, LinkId, Placement, RemoteKey, Token, Urgency, Verb};
+use ropewalk_base::verb::{FrameOrder, Header, LinkId, Placement, RemoteKey, Token, Urgency};
 use ropewalk_rail::{Rail, Report};
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cut, Kill, Node, Pollable, SimConfig, SimRail, Simulation, run_seeds};
@@ -67,7 +67,7 @@ impl Toy {
         bytes[8..].copy_from_slice(&number.to_le_bytes());
         let (header, payload) = (Header::new(&bytes), Slice::NONE);
         let (urgency, token) = (Urgency::Urgent, Token::NONE);
-        self.rail.order(Verb::Frame { link, header, payload, urgency, token }, &self.heard.buffers);
+        self.rail.send(&FrameOrder { link, header, payload, urgency, token }, &self.heard.buffers);
     }
 }
 

@@ -17,7 +17,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -59,8 +59,8 @@ impl Node {
         header[4..8].copy_from_slice(&bytes.to_le_bytes());
         let payload = self.memory.part(0, bytes.into());
         let header = Header::new(&header);
-        let verb = Verb::Frame { link, header, payload, urgency: Urgency::Urgent, token: Token(1) };
-        match rail.order(verb, &self.buffers) {
+        let frame = FrameOrder { link, header, payload, urgency: Urgency::Urgent, token: Token(1) };
+        match rail.send(&frame, &self.buffers) {
             Ordered::Released => {}
             Ordered::Pending => self.pending += 1,
             Ordered::Refused(fault) => assert!(self.down, "refused: {fault}"),
@@ -157,7 +157,7 @@ fn echo(address: &str) {
         rail.poll(clock.now(), &mut node);
     }
     let (region, writable) = (node.memory, true);
-    rail.order(Verb::Expose { link, key: KEY, region, writable }, &node.buffers);
+    rail.order(&Verb::Expose { link, key: KEY, region, writable }, &node.buffers);
     node.send(&mut rail, link, ECHO, 0);
     let (mut answered, mut sleeps) = (0, false);
     while !node.down {
@@ -292,7 +292,7 @@ fn native_read(
     for _ in 0..rounds {
         let (remote, local) = (RemoteLayout::At(0), node.memory.part(0, bytes as u64));
         let verb = Verb::Read { link, key: KEY, remote, local, token: Token(3) };
-        match rail.order(verb, &node.buffers) {
+        match rail.order(&verb, &node.buffers) {
             Ordered::Released => {}
             Ordered::Pending => node.pending += 1,
             Ordered::Refused(fault) => panic!("refused: {fault}"),
@@ -351,8 +351,8 @@ fn one_shot(rail: &mut ShmRail, node: &mut Node, clock: &Clock, link: LinkId) ->
         let slot = SlotId { index: 7 + round % 8, generation: 1 + round };
         let (key, region) = (RemoteKey { slot, secret: 9 }, node.memory);
         let start = Instant::now();
-        rail.order(Verb::Expose { link, key, region, writable: true }, &node.buffers);
-        rail.order(Verb::Revoke { link, key }, &node.buffers);
+        rail.order(&Verb::Expose { link, key, region, writable: true }, &node.buffers);
+        rail.order(&Verb::Revoke { link, key }, &node.buffers);
         spent += start.elapsed().as_nanos() as u64;
         rail.poll(clock.now(), node);
     }

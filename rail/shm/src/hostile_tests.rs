@@ -9,7 +9,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 
@@ -91,9 +91,12 @@ fn traffic((rail, node): &mut (ShmRail, Node), random: &mut Random) {
     let verb = match random.below(6) {
         0 => Verb::Expose { link, key, region: node.memory, writable },
         1 => Verb::Revoke { link, key },
-        _ => Verb::Frame { link, header, payload, urgency, token },
+        _ => {
+            rail.send(&FrameOrder { link, header, payload, urgency, token }, &node.buffers);
+            return;
+        }
     };
-    rail.order(verb, &node.buffers);
+    rail.order(&verb, &node.buffers);
 }
 
 /// Overwrites a word somewhere in the memory of the link: mostly where indices and lengths lie.
@@ -172,7 +175,7 @@ fn any_table_is_survived() {
     let segment = near.0.segment_of(link);
     let key = RemoteKey { slot: SlotId { index: 5, generation: 1 }, secret: 1 };
     let region = far.1.memory;
-    far.0.order(Verb::Expose { link: far_link, key, region, writable: true }, &far.1.buffers);
+    far.0.order(&Verb::Expose { link: far_link, key, region, writable: true }, &far.1.buffers);
     let entry = segment.entry(Side(1), 5);
     let mut orders = 0;
     for _ in 0..2000 {
@@ -181,7 +184,7 @@ fn any_table_is_survived() {
         let value = [0, 1, 100, u64::MAX, 1 << 47, 9000, random.next_u64()];
         field.store(value[random.below(7) as usize], std::sync::atomic::Ordering::SeqCst);
         let (remote, local) = (RemoteLayout::At(random.below(1 << 20)), near.1.memory);
-        near.0.order(Verb::Read { link, key, remote, local, token: Token(1) }, &near.1.buffers);
+        near.0.order(&Verb::Read { link, key, remote, local, token: Token(1) }, &near.1.buffers);
         near.0.poll(Time(now), &mut near.1);
         orders += 1;
     }

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
-use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::memory::{self, BufferTable, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Urgency,
+    FrameOrder, Header, LinkId, Ordered, RailCounters, RemoteKey, Token, Urgency,
 };
 use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
 
@@ -135,13 +135,12 @@ impl Link {
     /// Sends a frame or queues it.
     pub fn send(
         &mut self,
-        header: &Header,
-        payload: Slice,
-        urgency: Urgency,
-        token: Token,
+        frame: &FrameOrder,
         buffers: &BufferTable,
         common: &mut Common,
     ) -> Ordered {
+        let FrameOrder { header, payload, urgency, token, .. } = frame;
+        let (payload, urgency, token) = (*payload, *urgency, *token);
         if let Some(fault) = self.refusal() {
             return Ordered::Refused(fault);
         }
@@ -173,6 +172,7 @@ impl Link {
     }
 
     /// Writes a frame into the ring; false where there is no room.
+    #[inline(always)]
     fn try_send(
         &mut self,
         header: &Header,
@@ -346,8 +346,18 @@ impl Link {
     /// Whether `poll` can be left out: nothing came and nothing waits.
     #[inline]
     pub fn is_idle(&self) -> bool {
-        self.rx.is_empty(&self.parts.segment.ring(self.parts.side.other()))
-            && self.queues[0].is_empty()
+        !self.has_frames() && self.is_quiet()
+    }
+
+    #[inline]
+    fn has_frames(&self) -> bool {
+        !self.rx.is_empty(&self.parts.segment.ring(self.parts.side.other()))
+    }
+
+    /// Whether nothing waits on this side: frames may come, and that is all.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.queues[0].is_empty()
             && self.queues[1].is_empty()
             && self.accesses.is_empty()
             && self.revoked.is_empty()
@@ -355,12 +365,21 @@ impl Link {
             && !(self.closing || self.gone || self.broken.is_some())
     }
 
-    /// Makes progress.
+    /// Takes what came.
+    #[inline]
     pub fn poll(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+        self.has_frames() && self.broken.is_none() && self.receive(report, common)
+    }
+
+    /// Goes on with what waits on this side.
+    #[inline]
+    pub fn work(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+        !self.is_quiet() && self.work_on(report, common)
+    }
+
+    #[inline(never)]
+    fn work_on(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         let mut worked = false;
-        if self.broken.is_none() {
-            worked |= self.receive(report, common);
-        }
         if self.broken.is_none() && !self.gone {
             worked |= self.flush(report, common);
             worked |= self.continue_accesses(report, common);
@@ -380,6 +399,7 @@ impl Link {
     }
 
     /// Takes frames out of the ring.
+    #[inline(never)]
     fn receive(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         let Link { id, rx, parts, broken, gone, .. } = self;
         let other = parts.side.other();
@@ -462,7 +482,14 @@ impl Link {
         worked
     }
 
+    /// Whether `ended` has to be asked.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.closing || self.gone || self.broken.is_some()
+    }
+
     /// Why the link is over, as soon as it is.
+    #[cold]
     pub fn ended(&mut self, now: Time) -> Option<Fault> {
         let Parts { segment, side, .. } = &self.parts;
         let fault = if let Some(fault) = self.broken {
@@ -563,29 +590,9 @@ fn deliver(link: LinkId, front: &Front, body: *mut u8, report: &mut dyn Report) 
             rest,
         );
     }
-    match report.place(link, &header[..header_bytes], payload_bytes) {
-        Placement::Drop => true,
-        Placement::Violation(_) => false,
-        Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
-        Placement::Into { slice, token } => {
-            let mut from = body.wrapping_add(header_bytes);
-            let mut left = payload_bytes as usize;
-            for segment in report.buffers().resolve(slice) {
-                let bytes = segment.len().min(left);
-                // SAFETY: the segment is alive; `bytes` are left of the body within the ring.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(from, segment.as_mut_ptr(), bytes);
-                }
-                from = from.wrapping_add(bytes);
-                left -= bytes;
-                if left == 0 {
-                    break;
-                }
-            }
-            report.landed(link, token);
-            true
-        }
-    }
+    let payload = memory::Segment::new(body.wrapping_add(header_bytes), payload_bytes as usize);
+    // SAFETY: the payload is what is left of the body within the ring, which is no memory of a table.
+    unsafe { report.arrived(link, &header[..header_bytes], payload) }
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {

@@ -14,7 +14,7 @@ use ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX;
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, LinkId, Ordered, RailCounters, Verb};
+use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, RailCounters, Verb};
 use ropewalk_rail::{Rail, Report};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
@@ -174,6 +174,7 @@ impl ShmRail {
     }
 
     /// Takes the news of the kernel: rings, connects, notes, deaths.
+    #[cold]
     fn take_events(&mut self, now: Time) -> bool {
         self.events_due = false;
         self.events_at = now;
@@ -300,6 +301,7 @@ impl ShmRail {
     }
 
     /// Reads the letters of other rails of this process.
+    #[cold]
     fn take_letters(&mut self) {
         for letter in self.inbox.take() {
             match letter {
@@ -370,6 +372,7 @@ impl ShmRail {
     }
 
     /// Attempts that are due again, and those that took too long.
+    #[cold]
     fn tend_meetings(&mut self, now: Time) {
         let due: Vec<(SlotId, bool)> = self
             .links
@@ -428,16 +431,29 @@ impl ShmRail {
         }
     }
 
+    /// An order for a link that is not up.
+    #[cold]
+    fn order_beside(&mut self, link: LinkId, closes: bool) -> Ordered {
+        match self.links.get(link.slot) {
+            Some(_) if closes => {
+                self.downs.push((link.slot, Fault::Closed));
+                Ordered::Released
+            }
+            Some(_) => Ordered::Refused(Fault::Unreachable),
+            None => Ordered::Refused(Fault::PeerReset),
+        }
+    }
+
     fn poll_links(&mut self, now: Time, report: &mut dyn Report) -> bool {
         let Self { links, common, downs, .. } = self;
         let mut worked = false;
         for (slot, entry) in links.iter_mut() {
             let Entry::Up(link) = entry else { continue };
-            if link.is_idle() {
-                continue;
-            }
             worked |= link.poll(report, common);
-            if let Some(fault) = link.ended(now) {
+            worked |= link.work(report, common);
+            if link.is_ending()
+                && let Some(fault) = link.ended(now)
+            {
                 downs.push((slot, fault));
             }
         }
@@ -489,37 +505,38 @@ impl Rail for ShmRail {
         Ok(self.link_id(slot))
     }
 
-    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered {
-        let (Verb::Frame { link, .. }
-        | Verb::Read { link, .. }
+    #[inline]
+    fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
+        let Self { links, common, .. } = self;
+        match links.get_mut(frame.link.slot) {
+            Some(Entry::Up(link)) => link.send(frame, buffers, common),
+            _ => self.order_beside(frame.link, false),
+        }
+    }
+
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
+        let (Verb::Read { link, .. }
         | Verb::Write { link, .. }
         | Verb::Expose { link, .. }
         | Verb::Revoke { link, .. }
         | Verb::Close { link }) = verb;
-        let Self { links, common, downs, .. } = self;
-        let found = match links.get_mut(link.slot) {
-            Some(Entry::Up(found)) => found,
-            Some(Entry::Meeting(_)) if matches!(verb, Verb::Close { .. }) => {
-                downs.push((link.slot, Fault::Closed));
-                return Ordered::Released;
-            }
-            Some(Entry::Meeting(_)) => return Ordered::Refused(Fault::Unreachable),
-            None => return Ordered::Refused(Fault::PeerReset),
+        let Self { links, common, .. } = self;
+        let Some(Entry::Up(found)) = links.get_mut(link.slot) else {
+            return self.order_beside(*link, matches!(verb, Verb::Close { .. }));
         };
         match verb {
-            Verb::Frame { header, payload, urgency, token, .. } => {
-                found.send(&header, payload, urgency, token, buffers, common)
-            }
             Verb::Read { key, remote, local, token, .. } => {
-                found.access(Access::new(key, remote, local, token, false), buffers, common)
+                let access = Access::new(*key, remote.clone(), *local, *token, false);
+                found.access(access, buffers, common)
             }
             Verb::Write { key, remote, local, token, .. } => {
-                found.access(Access::new(key, remote, local, token, true), buffers, common)
+                let access = Access::new(*key, remote.clone(), *local, *token, true);
+                found.access(access, buffers, common)
             }
             Verb::Expose { key, region, writable, .. } => {
-                found.expose(key, region, writable, buffers)
+                found.expose(*key, *region, *writable, buffers)
             }
-            Verb::Revoke { key, .. } => found.revoke(key),
+            Verb::Revoke { key, .. } => found.revoke(*key),
             Verb::Close { .. } => {
                 found.close();
                 Ordered::Released

@@ -9,7 +9,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -95,8 +95,8 @@ fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
         header[4..8].copy_from_slice(&bytes.to_le_bytes());
         let (header, payload) = (Header::new(&header), a.1.memory.part(0, bytes.into()));
         let urgency = if number % 2 == 0 { Urgency::Urgent } else { Urgency::Bulk };
-        let verb = Verb::Frame { link: near, header, payload, urgency, token: Token(2) };
-        assert!(!matches!(a.0.order(verb, &a.1.buffers), Ordered::Refused(_)));
+        let frame = FrameOrder { link: near, header, payload, urgency, token: Token(2) };
+        assert!(!matches!(a.0.send(&frame, &a.1.buffers), Ordered::Refused(_)));
     }
     while b.1.landed < goal {
         a.0.poll(Time(1), &mut a.1);
@@ -104,7 +104,7 @@ fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
     }
     let key = RemoteKey { slot: SlotId { index: 9, generation: 1 + round }, secret: 4 };
     let expose = Verb::Expose { link: far, key, region: b.1.memory, writable: true };
-    assert_eq!(b.0.order(expose, &b.1.buffers), Ordered::Released);
+    assert_eq!(b.0.order(&expose, &b.1.buffers), Ordered::Released);
     for write in [false, true] {
         let (local, remote, token) = (a.1.memory, RemoteLayout::At(0), Token(3));
         let verb = if write {
@@ -113,7 +113,7 @@ fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
             Verb::Read { link: near, key, remote, local, token }
         };
         let goal = a.1.outcomes + 1;
-        match a.0.order(verb, &a.1.buffers) {
+        match a.0.order(&verb, &a.1.buffers) {
             Ordered::Pending => {
                 while a.1.outcomes < goal {
                     a.0.poll(Time(1), &mut a.1);
@@ -122,7 +122,7 @@ fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
             outcome => assert_eq!(outcome, Ordered::Released),
         }
     }
-    b.0.order(Verb::Revoke { link: far, key }, &b.1.buffers);
+    b.0.order(&Verb::Revoke { link: far, key }, &b.1.buffers);
     let goal = b.1.revoked + 1;
     while b.1.revoked < goal {
         b.0.poll(Time(1), &mut b.1);

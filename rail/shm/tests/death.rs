@@ -14,7 +14,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -77,15 +77,16 @@ impl Node {
                 return;
             }
             let token = self.token();
-            let verb = match random.below(8) {
+            let answer = match random.below(8) {
                 0 if self.frames > 0 => {
                     let local = self.region.part(0, random.below(REGION_BYTES as u64));
                     let (key, remote) = (REGION, RemoteLayout::At(0));
-                    if random.below(2) == 0 {
+                    let verb = if random.below(2) == 0 {
                         Verb::Read { link, key, remote, local, token }
                     } else {
                         Verb::Write { link, key, remote, local, token }
-                    }
+                    };
+                    rail.order(&verb, &self.buffers)
                 }
                 _ => {
                     let bytes = random.below(self.payload.len + 1);
@@ -93,10 +94,11 @@ impl Node {
                     header[1] = 40;
                     header[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
                     let (header, payload) = (Header::new(&header), self.payload.part(0, bytes));
-                    Verb::Frame { link, header, payload, urgency: Urgency::Urgent, token }
+                    let urgency = Urgency::Urgent;
+                    rail.send(&FrameOrder { link, header, payload, urgency, token }, &self.buffers)
                 }
             };
-            match rail.order(verb, &self.buffers) {
+            match answer {
                 Ordered::Pending => assert!(self.pending.insert(token.0)),
                 Ordered::Released => {}
                 Ordered::Refused(Fault::PeerReset) => return,
@@ -142,7 +144,7 @@ impl Report for Node {
 
 fn expose(rail: &mut ShmRail, node: &Node, link: LinkId) {
     let verb = Verb::Expose { link, key: REGION, region: node.region, writable: true };
-    assert_eq!(rail.order(verb, &node.buffers), Ordered::Released);
+    assert_eq!(rail.order(&verb, &node.buffers), Ordered::Released);
 }
 
 /// Time since `start`, as rails see it.

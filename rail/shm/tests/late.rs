@@ -95,7 +95,7 @@ fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool) -> (u32, u32) {
         let key = key(newest.load(Ordering::Relaxed).max(1));
         let (remote, local, token) = (RemoteLayout::At(0), node.memory, Token(1));
         let verb = Verb::Write { link, key, remote, local, token };
-        node.outcome = match rail.order(verb, &node.buffers) {
+        node.outcome = match rail.order(&verb, &node.buffers) {
             Ordered::Released => Some(Ok(())),
             Ordered::Refused(fault) => Some(Err(fault)),
             Ordered::Pending => None,
@@ -128,13 +128,13 @@ fn race(config: ShmConfig) {
         for generation in 1..=150 {
             let (region, writable) = (node.memory, true);
             let verb = Verb::Expose { link, key: key(generation), region, writable };
-            assert_eq!(rail.order(verb, &node.buffers), Ordered::Released);
+            assert_eq!(rail.order(&verb, &node.buffers), Ordered::Released);
             newest.store(generation, Ordering::Relaxed);
             let until = Instant::now() + Duration::from_micros(u64::from(generation % 13) * 100);
             while Instant::now() < until {
                 rail.poll(now(), &mut node);
             }
-            rail.order(Verb::Revoke { link, key: key(generation) }, &node.buffers);
+            rail.order(&Verb::Revoke { link, key: key(generation) }, &node.buffers);
             while node.revoked < generation {
                 rail.poll(now(), &mut node);
             }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Header, LinkId, Ordered, Token, Urgency};
+use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Token, Urgency};
 use ropewalk_rail::frame_lengths;
 
 use crate::config::{Path, Release, spread};
@@ -53,15 +53,6 @@ impl Lane {
     }
 }
 
-/// An order of a frame, as the core gave it.
-pub(crate) struct FrameOrder {
-    pub link: LinkId,
-    pub header: Header,
-    pub payload: Slice,
-    pub urgency: Urgency,
-    pub token: Token,
-}
-
 impl Network {
     /// Connection and side of a link whose owner may still order.
     pub(crate) fn find_link(&self, rail: usize, link: LinkId) -> Result<(u64, usize), Fault> {
@@ -79,7 +70,7 @@ impl Network {
     pub(crate) fn order_frame(
         &mut self,
         rail: usize,
-        order: FrameOrder,
+        order: &FrameOrder,
         buffers: &BufferTable,
     ) -> Ordered {
         let (id, side) = match self.find_link(rail, order.link) {

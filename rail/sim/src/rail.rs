@@ -11,12 +11,13 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, LinkId, Ordered, Placement, RailCounters, Token, Verb};
+use ropewalk_base::verb::{
+    Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, Token, Verb,
+};
 use ropewalk_rail::{Rail, Report, frame_lengths};
 
 use crate::access::AccessOrder;
 use crate::config::{Kill, SimConfig};
-use crate::frames::FrameOrder;
 use crate::network::{Frame, Item, Network};
 use crate::{SimNetwork, lock};
 
@@ -194,13 +195,15 @@ impl Rail for SimRail {
         begun.unwrap_or(Err(Fault::Closed))
     }
 
-    fn order(&mut self, verb: Verb, buffers: &BufferTable) -> Ordered {
+    fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
         let number = self.number;
-        let outcome = self.with(|network| match verb {
-            Verb::Frame { link, header, payload, urgency, token } => {
-                let order = FrameOrder { link, header, payload, urgency, token };
-                network.order_frame(number, order, buffers)
-            }
+        let outcome = self.with(|network| network.order_frame(number, frame, buffers));
+        outcome.unwrap_or(Ordered::Refused(Fault::Closed))
+    }
+
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
+        let number = self.number;
+        let outcome = self.with(|network| match verb.clone() {
             Verb::Read { link, key, remote, local, token } => {
                 let order = AccessOrder { link, key, remote, local, token, write: false };
                 network.order_access(number, order, buffers)

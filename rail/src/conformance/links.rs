@@ -2,7 +2,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
-use ropewalk_base::verb::{Ordered, Token, Urgency, Verb};
+use ropewalk_base::verb::{FrameOrder, Ordered, Token, Urgency, Verb};
 
 use super::Fixture;
 use super::recorder::{Answer, Event};
@@ -206,8 +206,8 @@ fn close_and_wait(scene: &mut Scene, pair: Pair) {
     // A farewell without an outcome goes first: nobody waits for it, and nobody is told.
     let header = header(HEADER_BYTES, 0, 0);
     let (payload, urgency, token) = (Slice::NONE, Urgency::Urgent, Token::NONE);
-    let farewell = Verb::Frame { link, header, payload, urgency, token };
-    let outcome = scene.order(node, farewell, None);
+    let farewell = FrameOrder { link, header, payload, urgency, token };
+    let outcome = scene.send_frame(node, &farewell, None);
     assert!(!matches!(outcome, Ordered::Refused(_)), "{outcome:?} on a living link");
     scene.order(node, Verb::Close { link }, None);
     scene.until("a closed link goes down", |scene| down_on_both_sides(scene, pair));

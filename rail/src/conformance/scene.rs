@@ -6,7 +6,7 @@
 use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::verb::{
-    Capabilities, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
+    Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
 };
 
 use super::Fixture;
@@ -168,17 +168,33 @@ impl<'f> Scene<'f> {
         Pair { near: (from, near), far: (to, far) }
     }
 
-    /// Gives an order and takes note of its outcome.
+    /// Sends a frame and takes note of its outcome.
+    pub fn send_frame(
+        &mut self,
+        node: usize,
+        frame: &FrameOrder,
+        buffer: Option<BufferId>,
+    ) -> Ordered {
+        let Node { rail, recorder } = &mut self.nodes[node];
+        let rail = rail.as_mut().expect("the node lives");
+        let outcome = rail.send(frame, &recorder.buffers);
+        if frame.token != Token::NONE {
+            recorder.ordered(frame.link, frame.token, buffer, outcome);
+        }
+        outcome
+    }
+
+    /// Gives another order and takes note of its outcome.
     pub fn order(&mut self, node: usize, verb: Verb, buffer: Option<BufferId>) -> Ordered {
         let Node { rail, recorder } = &mut self.nodes[node];
         let rail = rail.as_mut().expect("the node lives");
         let note = match &verb {
-            Verb::Frame { link, token, .. }
-            | Verb::Read { link, token, .. }
-            | Verb::Write { link, token, .. } => Some((*link, *token)),
+            Verb::Read { link, token, .. } | Verb::Write { link, token, .. } => {
+                Some((*link, *token))
+            }
             Verb::Expose { .. } | Verb::Revoke { .. } | Verb::Close { .. } => None,
         };
-        let outcome = rail.order(verb, &recorder.buffers);
+        let outcome = rail.order(&verb, &recorder.buffers);
         // Nobody waits for the outcome of an order without a token; a rail may report it or not.
         if let Some((link, token)) = note.filter(|(_, token)| *token != Token::NONE) {
             recorder.ordered(link, token, buffer, outcome);
@@ -197,7 +213,7 @@ impl<'f> Scene<'f> {
         let (node, link) = pair.near;
         let token = self.recorder(node).token();
         let buffer = (payload != Slice::NONE).then_some(payload.buffer);
-        self.order(node, Verb::Frame { link, header, payload, urgency, token }, buffer)
+        self.send_frame(node, &FrameOrder { link, header, payload, urgency, token }, buffer)
     }
 
     /// Sends the frame number `sequence` from the near side, with the suite's pattern as payload.

@@ -17,7 +17,9 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Memory, Slice};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Header, LinkId, Ordered, Placement, RemoteKey, Token, Urgency, Verb};
+use ropewalk_base::verb::{
+    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, Token, Urgency,
+};
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 
@@ -185,8 +187,8 @@ impl Side {
         let link = self.seat.link.expect("up");
         let header = Header::new(&header);
         let (payload, token) = (self.seat.outbox, Token(2));
-        let verb = Verb::Frame { link, header, payload, urgency, token };
-        match self.rail.order(verb, &self.seat.buffers) {
+        let frame = FrameOrder { link, header, payload, urgency, token };
+        match self.rail.send(&frame, &self.seat.buffers) {
             Ordered::Released => {}
             Ordered::Pending => self.seat.pending += 1,
             Ordered::Refused(fault) => panic!("refused: {fault}"),

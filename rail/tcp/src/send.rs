@@ -4,8 +4,8 @@
 //! only when the kernel took its last byte, and then its outcome is reported; what has not left at
 //! all can still be overtaken.
 
-use ropewalk_base::memory::{BufferTable, Segment};
-use ropewalk_base::verb::{RailCounters, Token};
+use ropewalk_base::memory::{BufferTable, Segment, Slice};
+use ropewalk_base::verb::{Header, RailCounters, Token};
 use ropewalk_rail::Report;
 use rustix::io::Errno;
 
@@ -35,15 +35,16 @@ fn is_passing(errno: Errno) -> bool {
 /// pass counts as nothing sent: the flush that follows meets it again, where it can be reported.
 pub fn send_now(
     link: &Link,
-    frame: &Outgoing,
+    header: &Header,
+    payload: Slice,
     buffers: &BufferTable,
     counters: &mut RailCounters,
 ) -> usize {
     let Some(socket) = link.socket() else { return 0 };
     let mut vectors = Vectors::new();
-    gather(&mut vectors, frame, buffers);
+    gather(&mut vectors, header, payload, 0, buffers);
     counters.system_calls += 1;
-    // SAFETY: the header lies in `frame`, which outlives the call, and the payload in a memory of the
+    // SAFETY: the header is borrowed and so outlives the call, and the payload in a memory of the
     // table, which is borrowed; only slices of the caller's order are read.
     let sent = unsafe { vectors.send(socket) }.unwrap_or(0);
     counters.bytes_sent += sent as u64;
@@ -63,7 +64,9 @@ pub fn flush(
         let Some(socket) = link.socket() else { return Ok(Flushed::Part) };
         let mut vectors = Vectors::new();
         for frame in link.outbound.frames() {
-            let complete = gather(&mut vectors, frame, report.buffers());
+            let Outgoing { header, payload, sent, .. } = frame;
+            let sent = *sent as usize;
+            let complete = gather(&mut vectors, header, *payload, sent, report.buffers());
             if !complete || vectors.bytes() >= BATCH_BYTES {
                 break;
             }
@@ -86,10 +89,16 @@ pub fn flush(
     Ok(if link.outbound.is_empty() { Flushed::All } else { Flushed::Part })
 }
 
-/// Adds what has not left of a frame; false where the list became full before its end.
-fn gather(vectors: &mut Vectors, frame: &Outgoing, buffers: &BufferTable) -> bool {
-    let header = frame.header.as_bytes();
-    let sent = frame.sent as usize;
+/// Adds what has not left of a frame, of which `sent` bytes have; false where the list became full
+/// before its end.
+fn gather(
+    vectors: &mut Vectors,
+    header: &Header,
+    payload: Slice,
+    sent: usize,
+    buffers: &BufferTable,
+) -> bool {
+    let header = header.as_bytes();
     if let Some(rest) = header.get(sent..).filter(|rest| !rest.is_empty()) {
         let segment = Segment::new(rest.as_ptr().cast_mut(), rest.len());
         if !vectors.push(segment) {
@@ -97,11 +106,11 @@ fn gather(vectors: &mut Vectors, frame: &Outgoing, buffers: &BufferTable) -> boo
         }
     }
     let begun = sent.saturating_sub(header.len()) as u64;
-    let rest = frame.payload.len - begun;
+    let rest = payload.len - begun;
     if rest == 0 {
         return true;
     }
-    let added = vectors.extend(buffers.resolve(frame.payload.part(begun, rest))) as u64;
+    let added = vectors.extend(buffers.resolve(payload.part(begun, rest))) as u64;
     if added == rest {
         return true;
     }

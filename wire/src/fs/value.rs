@@ -100,3 +100,5 @@ impl fmt::Display for Errno {
         f.write_str(self.name())
     }
 }
+
+impl std::error::Error for Errno {}

@@ -26,6 +26,7 @@ pub const MOUNT: &[Package] = &[
     package("git", "git"),
     package("tar", "tar"),
     package("postmark", "postmark"),
+    package("xfsprogs", "xfs_io"),
 ];
 
 /// What the tests with real processes use: file systems whose power can be cut.

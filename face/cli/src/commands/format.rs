@@ -9,6 +9,12 @@ use crate::config::Source;
 
 /// Arguments of `ropewalk format`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk format /var/lib/ropewalk        prints the identity, which 'serve --cluster' takes on
+                                           nodes that do not have this directory
+  ropewalk format --config ropewalk.toml   the directory that the file names
+
+Once for each cluster. Servers refuse the data of another one.")]
 pub struct Format {
     /// The directory below which the servers keep their data; made where it does not exist.
     #[arg(required_unless_present = "config")]

@@ -14,6 +14,12 @@ use crate::stop::Stop;
 
 /// Arguments of `ropewalk mount`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk mount tcp://127.0.0.1:7700 /mnt              until 'ropewalk umount /mnt' or Ctrl-C
+  ropewalk mount tcp://node1:7700 /mnt --patience 600   waits ten minutes for a dead server
+  ropewalk mount --config ropewalk.toml                 what the file's [mount] says
+
+Mounts of one cluster, on one host or many, see each other's changes at once.")]
 pub struct MountArguments {
     /// The metadata server's address, as `up` or `serve` printed it.
     #[arg(required_unless_present = "config")]
@@ -82,6 +88,11 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
 
 /// Arguments of `ropewalk umount`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk umount /mnt
+  ropewalk umount --lazy /mnt   although somebody is in there
+
+A mount whose process was killed is cleared, too; 'ropewalk mount' does the same on its own.")]
 pub struct UnmountArguments {
     /// Where it is mounted.
     directory: PathBuf,

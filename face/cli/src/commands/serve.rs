@@ -24,8 +24,9 @@ use crate::stop::Stop;
 #[derive(Debug, clap::Subcommand)]
 pub enum Serve {
     /// The metadata server.
-    ///
-    /// Example: ropewalk serve meta --directory /var/tmp/cluster/meta
+    #[command(after_help = "Example:
+  ropewalk format /var/lib/ropewalk
+  ropewalk serve meta --directory /var/lib/ropewalk/meta")]
     Meta {
         #[command(flatten)]
         place: Place,
@@ -35,8 +36,11 @@ pub enum Serve {
         term: Option<Duration>,
     },
     /// A data server.
-    ///
-    /// Example: ropewalk serve data --server 2 --directory /disk2/data2 --cluster ID
+    #[command(after_help = "Examples:
+  ropewalk serve data --server 0 --directory /var/lib/ropewalk/data0
+  ropewalk serve data --server 2 --directory /disk2/rope --cluster ID --meta tcp://node1:7700
+
+A server with a number that the cluster did not have yet joins it: new files use it, too.")]
     Data {
         /// The server's number within the cluster, from 0 on.
         #[arg(long)]
@@ -48,9 +52,11 @@ pub enum Serve {
         meta: Option<String>,
     },
     /// The metadata server and the data servers of a config file, in one process.
-    ///
-    /// Without `[[data]]` in the file, or without a file: as many data servers as --data-servers
-    /// says, with their data below the directory. Example: ropewalk serve all --config site.toml
+    #[command(after_help = "Examples:
+  ropewalk serve all --config ropewalk.toml                            what the file says
+  ropewalk serve all --directory /var/lib/ropewalk --data-servers 4    without one
+
+The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that on its own.")]
     All {
         #[command(flatten)]
         place: Place,

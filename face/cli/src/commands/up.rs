@@ -16,6 +16,15 @@ pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 
 
 /// Arguments of `ropewalk up`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk up /var/tmp/cluster                       serves at tcp://127.0.0.1:7700
+  ropewalk up /var/tmp/cluster --mount /mnt          and is mounted
+  ropewalk up /var/tmp/cluster --data-servers 8      with more data servers
+  ropewalk up /srv/rope --listen 10.0.0.1:7700 --insecure
+                                                     for other hosts, whoever they are
+
+The directory is made at the first start, and serves again what it holds at every later one. Ctrl-C
+ends it in good order; whatever else ends it loses nothing that was acknowledged.")]
 pub struct Up {
     /// Where the servers keep their data; made where it does not exist.
     directory: PathBuf,

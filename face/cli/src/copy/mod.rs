@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_client::InodeKind;
 
@@ -17,7 +17,7 @@ pub use cluster::Cluster;
 pub use host::Host;
 pub use work::{Copy, Job, Keep};
 
-use crate::remote::{Reach, Session, join};
+use crate::remote::{Reach, Session, cause, join};
 use crate::tree::Moved;
 use end::End;
 
@@ -52,6 +52,9 @@ pub struct Cp {
     /// Keep modes, times and, where the user may give files away, owners.
     #[arg(short, long)]
     preserve: bool,
+    /// End only when what was copied into the cluster survives a loss of power.
+    #[arg(short, long)]
+    sync: bool,
     /// No progress bar. There is none anyway where stderr is not a terminal.
     #[arg(short, long)]
     quiet: bool,
@@ -115,14 +118,19 @@ impl Request<'_> {
     async fn copy<A: End, B: End>(&self, from: A, to: B, same: bool) -> anyhow::Result<Moved> {
         let recursive = self.arguments.recursive;
         let jobs = jobs(&to, self.sources, self.target, recursive).await?;
-        let pool = self.session.client.pool();
-        let mut copy = Copy::new(from, to, pool, self.keep, recursive);
+        let client = &self.session.client;
+        let mut copy = Copy::new(from, to, client, self.keep, recursive);
         copy.same = same;
         if !self.arguments.quiet {
             copy.bar = bar();
         }
         let moved = copy.run(&jobs).await;
         copy.bar.finish_and_clear();
+        if self.arguments.sync && moved.is_ok() {
+            let synced = client.sync_all().await;
+            synced
+                .map_err(|errno| anyhow!("what was copied cannot be synced: {}", cause(errno)))?;
+        }
         moved
     }
 }

@@ -11,9 +11,8 @@ use std::ops::Range;
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use ropewalk_base::pool::{Pool, PoolBuffer};
-use ropewalk_base::task::{Semaphore, join_all, yield_now};
-use ropewalk_client::InodeKind;
+use ropewalk_base::task::{Semaphore, join_all};
+use ropewalk_client::{Client, InodeKind};
 
 use super::end::{Dress, End, Made, Meta};
 use crate::remote::join;
@@ -71,7 +70,7 @@ impl Keep {
 pub struct Copy<A, B> {
     pub from: A,
     pub to: B,
-    pub pool: Pool,
+    client: Client,
     pub keep: Keep,
     /// Directories are copied with all that they hold; else they are an error.
     pub recursive: bool,
@@ -82,11 +81,11 @@ pub struct Copy<A, B> {
 }
 
 impl<A: End, B: End> Copy<A, B> {
-    pub fn new(from: A, to: B, pool: &Pool, keep: Keep, recursive: bool) -> Copy<A, B> {
+    pub fn new(from: A, to: B, client: &Client, keep: Keep, recursive: bool) -> Copy<A, B> {
         Copy {
             from,
             to,
-            pool: pool.clone(),
+            client: client.clone(),
             keep,
             recursive,
             same: false,
@@ -267,22 +266,12 @@ impl<A: End, B: End> Copy<A, B> {
     /// Copies a range; how many bytes of it there were.
     async fn chunk(&self, from: &A::File, to: &B::File, range: Range<u64>) -> anyhow::Result<u64> {
         let _permit = self.chunks.acquire().await;
-        let buffer = self.buffer((range.end - range.start) as usize).await;
+        let buffer = self.client.buffer((range.end - range.start) as usize).await;
         let (buffer, bytes) = self.from.read(from, range.start, buffer).await?;
         if bytes > 0 {
             self.to.write(to, range.start, buffer, bytes).await?;
             self.bar.inc(bytes as u64);
         }
         Ok(bytes as u64)
-    }
-
-    async fn buffer(&self, len: usize) -> PoolBuffer {
-        loop {
-            match self.pool.take(len) {
-                Some(buffer) => return buffer,
-                // The client's own transfers give theirs back as they end.
-                None => yield_now().await,
-            }
-        }
     }
 }

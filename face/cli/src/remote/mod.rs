@@ -70,25 +70,33 @@ impl Reach {
             ..ClientConfig::default()
         };
         let outcome = reactor.block_on(async {
-            let all = async {
-                let client = Client::connect(&world, &endpoint, &self.address, config).await?;
-                let session = Rc::new(Session {
-                    client: client.clone(),
-                    caller: caller()?,
-                    world: world.clone(),
-                });
-                let outcome = work(&session).await;
-                // A server that went meanwhile ends the session by its term.
-                let _ = world.timeout(FAREWELL, client.stop()).await;
-                outcome
+            let connect = Client::connect(&world, &endpoint, &self.address, config);
+            let client = unless_asked(&stop, &world, connect).await??;
+            let session = async {
+                let (client, world) = (client.clone(), world.clone());
+                let session = Rc::new(Session { client, caller: caller()?, world });
+                work(&session).await
             };
-            match race(all, stop.asked(&world)).await {
-                Either::Left(outcome) => outcome,
-                Either::Right(()) => Err(anyhow!("interrupted")),
-            }
+            let outcome = unless_asked(&stop, &world, session).await;
+            // Also after a signal: others would wait for what a silent session holds. A server that
+            // went meanwhile ends it by its term.
+            let _ = world.timeout(FAREWELL, client.stop()).await;
+            outcome?
         });
         endpoint.endpoint().close();
         outcome
+    }
+}
+
+/// Runs `work` until a signal comes.
+async fn unless_asked<T>(
+    stop: &Stop,
+    world: &World,
+    work: impl Future<Output = T>,
+) -> anyhow::Result<T> {
+    match race(work, stop.asked(world)).await {
+        Either::Left(done) => Ok(done),
+        Either::Right(()) => Err(anyhow!("interrupted")),
     }
 }
 

@@ -7,6 +7,7 @@ pub mod library;
 pub mod model;
 pub mod operation;
 pub mod operator;
+pub mod posix;
 pub mod servers;
 pub mod shim;
 pub mod worker;

@@ -109,7 +109,7 @@ impl Servers {
 
     /// `ropewalk status --json`.
     pub fn status(&self, interval: &str) -> Value {
-        let arguments = ["status", &self.address, "--json", "--interval", interval];
+        let arguments = ["status", "-A", &self.address, "--json", "--interval", interval];
         let text = run(&self.directory, PROGRAM, &arguments);
         serde_json::from_str(&text).expect("one JSON object")
     }
@@ -117,7 +117,7 @@ impl Servers {
     /// `ropewalk check --json` with further options: its exit status, the findings, the summary.
     pub fn check(&self, options: &[&str]) -> (i32, Vec<Value>, Value) {
         let output = Command::new(PROGRAM)
-            .args(["check", &self.address, "--json"])
+            .args(["check", "-A", &self.address, "--json"])
             .args(options)
             .output()
             .expect("it runs");

@@ -33,11 +33,14 @@ impl ClusterFileSystem {
     pub(super) fn opened(&self, file: File) -> Result<Opened, Errno> {
         let number = file.number();
         let cached = self.client.is_cached(number);
+        let append = file.options().append;
         let handle = self.handles.borrow_mut().add(Open::File(Rc::new(file)))?;
         Ok(Opened {
             handle,
-            // Several clients use it and one of them writes: every read asks.
-            direct: !cached,
+            // Several clients use it and one of them writes: every read asks. Appends go direct
+            // in any case: a write through the page cache that begins within a page comes as two
+            // requests, and somebody else's append could get between them.
+            direct: !cached || append,
             keep_cache: cached,
             cache_directory: false,
             parallel_direct_writes: true,

@@ -73,6 +73,11 @@ impl Filesystem for ClusterFileSystem {
         Ok(self.entry(&found))
     }
 
+    fn forget(&self, node: u64, _lookups: u64) {
+        // Nothing is found by name here any more: the kernel forgets such a node all at once.
+        self.client.forget_nameless(node);
+    }
+
     async fn getattr(
         &self,
         _context: &Context,

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! * a session's fence is up at every data server that lives before the session is taken apart; one
-//!   that was silent for too long gets it as soon as it is heard again;
+//!   that was silent for too long gets it as soon as it is heard again, of whatever life of ours: a row
+//!   remembers it;
 //! * cuts and reaps leave only when their rows are durable, and are given back to the shard as done
 //!   only when every server that can hold objects of the file has answered. A data server answers
 //!   them, and fences, when its own record of them is durable;
@@ -25,6 +26,7 @@ use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
 use ropewalk_wire::fs::{decode, encode};
 
 use super::{DataMessages, MetaServer};
+use crate::rows::RowsError;
 use crate::shard::{Cut, Reap, Shard};
 use crate::store_rows::StoreRows;
 
@@ -72,13 +74,29 @@ impl DataServer {
 }
 
 impl DataServers {
-    /// Counts the servers of the newest pool version as alive, until they were silent for long
-    /// enough.
-    pub fn expect(&self, shard: &Shard<StoreRows<EmbeddedStore>>, now: Time) {
+    /// Counts the servers that any pool version names as alive, until they were silent for long
+    /// enough, and takes up which fences they have yet to be told.
+    pub fn expect(
+        &self,
+        shard: &Shard<StoreRows<EmbeddedStore>>,
+        now: Time,
+    ) -> Result<(), RowsError> {
         let mut servers = self.servers.borrow_mut();
-        for server in shard.pools.newest().iter().flat_map(|pool| &pool.servers) {
-            servers.insert(*server, DataServer::new(now));
+        for server in shard.pools.known(0) {
+            servers.insert(server, DataServer::new(now));
         }
+        for (server, session, epoch) in shard.fences_owed()? {
+            let server = servers.entry(server).or_insert_with(|| DataServer::new(now));
+            server.owed.insert(session, epoch);
+        }
+        Ok(())
+    }
+
+    /// The servers that were not told of the session's fence.
+    fn that_owe(&self, session: u64) -> Vec<u32> {
+        let servers = self.servers.borrow();
+        let owing = servers.iter().filter(|(_, server)| server.owed.contains_key(&session));
+        owing.map(|(id, _)| *id).collect()
     }
 
     /// How many fences a server has yet to be told.
@@ -167,22 +185,27 @@ impl MetaServer {
     }
 
     async fn fence(self: Rc<Self>, session: u64, epoch: u32) {
-        let ids: Vec<u32> = {
-            let mut servers = self.data_servers.servers.borrow_mut();
-            for server in servers.values_mut() {
-                server.owed.insert(session, epoch);
-                if server.owed.len() > OWED_MAX {
-                    server.owed.pop_first();
-                }
+        let (mut ids, mut forgotten) = (Vec::new(), Vec::new());
+        for (id, server) in self.data_servers.servers.borrow_mut().iter_mut() {
+            ids.push(*id);
+            server.owed.insert(session, epoch);
+            if server.owed.len() > OWED_MAX {
+                forgotten.extend(server.owed.pop_first().map(|(session, _)| (*id, session)));
             }
-            servers.keys().copied().collect()
-        };
+        }
         join_all(ids.into_iter().map(|id| self.fence_at(id, session, epoch))).await;
         if !self.wait_for_room().await {
             return;
         }
         let now = self.now();
+        let silent = self.data_servers.that_owe(session);
         if let Some(mut shard) = self.shard() {
+            if !silent.is_empty() {
+                shard.owe_fence(&silent, session, epoch);
+            }
+            for (server, session) in forgotten {
+                shard.handle_fence_paid(server, session);
+            }
             shard.handle_fenced(session, now);
         }
         self.forget_session(session);
@@ -207,6 +230,10 @@ impl MetaServer {
             let mut servers = self.data_servers.servers.borrow_mut();
             if let Some(server) = servers.get_mut(&id) {
                 server.owed.remove(&session);
+            }
+            drop(servers);
+            if let Some(mut shard) = self.shard() {
+                shard.handle_fence_paid(id, session);
             }
         }
         done

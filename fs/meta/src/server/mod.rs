@@ -111,7 +111,7 @@ impl MetaServer {
         store.wait_durable(Position(shard.position())).await?;
         shard.handle_durable(moment(world));
         let data_servers = DataServers::default();
-        data_servers.expect(&shard, world.now());
+        data_servers.expect(&shard, world.now())?;
         let durable_seen = Cell::new(store.durable().0);
         let server = Rc::new(MetaServer {
             world: world.clone(),

@@ -136,7 +136,7 @@ impl<R: Rows> Shard<R> {
     }
 
     /// Commits what the shard did by itself.
-    fn conclude_alone(&mut self, outcome: Step<Batch>) {
+    pub(super) fn conclude_alone(&mut self, outcome: Step<Batch>) {
         let result = match outcome {
             Ok(batch) => self.commit(batch),
             Err(Stop::Rows(error)) => Err(error),

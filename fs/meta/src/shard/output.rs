@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use ropewalk_wire::fs::meta::Callback;
 
-use super::{Completed, Cut, Moment, REAP_VERSION, Shard};
-use crate::inode::decode_row;
+use super::{Completed, Cut, Moment, OWED_VERSION, REAP_VERSION, Shard};
+use crate::inode::{decode_row, encode_row};
 use crate::keys::{self, Table};
 use crate::parking::WaitOn;
 use crate::rows::{Batch, Rows, RowsError};
@@ -129,6 +129,45 @@ impl<R: Rows> Shard<R> {
     /// Reaps that were looked at and are not done.
     pub fn reaps_under_way(&self) -> usize {
         self.reaps.under_way.len()
+    }
+
+    /// Data servers that were silent for too long have yet to be told of a session's fence, which is
+    /// no reason to wait with its end. Kept until `handle_fence_paid`, over restarts too.
+    pub fn owe_fence(&mut self, servers: &[u32], session: u64, epoch: u32) {
+        let mut batch = Batch::default();
+        for server in servers {
+            let key = keys::key(Table::Owed, &[u64::from(*server), session]);
+            batch.put(key, encode_row(OWED_VERSION, &epoch));
+        }
+        self.conclude_alone(Ok(batch));
+    }
+
+    /// A data server refuses the session from now on, or nobody needs it to any more.
+    pub fn handle_fence_paid(&mut self, server: u32, session: u64) {
+        let key = keys::key(Table::Owed, &[u64::from(server), session]);
+        // On a full disk it stays, and is paid once more after the next start.
+        if self.full || !self.rows.get(&key).is_ok_and(|row| row.is_some()) {
+            return;
+        }
+        let mut batch = Batch::default();
+        batch.remove(key);
+        self.conclude_alone(Ok(batch));
+    }
+
+    /// Fences that data servers have yet to be told: server, session, epoch.
+    pub fn fences_owed(&self) -> Result<Vec<(u32, u64, u32)>, RowsError> {
+        let prefix = [Table::Owed as u8];
+        let mut owed = Vec::new();
+        self.rows.scan(&prefix, &keys::after(&prefix), &mut |key, value| {
+            let server = keys::number(key, 0).and_then(|server| u32::try_from(server).ok());
+            let epoch = decode_row(OWED_VERSION, value);
+            if let (Some(server), Some(session), Ok(epoch)) = (server, keys::number(key, 1), epoch)
+            {
+                owed.push((server, session, epoch));
+            }
+            true
+        })?;
+        Ok(owed)
     }
 
     /// The store's durable mark moved.

@@ -74,6 +74,18 @@ impl Description {
     }
 }
 
+/// For fuzzers, see [`crate::decoders`]: whether these bytes, with a checksum that fits, describe a
+/// store; the journey must not change it.
+pub(crate) fn accepts(bytes: &mut [u8]) -> bool {
+    if bytes.len() == DESCRIPTION_BYTES {
+        let crc = checksum::crc32c(&bytes[..44]);
+        bytes[44..].copy_from_slice(&crc.to_le_bytes());
+    }
+    let Ok(description) = Description::decode(bytes) else { return false };
+    assert_eq!(&description.encode(), bytes);
+    true
+}
+
 /// What a header turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeaderState {

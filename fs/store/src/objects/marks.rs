@@ -117,6 +117,17 @@ impl Marks {
         Some(marks)
     }
 
+    /// For fuzzers, see [`crate::decoders`]: whether these bytes, with a checksum that fits, are marks.
+    pub(crate) fn accepts(bytes: &[u8]) -> bool {
+        let mut bytes = bytes.to_vec();
+        let crc = checksum::crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        let Some(marks) = Marks::decode(&bytes) else { return false };
+        let again = marks.encode();
+        assert!(Marks::decode(&again).is_some_and(|marks| marks.encode() == again));
+        true
+    }
+
     /// Reads the marks of a store; `None` where the file is damaged, empty ones where it is absent.
     pub(super) fn load(disk: &dyn Disk, root: &Path) -> io::Result<Option<Marks>> {
         let file = match disk.open(&root.join("marks"), Open::Read) {

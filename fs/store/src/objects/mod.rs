@@ -34,6 +34,14 @@ mod resolve;
 mod sync;
 mod write;
 
+pub(crate) use layout::accepts as accepts_description;
+pub(crate) use record::accepts as accepts_intent;
+
+/// For fuzzers, see [`crate::decoders`].
+pub(crate) fn accepts_marks(bytes: &[u8]) -> bool {
+    marks::Marks::accepts(bytes)
+}
+
 #[cfg(test)]
 mod tests;
 

@@ -242,6 +242,23 @@ impl<'a> Record<'a> {
     }
 }
 
+/// For fuzzers, see [`crate::decoders`]: whether this is the payload of a record; if so, it is found
+/// again behind a head that fits.
+pub(crate) fn accepts(payload: &[u8]) -> bool {
+    let Some((record, first)) = Record::decode(payload) else { return false };
+    let mut batch = vec![0; HEAD_BYTES];
+    batch[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+    batch.extend_from_slice(payload);
+    batch.resize(batch.len().next_multiple_of(8), 0);
+    let position = 4096;
+    batch[8..16].copy_from_slice(&u64::to_le_bytes(position));
+    let crc = checksum::append(7, &batch[4..HEAD_BYTES + payload.len()]);
+    batch[..4].copy_from_slice(&crc.to_le_bytes());
+    let parsed = Record::parse(&batch, position, 7).expect("a record with a fitting head");
+    assert_eq!((parsed.record, parsed.first), (record, first));
+    true
+}
+
 /// A record as it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Parsed<'a> {

@@ -1,0 +1,222 @@
+//! Servers as processes of their own: config files, addresses, ports, and what waits for whom.
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use support::command::{Said, ropewalk};
+use support::{PROGRAM, Process};
+
+/// An address of loopback that was free a moment ago.
+fn free() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A cluster of a config file with two data servers.
+struct Site {
+    place: tempfile::TempDir,
+    address: String,
+}
+
+/// What a command says on its way, line by line.
+type Lines = Box<dyn Iterator<Item = String>>;
+
+impl Site {
+    fn new() -> Site {
+        let place = tempfile::tempdir().unwrap();
+        let listen = free();
+        let text = format!(
+            "directory = '{0}/cluster'\n\
+             [meta]\nlisten = '{listen}'\nterm_seconds = 2\n\
+             [[data]]\nserver = 0\n\
+             [[data]]\nserver = 1\ndirectory = '{0}/elsewhere'\n\
+             [mount]\ndirectory = '{0}/mount'\n",
+            place.path().display()
+        );
+        fs::write(place.path().join("site.toml"), text).unwrap();
+        let site = Site { place, address: format!("tcp://{listen}") };
+        site.run(&["format", "--config", "site.toml"]).well();
+        site
+    }
+
+    fn path(&self) -> &Path {
+        self.place.path()
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        ropewalk(self.path(), &self.address, arguments)
+    }
+
+    /// Starts a command, and waits until it waits for a data server.
+    fn waiting(&self, arguments: &[&str]) -> (Child, Lines) {
+        let mut child = Command::new(PROGRAM)
+            .args(arguments)
+            .current_dir(self.path())
+            .env("ROPEWALK_ADDRESS", &self.address)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let error = BufReader::new(child.stderr.take().unwrap());
+        let mut lines = error.lines().map_while(Result::ok);
+        let told = lines.find(|line| line.contains("waiting for data server"));
+        assert!(told.is_some(), "{arguments:?} ends without waiting");
+        (child, Box::new(lines))
+    }
+
+    fn serve(&self, arguments: &[&str]) -> Process {
+        let config = self.path().join("site.toml");
+        let arguments = [&["serve"], arguments, &["--config", config.to_str().unwrap()]].concat();
+        Process::start(&arguments, if arguments[1] == "all" { "serves at" } else { "serving at" })
+    }
+}
+
+#[test]
+fn servers_of_a_config_file_serve_together_and_each_by_itself() {
+    let site = Site::new();
+    fs::write(site.path().join("file"), vec![7; 3_000_000]).unwrap();
+    {
+        let mut all = site.serve(&["all"]);
+        site.run(&["cp", "file", ":/"]).well();
+        assert_eq!(site.run(&["df", "--json"]).objects().len(), 3, "two servers and the whole");
+        all.stop();
+    }
+    assert!(site.path().join("elsewhere").is_dir() && site.path().join("cluster/data0").is_dir());
+    assert!(!site.path().join("cluster/data1").exists());
+    let _meta = site.serve(&["meta"]);
+    let _data0 = site.serve(&["data", "--server", "0"]);
+    let _data1 = site.serve(&["data", "--server", "1"]);
+    site.run(&["cp", ":/file", "back"]).well();
+    assert_eq!(fs::read(site.path().join("back")).unwrap(), vec![7; 3_000_000]);
+    // A second one cannot have the same directory.
+    let again = site.run(&["serve", "data", "--server", "0", "--config", "site.toml"]).badly();
+    assert!(again.contains("data0"), "{again}");
+}
+
+#[test]
+fn flags_say_otherwise_than_the_config_file() {
+    let site = Site::new();
+    let (config, listen) = (site.path().join("site.toml"), free().to_string());
+    let config = config.to_str().unwrap();
+    let arguments =
+        ["serve", "all", "--config", config, "--data-servers", "1", "--listen", &listen];
+    let mut all = Process::start(&arguments, "serves at");
+    assert!(all.line.contains(&listen), "{}", all.line);
+    let address = format!("tcp://{listen}");
+    let room = site.run(&["df", "--json", "--address", &address]).objects();
+    assert_eq!(room.len(), 2, "one data server and the whole: {room:?}");
+    all.stop();
+}
+
+#[test]
+fn a_typo_in_the_config_file_is_reported_with_its_place_and_the_nearest_key() {
+    let site = Site::new();
+    let text = fs::read_to_string(site.path().join("site.toml")).unwrap();
+    fs::write(site.path().join("typo.toml"), text.replace("\nlisten", "\n  lisetn")).unwrap();
+    let commands: [&[&str]; 3] = [&["serve", "all"], &["mount"], &["format"]];
+    for command in commands {
+        let arguments = [command, &["--config", "typo.toml"]].concat();
+        let error = site.run(&arguments).badly();
+        let place = "typo.toml, line 3, column 3: there is no key 'lisetn' here; did you mean \
+                     'listen'?";
+        assert!(error.contains(place), "{arguments:?}: {error}");
+    }
+    let missing = site.run(&["serve", "all", "--config", "no.toml"]).badly();
+    assert!(missing.contains("cannot read the config file no.toml: No such file"), "{missing}");
+}
+
+#[test]
+fn a_server_without_a_cluster_or_a_directory_says_what_to_do() {
+    let place = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| ropewalk(place.path(), "", arguments).badly();
+    let lost = run(&["serve", "meta", "--directory", "c/meta", "--listen", "127.0.0.1:0"]);
+    assert!(lost.contains("belongs to no cluster: run 'ropewalk format DIR' once"), "{lost}");
+    let nowhere = run(&["serve", "data", "--server", "0"]);
+    assert!(nowhere.contains("say --directory DIR"), "{nowhere}");
+    ropewalk(place.path(), "", &["format", "c"]).well();
+    let twice = run(&["format", "c"]);
+    assert!(twice.contains("belongs to a cluster already"), "{twice}");
+    // Formatted above, found below.
+    let directory = place.path().join("c/meta");
+    let directory = directory.to_str().unwrap();
+    let arguments = ["serve", "meta", "--directory", directory, "--listen", "127.0.0.1:0"];
+    Process::start(&arguments, "serving at").stop();
+}
+
+#[test]
+fn addresses_that_others_can_reach_are_refused_without_insecure() {
+    let place = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| ropewalk(place.path(), "", arguments);
+    run(&["format", "c"]).well();
+    for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:7700"] {
+        let commands: [&[&str]; 4] = [
+            &["up", "u"],
+            &["serve", "all", "--directory", "c"],
+            &["serve", "meta", "--directory", "c/meta"],
+            &["serve", "data", "--server", "0", "--directory", "c/data0"],
+        ];
+        for command in commands {
+            let error = run(&[command, &["--listen", listen]].concat()).badly();
+            let expected = format!("{listen} can be reached by other hosts");
+            assert!(error.contains(&expected) && error.contains("--insecure"), "{error}");
+        }
+    }
+    let directory = place.path().join("u");
+    let mut up = Process::start(
+        &["up", directory.to_str().unwrap(), "--listen", "0.0.0.0:0", "--insecure"],
+        "serves at",
+    );
+    assert!(up.line.contains("tcp://"), "{}", up.line);
+    up.stop();
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    for command in [&["up", "c"][..], &["serve", "all", "--directory", "c"]] {
+        let said = ropewalk(place.path(), "", &[command, &["--listen", &listen]].concat());
+        let error = said.badly();
+        assert!(error.contains(&listen), "{command:?} does not name it: {error}");
+        assert!(error.to_lowercase().contains("in use"), "{command:?}: no cause: {error}");
+    }
+}
+
+#[test]
+fn an_operation_waits_for_a_dead_server_as_long_as_patience_says() {
+    let site = Site::new();
+    fs::write(site.path().join("file"), vec![7; 3_000_000]).unwrap();
+    let _meta = site.serve(&["meta"]);
+    let mut data = [site.serve(&["data", "--server", "0"]), site.serve(&["data", "--server", "1"])];
+    site.run(&["cp", "file", ":/"]).well();
+    data.iter_mut().for_each(Process::kill);
+    let error = site.run(&["cp", "--patience", "2", ":/file", "lost"]).badly();
+    assert!(error.contains("waiting for data server"), "nobody is named: {error}");
+    assert!(error.contains(":/file: Input/output error: a server did not answer"), "{error}");
+    // With more patience it goes on as soon as the servers are there again.
+    let (mut waiting, lines) = site.waiting(&["cp", "--patience", "120", ":/file", "back"]);
+    let _again = [site.serve(&["data", "--server", "0"]), site.serve(&["data", "--server", "1"])];
+    assert!(waiting.wait().unwrap().success(), "{:?}", lines.collect::<Vec<_>>());
+    assert_eq!(fs::read(site.path().join("back")).unwrap(), vec![7; 3_000_000]);
+}
+
+#[test]
+fn an_interrupted_command_ends_its_session_so_that_nobody_waits_for_it() {
+    let site = Site::new();
+    fs::write(site.path().join("file"), vec![7; 3_000_000]).unwrap();
+    let _meta = site.serve(&["meta"]);
+    let mut data = [site.serve(&["data", "--server", "0"]), site.serve(&["data", "--server", "1"])];
+    site.run(&["cp", "file", ":/"]).well();
+    data.iter_mut().for_each(Process::kill);
+    let (mut waiting, lines) = site.waiting(&["cp", "--patience", "120", ":/file", "back"]);
+    let pid = rustix::process::Pid::from_child(&waiting);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(!waiting.wait().unwrap().success());
+    assert!(lines.collect::<Vec<_>>().iter().any(|line| line == "ropewalk: interrupted"));
+    let status = site.run(&["status", "--json", "--interval", "0"]).well();
+    assert!(status.contains("sessions") && !status.contains("ropewalk cp"), "{status}");
+}

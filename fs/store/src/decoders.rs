@@ -1,0 +1,45 @@
+//! The decoders of everything that a server keeps on disk, one by one, for fuzzers.
+//!
+//! Checksums stop most damage before a decoder sees it; what a fuzzer wants is the decoder behind.
+//! So each function here makes the checksum fit first. All of them answer whether the bytes were
+//! accepted; none may panic, whatever they are, and none allocates more than a constant beside the
+//! input.
+
+use crate::{batch, journal, objects, superblock};
+
+/// The block that says whose directory it is.
+pub fn superblock(bytes: &[u8]) -> bool {
+    superblock::accepts(&mut bytes.to_vec())
+}
+
+/// The header of a segment of the journal.
+pub fn journal_segment(bytes: &[u8]) -> bool {
+    journal::accepts_header(&mut bytes.to_vec())
+}
+
+/// A record of the journal, and the batch of changes in it.
+pub fn journal_record(bytes: &[u8]) -> bool {
+    let mut bytes = bytes.to_vec();
+    let Some(payload) = journal::accepts_record(&mut bytes) else { return false };
+    batch::changes(payload).all(|change| change.is_some())
+}
+
+/// A batch of changes, without the record around it.
+pub fn changes(bytes: &[u8]) -> bool {
+    batch::changes(bytes).all(|change| change.is_some())
+}
+
+/// A record of the object store's intent log.
+pub fn intent(bytes: &[u8]) -> bool {
+    objects::accepts_intent(bytes)
+}
+
+/// The description of an object store.
+pub fn object_store(bytes: &[u8]) -> bool {
+    objects::accepts_description(&mut bytes.to_vec())
+}
+
+/// Tombstones and fences of an object store.
+pub fn marks(bytes: &[u8]) -> bool {
+    objects::accepts_marks(bytes)
+}

@@ -1,0 +1,71 @@
+//! What a rail sees of the engine while it is polled: its reports go to the core, with a buffer for
+//! what has no place yet and checksums where the rail needs them.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::{BufferTable, Memory};
+use ropewalk_base::pool::Pool;
+use ropewalk_base::verb::{LinkId, Placement, RemoteKey, Token};
+use ropewalk_core::Core;
+use ropewalk_rail::Report;
+use ropewalk_wire::frame;
+
+/// What a rail sees of the engine while it is polled.
+pub(crate) struct Upper<'a> {
+    pub core: &'a mut Core,
+    pub buffers: &'a mut BufferTable,
+    pub pool: &'a Pool,
+}
+
+impl Report for Upper<'_> {
+    fn buffers(&self) -> &BufferTable {
+        self.buffers
+    }
+
+    fn link_up(&mut self, link: LinkId, accepted: bool) {
+        self.core.link_up(link, accepted);
+    }
+
+    fn link_down(&mut self, link: LinkId, fault: Fault) {
+        self.core.link_down(link, fault);
+    }
+
+    fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        if self.core.needs_checksum(link) && !frame::verify(header) {
+            return self.core.corrupt_header(link);
+        }
+        match self.core.place(link, header, payload_bytes) {
+            Placement::Stage { bytes, token } => {
+                let Some(buffer) = self.pool.take(bytes as usize) else {
+                    return self.core.unstaged(token);
+                };
+                match self.buffers.insert(Memory::pooled(buffer)) {
+                    Ok(id) => Placement::Into { slice: self.core.staged(token, id, bytes), token },
+                    Err(_) => self.core.unstaged(token),
+                }
+            }
+            placement => placement,
+        }
+    }
+
+    fn landed(&mut self, _link: LinkId, token: Token) {
+        let Some(wants) = self.core.wants(token) else { return self.core.landed(token, &[]) };
+        if wants.checksum.is_some_and(|checksum| self.buffers.crc32c(wants.slice) != checksum) {
+            return self.core.landed_corrupt(token);
+        }
+        let mut bytes = vec![0; if wants.greeting { wants.slice.len as usize } else { 0 }];
+        self.buffers.read(wants.slice, &mut bytes);
+        self.core.landed(token, &bytes);
+    }
+
+    fn done(&mut self, token: Token) {
+        self.core.done(token);
+    }
+
+    fn failed(&mut self, token: Token, fault: Fault) {
+        self.core.failed(token, fault);
+    }
+
+    fn revoked(&mut self, link: LinkId, key: RemoteKey) {
+        self.core.revoked(link, key);
+    }
+}
