@@ -321,7 +321,8 @@ fn beside_a_polling_application_the_service_thread_makes_no_passes() {
                 while left.next_request().is_some() {}
             }
         }
-        let foreign = left.passes() - before - own;
+        // A try of ours that finds the engine taken is no pass.
+        let foreign = (left.passes() - before).saturating_sub(own);
         // A scheduler that stops this thread for 100 us lets the other one look after the exposed
         // memory; it must be the exception.
         assert!(foreign <= own / 50, "{medium}: {foreign} passes beside {own}");
