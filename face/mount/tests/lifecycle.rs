@@ -106,7 +106,7 @@ fn a_signal_that_is_handled_ends_a_wait_for_a_lock() {
     let start = Instant::now();
     let status = ends_soon(command.stdin(Stdio::null()).spawn().unwrap());
     assert_eq!(status.code(), Some(42));
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
     drop(holder);
     assert!(command.status().unwrap().success());
 }
@@ -306,6 +306,6 @@ fn a_mount_without_a_loop_can_be_dropped() {
     let mount = Mount::new(folder.path(), &MountOptions::default()).unwrap();
     let start = Instant::now();
     drop(mount);
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(30));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

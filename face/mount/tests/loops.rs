@@ -161,7 +161,7 @@ fn two_loops_share_a_mount_and_pass_interrupts_on() {
         child.kill().unwrap();
         wait_until("the reader is gone", || child.try_wait().unwrap().is_some());
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
-        assert!(start.elapsed() < Duration::from_secs(1));
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
     mount.unmount().map_err(|(_, error)| error).unwrap();
     let [first, second] = threads.map(|thread| thread.join().unwrap());
