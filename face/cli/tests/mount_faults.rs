@@ -301,8 +301,14 @@ fn a_flipped_byte_is_an_error_that_names_the_object() {
 }
 
 fn reader(path: &Path) -> Child {
-    let mut command = Command::new("cat");
-    command.arg(path).stdout(Stdio::null()).spawn().expect("cat runs")
+    // SIGINT may be ignored in whoever runs the tests in the background.
+    let mut command = Command::new("env");
+    command
+        .args(["--default-signal=INT", "cat"])
+        .arg(path)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("cat runs")
 }
 
 fn ends_by(path: &Path, signal: Signal) {

@@ -157,6 +157,56 @@ fn two_mounts_see_each_other_at_once() {
     unmount(&b);
 }
 
+/// Both know the file, both write it at the same moment: each write holds pages of its kernel, which
+/// the other one's write wants to be given up.
+#[test]
+fn two_mounts_that_write_one_file_at_the_same_moment_do_not_wait_for_each_other() {
+    use std::os::unix::fs::FileExt;
+    if !mounts_usable() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let (a, b) = (place.path().join("a"), place.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::create_dir(&b).unwrap();
+    let cluster = Cluster::start(&place.path().join("cluster"));
+    let (_one, _two) = (cluster.mount(&a), cluster.mount(&b));
+    const ROUNDS: u64 = 60;
+    let begin = std::time::Instant::now();
+    for round in 0..ROUNDS {
+        let name = format!("both{round}");
+        fs::write(a.join(&name), vec![b'.'; 40_000]).unwrap();
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for (mount, who) in [(&a, b'a'), (&b, b'b')] {
+                let (path, barrier) = (mount.join(&name), &barrier);
+                scope.spawn(move || {
+                    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+                    let mut seen = [0; 100];
+                    file.read_exact_at(&mut seen, 0).unwrap();
+                    barrier.wait();
+                    for part in 0..8 {
+                        // Parts of pages that the kernel may not have, next to the other one's.
+                        let at = part * 4096 + if who == b'a' { 100 } else { 2000 };
+                        file.write_all_at(&[who; 500], at).unwrap();
+                    }
+                });
+            }
+        });
+        let (seen, other) = (fs::read(a.join(&name)).unwrap(), fs::read(b.join(&name)).unwrap());
+        assert!(seen == other, "round {round}: the mounts see different bytes");
+        for part in 0..8 {
+            let at = part * 4096;
+            assert_eq!(seen[at + 100..at + 600], [b'a'; 500], "round {round}");
+            assert_eq!(seen[at + 2000..at + 2500], [b'b'; 500], "round {round}");
+        }
+    }
+    // A wait for the end of a session's term takes ten seconds.
+    println!("{ROUNDS} rounds took {:?}", begin.elapsed());
+    unmount(&a);
+    unmount(&b);
+}
+
 #[test]
 fn locks_exclude_across_mounts() {
     if !mounts_usable() {

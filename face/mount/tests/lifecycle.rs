@@ -26,8 +26,10 @@ fn is_root() -> bool {
 }
 
 fn spawn(program: &str, arguments: &[&Path]) -> Child {
-    let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // Whoever runs the tests in the background may have left SIGINT ignored to us and our children.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", program]).args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().unwrap()
 }
 
@@ -77,8 +79,11 @@ fn whoever_waits_for_a_hanging_operation_can_be_interrupted_and_killed() {
     for (program, name) in cases {
         for deadly in [rustix::process::Signal::INT, rustix::process::Signal::KILL] {
             let child = spawn(program, &[&at(name)]);
-            wait_until("it hangs", || matches!(state(&child), 'D' | 'S'));
-            std::thread::sleep(Duration::from_millis(30));
+            wait_until("it hangs", || {
+                fs::read_to_string(format!("/proc/{}/comm", child.id())).unwrap().trim() == program
+                    && matches!(state(&child), 'D' | 'S')
+            });
+            std::thread::sleep(Duration::from_millis(100));
             signal(&child, deadly);
             let status = ends_soon(child);
             assert_eq!(status.signal(), Some(deadly.as_raw()), "{program} {name}");
