@@ -165,6 +165,25 @@ fn a_peer_that_ignores_its_credit_is_cut_off_and_harms_nobody() {
 }
 
 #[test]
+fn a_frame_that_comes_again_is_not_taken_twice_and_ends_its_link() {
+    for channel in [0u8, 2] {
+        let mut world = World::pair(Medium::Tcp);
+        let violations = world.nodes[0].endpoint.counters().0.violations;
+        let mut stranger = Stranger::admitted(&mut world, 0xbad);
+        assert!(stranger.eager(channel, b"once"));
+        stranger.message -= 1;
+        assert!(stranger.eager(channel, b"once"));
+        world.until("hang-up", |world| {
+            world.nodes[0].endpoint.counters().0.violations == violations + 1
+        });
+        let requests = std::iter::from_fn(|| world.nodes[0].endpoint.next_request()).count();
+        assert_eq!(world.nodes[0].endpoint.unmatched_count() + requests, 1, "channel {channel}");
+        world.nodes[0].endpoint.check();
+        honest(&mut world, 10, || {});
+    }
+}
+
+#[test]
 fn sessions_that_come_and_go_do_not_add_up() {
     let mut world = World::pair(Medium::Tcp);
     for number in 0..300u128 {
