@@ -22,6 +22,7 @@ fn content_is_as_the_standard_says() {
         ("flags_that_create", flags_that_create),
         ("appending", appending),
         ("appending_beside_appending", appending_beside_appending),
+        ("growing_beside_small_writes", growing_beside_small_writes),
         ("reading_at_the_end", reading_at_the_end),
         ("around_the_caches", around_the_caches),
         ("synchronous", synchronous),
@@ -326,6 +327,29 @@ fn appending_beside_appending(at: &Place) {
     seen.sort_unstable();
     let expected: Vec<u8> = (1..=rounds).chain(101..=100 + rounds).collect();
     assert_eq!(seen, expected);
+}
+
+/// Who writes a few bytes in place all the time does not keep another one from making it large.
+fn growing_beside_small_writes(at: &Place) {
+    let path = at.a.join("file");
+    fs::write(&path, [1; 100]).unwrap();
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let file = open(&at.b.join("file"), false, true, 0).unwrap();
+            while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                file.write_all_at(&[2; 10], 0).unwrap();
+            }
+        });
+        let file = open(&path, true, true, 0).unwrap();
+        for round in 1..20u64 {
+            file.write_all_at(&[3; 5000], round * 5000).unwrap();
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let back = read_all(&at.b.join("file"));
+    assert_eq!(back.len(), 100_000);
+    assert_eq!(back[5000..], [3; 95_000]);
 }
 
 /// Allocation never takes away what another mount has added meanwhile.

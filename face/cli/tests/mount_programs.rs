@@ -207,6 +207,50 @@ fn two_mounts_that_write_one_file_at_the_same_moment_do_not_wait_for_each_other(
     unmount(&b);
 }
 
+/// Who writes a few bytes in place all the time does not keep another one from making the file large,
+/// and is answered himself. A write holds a page of its kernel for as long as it lasts, so that a
+/// recall must not wait for the kernel while the write waits for a lease.
+#[test]
+fn a_file_grows_on_one_mount_while_the_other_writes_its_beginning() {
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    if !mounts_usable() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let (a, b) = (place.path().join("a"), place.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::create_dir(&b).unwrap();
+    let cluster = Cluster::start(&place.path().join("cluster"));
+    let (_one, _two) = (cluster.mount(&a), cluster.mount(&b));
+    let rounds = if std::env::var_os("ROPEWALK_DEEP").is_some() { 600 } else { 12 };
+    for round in 0..rounds {
+        let name = format!("grows{round}");
+        let path = a.join(&name);
+        fs::write(&path, [1; 100]).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let file = fs::File::options().write(true).open(b.join(&name)).unwrap();
+                while !over.load(Ordering::Relaxed) {
+                    file.write_all_at(&[2; 10], 0).unwrap();
+                }
+            });
+            let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+            for part in 1..20u64 {
+                file.write_all_at(&[3; 5000], part * 5000).unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let back = fs::read(b.join(&name)).unwrap();
+        assert_eq!(back.len(), 100_000);
+        assert_eq!(back[5000..], [3; 95_000]);
+        fs::remove_file(&path).unwrap();
+    }
+    unmount(&a);
+    unmount(&b);
+}
+
 #[test]
 fn locks_exclude_across_mounts() {
     if !mounts_usable() {

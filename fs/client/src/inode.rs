@@ -17,6 +17,9 @@ pub(crate) struct Inode {
     /// Users of the lease: operations that rely on it. It is given back when there are none.
     pub users: Cell<u32>,
     pub idle: Notify,
+    /// Operations that wait for the lease, and the news that one does.
+    pub wanting: Cell<u32>,
+    pub wanted: Notify,
     /// One acquisition of the lease, or change of the content's place, at a time.
     pub change: Semaphore,
     /// One giving back at a time. Apart from `change`: an acquisition may be waiting at the server
@@ -110,6 +113,8 @@ impl Inode {
             number,
             state: RefCell::new(State::default()),
             users: Cell::new(0),
+            wanting: Cell::new(0),
+            wanted: Notify::new(),
             idle: Notify::new(),
             change: Semaphore::new(1),
             giving: Semaphore::new(1),

@@ -17,6 +17,8 @@ use crate::inode::{Dirty, Inode, Use};
 /// How long a recall waits for the reply that told of the lease: beyond that it was lost on the way
 /// and comes once more without the lease.
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);
+/// How long a recall waits for the kernel to let go of pages while one of its writes may hold them.
+const KERNEL_PATIENCE: Duration = Duration::from_millis(2);
 /// How often is looked whether anything is being opened at all.
 const OPEN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -25,6 +27,23 @@ const OPEN_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) enum For {
     Reading,
     Writing,
+}
+
+/// An operation that waits for a lease.
+struct Wanting<'a>(&'a Inode);
+
+impl<'a> Wanting<'a> {
+    fn new(inode: &'a Inode) -> Wanting<'a> {
+        inode.wanting.set(inode.wanting.get() + 1);
+        inode.wanted.notify_all();
+        Wanting(inode)
+    }
+}
+
+impl Drop for Wanting<'_> {
+    fn drop(&mut self) {
+        self.0.wanting.set(self.0.wanting.get() - 1);
+    }
 }
 
 /// What `Open`, `Create` and `Acquire` tell about a file.
@@ -92,6 +111,7 @@ impl Client {
 
     /// Makes sure of a lease for the duration of the result.
     pub(crate) async fn lease(&self, inode: &Rc<Inode>, purpose: For) -> Result<Use, Errno> {
+        let mut wanting = None;
         for _ in 0..1000 {
             let closing = inode.idle.notified();
             let (mode, known) = {
@@ -99,6 +119,7 @@ impl Client {
                 (state.mode, state.content.is_some())
             };
             if inode.is_blocked() {
+                wanting.get_or_insert_with(|| Wanting::new(inode));
                 closing.await;
                 continue;
             }
@@ -109,6 +130,7 @@ impl Client {
             if enough && known {
                 return Ok(Use::new(inode));
             }
+            wanting.get_or_insert_with(|| Wanting::new(inode));
             let _change = inode.change.acquire().await;
             if inode.is_blocked() || inode.mode() != mode {
                 continue;
@@ -138,7 +160,7 @@ impl Client {
         self.inner.directories.borrow_mut().remove(&number);
         if keep < LeaseMode::Read {
             // The kernel writes back what was changed by mmap; that is still accepted here.
-            self.invalidate().inode(number).await;
+            self.forget_in_kernel(&inode).await;
         }
         self.await_open(&inode, grant).await;
         let _giving = inode.giving.acquire().await;
@@ -147,6 +169,23 @@ impl Client {
         let unused = keep == LeaseMode::Shared && inode.opened().is_none();
         let keep = if unused { LeaseMode::None } else { keep };
         self.give_back(&inode, grant, keep).await;
+    }
+
+    /// Lets the kernel forget an inode, and waits for that in all but one case: a write that is under
+    /// way holds its page, and may itself wait for a lease that others get first. What the kernel
+    /// does not wait for, the attributes, is forgotten by then, and without a lease it asks for them
+    /// before it believes a page.
+    async fn forget_in_kernel(&self, inode: &Inode) {
+        let wanted = inode.wanted.notified();
+        let forgotten = self.invalidate().inode(inode.number);
+        let wanted = async {
+            if inode.wanting.get() == 0 {
+                wanted.await;
+            }
+            // Most often the one that waits holds other pages than those that are to go.
+            self.inner.world.sleep(KERNEL_PATIENCE).await;
+        };
+        race(forgotten, wanted).await;
     }
 
     /// Where a lease is recalled of which no reply has told yet, that reply is on its way, and it may
@@ -171,7 +210,7 @@ impl Client {
             state.recalled = state.recalled.max(number);
         }
         self.inner.directories.borrow_mut().remove(&inode.number);
-        self.invalidate().inode(inode.number).await;
+        self.forget_in_kernel(inode).await;
         let _giving = inode.giving.acquire().await;
         self.close_to_users(inode).await;
         if inode.opened().is_some() || inode.state.borrow().number != number {
