@@ -1,4 +1,4 @@
-//! What commands share that ask servers as an operator.
+//! Which cluster a command means, and what those share that ask servers as an operator.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub struct Target {
         env = "ROPEWALK_ADDRESS",
         default_value = "tcp://127.0.0.1:7700"
     )]
-    address: String,
+    pub address: String,
 }
 
 impl Target {

@@ -24,6 +24,7 @@ use ropewalk_client::{Attributes, Caller, Client, ClientConfig, Errno};
 
 use crate::commands::{client_rails, seconds};
 use crate::node;
+use crate::operate::Target;
 use crate::stop::Stop;
 
 /// How long the end of a session may take before the command ends without it.
@@ -32,15 +33,8 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Which cluster is meant, and how long to wait for it.
 #[derive(Debug, clap::Args)]
 pub struct Reach {
-    /// The metadata server's address, as `up` or `serve` printed it.
-    #[arg(
-        long,
-        short = 'A',
-        value_name = "URL",
-        env = "ROPEWALK_ADDRESS",
-        default_value = "tcp://127.0.0.1:7700"
-    )]
-    address: String,
+    #[command(flatten)]
+    target: Target,
     /// How long to wait for a server that is down before giving up. A line on stderr says for whom
     /// one waits.
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = seconds)]
@@ -70,7 +64,7 @@ impl Reach {
             ..ClientConfig::default()
         };
         let outcome = reactor.block_on(async {
-            let connect = Client::connect(&world, &endpoint, &self.address, config);
+            let connect = Client::connect(&world, &endpoint, &self.target.address, config);
             let client = unless_asked(&stop, &world, connect).await??;
             let session = async {
                 let (client, world) = (client.clone(), world.clone());
