@@ -28,15 +28,20 @@ fn messages_allocate_nothing_once_they_flow() {
             };
             run(600);
             const MESSAGES: usize = 1000;
-            // The test's own harness may allocate beside; it does so once, messages would each time.
-            let least = (0..3).map(|_| {
+            let mut counts = [0; 3].map(|_| {
                 let before = ALLOCATOR.stats();
                 run(MESSAGES);
                 let stats = ALLOCATOR.stats() - before;
                 stats.allocations + stats.reallocations
             });
-            let least = least.min().expect("three rounds");
-            assert_eq!(least, 0, "{medium:?}, {len} bytes: {least} for {MESSAGES} messages");
+            counts.sort_unstable();
+            // The test's own harness allocates beside, once, at its start: in one round at most. What a
+            // message does now and then shows in more.
+            assert_eq!(
+                counts[..2],
+                [0, 0],
+                "{medium:?}, {len} bytes, {MESSAGES} messages: {counts:?}"
+            );
         }
         world.nodes.clear();
     }
