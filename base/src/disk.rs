@@ -63,6 +63,10 @@ pub trait Disk: Send + Sync {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
     /// Room on the file system of `path`.
     fn space(&self, path: &Path) -> io::Result<Space>;
+    /// Names the stretch of time in which everything that was written to the file at `path` is still
+    /// seen, synced or not: other after a power loss or a new mount, the same after a mere death of
+    /// the process. `None` where that is not known.
+    fn memory_of(&self, path: &Path) -> Option<u128>;
 }
 
 /// An open file. All positions and lengths are in bytes.
@@ -127,5 +131,8 @@ impl Disk for NoDisk {
     }
     fn space(&self, _path: &Path) -> io::Result<Space> {
         NoDisk::refuse()
+    }
+    fn memory_of(&self, _path: &Path) -> Option<u128> {
+        None
     }
 }

@@ -177,7 +177,6 @@ struct Figures {
     /// The chosen call never came, and the victim was killed at the end of the round.
     plainly: usize,
     operations: usize,
-    syncs_refused: usize,
 }
 
 /// One run: a role, its processes, and everything that was settled.
@@ -326,14 +325,6 @@ fn work(
         figures.operations += 1;
         match ended {
             Ended::Done => model.done(&operation),
-            Ended::Failed(error)
-                if !role.takes_client()
-                    && matches!(operation, Operation::Sync(_))
-                    && error.contains("os error 5") =>
-            {
-                // A client cannot tell a death from a loss of power, and says so once.
-                figures.syncs_refused += 1;
-            }
             Ended::Failed(error) if role.takes_client() && is_cut_off(&error) => {
                 model.maybe(&operation);
                 return Work::CutOff(operation);

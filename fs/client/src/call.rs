@@ -34,12 +34,12 @@ impl Client {
     /// Notes how far the server's history has come.
     pub(crate) fn saw_marks(&self, head: &ReplyHead) {
         let before = self.inner.position.get();
-        let (boot, position) = (head.boot, head.written);
-        if before.boot != boot || before.position < position {
-            self.inner.position.set(Position { boot, position });
+        let (era, position) = (head.era, head.written);
+        if before.era != era || before.position < position {
+            self.inner.position.set(Position { era, position });
         }
-        let mut lives = self.inner.durable.borrow_mut();
-        let durable = lives.entry(boot).or_default();
+        let mut eras = self.inner.durable.borrow_mut();
+        let durable = eras.entry(era).or_default();
         *durable = head.durable.max(*durable);
     }
 
@@ -54,8 +54,8 @@ impl Client {
 
     /// Whether a change outlived everything that happened to the server since.
     pub(crate) fn is_kept(&self, changed: Position) -> bool {
-        let durable = self.inner.durable.borrow().get(&changed.boot).copied();
-        changed.boot == self.inner.boot.get() || durable >= Some(changed.position)
+        let durable = self.inner.durable.borrow().get(&changed.era).copied();
+        changed.era == self.inner.position.get().era || durable >= Some(changed.position)
     }
 
     async fn send(&self, body: &[u8], listing: bool) -> Result<Reply, Errno> {

@@ -147,7 +147,7 @@ pub(crate) struct Inner {
     pub down: ropewalk_base::task::Notify,
     /// The newest position that a reply told of.
     pub position: Cell<Position>,
-    /// How far each life of the metadata server was known to be durable, the latest lives only.
+    /// How far each era of the metadata server was known to be durable, the latest ones only.
     pub durable: RefCell<BTreeMap<u64, u64>>,
     pub term: Cell<Duration>,
     /// One session at a time is opened or reclaimed.

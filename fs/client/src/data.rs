@@ -125,7 +125,7 @@ impl Client {
     }
 
     /// Asks a data server; `read` sees the reply while it is borrowed. With it comes the server's
-    /// boot id.
+    /// era.
     pub(crate) async fn ask_data<T>(
         &self,
         server: u32,
@@ -155,7 +155,7 @@ impl Client {
             Err(error) => return Err(errno_of(error)),
         };
         match decode::<DataResult<'_>>(reply.body()) {
-            Ok(Ok(answer)) => Ok((read(answer)?, reply.head.boot)),
+            Ok(Ok(answer)) => Ok((read(answer)?, reply.head.era)),
             Ok(Err(errno)) => Err(errno),
             Err(_) => Err(Errno::EPROTO),
         }

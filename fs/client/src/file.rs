@@ -287,8 +287,8 @@ impl Client {
         let data = join_all(servers.into_iter().map(|server| async move {
             let request = DataRequest::Sync { files: vec![id] };
             let (_, now) = self.ask_data(server, &request, |_| Ok(())).await?;
-            // Another life of the server: what it had only in memory may be gone.
-            let lost = unsynced.get(&server).is_some_and(|boot| now != *boot);
+            // Another era of the server: what it had only in memory may be gone.
+            let lost = unsynced.get(&server).is_some_and(|era| now != *era);
             if lost { Err(Errno::EIO) } else { Ok(()) }
         }));
         let meta = async {

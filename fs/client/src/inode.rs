@@ -29,21 +29,21 @@ pub(crate) struct Inode {
     pub reporting: Semaphore,
     /// When it was used last, on the client's own count.
     pub used: Cell<u64>,
-    /// Data servers with bytes that were not made durable: their boot ids at the first such write.
+    /// Data servers with bytes that were not made durable: their eras at the first such write.
     pub unsynced: RefCell<BTreeMap<u32, u64>>,
     /// Others may have written since the last sync: the next one has to reach every server that has
     /// bytes of the file.
     pub shared_before: Cell<bool>,
     /// A sync may have covered content of the file: what is moved elsewhere has to stay durable.
     pub promised: Cell<bool>,
-    /// The metadata server's life and position of the newest change that no sync covered.
+    /// The metadata server's era and position of the newest change that no sync covered.
     pub changed: Cell<Option<Position>>,
 }
 
-/// A moment in the history of the metadata: a life of the server, and how far it had come.
+/// A moment in the history of the metadata: an era of the server, and how far it had come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Position {
-    pub boot: u64,
+    pub era: u64,
     pub position: u64,
 }
 

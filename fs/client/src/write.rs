@@ -301,11 +301,11 @@ impl Client {
         let stripes = written.as_slice().iter().flat_map(|(first, count)| *first..*first + *count);
         let servers: BTreeSet<u32> = stripes.map(|stripe| layout.place(stripe, &pool).0).collect();
         for server in servers {
-            let boot = inode.unsynced.borrow().get(&server).copied();
+            let era = inode.unsynced.borrow().get(&server).copied();
             let request = DataRequest::Sync { files: vec![file] };
             let ((), now) = self.ask_data(server, &request, |_| Ok(())).await?;
-            if boot != Some(now) {
-                // Another life of the server: they have to be written again.
+            if era != Some(now) {
+                // Another era of the server: they have to be written again.
                 return Err(Errno::ESTALE);
             }
         }
@@ -491,17 +491,17 @@ impl Client {
             source,
             checksums: Bytes(sums),
         };
-        let ((), boot) = self
+        let ((), era) = self
             .ask_data(part.server, &request, |reply| match reply {
                 DataReply::Written => Ok(()),
                 _ => unexpected(),
             })
             .await?;
-        inode.unsynced.borrow_mut().entry(part.server).or_insert(boot);
+        inode.unsynced.borrow_mut().entry(part.server).or_insert(era);
         Ok(())
     }
 
-    /// The servers that have bytes which were not made durable, with their boot ids at the first of
+    /// The servers that have bytes which were not made durable, with their eras at the first of
     /// these writes.
     pub(crate) fn take_unsynced(&self, inode: &Inode) -> BTreeMap<u32, u64> {
         std::mem::take(&mut *inode.unsynced.borrow_mut())

@@ -13,7 +13,7 @@ use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::slots::{SlotTable, Verdict};
 use ropewalk_rpc::{Answer, Marks, Responder, Server};
-use ropewalk_store::objects::{ObjectError, ObjectStore, Recovery};
+use ropewalk_store::objects::{Config as Objects, ObjectError, ObjectStore, Recovery};
 use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Role};
 use ropewalk_wire::fs::data::{DataReply, DataResult, FileId};
 use ropewalk_wire::fs::encode;
@@ -97,8 +97,8 @@ impl DataServer {
     ) -> Result<Rc<DataServer>, DataError> {
         let claim = claim(world, &config).await?;
         let directory = config.directory.join(OBJECTS);
-        let (store, recovery) =
-            ObjectStore::open(&directory, config.objects.clone(), world).await?;
+        let objects = Objects { era: claim.boot.era, ..config.objects.clone() };
+        let (store, recovery) = ObjectStore::open(&directory, objects, world).await?;
         mark_made(world, &config).await?;
         let inner = Rc::new(Inner {
             world: world.clone(),
@@ -136,6 +136,11 @@ impl DataServer {
     /// This life of the server, as replies and heartbeats carry it.
     pub fn boot(&self) -> u64 {
         self.inner.store.boot()
+    }
+
+    /// Other than in the former life where something acknowledged may be lost.
+    pub fn era(&self) -> u64 {
+        self.inner.store.era()
     }
 
     /// What the start found and repaired.
@@ -323,7 +328,8 @@ impl Inner {
     pub(crate) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
         // How far the log is durable says nothing of what was written in place: only a sync does,
         // so no position is ever called durable here.
-        let marks = Marks { boot: self.store.boot(), written: self.store.log_end(), durable: 0 };
+        let (boot, era) = (self.store.boot(), self.store.era());
+        let marks = Marks { boot, era, written: self.store.log_end(), durable: 0 };
         responder.send(Answer { status, body, marks });
     }
 }

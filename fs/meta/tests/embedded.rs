@@ -34,12 +34,31 @@ impl Clock for RealClock {
     }
 }
 
-/// One helper thread.
-struct Helper(mpsc::Sender<Work>);
+/// One helper thread. It is waited for at the end, lest it write beside the store that is opened next.
+struct Helper {
+    queue: Option<mpsc::Sender<Work>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Helper {
+    fn start() -> Helper {
+        let (sender, receiver) = mpsc::channel::<Work>();
+        let thread = std::thread::spawn(move || receiver.iter().for_each(|work| work()));
+        Helper { queue: Some(sender), thread: Some(thread) }
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.queue = None;
+        self.thread.take().map(|thread| thread.join().expect("the helper does not panic"));
+    }
+}
 
 impl Offload for Helper {
     fn offload(&self, work: Work) {
-        self.0.send(work).expect("the helper lives as long as the test");
+        let queue = self.queue.as_ref().expect("open until the end");
+        queue.send(work).expect("the helper lives as long as the test");
     }
 }
 
@@ -47,9 +66,7 @@ impl Offload for Helper {
 fn run<T: 'static, F: Future<Output = T> + 'static>(make: impl FnOnce(World) -> F) -> T {
     let driver = std::thread::current();
     let executor = Executor::new(Box::new(move || driver.unpark()));
-    let (sender, receiver) = mpsc::channel::<Work>();
-    std::thread::spawn(move || receiver.iter().for_each(|work| work()));
-    let (clock, helper) = (Rc::new(RealClock(Instant::now())), Rc::new(Helper(sender)));
+    let (clock, helper) = (Rc::new(RealClock(Instant::now())), Rc::new(Helper::start()));
     let random = Random::from_seed(1);
     let world = World::new(executor.clone(), clock, HostDisk::shared(), helper, random);
     let result = Rc::new(RefCell::new(None));

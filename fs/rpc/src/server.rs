@@ -31,6 +31,8 @@ impl Incoming {
 pub struct Marks {
     /// New at each start of the server.
     pub boot: u64,
+    /// New at each start after which something acknowledged may be lost.
+    pub era: u64,
     /// Up to here everything survives the death of the process.
     pub written: u64,
     /// Up to here everything survives a power loss.
@@ -77,6 +79,7 @@ impl Responder {
             slot: self.head.slot,
             sequence: self.head.sequence,
             boot: answer.marks.boot,
+            era: answer.marks.era,
             written: answer.marks.written,
             durable: answer.marks.durable,
         };

@@ -33,6 +33,7 @@ use crate::journal::{Journal, JournalConfig, Recovery};
 use crate::marks::{Position, Reached};
 use crate::meta_store::{KeyRange, MetaStore, Order, Row, Value};
 use crate::overlay::Overlay;
+use crate::superblock::Boot;
 
 /// How long to wait before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(500);
@@ -94,7 +95,7 @@ struct Shared {
     world: World,
     directory: PathBuf,
     config: EmbeddedConfig,
-    boot_id: u64,
+    boot: Boot,
     journal: Journal,
     recovery: Recovery,
     index: Arc<Index>,
@@ -245,8 +246,12 @@ impl MetaStore for EmbeddedStore {
         self.shared.journal.wait_durable(position)
     }
 
+    fn era(&self) -> u64 {
+        self.shared.boot.era
+    }
+
     fn boot_id(&self) -> u64 {
-        self.shared.boot_id
+        self.shared.boot.id
     }
 }
 

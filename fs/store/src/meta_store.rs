@@ -94,6 +94,10 @@ pub trait MetaStore {
 
     /// Which start of the store this is: other after every restart.
     fn boot_id(&self) -> u64;
+
+    /// Other after every restart by which something written may be lost; positions of one era are of
+    /// one history.
+    fn era(&self) -> u64;
 }
 
 #[cfg(test)]

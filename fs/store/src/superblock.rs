@@ -6,6 +6,7 @@
 //!
 //! Invariants
 //! * the boot counter and boot id of a start are durable before the start goes on;
+//! * an era goes on only where every byte that earlier starts in it wrote is still seen;
 //! * a directory of another cluster, server, role or a later format is never written to;
 //! * data without a superblock is never taken for an empty directory.
 
@@ -78,6 +79,9 @@ pub struct Boot {
     pub counter: u64,
     /// Random, never 0: clients see by it that the server was restarted.
     pub id: u64,
+    /// The id of the first start since when nothing that was acknowledged can be lost: a start after
+    /// a power loss begins a new era, one after a mere death of the process goes on with it.
+    pub era: u64,
     /// Random, chosen when the directory was formatted.
     pub store: u128,
 }
@@ -168,19 +172,23 @@ pub fn claim(
         io::ErrorKind::WouldBlock => ClaimError::InUse { path: path.to_path_buf() },
         _ => ClaimError::io("lock", &lock_path, cause),
     })?;
-    let (counter, store) = match read(disk, path)? {
+    let id = random.0.max(1);
+    // The lock file stays the same for as long as the directory does.
+    let memory = disk.memory_of(&lock_path).unwrap_or(0);
+    let boot = match read(disk, path)? {
         Some(found) => {
             check(path, &found, identity)?;
-            (found.boot.counter + 1, found.boot.store)
+            let Boot { counter, era, store, .. } = found.boot;
+            let era = if memory != 0 && memory == found.memory { era } else { id };
+            Boot { counter: counter + 1, id, era, store }
         }
         None => {
             check_empty(disk, path, identity.server, expect)?;
             sync_ancestors(disk, path)?;
-            (1, random.1)
+            Boot { counter: 1, id, era: id, store: random.1 }
         }
     };
-    let boot = Boot { counter, id: random.0.max(1), store };
-    write(disk, path, identity, boot)?;
+    write(disk, path, identity, boot, memory)?;
     Ok(ClaimedDirectory { path: path.to_path_buf(), identity, boot, _lock: lock })
 }
 
@@ -189,6 +197,8 @@ struct Found {
     server: ServerId,
     role: u32,
     boot: Boot,
+    /// What [`Disk::memory_of`] said at that start, or 0.
+    memory: u128,
 }
 
 fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Found>, ClaimError> {
@@ -232,7 +242,8 @@ fn parse(bytes: &[u8]) -> Result<Found, Unreadable> {
         cluster: ClusterId(wider(16)),
         server: ServerId(number(32)),
         role: number(36),
-        boot: Boot { counter: wide(40), id: wide(48), store: wider(56) },
+        boot: Boot { counter: wide(40), id: wide(48), era: wide(72), store: wider(56) },
+        memory: wider(80),
     })
 }
 
@@ -303,6 +314,7 @@ fn write(
     directory: &Path,
     identity: Identity,
     boot: Boot,
+    memory: u128,
 ) -> Result<(), ClaimError> {
     let mut bytes = Vec::with_capacity(BYTES);
     bytes.extend_from_slice(MAGIC);
@@ -314,6 +326,8 @@ fn write(
     bytes.extend_from_slice(&boot.counter.to_le_bytes());
     bytes.extend_from_slice(&boot.id.to_le_bytes());
     bytes.extend_from_slice(&boot.store.to_le_bytes());
+    bytes.extend_from_slice(&boot.era.to_le_bytes());
+    bytes.extend_from_slice(&memory.to_le_bytes());
     bytes.resize(BYTES, 0);
     let crc = crc_of(&bytes);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());

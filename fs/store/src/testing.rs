@@ -26,32 +26,44 @@ impl Clock for RealClock {
     }
 }
 
-/// Two helper threads with one queue.
-struct Helpers(mpsc::Sender<Work>);
+/// Two helper threads with one queue. They are waited for at the end: a thread that outlives its store
+/// would go on writing beside the store that a test opens next.
+struct Helpers {
+    queue: Option<mpsc::Sender<Work>>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+}
 
 impl Helpers {
     fn start() -> Helpers {
         let (sender, receiver) = mpsc::channel::<Work>();
         let receiver = Arc::new(Mutex::new(receiver));
-        for _ in 0..2 {
-            let receiver = receiver.clone();
-            std::thread::spawn(move || {
-                loop {
-                    let work = receiver.lock().expect("no helper panics").recv();
-                    match work {
-                        Ok(work) => work(),
-                        Err(_) => return,
-                    }
+        let work_off = move || {
+            loop {
+                let work = receiver.lock().expect("no helper panics").recv();
+                match work {
+                    Ok(work) => work(),
+                    Err(_) => return,
                 }
-            });
+            }
+        };
+        let threads = (0..2).map(|_| std::thread::spawn(work_off.clone())).collect();
+        Helpers { queue: Some(sender), threads }
+    }
+}
+
+impl Drop for Helpers {
+    fn drop(&mut self) {
+        self.queue = None;
+        for thread in self.threads.drain(..) {
+            thread.join().expect("no helper panics");
         }
-        Helpers(sender)
     }
 }
 
 impl Offload for Helpers {
     fn offload(&self, work: Work) {
-        self.0.send(work).expect("helpers live as long as the driver");
+        let queue = self.queue.as_ref().expect("open until the end");
+        queue.send(work).expect("helpers live as long as the driver");
     }
 }
 

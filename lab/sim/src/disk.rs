@@ -60,6 +60,8 @@ struct State {
     pending: Vec<NameChange>,
     /// Grows at every death; handles of an earlier life are refused.
     life: u64,
+    /// Power cuts so far.
+    memory: u64,
     capacity: u64,
     used_pages: u64,
     faults: Faults,
@@ -116,6 +118,7 @@ impl VirtualDisk {
             durable: Tree::new(),
             pending: Vec::new(),
             life: 1,
+            memory: 0,
             capacity: u64::MAX,
             used_pages: 0,
             faults: Faults::default(),
@@ -134,6 +137,7 @@ impl VirtualDisk {
     pub fn crash(&self, random: &mut Random) {
         let mut state = self.state();
         let state = &mut *state;
+        state.memory += 1;
         state.live = names::crash(&state.durable, &state.pending, random);
         state.durable = state.live.clone();
         state.pending.clear();
@@ -470,6 +474,15 @@ impl Disk for VirtualDisk {
         let state = self.state();
         let used = state.used_pages * PAGE_BYTES;
         Ok(Space { total: state.capacity, available: state.capacity.saturating_sub(used) })
+    }
+
+    fn memory_of(&self, path: &Path) -> Option<u128> {
+        let state = self.state();
+        let file = match state.live.get(path) {
+            Some(Entry::File(number)) => *number,
+            _ => return None,
+        };
+        Some(u128::from(state.memory + 1) << 64 | u128::from(file))
     }
 }
 

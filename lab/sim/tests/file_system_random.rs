@@ -304,7 +304,10 @@ impl Run<'_> {
         for name in names {
             self.cluster.restart(self.simulation, name);
         }
-        after.server_died(self.cluster.client_count());
+        // Mere deaths of processes lose nothing: no sync may say that they did.
+        if matches!(kill, Kill::Power) {
+            after.server_died(self.cluster.client_count());
+        }
     }
 
     /// After a power loss: what is found has to be what was synced, or later.

@@ -310,7 +310,7 @@ impl Model {
     }
 }
 
-fn config(machine: u128) -> Config {
+fn config(era: u64) -> Config {
     Config {
         object_bytes: OBJECT_BYTES as u64,
         segment_bytes: 32 * 1024,
@@ -318,7 +318,7 @@ fn config(machine: u128) -> Config {
         overlay_bytes: 64 * 1024,
         objects_cached: 3,
         logged_bytes: 8 * 1024,
-        machine,
+        era,
     }
 }
 
@@ -448,7 +448,7 @@ impl Run {
     }
 
     /// One life until it stops; whether it came so far that everything was compared.
-    fn live(&mut self, power: bool, machine: u128) -> bool {
+    fn live(&mut self, power: bool, era: u64) -> bool {
         let mut life = Life::new(&self.disk, &mut self.random);
         self.disk.set_capacity(1 << 30);
         if self.random.below(4) == 0 {
@@ -457,7 +457,7 @@ impl Run {
         }
         let world = life.world.clone();
         let opened = life.run(async move {
-            ObjectStore::open(Path::new("/data/store"), config(machine), &world).await
+            ObjectStore::open(Path::new("/data/store"), config(era), &world).await
         });
         let Some(Ok((store, _))) = opened else {
             assert!(self.disk.is_halted(), "seed {}: {:?}", self.seed, opened.map(|o| o.err()));
@@ -499,16 +499,16 @@ impl Run {
 
     /// All lives of the seed; how many blocks were read, and how many reads failed legitimately.
     fn all(&mut self) -> (u64, u64) {
-        let mut machine = 1;
+        let mut era = 1;
         let mut power = false;
         for _ in 0..LIVES {
-            let compared = self.live(power, machine);
+            let compared = self.live(power, era);
             let cut = self.random.below(2) == 0;
             // What one crash left and nobody has seen, another one may have changed.
             power = cut || (power && !compared);
             if cut {
                 self.disk.crash(&mut self.random);
-                machine += 1;
+                era += 1;
             } else {
                 self.disk.survive_process_death();
             }

@@ -57,6 +57,8 @@ pub struct ReplyHead {
     pub sequence: u64,
     /// The server's life: new at each start.
     pub boot: u64,
+    /// Nothing that was acknowledged in an era is lost while it lasts; a power loss ends it.
+    pub era: u64,
     /// Everything up to this position survives the death of the server process.
     pub written: u64,
     /// Everything up to this position survives a power loss.
@@ -108,7 +110,7 @@ struct ReplyBytes {
     boot: U64,
     written: U64,
     durable: U64,
-    reserved3: U64,
+    era: U64,
 }
 
 /// Bytes of either head.
@@ -187,7 +189,7 @@ impl ReplyHead {
             boot: self.boot.into(),
             written: self.written.into(),
             durable: self.durable.into(),
-            reserved3: 0.into(),
+            era: self.era.into(),
         };
         out.extend_from_slice(bytes.as_bytes());
     }
@@ -210,6 +212,7 @@ impl ReplyHead {
             slot: bytes.slot.get(),
             sequence: bytes.sequence.get(),
             boot: bytes.boot.get(),
+            era: bytes.era.get(),
             written: bytes.written.get(),
             durable: bytes.durable.get(),
         };
@@ -244,6 +247,7 @@ mod tests {
             slot: 1,
             sequence: 2,
             boot: 3,
+            era: 6,
             written: 4,
             durable: 5,
         };

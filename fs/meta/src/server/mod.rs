@@ -173,6 +173,7 @@ impl MetaServer {
     pub fn marks(&self) -> Marks {
         Marks {
             boot: self.store.boot_id(),
+            era: self.store.era(),
             written: self.store.written().0,
             durable: self.store.durable().0,
         }

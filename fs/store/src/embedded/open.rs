@@ -62,7 +62,7 @@ impl EmbeddedStore {
             world: world.clone(),
             directory: directory.to_path_buf(),
             config,
-            boot_id: boot.id,
+            boot,
             journal: Journal::start(world, parts.journal),
             recovery,
             index: Arc::new(parts.index),

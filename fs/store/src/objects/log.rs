@@ -30,7 +30,7 @@ pub(super) struct Log {
     disk: Arc<dyn Disk>,
     directory: PathBuf,
     segment_bytes: u64,
-    machine: u128,
+    era: u64,
     live: VecDeque<Segment>,
     free: Vec<Segment>,
     slots: u32,
@@ -77,7 +77,7 @@ struct Found {
     sequence: u64,
     tail: u64,
     previous: u64,
-    machine: u128,
+    era: u64,
     /// Where its records end, at the latest.
     limit: u64,
     bytes: Vec<u8>,
@@ -90,8 +90,8 @@ pub(super) struct Scan {
     /// Where replay begins and ends.
     pub(super) tail: u64,
     pub(super) end: u64,
-    /// Which run of the machine wrote the last segment.
-    pub(super) machine: u128,
+    /// The era that wrote the last segment.
+    pub(super) era: u64,
     /// Greater than every sequence on disk.
     pub(super) next_sequence: u64,
     slots: Vec<(u32, Arc<dyn File>)>,
@@ -135,7 +135,7 @@ impl Scan {
             segment_bytes,
             tail,
             end: tail,
-            machine: 0,
+            era: 0,
             next_sequence,
             slots,
         };
@@ -154,7 +154,7 @@ impl Scan {
                 break;
             }
             scan.end = segment.visit(segment_bytes, |_, _, _| ());
-            scan.machine = segment.machine;
+            scan.era = segment.era;
             scan.chain.push(segment);
         }
         if scan.chain.is_empty() {
@@ -201,9 +201,9 @@ impl Found {
             return None;
         }
         match Record::parse(&bytes, position, 0)?.record {
-            Record::Start { tail, previous, machine } => {
+            Record::Start { tail, previous, era } => {
                 let (sequence, limit) = (position / segment_bytes, u64::MAX);
-                Some(Found { slot, sequence, tail, previous, machine, limit, bytes })
+                Some(Found { slot, sequence, tail, previous, era, limit, bytes })
             }
             _ => None,
         }
@@ -235,7 +235,7 @@ impl Log {
         disk: Arc<dyn Disk>,
         directory: PathBuf,
         scan: Scan,
-        machine: u128,
+        era: u64,
     ) -> io::Result<Log> {
         let segment_bytes = scan.segment_bytes;
         let tail = scan.next_sequence * segment_bytes;
@@ -244,7 +244,7 @@ impl Log {
             disk,
             directory,
             segment_bytes,
-            machine,
+            era,
             live: VecDeque::new(),
             free: Vec::new(),
             slots,
@@ -369,7 +369,7 @@ impl Log {
     fn start(&mut self, mut segment: Segment, sequence: u64) -> io::Result<()> {
         let mut start = Vec::new();
         let (tail, previous) = (self.tail, self.end);
-        Record::Start { tail, previous, machine: self.machine }.encode(true, &mut start);
+        Record::Start { tail, previous, era: self.era }.encode(true, &mut start);
         let position = sequence * self.segment_bytes;
         let chain = seal(&mut start, position, 0, self.failures);
         if let Err(error) = segment.file.write_at(0, &start) {

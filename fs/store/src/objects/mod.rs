@@ -93,8 +93,8 @@ pub struct WriteEpoch {
 pub struct Written {
     /// The log's position after the write; durable positions are compared with it.
     pub position: u64,
-    /// This life of the store. A sync under another boot does not cover the write.
-    pub boot: u64,
+    /// The era of the store. A sync in another one does not cover the write.
+    pub era: u64,
 }
 
 /// Sizes and limits of a store. `object_bytes` and `segment_bytes` are fixed when it is made.
@@ -113,10 +113,10 @@ pub struct Config {
     /// Writes of whole blocks up to this length go through the log, which makes them whole or
     /// absent after a power loss and cheap to sync.
     pub logged_bytes: usize,
-    /// Identifies this run of the machine: equal after a mere restart of the process, different
-    /// after a power loss. 0 where unknown: every crash is then treated as a power loss, which
-    /// accepts more of what may legitimately be on disk.
-    pub machine: u128,
+    /// Equal after a mere restart of the process, different after a power loss
+    /// ([`crate::superblock::Boot::era`]). 0 where unknown: every crash is then treated as a power
+    /// loss, which accepts more of what may legitimately be on disk.
+    pub era: u64,
 }
 
 impl Default for Config {
@@ -128,7 +128,7 @@ impl Default for Config {
             overlay_bytes: 16 << 20,
             objects_cached: 1024,
             logged_bytes: 16 << 10,
-            machine: 0,
+            era: 0,
         }
     }
 }
@@ -188,6 +188,7 @@ struct Inner {
     layout: Layout,
     store: u128,
     boot: u64,
+    era: u64,
     state: RefCell<State>,
     /// A sync, a checkpoint or a failure has settled.
     settled: Notify,
@@ -235,9 +236,14 @@ impl ObjectStore {
         self.inner.store
     }
 
-    /// This life of the store; part of every [`Written`].
+    /// This life of the store: other at each start.
     pub fn boot(&self) -> u64 {
         self.inner.boot
+    }
+
+    /// The era of the store; part of every [`Written`].
+    pub fn era(&self) -> u64 {
+        self.inner.era
     }
 
     /// Most bytes of one object, as fixed when the store was made.

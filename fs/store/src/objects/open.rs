@@ -46,6 +46,9 @@ impl ObjectStore {
         if let Err(reason) = config.check() {
             return Err(ObjectError::Format { directory: directory.display().to_string(), reason });
         }
+        let boot = world.random_u64().max(1);
+        // Where nobody knows better, each start begins a new era.
+        let era = if config.era == 0 { boot } else { config.era };
         let opener = Opener {
             disk: world.disk(),
             directory: directory.to_path_buf(),
@@ -79,7 +82,8 @@ impl ObjectStore {
             layout: Layout::new(directory, description.object_bytes),
             config,
             store: description.store,
-            boot: world.random_u64(),
+            boot,
+            era,
             state: state.into(),
             settled: Notify::new(),
             _lock: lock,
@@ -133,12 +137,12 @@ impl Opener {
         let scan = Scan::read(&**disk, &layout.log(), description.segment_bytes)
             .map_err(self.failed("read the intent log"))?
             .map_err(|reason| self.format(reason))?;
-        let machine = self.config.machine;
-        let process_only = machine != 0 && scan.machine == machine;
-        let page_cache = process_only || machine == 0;
+        let era = self.config.era;
+        let process_only = era != 0 && scan.era == era;
+        let page_cache = process_only || era == 0;
         let recovery = replay(disk, &layout, &scan, process_only, page_cache, &mut marks)
             .map_err(self.failed("replay the intent log"))?;
-        let log = Log::begin(disk.clone(), layout.log(), scan, machine)
+        let log = Log::begin(disk.clone(), layout.log(), scan, era)
             .map_err(self.failed("begin a new intent log"))?;
         Ok(Opened { description, log, marks, recovery, lock })
     }

@@ -23,7 +23,7 @@ const OBJECT_BYTES: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Record<'a> {
     /// The first of a segment: replay begins at `tail`; the segment before ended at `previous`.
-    Start { tail: u64, previous: u64, machine: u128 },
+    Start { tail: u64, previous: u64, era: u64 },
     /// Blocks are about to be written in place. Eight bytes each: old entry, new entry.
     Write { object: ObjectId, first: u32, entries: &'a [u8] },
     /// A block's whole content.
@@ -128,10 +128,11 @@ impl<'a> Record<'a> {
             into.extend_from_slice(&object.stripe.to_le_bytes());
         };
         match self {
-            Record::Start { tail, previous, machine } => {
+            Record::Start { tail, previous, era } => {
                 into.extend_from_slice(&tail.to_le_bytes());
                 into.extend_from_slice(&previous.to_le_bytes());
-                into.extend_from_slice(&machine.to_le_bytes());
+                into.extend_from_slice(&era.to_le_bytes());
+                into.extend_from_slice(&[0; 8]);
             }
             Record::Write { object: id, first, entries } => {
                 object(into, id);
@@ -174,8 +175,9 @@ impl<'a> Record<'a> {
         let [kind, first, _, _] = reader.array::<4>()?;
         let record = match kind {
             1 => {
-                let (tail, previous) = (reader.u64()?, reader.u64()?);
-                Record::Start { tail, previous, machine: u128::from_le_bytes(reader.array()?) }
+                let (tail, previous, era) = (reader.u64()?, reader.u64()?, reader.u64()?);
+                reader.bytes(8)?;
+                Record::Start { tail, previous, era }
             }
             2 => {
                 let (object, first) = (reader.object()?, reader.u32()?);
@@ -297,7 +299,7 @@ mod tests {
     fn all() -> Vec<Record<'static>> {
         let object = ObjectId { inode: 1 << 40, generation: 2, stripe: 3 };
         vec![
-            Record::Start { tail: 1, previous: 2, machine: 3 },
+            Record::Start { tail: 1, previous: 2, era: 3 },
             Record::Write { object, first: 5, entries: &[1, 0, 0, 0, 2, 0, 0, 0] },
             Record::Image { object, block: 6, bytes: &[9; BLOCK_BYTES] },
             Record::Delta { object, block: 6, offset: 4090, bytes: b"abcdef" },

@@ -113,7 +113,7 @@ impl ObjectStore {
             state.scratch = scratch;
             result?;
         }
-        let written = Written { position: state.log.end(), boot: self.inner.boot };
+        let written = Written { position: state.log.end(), era: self.inner.era };
         let due = self.inner.checkpoint_due(state, 1);
         drop(guard);
         if due {

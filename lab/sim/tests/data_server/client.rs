@@ -26,7 +26,7 @@ pub struct Client {
     pub endpoint: LocalEndpoint,
     pub connection: Connection,
     /// The boot id of the last reply, whatever it said.
-    pub boot: Rc<Cell<u64>>,
+    pub era: Rc<Cell<u64>>,
     pool: Pool,
 }
 
@@ -100,7 +100,7 @@ impl Client {
             world: world.clone(),
             endpoint: endpoint.clone(),
             connection: Connection::new(world, endpoint, peer, options),
-            boot: Rc::default(),
+            era: Rc::default(),
             pool: Pool::with_budget(256 << 20),
         }
     }
@@ -120,7 +120,7 @@ impl Client {
             self.connection.call(Service::Data, &body).await
         };
         let reply = reply.map_err(Failed::Call)?;
-        self.boot.set(reply.head.boot);
+        self.era.set(reply.head.era);
         let result = decode::<DataResult<'_>>(reply.body()).expect("replies decode");
         Ok((take(result.map_err(Failed::Errno)?), reply.head.boot))
     }

@@ -20,7 +20,7 @@ fn what_was_acknowledged_survives_the_process_and_what_was_synced_the_power() {
         let cluster = Cluster::new(&mut simulation, &Setup::new(rail));
         let pieces = [range(0, 77, 300_000), range(1, 0, 10)];
         let bytes = |round: u8| vec![round; 300_010];
-        let mut boots = Vec::new();
+        let (mut boots, mut eras) = (Vec::new(), Vec::new());
         for round in 1..=6u8 {
             let power = round % 2 == 0;
             let client = cluster.client.clone();
@@ -32,6 +32,7 @@ fn what_was_acknowledged_survives_the_process_and_what_was_synced_the_power() {
                 boot
             });
             boots.push(boot);
+            eras.push(cluster.client.era.get());
             assert_eq!(boot, cluster.server().boot());
             let kill = if power { Kill::Power } else { Kill::Process(Default::default()) };
             cluster.restart(&mut simulation, kill);
@@ -44,6 +45,11 @@ fn what_was_acknowledged_survives_the_process_and_what_was_synced_the_power() {
         boots.sort_unstable();
         boots.dedup();
         assert_eq!(boots.len(), 6, "each life has a boot id of its own");
+        let kept = eras.windows(2).map(|pair| pair[0] == pair[1]);
+        assert!(
+            kept.eq([true, false, true, false, true]),
+            "power losses alone end an era: {eras:?}"
+        );
     }
 }
 

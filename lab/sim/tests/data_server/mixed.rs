@@ -36,7 +36,7 @@ struct Program {
     model: Vec<Vec<u8>>,
     /// Which bytes were changed since the last sync, and the life of the server that has them.
     unsynced: Vec<Vec<bool>>,
-    boot: u64,
+    era: u64,
 }
 
 impl Program {
@@ -94,10 +94,10 @@ impl Program {
         Change { pieces, bytes: Some(bytes) }
     }
 
-    /// Writes again what is not synced until one life of the server has all of it.
+    /// Writes again what is not synced until one era of the server has all of it.
     async fn catch_up(&mut self) {
-        while self.client.boot.get() != self.boot {
-            self.boot = self.client.boot.get();
+        while self.client.era.get() != self.era {
+            self.era = self.client.era.get();
             let rest = self.rest();
             if !rest.pieces.is_empty() {
                 self.send(&rest).await.unwrap();
@@ -114,7 +114,7 @@ impl Program {
         let change = Change { pieces, bytes };
         self.apply(&change);
         let sent = self.send(&change).await;
-        let forgotten = self.client.boot.get() != self.boot;
+        let forgotten = self.client.era.get() != self.era;
         assert!(forgotten || sent.is_ok(), "{sent:?} without a reason");
         self.catch_up().await;
     }
@@ -122,7 +122,7 @@ impl Program {
     async fn sync(&mut self) {
         loop {
             let synced = self.client.sync(&[self.file]).await;
-            if self.client.boot.get() == self.boot {
+            if self.client.era.get() == self.era {
                 synced.unwrap();
                 self.unsynced.iter_mut().for_each(|stripe| stripe.fill(false));
                 return;
@@ -142,7 +142,7 @@ impl Program {
                 whole.push(self.client.read(self.file, &pieces).await);
             }
             self.client.call(&DataRequest::Status, |_| ()).await.unwrap();
-            if self.client.boot.get() == self.boot {
+            if self.client.era.get() == self.era {
                 for (stripe, (read, model)) in whole.into_iter().zip(&self.model).enumerate() {
                     assert!(read.unwrap().bytes == *model, "stripe {stripe}");
                 }
@@ -204,7 +204,7 @@ fn scenario(simulation: &mut Simulation) {
             random: simulation.fork_random(),
             model: vec![vec![0; STRIPE_BYTES]; STRIPES as usize],
             unsynced: vec![vec![false; STRIPE_BYTES]; STRIPES as usize],
-            boot: cluster.server().boot(),
+            era: cluster.server().era(),
         };
         let ended = ended.clone();
         simulation.node(name).world().spawn(async move {

@@ -78,7 +78,7 @@ impl Model {
         self.history = vec![self.names.clone()];
     }
 
-    /// A server died.
+    /// The power of a server failed.
     pub fn server_died(&mut self, clients: usize) {
         for file in &mut self.files {
             file.doubtful = (0..clients).collect();
