@@ -51,7 +51,9 @@ impl Helper {
 impl Drop for Helper {
     fn drop(&mut self) {
         self.queue = None;
-        self.thread.take().map(|thread| thread.join().expect("the helper does not panic"));
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the helper does not panic");
+        }
     }
 }
 
