@@ -569,11 +569,27 @@ impl Core {
             arrival: 0,
         };
         match self.matching.arrive(unmatched) {
-            Some(found) => self.rematch(found),
+            Some(found) => {
+                self.rematch(found);
+                if self.only_awaited[channel as usize] {
+                    self.discard(found, body);
+                }
+            }
             None => {
                 let charge = Charge::Eager { channel, payload_bytes: bytes };
                 self.free_charge(id, session, charge);
             }
         }
+    }
+
+    /// Drops a held message that no receive took.
+    fn discard(&mut self, found: SlotId, body: &EagerBody) {
+        let Some(message) = self.matching.remove_message(found) else { return };
+        let (peer, channel, payload_bytes) = (message.peer, message.channel, message.bytes);
+        if let Content::Staged(buffer) = message.content {
+            self.outputs.push(Output::Release(buffer));
+        }
+        self.free_charge(peer, message.session, Charge::Eager { channel, payload_bytes });
+        self.drop_unmatched(peer, channel, body);
     }
 }

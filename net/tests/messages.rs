@@ -448,3 +448,42 @@ fn an_endpoint_reaches_itself() {
         assert_eq!(world.take(0, 9).outcome, Err(Fault::Closed), "{medium:?}");
     }
 }
+
+#[test]
+fn where_only_awaited_messages_are_wanted_all_others_are_dropped_and_hold_no_credit() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let peer = world.peer(0, 1);
+        world.nodes[1].endpoint.drop_unawaited(Channel::Tagged);
+        // Both far more than the windows for small and for announced messages.
+        for (bytes, count) in [(8_000, 400), (100_000, 1_500)] {
+            for number in 0..count {
+                let memory = world.memory(bytes, 1);
+                let node = &world.nodes[0];
+                let (channel, bits) = (Channel::Tagged, number);
+                let posted = node
+                    .endpoint
+                    .post_send(&node.context, peer, channel, bits, memory, Level::Buffered, 1)
+                    .expect("there is room");
+                let outcome = match posted {
+                    Posted::Done(completed) => completed.outcome,
+                    Posted::Pending(_) => world.take(0, 1).outcome,
+                };
+                // Small ones are announced, too, where the window is used up for a moment.
+                let small = bytes < 16 * 1024 && outcome.is_ok();
+                assert!(small || outcome == Err(Fault::Cancelled), "{medium:?}: {outcome:?}");
+            }
+        }
+        assert_eq!(world.nodes[1].endpoint.unmatched_count(), 0);
+        // One that is awaited arrives.
+        let (into, out) = (world.memory(8, 0), world.memory(8, 1));
+        let (channel, mask, cut) = (Channel::Tagged, u64::MAX, Oversize::Truncate);
+        let node = &world.nodes[1];
+        let received =
+            node.endpoint.post_receive(&node.context, channel, None, 3, mask, into, cut, 2);
+        assert!(matches!(received, Ok(Posted::Pending(_))));
+        let node = &world.nodes[0];
+        node.endpoint.post_send(&node.context, peer, channel, 3, out, Level::Buffered, 1).unwrap();
+        assert_eq!(world.take(1, 2).outcome, Ok(()));
+    }
+}

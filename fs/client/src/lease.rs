@@ -12,6 +12,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::call::unexpected;
 use crate::client::Client;
+use crate::guards::Reported;
 use crate::inode::{Dirty, Inode, Use};
 
 /// How long a recall waits for the reply that told of the lease: beyond that it was lost on the way
@@ -312,25 +313,24 @@ impl Client {
         let _reporting = inode.reporting.acquire().await;
         let (dirty, report) = take_dirty(inode);
         let Some(report) = report else { return Ok(()) };
+        let dirty = Reported::new(inode, dirty);
         let written = dirty.written.to_report();
         let report = Report { written: Bytes(&written), ..report };
         let request = MetaRequest::Report { inode: inode.number, report };
         let answer = self.ask(&request, attributes_of).await;
         match answer {
             Ok(attributes) => {
+                dirty.settled();
                 self.note_change(inode);
                 inode.learned(attributes);
                 Ok(())
             }
             Err(Errno::ESTALE) => {
+                dirty.settled();
                 inode.lose_changes();
                 Err(Errno::ESTALE)
             }
-            Err(errno) => {
-                let mut state = inode.state.borrow_mut();
-                state.dirty.merge(dirty);
-                Err(errno)
-            }
+            Err(errno) => Err(errno),
         }
     }
 

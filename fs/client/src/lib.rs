@@ -21,6 +21,7 @@ mod client;
 mod data;
 mod error;
 mod file;
+mod guards;
 mod holes;
 mod inode;
 mod inspect;

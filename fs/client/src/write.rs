@@ -1,13 +1,11 @@
 //! Writing: inline while a file is small, to stripe objects from then on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::task::join_all;
 use ropewalk_base::verb::RemoteKey;
-use ropewalk_net::Audience;
 use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::data::{
     Bulk, DataReply, DataRequest, EMBEDDED_BYTES_MAX, ObjectRange, Source,
@@ -23,6 +21,7 @@ use crate::call::unexpected;
 use crate::client::{Caller, Client};
 use crate::data::checksums;
 use crate::file::File;
+use crate::guards::{Exposed, Unsynced};
 use crate::inode::Inode;
 use crate::lease::For;
 
@@ -252,7 +251,7 @@ impl Client {
             let bytes = self.inline_bytes(inode).await?;
             if !bytes.is_empty() {
                 let buffer = self.inner.pool.copy_of(&bytes).ok_or(Errno::ENOMEM)?;
-                let earlier = self.take_unsynced(inode);
+                let earlier = Unsynced::take(inode);
                 let (outcome, _) =
                     self.transfer_out(inode, &layout, 0, buffer, 0..bytes.len()).await;
                 let kept = match outcome {
@@ -261,7 +260,7 @@ impl Client {
                     }
                     outcome => outcome,
                 };
-                inode.unsynced.borrow_mut().extend(earlier);
+                drop(earlier);
                 written = kept?;
             }
         }
@@ -462,19 +461,18 @@ impl Client {
             let outcome = sent.into_iter().collect::<Result<Vec<()>, Errno>>();
             return (outcome.map(|_| stripes(&parts)), Some(buffer));
         }
-        let key =
-            match self.inner.endpoint.expose(Memory::pooled(buffer), false, Audience::Everybody) {
-                Ok(key) => key,
-                Err((memory, _)) => return (Err(Errno::ENOMEM), memory.into_pooled()),
-            };
+        let (exposed, key) = match Exposed::new(&self.inner.endpoint, buffer, false) {
+            Ok(exposed) => exposed,
+            Err(buffer) => return (Err(Errno::ENOMEM), buffer),
+        };
         let sent = join_all(parts.iter().zip(&sums).map(|(part, sums)| {
             let source = Source::Bulk(bulk(key, range.start + part.begin));
             self.send_part(inode, part, sums, id, source)
         }))
         .await;
-        let memory = self.inner.endpoint.unexpose(key).await.memory;
+        let buffer = exposed.end().await;
         let outcome = sent.into_iter().collect::<Result<Vec<()>, Errno>>();
-        (outcome.map(|_| stripes(&parts)), memory.into_pooled())
+        (outcome.map(|_| stripes(&parts)), buffer)
     }
 
     async fn send_part(
@@ -499,12 +497,6 @@ impl Client {
             .await?;
         inode.unsynced.borrow_mut().entry(part.server).or_insert(era);
         Ok(())
-    }
-
-    /// The servers that have bytes which were not made durable, with their eras at the first of
-    /// these writes.
-    pub(crate) fn take_unsynced(&self, inode: &Inode) -> BTreeMap<u32, u64> {
-        std::mem::take(&mut *inode.unsynced.borrow_mut())
     }
 }
 

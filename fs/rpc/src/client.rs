@@ -14,7 +14,9 @@ use ropewalk_base::world::World;
 use ropewalk_net::context::Completed;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Channel, Level, PeerId};
-use ropewalk_wire::fs::head::{CallHead, HEAD_BYTES, ReplyHead, SLOTS_MAX, Service, Status};
+use ropewalk_wire::fs::head::{
+    CALL_BYTES_MAX, CallHead, HEAD_BYTES, ReplyHead, SLOTS_MAX, Service, Status,
+};
 
 /// Why a call has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -113,6 +115,8 @@ impl Connection {
         peer: PeerId,
         options: Options,
     ) -> Connection {
+        // The reply to a call that was given up is for nobody, and must not hold the server's credit.
+        endpoint.endpoint().drop_unawaited(Channel::Tagged);
         Connection {
             inner: Rc::new(Inner {
                 world: world.clone(),
@@ -161,6 +165,10 @@ impl Connection {
         reply_bytes: usize,
     ) -> Result<Reply, CallError> {
         let inner = &*self.inner;
+        if body.len() > CALL_BYTES_MAX {
+            // Before a slot's number is used up for it.
+            return Err(CallError::TooLong);
+        }
         let _permit = inner.permits.acquire().await;
         let round = inner.round.get();
         let taken = inner.free.borrow_mut().pop_front();
@@ -278,14 +286,16 @@ impl Connection {
         let receive = inner.endpoint.receive(Channel::Tagged, Some(peer), bits, memory);
         let memory = Memory::pooled(call);
         let send = inner.endpoint.send(peer, Channel::Request, 0, memory, Level::Buffered);
-        let sent = send.await;
-        match sent.outcome {
-            Ok(()) => {}
-            Err(Fault::Oversize) => return Err(Attempt::Final(CallError::TooLong)),
-            Err(_) => return Err(Attempt::Lost),
-        }
-        match race(receive, inner.world.sleep(RESEND)).await {
-            Either::Left(received) => read_reply(received, &head),
+        let exchanged = async {
+            // Waits, too, where the server stands still and gives no credit any more.
+            match send.await.outcome {
+                Ok(()) => read_reply(receive.await, &head),
+                Err(Fault::Oversize) => Err(Attempt::Final(CallError::TooLong)),
+                Err(_) => Err(Attempt::Lost),
+            }
+        };
+        match race(exchanged, inner.world.sleep(RESEND)).await {
+            Either::Left(outcome) => outcome,
             Either::Right(()) => Err(Attempt::Silent),
         }
     }
@@ -337,7 +347,8 @@ impl Drop for SlotGuard<'_> {
             // Used again soon: the server's memory of few slots is enough for quiet clients.
             free.push_front(self.slot);
         } else {
-            // The server may still be at it; the next number of this slot tells it to stop.
+            // The server may still be at it, or never have heard of it; the next number of this slot
+            // tells it to stop.
             free.push_back(self.slot);
         }
     }

@@ -62,7 +62,10 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
         return steps;
     }
     steps.push(step("documentation", 10, run(documentation())));
-    steps.push(step("tests", if depth == Depth::Deep { 600 } else { 20 }, tests(workspace, depth)));
+    steps.push(Step {
+        packages: packages::TESTS,
+        ..step("tests", if depth == Depth::Deep { 600 } else { 20 }, tests(workspace, depth))
+    });
     steps.push(step("model checks", 15, models(workspace)));
     steps.push(Step {
         packages: packages::PROCESSES,
