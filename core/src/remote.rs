@@ -40,8 +40,9 @@ pub(crate) struct Region {
     closing: bool,
     /// Data frames and placements that use it.
     held: u32,
-    /// Rails that have not confirmed the end.
-    revoking: Vec<LinkId>,
+    /// Links over which it was exposed: until the rail confirms the end of the region, or that of the
+    /// link, however long that is closing already.
+    exposed: Vec<LinkId>,
 }
 
 impl Region {
@@ -85,11 +86,11 @@ impl Core {
             owner,
             closing: false,
             held: 0,
-            revoking: self.spare_lists.pop().unwrap_or_default(),
+            exposed: self.spare_lists.pop().unwrap_or_default(),
         };
         let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
         let key = RemoteKey { slot, secret };
-        self.for_links(audience, |core, link| core.expose_on(link, key));
+        self.expose_to(audience, key);
         Ok(key)
     }
 
@@ -109,19 +110,16 @@ impl Core {
         self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.native_read)
     }
 
-    /// Calls `act` for the links with native access whose peers may use regions of this audience:
-    /// those that carry a session, and those whose peers we have greeted already.
-    fn for_links(&mut self, audience: Audience, act: impl Fn(&mut Core, LinkId)) {
+    /// Tells of a region on the links with native access whose peers may use it: those that carry a
+    /// session, and those whose peers we have greeted already.
+    fn expose_to(&mut self, audience: Audience, key: RemoteKey) {
         let up = match audience {
             Audience::One(peer) => self.peers.get(peer.0).and_then(|peer| peer.link()),
             Audience::Everybody => None,
         };
         if let Some(link) = up {
             // The way of every announced message: no list of links is made.
-            if self.is_native(link) {
-                act(self, link);
-            }
-            return;
+            return self.expose_on(link, key);
         }
         let mut links: Vec<LinkId> = self
             .links
@@ -135,11 +133,10 @@ impl Core {
                 Audience::One(peer) => state.peer == Some(peer),
             })
             .map(|(link, _)| link)
-            .filter(|link| self.is_native(*link))
             .collect();
         links.sort_unstable();
         for link in links {
-            act(self, link);
+            self.expose_on(link, key);
         }
     }
 
@@ -147,7 +144,8 @@ impl Core {
         if !self.is_native(link) {
             return;
         }
-        let Some(region) = self.regions.get(key.slot) else { return };
+        let Some(region) = self.regions.get_mut(key.slot) else { return };
+        region.exposed.push(link);
         let (region, writable) = (region.slice, region.writable);
         let verb = Verb::Expose { link, key, region, writable };
         self.outputs.push(Output::Verb(verb));
@@ -191,41 +189,32 @@ impl Core {
         }
         region.closing = true;
         let key = RemoteKey { slot, secret: region.secret };
-        let audience = region.audience;
-        self.drop_streams_of(slot);
-        self.for_links(audience, |core, link| core.revoke_on(link, key));
-        self.try_end_region(slot);
-    }
-
-    fn revoke_on(&mut self, link: LinkId, key: RemoteKey) {
-        if !self.is_native(link) {
-            return;
-        }
-        if let Some(region) = self.regions.get_mut(key.slot) {
-            region.revoking.push(link);
+        for &link in &region.exposed {
             self.outputs.push(Output::Verb(Verb::Revoke { link, key }));
         }
+        self.drop_streams_of(slot);
+        self.try_end_region(slot);
     }
 
     /// A rail confirms that nobody uses the region over this link any more.
     pub fn revoked(&mut self, link: LinkId, key: RemoteKey) {
         if let Some(region) = self.regions.get_mut(key.slot) {
-            region.revoking.retain(|other| *other != link);
+            region.exposed.retain(|other| *other != link);
         }
         self.try_end_region(key.slot);
     }
 
     /// A link is gone, and with it what its rail held.
     pub(crate) fn revoked_by_loss(&mut self, link: LinkId) {
-        let waiting: Vec<SlotId> = self
+        let exposed: Vec<SlotId> = self
             .regions
             .iter()
-            .filter(|(_, region)| region.revoking.contains(&link))
+            .filter(|(_, region)| region.exposed.contains(&link))
             .map(|(slot, _)| slot)
             .collect();
-        for slot in waiting {
+        for slot in exposed {
             if let Some(region) = self.regions.get_mut(slot) {
-                region.revoking.retain(|other| *other != link);
+                region.exposed.retain(|other| *other != link);
             }
             self.try_end_region(slot);
         }
@@ -243,13 +232,13 @@ impl Core {
         let over = self
             .regions
             .get(slot)
-            .is_some_and(|region| region.closing && region.held == 0 && region.revoking.is_empty());
+            .is_some_and(|region| region.closing && region.held == 0 && region.exposed.is_empty());
         if !over {
             return;
         }
         let Some(region) = self.regions.remove(slot) else { return };
         if self.spare_lists.len() < SPARE_MAX {
-            self.spare_lists.push(region.revoking);
+            self.spare_lists.push(region.exposed);
         }
         match region.owner {
             Some(operation) => self.let_go(operation),

@@ -55,6 +55,9 @@ pub trait Rail: Send {
     fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered;
 
     /// Carries out another order. `buffers` resolves its slices.
+    ///
+    /// A revocation is refused only where the link holds nothing under that key: not while it is
+    /// closing and its peer still in the region.
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;
 
     /// Makes progress: receives, sends what is queued, accepts. Returns true where anything

@@ -125,13 +125,11 @@ impl Exposures {
         self.forget(index)
     }
 
-    /// Ends access under all keys of this link; [`Exposures::is_held`] tells when it is over.
+    /// Ends access under all keys of this link; [`Exposures::is_held`] tells when it is over. Each may
+    /// still be revoked, by whoever wants to know when the peer has left that one.
     pub fn withdraw(&mut self, segment: &Segment, side: Side) {
-        for (index, exposure) in &mut self.live {
-            if !exposure.revoked {
-                exposure.revoked = true;
-                segment.entry(side, *index).live().store(0, Ordering::Relaxed);
-            }
+        for index in self.live.keys() {
+            segment.entry(side, *index).live().store(0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
     }
