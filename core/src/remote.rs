@@ -21,8 +21,8 @@ use crate::api::*;
 use crate::engine::{Core, LandingKind, Order, Payload};
 use crate::operation::{AccessState, Kind};
 use crate::path::{
-    ACCESSES_MAX, BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, PUTS_MAX, STREAMS_MAX, Segments,
-    Stream, StreamKind,
+    BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, PUTS_MAX, STREAMS_MAX, Segments, Stream,
+    StreamKind,
 };
 
 /// Emptied lists that are kept, so that announced messages allocate nothing.
@@ -277,11 +277,11 @@ impl Core {
     /// Queues or starts the access of an operation.
     pub(crate) fn begin_access(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
-        let peer = state.access.peer;
+        let (peer, segments) = (state.access.peer, state.segments());
         let idle = self.peers.get(peer.0).is_some_and(|peer| {
             peer.waiting_accesses.first.is_none()
                 && peer.link().is_some_and(|link| self.is_live(link))
-                && peer.accesses < ACCESSES_MAX
+                && peer.under_way.has_room(segments)
         });
         if idle {
             return self.start_access(id);
@@ -318,7 +318,8 @@ impl Core {
         while let Some(peer) = self.peers.get(id.0) {
             let Some(first) = peer.waiting_accesses.first else { return };
             let Some(link) = peer.link() else { return };
-            if peer.accesses >= ACCESSES_MAX || !self.is_live(link) {
+            let segments = self.operations.access_mut(first).map_or(0, |first| first.segments());
+            if !peer.under_way.has_room(segments) || !self.is_live(link) {
                 return;
             }
             let next = self.operations.get_mut(first).and_then(|first| first.next.take());
@@ -337,9 +338,9 @@ impl Core {
 
     fn start_access(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
-        let access = state.access.clone();
+        let (access, segments) = (state.access.clone(), state.segments());
         let Some(peer) = self.peers.get_mut(access.peer.0) else { return };
-        peer.accesses += 1;
+        peer.under_way.begin(segments);
         let Some(link) = peer.link() else { return };
         match access.direction {
             Direction::Get => self.counters.gets += 1,
@@ -401,12 +402,13 @@ impl Core {
     /// The link went away under a native access, but its session resumes: the access waits for the
     /// next link. Reading or writing the same bytes once more changes nothing.
     fn begin_again(&mut self, id: OperationId, peer: PeerId) -> bool {
+        let segments = self.access_mut(id).map_or(0, |access| access.segments());
         let Some(state) = self.peers.get_mut(peer.0) else { return false };
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
         if state.reliable.is_none() || over {
             return false;
         }
-        state.accesses = state.accesses.saturating_sub(1);
+        state.under_way.end(segments);
         let link = state.link();
         self.queue_access(id, peer);
         if let Some(link) = link {
@@ -699,9 +701,9 @@ impl Core {
         }
         let receive = matches!(operation.kind, Kind::Receive(_));
         let Some(state) = self.access_mut(id) else { return };
-        let (peer, moved) = (state.access.peer, state.moved);
+        let (peer, moved, segments) = (state.access.peer, state.moved, state.segments());
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.accesses = peer.accesses.saturating_sub(1);
+            peer.under_way.end(segments);
             peer.streams.retain(|stream| {
                 !matches!(stream.kind, StreamKind::Put { operation, .. } if operation == id)
             });
@@ -718,12 +720,12 @@ impl Core {
     pub(crate) fn stop_access(&mut self, id: OperationId, fault: Fault) {
         let Some(state) = self.access_mut(id) else { return };
         if state.waiting {
-            let peer = state.access.peer;
+            let (peer, segments) = (state.access.peer, state.segments());
             state.waiting = false;
             self.unqueue_access(peer, id);
             if let Some(peer) = self.peers.get_mut(peer.0) {
                 // `access_ended` counts it as one that had begun.
-                peer.accesses += 1;
+                peer.under_way.begin(segments);
             }
         }
         self.access_ended(id, Err(fault));
