@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -59,7 +60,7 @@ struct Sent {
     payload: Option<Payload>,
     sent_at: Time,
     tries: u32,
-    /// The order by which a rail holds its payload.
+    /// The order by which a rail holds it: it does not go again before it went.
     in_rail: Option<SlotId>,
     acknowledged: bool,
 }
@@ -171,6 +172,9 @@ impl Core {
         else {
             return;
         };
+        if payload.is_none() && reliable.sent.len() >= QUEUED_FRAMES_MAX {
+            return self.refuse_unacknowledged(id);
+        }
         let span = reliable.next_span;
         reliable.next_span += 1;
         envelope.span = span;
@@ -188,6 +192,15 @@ impl Core {
         self.transmit(id, index);
     }
 
+    /// A peer that acknowledges nothing, but makes us answer: its session ends with its link, and what
+    /// is left out until then does not matter.
+    #[cold]
+    fn refuse_unacknowledged(&mut self, id: PeerId) {
+        let Some(link) = self.peers.get(id.0).and_then(|peer| peer.link()) else { return };
+        self.break_link(link);
+        self.close_link(link);
+    }
+
     fn transmit(&mut self, id: PeerId, index: usize) {
         let (now, after) = (self.now, self.config.resend_after);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
@@ -200,11 +213,9 @@ impl Core {
         }
         sent.sent_at = now;
         sent.tries += 1;
-        if sent.payload.is_some() {
-            match self.orders.insert(Order::Span { peer: id, span: sent.span }) {
-                Ok(slot) => sent.in_rail = Some(slot),
-                Err(_) => return,
-            }
+        match self.orders.insert(Order::Span { peer: id, span: sent.span }) {
+            Ok(slot) => sent.in_rail = Some(slot),
+            Err(_) => return,
         }
         let token = sent.in_rail.map_or(Token::NONE, Core::table_token);
         sent.envelope.session = session;
@@ -218,13 +229,13 @@ impl Core {
         self.emit_on(link, envelope, &body, payload, token);
     }
 
-    /// The rail let go of a span's payload.
+    /// The rail let go of a span.
     pub(crate) fn span_released(&mut self, id: PeerId, span: u64) {
         let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
         else {
             return;
         };
-        let Some(index) = reliable.sent.iter().position(|sent| sent.span == span) else { return };
+        let Ok(index) = reliable.sent.binary_search_by_key(&span, |sent| sent.span) else { return };
         reliable.sent[index].in_rail = None;
         if reliable.sent[index].acknowledged {
             let ended = reliable.sent.remove(index);
@@ -439,11 +450,13 @@ impl Core {
     /// The session is over: what its spans held is let go.
     pub(crate) fn drop_spans(&mut self, id: PeerId, session: u32, reliable: Reliable) {
         for sent in reliable.sent {
-            let Some(payload) = sent.payload else { continue };
-            match sent.in_rail.and_then(|slot| self.orders.get_mut(slot)) {
+            let in_rail = sent.in_rail.and_then(|slot| self.orders.get_mut(slot));
+            match (sent.payload, in_rail, sent.in_rail) {
                 // The rail still has it: its release ends the order itself.
-                Some(order) => *order = payload.order,
-                None => self.order_ended(payload.order, Err(Fault::PeerReset)),
+                (Some(payload), Some(order), _) => *order = payload.order,
+                (Some(payload), None, _) => self.order_ended(payload.order, Err(Fault::PeerReset)),
+                (None, _, Some(slot)) => drop(self.orders.remove(slot)),
+                (None, _, None) => {}
             }
         }
         for landing in reliable.broken.into_values() {

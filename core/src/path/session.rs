@@ -7,7 +7,7 @@ use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
 use super::handshake::INSIST_FROM;
-use super::{Link, LinkStage, Peer, PeerStage, Queue};
+use super::{Link, LinkStage, Peer, PeerStage, Queue, UnderWay};
 use crate::api::*;
 use crate::credit::{Charge, Granted};
 use crate::eager::wanted;
@@ -276,7 +276,7 @@ impl Core {
             }
         }
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.accesses = 0;
+            peer.under_way = UnderWay::default();
         }
         self.outputs.push(Output::PeerDown { peer: id, fault });
     }
