@@ -411,6 +411,28 @@ fn users(done: &[Completed]) -> Vec<u64> {
 }
 
 #[test]
+fn a_peer_that_speaks_first_is_heard_also_where_the_confirmation_of_its_link_was_lost() {
+    for seed in (2..300).step_by(3) {
+        let mut sim = Sim::new(seed);
+        sim.meet();
+        let mut path = sim.network.path(NAMES[0], NAMES[1]);
+        path.loss = 400_000;
+        sim.network.set_default_path(path);
+        // The left one goes first, and has nothing to say on the new link.
+        sim.network.cut(NAMES[0], NAMES[1], Cut::Both);
+        for _ in 0..100 {
+            sim.step();
+        }
+        sim.send(1, Channel::Tagged, 5, 10, 1);
+        while sim.nodes[1].done.is_empty() {
+            sim.step();
+            assert!(sim.now() < LIMIT, "seed {seed}: the message waits for ever");
+        }
+        assert_eq!(sim.nodes[1].done[0].outcome, Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
 fn a_farewell_ends_the_session_at_once() {
     let mut sim = Sim::new(0);
     sim.send(0, Channel::Tagged, 1, 100_000, 1);
