@@ -31,6 +31,8 @@ const ACKNOWLEDGE_EVERY: u32 = 8;
 const ACKNOWLEDGE_AFTER: std::time::Duration = std::time::Duration::from_millis(1);
 /// Spans sent again in one go.
 const BURST: usize = 64;
+/// Confirmations of a link in a row without an answer before it counts as dead.
+const CONFIRMATIONS_MAX: u32 = 10;
 
 /// The spans of one session, both directions.
 #[derive(Debug)]
@@ -50,6 +52,9 @@ pub(crate) struct Reliable {
     pub retry_at: Time,
     /// No unacknowledged span is due before this time.
     resend_at: Option<Time>,
+    /// When the link's confirmation goes again, since nothing was heard over the link yet.
+    confirm_at: Option<Time>,
+    confirmations: u32,
 }
 
 #[derive(Debug)]
@@ -91,11 +96,13 @@ impl Reliable {
             held: BTreeMap::new(),
             retry_at: Time::ZERO,
             resend_at: None,
+            confirm_at: None,
+            confirmations: 0,
         }
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        [self.acknowledge_at, self.resend_at].into_iter().flatten().min()
+        [self.acknowledge_at, self.resend_at, self.confirm_at].into_iter().flatten().min()
     }
 
     fn state_mut(&mut self, span: u64) -> Option<&mut State> {
@@ -284,6 +291,9 @@ impl Core {
         payload_bytes: u32,
     ) -> Placement {
         let span = prefix.span.get();
+        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+            reliable.confirm_at = None;
+        }
         if span == 0 {
             return match body {
                 Arrived::Ack(ack) => {
@@ -388,7 +398,8 @@ impl Core {
         }
     }
 
-    fn acknowledge_now(&mut self, id: PeerId) {
+    /// Tells the peer which of its spans are here.
+    pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let Some(link) = peer.link() else { return };
         let session = peer.session;
@@ -409,6 +420,7 @@ impl Core {
         else {
             return;
         };
+        let confirm = reliable.confirm_at.is_some_and(|at| at <= now);
         let acknowledge = reliable.acknowledge_at.is_some_and(|at| at <= now);
         let mut due = Vec::new();
         if reliable.resend_at.is_some_and(|at| at <= now) {
@@ -426,12 +438,48 @@ impl Core {
                 }
             }
         }
+        if confirm {
+            self.confirm_again(id);
+        }
         if acknowledge {
             self.acknowledge_now(id);
         }
         for index in due {
             self.transmit(id, index);
         }
+    }
+
+    /// A link carries the session from now on. Where its frames may be lost, who confirmed it does so
+    /// until the peer is heard over it, and the other side lets itself be heard. Otherwise one could
+    /// wait for ever for a confirmation that was lost while the other has nothing to send.
+    pub(crate) fn begin_confirmation(&mut self, id: PeerId, outbound: bool, lossy: bool) {
+        let due = self.now + self.config.resend_after;
+        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        else {
+            return;
+        };
+        reliable.confirm_at = (outbound && lossy).then_some(due);
+        reliable.confirmations = 1;
+        if outbound && lossy {
+            self.wake_by(due);
+        } else if lossy {
+            self.acknowledge_now(id);
+        }
+    }
+
+    fn confirm_again(&mut self, id: PeerId) {
+        let (now, after) = (self.now, self.config.resend_after);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(link) = peer.link() else { return };
+        let Some(reliable) = peer.reliable.as_mut() else { return };
+        if reliable.confirmations >= CONFIRMATIONS_MAX {
+            // The rail's last word suspends the session, which then looks for another link.
+            reliable.confirm_at = None;
+            return self.close_link(link);
+        }
+        reliable.confirm_at = Some(now + after * (1 << reliable.confirmations.min(4)));
+        reliable.confirmations += 1;
+        self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
     }
 
     /// A new link carries the session on: everything unacknowledged goes again.

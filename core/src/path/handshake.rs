@@ -430,6 +430,10 @@ impl Core {
             .get(link)
             .is_some_and(|state| state.stage == LinkStage::Agreed && !state.outbound);
         if !agreed && self.is_lossy(link) {
+            // It came again: what we answered to the first one was lost.
+            if self.peer_link(id) == Some(link) {
+                self.acknowledge_now(id);
+            }
             return Placement::Drop;
         }
         if !agreed {

@@ -132,14 +132,11 @@ impl Core {
         }
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
-        let window = state.window;
+        let (window, outbound) = (state.window, state.outbound);
         let Some(hello) = state.hello else { return };
         let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
         let resume = self.config.mode == Mode::Resume && hello.mode == 1;
-        let unordered = self
-            .rails
-            .get(usize::from(link.rail))
-            .is_some_and(|rail| !rail.reliable || !rail.ordered);
+        let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link };
         peer.greetings_lost = 0;
@@ -150,7 +147,7 @@ impl Core {
             peer.session = session;
             peer.send_next = [0; CHANNELS];
             peer.receive_next = [0; CHANNELS];
-            peer.reliable = (resume || unordered).then(|| Box::new(Reliable::new()));
+            peer.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
             peer.granted = Granted {
                 eager_limit: u64::from(hello.eager_credit.get()) * 1024,
                 request_limit: u64::from(hello.request_credit.get()) * 1024,
@@ -161,6 +158,7 @@ impl Core {
             self.counters.sessions += 1;
             self.outputs.push(Output::PeerUp { peer: id });
         }
+        self.begin_confirmation(id, outbound, lossy);
         self.pump(id);
     }
 

@@ -518,12 +518,12 @@ impl Run {
     }
 }
 
-/// All seeds, or the one that `SEED` names, or as many as `SEEDS` says.
+/// All seeds, or the one that `ROPEWALK_SEED` names, or as many as `ROPEWALK_SEEDS` says.
 fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    match number("SEED") {
+    match number("ROPEWALK_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(default),
+        None => 0..number("ROPEWALK_SEEDS").unwrap_or(default),
     }
 }
 
