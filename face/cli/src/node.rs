@@ -91,12 +91,19 @@ impl Ready {
     }
 }
 
+/// `never` lets processors sleep as the kernel likes; else they are kept awake while a node is busy,
+/// where it may do that.
+const KEEP_AWAKE: &str = "ROPEWALK_KEEP_AWAKE";
+
 /// A reactor, its world, and an endpoint on these rails.
 pub fn local(
     cluster: ClusterId,
     rails: Vec<Box<dyn Rail>>,
 ) -> anyhow::Result<(Reactor, World, LocalEndpoint)> {
     let reactor = Reactor::new().context("no reactor")?;
+    if std::env::var_os(KEEP_AWAKE).is_none_or(|value| value != "never") {
+        reactor.keep_processors_awake();
+    }
     let disk: Arc<dyn Disk> = HostDisk::shared();
     let world = reactor.world(disk, DISK_THREADS);
     let endpoint = reactor.open_endpoint(cluster, rails)?;
