@@ -101,7 +101,11 @@ fn a_report_that_is_given_up_is_made_later() {
     cluster.run(&mut simulation, 0, |client| async move {
         for_a_while(&client, Duration::from_millis(5), client.sync(&file)).await;
     });
+    // What was on its way is gone with its receiver.
+    cluster.kill(&mut simulation, &meta, Kill::Process(Duration::ZERO));
     simulation.network().heal(&name, &meta);
+    cluster.restart(&mut simulation, &meta);
+    cluster.await_start(&mut simulation);
     let size = cluster.run(&mut simulation, 1, |client| async move {
         client.attributes(number).await.expect("attributes").size
     });
