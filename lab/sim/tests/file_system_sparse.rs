@@ -4,11 +4,13 @@
 mod programs;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use programs::*;
 use ropewalk_base::task::join_all;
-use ropewalk_client::{Client, File};
+use ropewalk_client::{Client, Errno, File};
 use ropewalk_sim::{Cluster, ClusterConfig, SimConfig, Simulation};
+use ropewalk_wire::fs::runs::RUNS_MAX;
 
 const STRIPE: u64 = 64 << 10;
 /// Programs that write at the same time.
@@ -73,5 +75,38 @@ fn a_file_of_many_runs_is_reported_given_back_and_opened() {
     cluster.run(&mut simulation, 0, |client| async move {
         client.sync(&held).await.expect("nothing is lost");
         assert_scattered(&client, &held, COUNT).await;
+    });
+}
+
+#[test]
+fn the_write_that_would_need_one_run_too_many_says_so() {
+    let (mut simulation, cluster) = cluster(SimConfig::native());
+    let count = RUNS_MAX as u64;
+    let file = cluster.run(&mut simulation, 0, |client| async move {
+        let file = Rc::new(create(&client, b"f").await);
+        scatter(client.clone(), file.clone(), 0..count).await;
+        let over = write(&client, &file, 2 * count * STRIPE, b"x").await;
+        assert_eq!(over, Err(Errno::EFBIG));
+        client.sync(&file).await.expect("what was acknowledged is kept");
+        assert_scattered(&client, &file, count).await;
+        file
+    });
+    // Also where two write, neither of which knows all stripes.
+    cluster.run(&mut simulation, 1, |client| async move {
+        let file = open(&client, b"f", BOTH).await.expect("opened");
+        for round in 0..3u64 {
+            let over = write(&client, &file, 2 * (count + round) * STRIPE, b"x").await;
+            assert_eq!(over, Err(Errno::EFBIG));
+            write(&client, &file, 1, b"y").await.expect("there is room in a stripe");
+        }
+        client.sync(&file).await.expect("what was acknowledged is kept");
+        assert_eq!(read(&client, &file, 0, 2).await, Ok(vec![byte(0), b'y']));
+    });
+    cluster.run(&mut simulation, 0, |client| async move {
+        let over = write(&client, &file, 2 * count * STRIPE, b"x").await;
+        assert_eq!(over, Err(Errno::EFBIG));
+        assert_scattered(&client, &file, count).await;
+        client.world().sleep(Duration::from_secs(2)).await;
+        client.sync(&file).await.expect("what was acknowledged is kept");
     });
 }
