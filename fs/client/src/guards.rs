@@ -4,7 +4,7 @@
 //! acknowledged may go with them.
 
 use std::collections::BTreeMap;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::PoolBuffer;
@@ -41,11 +41,19 @@ impl Deref for Reported<'_> {
     }
 }
 
+impl DerefMut for Reported<'_> {
+    fn deref_mut(&mut self) -> &mut Dirty {
+        &mut self.dirty
+    }
+}
+
 impl Drop for Reported<'_> {
     fn drop(&mut self) {
         let mut state = self.inode.state.borrow_mut();
+        state.under_way = Dirty::default();
         if state.tenure == self.tenure {
-            state.dirty.merge(std::mem::take(&mut self.dirty));
+            let kept = state.dirty.merge(std::mem::take(&mut self.dirty));
+            state.lost |= !kept;
         }
     }
 }

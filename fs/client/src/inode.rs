@@ -78,6 +78,8 @@ pub(crate) struct State {
     pub layout: Option<Layout>,
     pub written: Runs,
     pub dirty: Dirty,
+    /// Changes in a report that was not answered yet: other replies may not know of them.
+    pub under_way: Dirty,
     pub readers: u32,
     pub writers: u32,
 }
@@ -177,7 +179,8 @@ impl Inode {
             }
         }
         // What is not reported yet is not in any reply.
-        attributes.size = attributes.size.max(state.dirty.size.unwrap_or(0));
+        let reported = state.dirty.size.max(state.under_way.size);
+        attributes.size = attributes.size.max(reported.unwrap_or(0));
         state.attributes = Some(attributes);
     }
 
@@ -234,6 +237,7 @@ impl Inode {
     pub fn discard(&self) {
         let mut state = self.state.borrow_mut();
         state.dirty = Dirty::default();
+        state.under_way = Dirty::default();
         state.tenure += 1;
         drop(state);
         self.refresh();

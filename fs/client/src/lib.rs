@@ -16,6 +16,7 @@
 //! * Bytes travel with the checksums that were computed over them here, and are verified here.
 #![forbid(unsafe_code)]
 
+mod append;
 mod call;
 mod client;
 mod data;

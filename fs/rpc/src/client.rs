@@ -15,7 +15,7 @@ use ropewalk_net::context::Completed;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Channel, Level, PeerId};
 use ropewalk_wire::fs::head::{
-    CALL_BYTES_MAX, CallHead, HEAD_BYTES, ReplyHead, SLOTS_MAX, Service, Status,
+    CALL_BYTES_MAX, CallHead, HEAD_BYTES, REPLY_BYTES_MAX, ReplyHead, SLOTS_MAX, Service, Status,
 };
 
 /// Why a call has no reply.
@@ -97,7 +97,7 @@ struct Slot {
     sequence: u64,
 }
 
-/// Room for the body of most replies.
+/// Room for the body of most replies; a longer one is asked for again with room for any.
 const REPLY_BYTES: usize = 40 * 1024;
 /// Memory for calls and replies under way of one connection.
 const POOL_BYTES: usize = 64 << 20;
@@ -157,7 +157,7 @@ impl Connection {
         self.call_with(service, body, REPLY_BYTES).await
     }
 
-    /// A call within the session whose reply's body has at most `reply_bytes` bytes.
+    /// A call within the session whose reply's body most likely fits `reply_bytes` bytes.
     pub async fn call_with(
         &self,
         service: Service,
@@ -196,7 +196,7 @@ impl Connection {
         self.call_free_with(service, body, REPLY_BYTES).await
     }
 
-    /// As [`Connection::call_free`], where the reply's body has at most `reply_bytes` bytes.
+    /// As [`Connection::call_free`], where the reply's body most likely fits `reply_bytes` bytes.
     pub async fn call_free_with(
         &self,
         service: Service,
@@ -226,7 +226,7 @@ impl Connection {
         &self,
         mut head: CallHead,
         body: &[u8],
-        reply_bytes: usize,
+        mut reply_bytes: usize,
     ) -> Result<Reply, CallError> {
         let inner = &*self.inner;
         let begin = inner.world.now();
@@ -243,6 +243,12 @@ impl Connection {
                     Status::Malformed => return Err(CallError::Malformed),
                     Status::Unavailable => {}
                 },
+                Err(Attempt::Truncated) if reply_bytes < REPLY_BYTES_MAX => {
+                    // The server has the reply still, or executes again what changed nothing.
+                    (reply_bytes, head.retry) = (REPLY_BYTES_MAX, true);
+                    continue;
+                }
+                Err(Attempt::Truncated) => return Err(CallError::TooLong),
                 Err(Attempt::Final(error)) => return Err(error),
                 Err(Attempt::Silent | Attempt::Lost) => {}
             }
@@ -306,13 +312,15 @@ enum Attempt {
     Lost,
     /// No answer for long.
     Silent,
+    /// The reply has no room.
+    Truncated,
     Final(CallError),
 }
 
 fn read_reply(received: Completed, call: &CallHead) -> Result<Reply, Attempt> {
     match received.outcome {
         Ok(()) => {}
-        Err(Fault::Truncated) => return Err(Attempt::Final(CallError::TooLong)),
+        Err(Fault::Truncated) => return Err(Attempt::Truncated),
         Err(_) => return Err(Attempt::Lost),
     }
     let bytes = received.bytes as usize;
