@@ -55,3 +55,38 @@ fn a_lease_that_went_is_not_reclaimed_where_only_the_server_knows() {
         (done - 10..done + 60).for_each(|steps| drop(death_while_a_lease_goes(bytes, steps)));
     }
 }
+
+/// A server that was restarted is told what its client holds; the link is lost so many steps after
+/// it took no more of that.
+fn link_lost_at_the_end_of_a_reclaim(steps: u64) {
+    let mut simulation = Simulation::new(steps);
+    let mut cluster = Cluster::start(&mut simulation, ClusterConfig::default());
+    let file = cluster.run(&mut simulation, 0, |client| async move {
+        let file = Rc::new(create(&client, b"f").await);
+        write(&client, &file, 0, &pattern(1, 100_000)).await.expect("written");
+        file
+    });
+    cluster.kill(&mut simulation, META, Kill::Process(Duration::ZERO));
+    cluster.restart(&mut simulation, META);
+    cluster.await_start(&mut simulation);
+    assert!(cluster.meta().is_in_grace());
+    assert!(simulation.run_until(PROGRAM_LIMIT, |_| !cluster.meta().is_in_grace()));
+    simulation.run_steps(steps);
+    simulation.network().cut(META, cluster.client_name(0), Cut::Both);
+    // What was written is reported only half a second after the client's start.
+    simulation.run_for(Duration::from_millis(100));
+    cluster.run(&mut simulation, 0, |client| async move {
+        client.sync(&file).await.expect("nothing is lost");
+    });
+    cluster.add_client(&mut simulation);
+    cluster.await_start(&mut simulation);
+    cluster.run(&mut simulation, 1, |client| async move {
+        let file = open(&client, b"f", READ).await.expect("opened");
+        assert_same(&read_all(&client, &file).await.expect("read"), &pattern(1, 100_000));
+    });
+}
+
+#[test]
+fn what_was_reclaimed_is_not_lost_with_the_link() {
+    (0..40).for_each(link_lost_at_the_end_of_a_reclaim);
+}
