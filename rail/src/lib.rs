@@ -10,7 +10,8 @@
 //! * after `Placement::Into` the rail reports `landed` exactly once, or `link_down` for the link;
 //! * after `Ordered::Pending` the rail reports `done` or `failed` exactly once, at the latest before
 //!   the `link_down` of the link; after that it holds no reference to the order's buffers;
-//! * `link_down` is the last word about a link; it comes for links closed by us, too;
+//! * `link_down` is the last word about a link; it comes for links closed by us, too, and before
+//!   its slot goes to another link;
 //! * after `revoked` no peer and no rail reads or writes the region any more;
 //! * nothing blocks; bytes from a peer never panic and never allocate more than a constant.
 

@@ -119,7 +119,10 @@ impl Client {
     /// Tells that a file was closed, unless it was opened again meanwhile: gives a lease back that
     /// is of no use any more.
     async fn tell_closed(&self, inode: &Rc<Inode>) {
+        // A release that is under way tells how the file was open before.
+        let giving = inode.giving.acquire().await;
         if inode.mode() != LeaseMode::None {
+            drop(giving);
             let number = inode.state.borrow().number;
             return self.return_unused(inode, number).await;
         }

@@ -161,6 +161,21 @@ impl Inode {
         state.epoch = grant.epoch;
     }
 
+    /// Grant `number` goes, down to `keep`, unless a newer one came. Told to the server after this:
+    /// what the server may have given to others is not ours to reclaim.
+    pub fn lower(&self, number: u64, keep: LeaseMode) {
+        let mut state = self.state.borrow_mut();
+        if state.number > number {
+            return;
+        }
+        state.mode = state.mode.min(keep);
+        if keep < LeaseMode::Read {
+            state.attributes = None;
+            state.inline = None;
+            state.content = None;
+        }
+    }
+
     /// Notes attributes of a reply. Under `Write` size and times are ours from the grant on: a reply
     /// may have left before what we reported came in.
     pub fn learned(&self, attributes: Attributes) {

@@ -240,42 +240,39 @@ impl Client {
         }
     }
 
+    /// What the lease covered is reported on its own, before the lease goes. A server that dies in
+    /// the middle forgets what it was told of leases, and the client reclaims what it still has for
+    /// sure: everything while it reports, and only what it keeps from the moment on at which the
+    /// server may have given the rest to others.
     async fn give_back(&self, inode: &Rc<Inode>, number: u64, keep: LeaseMode) {
         // A report that is under way must not come after the lease went.
         let _reporting = inode.reporting.acquire().await;
-        let (mut dirty, report) = take_dirty(inode);
-        let ahead = match &report {
-            Some(report) => self.report_ahead(inode, report, &mut dirty.written).await,
-            None => Ok(()),
-        };
-        // What comes behind a refused report is lost with it; the lease goes in any case.
-        let report = report.filter(|_| ahead.is_ok());
-        let written = dirty.written.to_report();
-        let report = report.map(|report| Report { written: Bytes(&written), ..report });
+        if self.report_now(inode).await.is_err() {
+            inode.state.borrow_mut().dirty = Dirty::default();
+            self.say_lost(inode);
+        }
         let open = inode.opened();
-        let request = MetaRequest::Release { inode: inode.number, number, keep, open, report };
+        inode.lower(number, keep);
+        let request =
+            MetaRequest::Release { inode: inode.number, number, keep, open, report: None };
         let answer = self
             .ask(&request, |reply| match reply {
                 MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
                 _ => unexpected(),
             })
             .await;
-        let answer = ahead.and(answer);
         inode.met_others();
         let mut state = inode.state.borrow_mut();
-        state.under_way = Dirty::default();
         state.closing = false;
         if state.number > number {
             // A newer lease came meanwhile; the one that went is no longer of interest.
             drop(state);
             return inode.idle.notify_all();
         }
-        if keep < LeaseMode::Read {
-            state.attributes = None;
-            state.inline = None;
-            state.content = None;
-        }
-        state.mode = state.mode.min(keep);
+        drop(state);
+        // Replies that came meanwhile may have told of what is not covered any more.
+        inode.lower(number, keep);
+        let mut state = inode.state.borrow_mut();
         let mut learned = None;
         if let Ok((attributes, grant)) = answer {
             match grant {
@@ -289,15 +286,6 @@ impl Client {
             if state.mode >= LeaseMode::Read {
                 learned = Some(attributes);
             }
-            if !dirty.is_clean() {
-                drop(state);
-                self.note_change(inode);
-                state = inode.state.borrow_mut();
-            }
-        } else if !dirty.is_clean() {
-            drop(state);
-            self.say_lost(inode);
-            state = inode.state.borrow_mut();
         }
         if state.mode == LeaseMode::None {
             state.content = None;
@@ -326,6 +314,11 @@ impl Client {
     pub(crate) async fn try_report(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         // Whoever finds nothing to report has waited for the report that carries its changes.
         let _reporting = inode.reporting.acquire().await;
+        self.report_now(inode).await
+    }
+
+    /// As [`Client::try_report`], by whoever has the turn.
+    async fn report_now(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let (dirty, report) = take_dirty(inode);
         let Some(report) = report else { return Ok(()) };
         let mut dirty = Reported::new(inode, dirty);
