@@ -17,7 +17,7 @@ use ropewalk_net::{
     Oversize, PeerId, Posted,
 };
 use ropewalk_rail::address::Address;
-use ropewalk_rail_sim::{Cut, Kill, SimConfig, SimNetwork};
+use ropewalk_rail_sim::{Cut, Kill, Path, SimConfig, SimNetwork};
 
 const NAMES: [&str; 2] = ["left", "right"];
 
@@ -466,6 +466,27 @@ fn credit_that_came_back_while_the_link_was_lost_is_told_over_the_next_one() {
             assert!(sim.now() < LIMIT, "seed {seed}: no credit after {taken} requests");
         }
     }
+}
+
+#[test]
+fn a_session_that_was_given_up_leaves_nothing_that_stands_in_the_way_of_the_next_one() {
+    let mut sim = Sim::new(2);
+    sim.meet();
+    sim.network.set_default_path(Path::default());
+    // The left one is heard, and hears nothing, until both give up.
+    sim.network.change_path(NAMES[1], NAMES[0], |path| path.loss = 1_000_000);
+    sim.network.cut(NAMES[0], NAMES[1], Cut::Both);
+    let until = sim.now() + Duration::from_secs(40);
+    while sim.now() < until {
+        sim.step();
+    }
+    sim.network.change_path(NAMES[1], NAMES[0], |path| path.loss = 0);
+    sim.send(1, Channel::Tagged, 5, 10, 1);
+    while sim.nodes[1].done.is_empty() {
+        sim.step();
+        assert!(sim.now() < LIMIT, "the message waits for ever");
+    }
+    assert_eq!(sim.nodes[1].done[0].outcome, Ok(()));
 }
 
 #[test]

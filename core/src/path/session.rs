@@ -232,12 +232,15 @@ impl Core {
     /// The session, if there is one, ends; operations with this peer fail.
     pub(crate) fn end_session(&mut self, id: PeerId, fault: Fault) {
         if let Some(peer) = self.peers.get(id.0)
-            && let (PeerStage::Suspended { since }, Fault::Unreachable) = (peer.stage, fault)
+            && let PeerStage::Suspended { since } = peer.stage
         {
-            // The next try comes with the timer, until the peer is given up.
-            if self.now.since(since) < self.config.give_up_after {
+            let given_up = self.now.since(since) >= self.config.give_up_after;
+            if fault == Fault::Unreachable && !given_up {
+                // The next try comes with the timer, until the peer is given up.
                 return;
             }
+            // The peer would prefer one of these to its own later ones, and wait for it in vain.
+            self.close_attempts(id);
         }
         self.fail_session(id, fault);
         if let Some(peer) = self.peers.get_mut(id.0) {

@@ -570,6 +570,40 @@ fn the_same_seed_does_the_same() {
 }
 
 #[test]
+fn an_object_whose_first_sync_failed_outlives_a_kill_and_then_a_power_cut() {
+    let object = ObjectId { inode: 5, generation: 1, stripe: 2 };
+    let data = bytes_of(0, CELLS, 77);
+    let open = |life: &mut Life, era| {
+        let world = life.world.clone();
+        let opened =
+            life.run(async move { ObjectStore::open(Path::new("/s"), config(era), &world).await });
+        opened.unwrap().unwrap().0
+    };
+    for seed in 0..100 {
+        let disk = VirtualDisk::new(seed);
+        let mut random = Random::from_seed(seed);
+        let mut life = Life::new(&disk, &mut random);
+        let store = open(&mut life, 1);
+        store.write(object, 0, &[&data], &checksums(0, &data), BY).unwrap();
+        disk.fail_sync(1 + seed % 5);
+        // What of the object's file the failed sync lost, the checkpoint keeps in the log.
+        let handle = store.clone();
+        let _ = life.run(async move { handle.checkpoint().await });
+        drop((store, life));
+        disk.survive_process_death();
+        let mut life = Life::new(&disk, &mut random);
+        drop(open(&mut life, 1));
+        drop(life);
+        disk.crash(&mut random);
+        let mut life = Life::new(&disk, &mut random);
+        let store = open(&mut life, 2);
+        let mut bytes = vec![0; OBJECT_BYTES];
+        store.read(object, 0, &mut bytes, &mut Vec::new()).unwrap();
+        assert!(bytes == data, "seed {seed}: the object is lost");
+    }
+}
+
+#[test]
 fn every_flipped_bit_is_an_error_that_names_the_block() {
     let disk = VirtualDisk::new(1);
     let mut random = Random::from_seed(1);
