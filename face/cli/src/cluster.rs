@@ -15,6 +15,7 @@ use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_store::HostDisk;
 
 use crate::node::{Node, NodeThread};
+use crate::report::complain;
 
 /// How long a data server that starts waits until the metadata server knows it.
 const JOINING: Duration = Duration::from_secs(2);
@@ -43,7 +44,7 @@ fn unique(role: &str) -> String {
 
 fn log(role: &str) -> Rc<dyn Fn(&str)> {
     let role = role.to_string();
-    Rc::new(move |line| eprintln!("{role}: {line}"))
+    Rc::new(move |line| complain!("{role}: {line}"))
 }
 
 /// A metadata server's life. `term`: how long a client that is silent keeps what it holds; `None`:
@@ -74,7 +75,7 @@ pub async fn serve_meta(
             };
             node.inquiry.answer_until(node.stop, tell).await;
             if let Err(error) = server.stop().await {
-                eprintln!("metadata server: {error}");
+                complain!("metadata server: {error}");
             }
         }
         Err(error) => node.ready.failed(&error),
@@ -115,7 +116,7 @@ pub async fn serve_data(
             };
             node.inquiry.answer_until(node.stop, tell).await;
             if let Err(error) = server.stop().await {
-                eprintln!("{role}: {error}");
+                complain!("{role}: {error}");
             }
         }
         Err(error) => node.ready.failed(&error),

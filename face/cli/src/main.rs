@@ -7,7 +7,6 @@ mod commands;
 mod config;
 mod copy;
 mod demo;
-mod files;
 mod mounted;
 mod node;
 mod operate;
@@ -15,9 +14,9 @@ mod remote;
 mod report;
 mod status;
 mod stop;
-mod tree;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use report::complain;
 
 /// A user-space network layer and parallel file system.
 ///
@@ -40,8 +39,8 @@ Begin with:
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Starts a cluster in this process, moves a real directory tree in and out, verifies every
-    /// byte, and prints what happened.
+    /// Starts a cluster in this process, moves a real directory tree in and out, compares all of
+    /// it, and prints what happened.
     Demo(demo::DemoArguments),
     /// Runs a whole cluster in this process until Ctrl-C; clients of other processes can use it.
     Up(commands::up::Up),
@@ -89,6 +88,8 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     ropewalk_bench::serve_if_child(&bench::InThisProcess);
+    mounted::unmount_if_child();
+    demo::work_if_child();
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
@@ -107,14 +108,16 @@ fn main() -> std::process::ExitCode {
         Command::Rm(arguments) => remote::rm::run(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
-            clap_complete::generate(shell, &mut command, "ropewalk", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "ropewalk", &mut script);
+            report::print(&script)
         }
     };
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) if error.is::<report::Closed>() => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropewalk: {error:#}");
+            complain!("ropewalk: {error:#}");
             std::process::ExitCode::FAILURE
         }
     }

@@ -106,6 +106,15 @@ impl Client {
         if offset >= size {
             return Err(Errno::ENXIO);
         }
+        if self.is_inline(inode) {
+            // The inode has the bytes up to the last written one; zeros follow up to the size.
+            let written = self.inline_bytes(inode).await?.len() as u64;
+            return match (offset < written, hole) {
+                (true, false) | (false, true) => Ok(offset),
+                (true, true) => Ok(written.min(size)),
+                (false, false) => Err(Errno::ENXIO),
+            };
+        }
         let state = inode.state.borrow();
         let layout = match &state.content {
             Some(Content::Striped(layout)) => *layout,

@@ -314,7 +314,7 @@ impl Client {
         Ok(())
     }
 
-    async fn inline_bytes(&self, inode: &Inode) -> Result<Vec<u8>, Errno> {
+    pub(crate) async fn inline_bytes(&self, inode: &Inode) -> Result<Vec<u8>, Errno> {
         let request = MetaRequest::ReadInline { inode: inode.number };
         self.ask(&request, |reply| match reply {
             MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),

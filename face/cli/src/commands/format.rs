@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 
 use crate::cluster;
 use crate::config::Source;
+use crate::report::say;
 
 /// Arguments of `ropewalk format`.
 #[derive(Debug, clap::Args)]
@@ -38,6 +39,5 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
         Some(id) => cluster::write_identity(&directory, id.0)?,
         None => cluster::identity(&directory)?,
     };
-    println!("{id}");
-    Ok(())
+    say!("{id}")
 }

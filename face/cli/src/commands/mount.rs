@@ -10,6 +10,7 @@ use ropewalk_mount::{MountOptions, clear_dead_mount};
 use super::{LOOK, client_rails, seconds};
 use crate::config::Source;
 use crate::mounted::Mounted;
+use crate::report::{announce, complain};
 use crate::stop::Stop;
 
 /// Arguments of `ropewalk mount`.
@@ -59,14 +60,14 @@ pub fn start_mount(
 ) -> anyhow::Result<Mounted> {
     // A mount whose process was killed answers nothing any more: it is nobody's loss.
     if let Ok(cleared) = clear_dead_mount(path) {
-        eprintln!("cleared {cleared} dead mount(s) on {}", path.display());
+        complain!("cleared {cleared} dead mount(s) on {}", path.display());
     }
     Mounted::start(cluster, client_rails()?, address, path, options, patience)
 }
 
 /// Mounts a cluster and serves the mount until it is unmounted or a signal comes.
 pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
-    let stop = Stop::watch().context("signals cannot be watched")?;
+    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
     let config = arguments.source.read()?;
     let (address, directory) = arguments.places();
     let address = address.unwrap_or_else(|| config.meta_address());
@@ -79,7 +80,7 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let read_only = arguments.read_only || config.mount.read_only.unwrap_or(false);
     let options = MountOptions { read_only, ..MountOptions::default() };
     let mounted = start_mount(ClusterId(0), &address, &directory, options, patience)?;
-    println!("mounted on {}", mounted.path().display());
+    announce!("mounted on {}", mounted.path().display());
     while !stop.is_asked() && !mounted.is_gone() {
         std::thread::sleep(LOOK);
     }

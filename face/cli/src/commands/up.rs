@@ -9,6 +9,7 @@ use ropewalk_mount::MountOptions;
 use super::mount::start_mount;
 use super::serve::{Servers, below};
 use crate::cluster;
+use crate::report::announce;
 use crate::stop::Stop;
 
 /// Where `up` and `serve meta` listen unless they are told otherwise.
@@ -45,16 +46,16 @@ pub struct Up {
 
 /// Runs a whole cluster in this process until a signal comes.
 pub fn up(arguments: &Up) -> anyhow::Result<()> {
-    let stop = Stop::watch().context("signals cannot be watched")?;
+    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
     let id = cluster::identity(&arguments.directory)?;
     let plan = below(&arguments.directory, id, arguments.listen, arguments.data_servers);
     let servers = Servers::start(plan, arguments.insecure)?;
-    println!("cluster {id} serves at {}", servers.address());
+    announce!("cluster {id} serves at {}", servers.address());
     let mounted = match &arguments.mount {
         Some(path) => {
             let options = MountOptions::default();
             let mounted = start_mount(id, servers.address(), path, options, None)?;
-            println!("mounted on {}", path.display());
+            announce!("mounted on {}", path.display());
             Some(mounted)
         }
         None => None,

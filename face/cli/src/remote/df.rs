@@ -4,8 +4,8 @@ use anyhow::anyhow;
 use ropewalk_client::{DataServerInfo, Errno};
 use serde_json::json;
 
-use super::{Reach, cause, print, print_json};
-use crate::report::{bytes, table};
+use super::{Reach, cause};
+use crate::report::{bytes, print, print_json, table};
 
 /// Arguments of `ropewalk df`.
 #[derive(Debug, clap::Args)]
