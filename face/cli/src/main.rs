@@ -1,5 +1,6 @@
 //! The command line: everything that a person does with a cluster.
 
+mod background;
 mod bench;
 mod check;
 mod cluster;
@@ -32,7 +33,8 @@ struct Arguments {
 const TOUR: &str = "\
 Begin with:
   ropewalk demo                                 sees it work on real data, and cleans up
-  ropewalk up /var/tmp/cluster --mount /mnt     a cluster of your own
+  ropewalk up /var/tmp/cluster --mount /mnt     a cluster of your own; --background leaves you
+                                                the terminal, 'ropewalk down' ends it
   ropewalk cp -r /usr/share/doc :/              works without the mount, too: ':/' is the cluster
   ropewalk ls -l :/doc; ropewalk df; ropewalk status
   ropewalk COMMAND --help                       has examples of each";
@@ -44,6 +46,8 @@ enum Command {
     Demo(demo::DemoArguments),
     /// Runs a whole cluster in this process until Ctrl-C; clients of other processes can use it.
     Up(commands::up::Up),
+    /// Ends what `up` serves, wherever it runs, and waits for the end.
+    Down(commands::down::Down),
     /// Gives a directory the identity of a new cluster and prints it.
     Format(commands::format::Format),
     /// Runs one server, or all of a config file, until Ctrl-C.
@@ -94,6 +98,7 @@ fn main() -> std::process::ExitCode {
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Up(arguments) => commands::up::up(&arguments),
+        Command::Down(arguments) => commands::down::down(&arguments),
         Command::Format(arguments) => commands::format::format(&arguments),
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Mount(arguments) => commands::mount::mount(&arguments),

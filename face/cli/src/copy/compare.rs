@@ -174,11 +174,12 @@ mod tests {
     #[test]
     fn holes_are_as_fine_as_stripes_and_never_filled() {
         const MIB: u64 = 1 << 20;
-        let wanted = [10 * MIB..10 * MIB + 4096];
-        assert!(compare_holes(&wanted, &[10 * MIB..11 * MIB]).is_ok());
+        let range = |start, end| Range { start, end };
+        let wanted = [range(10 * MIB, 10 * MIB + 4096)];
+        assert!(compare_holes(&wanted, &[range(10 * MIB, 11 * MIB)]).is_ok());
         assert!(compare_holes(&wanted, &[]).is_ok());
-        let filled = compare_holes(&wanted, &[10 * MIB..12 * MIB]).unwrap_err().to_string();
+        let filled = compare_holes(&wanted, &[range(10 * MIB, 12 * MIB)]).unwrap_err().to_string();
         assert!(filled.contains(&format!("at offset {}", 11 * MIB)), "{filled}");
-        assert!(compare_holes(&[], &[0..1]).is_err());
+        assert!(compare_holes(&[], &[range(0, 1)]).is_err());
     }
 }

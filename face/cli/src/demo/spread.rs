@@ -50,8 +50,8 @@ pub async fn spread(session: &Rc<Session>, root: &[u8]) -> anyhow::Result<Spread
             }
         }
     }
-    let mut spread = Spread::default();
-    spread.whole = Share { files: files.len() as u64, bytes: files.values().sum() };
+    let whole = Share { files: files.len() as u64, bytes: files.values().sum() };
+    let mut spread = Spread { whole, ..Spread::default() };
     let turn = Semaphore::new(AT_ONCE);
     let large = files.iter().filter(|(_, size)| **size > INLINE_BYTES_MAX);
     let placed = join_all(large.map(async |(inode, size)| {
