@@ -44,6 +44,10 @@ pub const PROCESSES: &[Package] = &[
     package("e2fsprogs", "mkfs.ext4"),
 ];
 
+/// Peers beside which `--deep` measures messages.
+pub const PEERS: &[Package] =
+    &[package("ucx-utils", "ucx_perftest"), package("libfabric-bin", "fi_pingpong")];
+
 /// Installs what is missing of `wanted`; a sentence where that did not work.
 pub fn install(wanted: &[Package]) -> Option<String> {
     let mut missing = missing(wanted, is_installed);
