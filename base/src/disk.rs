@@ -40,6 +40,9 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Space {
     pub total: u64,
+    /// Free, also where only the superuser may use it.
+    pub free: u64,
+    /// Free for everybody.
     pub available: u64,
 }
 

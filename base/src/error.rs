@@ -32,6 +32,9 @@ pub enum Fault {
     /// No connection could be made.
     #[error("the peer cannot be reached")]
     Unreachable,
+    /// Who was reached belongs to another cluster.
+    #[error("the peer belongs to another cluster")]
+    OtherCluster,
     /// The user, here or at the peer, cancelled the operation.
     #[error("the operation was cancelled")]
     Cancelled,
@@ -73,7 +76,7 @@ impl Fault {
                 Class::Operation
             }
             Fault::Busy | Fault::Closed | Fault::NotPermitted => Class::Node,
-            Fault::Invalid => Class::Caller,
+            Fault::Invalid | Fault::OtherCluster => Class::Caller,
             Fault::Corrupt => Class::Data,
         }
     }

@@ -259,6 +259,14 @@ impl<A, B> Either<A, B> {
             Either::Right(_) => None,
         }
     }
+
+    /// The right result, where it was first.
+    pub fn right(self) -> Option<B> {
+        match self {
+            Either::Left(_) => None,
+            Either::Right(value) => Some(value),
+        }
+    }
 }
 
 /// The first of two futures to complete, the left one in a draw; the other is dropped.

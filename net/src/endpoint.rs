@@ -448,6 +448,11 @@ impl Endpoint {
         self.locked().core.peer_endpoint(peer).map(EndpointId)
     }
 
+    /// The cluster of who answered at the peer's address, where it is not ours.
+    pub fn stranger(&self, peer: PeerId) -> Option<ClusterId> {
+        self.locked().core.peer_stranger(peer).map(ClusterId)
+    }
+
     /// Whether both are the same endpoint.
     pub fn same_peer(&self, a: PeerId, b: PeerId) -> bool {
         let engine = self.locked();

@@ -300,6 +300,9 @@ impl Core {
         let asked = self.resolve(asked);
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
+            if let Some(peer) = self.peers.get_mut(asked.0) {
+                peer.stranger = u128::from_le_bytes(hello.cluster);
+            }
             self.close_link(link);
             return self.refused(asked, link, Refusal::Cluster);
         }
@@ -356,7 +359,8 @@ impl Core {
                 peer.stage = PeerStage::Yielded { until };
                 self.wake_by(until);
             }
-            Refusal::None | Refusal::Cluster | Refusal::Full | Refusal::Version => {
+            Refusal::Cluster => self.end_session(id, Fault::OtherCluster),
+            Refusal::None | Refusal::Full | Refusal::Version => {
                 self.end_session(id, Fault::Unreachable);
             }
         }

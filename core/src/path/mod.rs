@@ -108,6 +108,8 @@ pub(crate) struct Peer {
     pub stage: PeerStage,
     /// 0 until it greeted us for the first time.
     pub endpoint: u128,
+    /// The cluster of somebody who answered at its address and is not one of ours; 0: nobody did.
+    pub stranger: u128,
     pub incarnation: Incarnation,
     /// Its address list as it told us.
     pub addresses: Vec<u8>,
@@ -214,6 +216,7 @@ impl Peer {
         Peer {
             stage: PeerStage::Idle,
             endpoint: 0,
+            stranger: 0,
             incarnation: Incarnation(0),
             addresses: Vec::new(),
             alias_of: None,

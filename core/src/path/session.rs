@@ -75,6 +75,12 @@ impl Core {
         (endpoint != 0).then_some(endpoint)
     }
 
+    /// The cluster of a stranger who answered at the peer's address.
+    pub fn peer_stranger(&self, id: PeerId) -> Option<u128> {
+        let stranger = self.peers.get(self.resolve(id).0)?.stranger;
+        (stranger != 0).then_some(stranger)
+    }
+
     /// Whether a session with the peer runs.
     pub fn is_up(&self, id: PeerId) -> bool {
         self.peers.get(self.resolve(id).0).is_some_and(|peer| peer.link().is_some())

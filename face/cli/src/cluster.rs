@@ -1,18 +1,22 @@
 //! A cluster in one process: each server on a thread of its own, joined by the loop form of shared
 //! memory. Client and servers talk through `net`, as separate processes would.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_base::task::{Either, race};
 use ropewalk_data::{DataConfig, DataServer};
 use ropewalk_meta::server::{MetaConfig, MetaServer};
 use ropewalk_net::Address;
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_store::HostDisk;
+use ropewalk_store::superblock::{self, Expect};
 
 use crate::node::{Node, NodeThread};
 use crate::report::complain;
@@ -47,16 +51,21 @@ fn log(role: &str) -> Rc<dyn Fn(&str)> {
     Rc::new(move |line| complain!("{role}: {line}"))
 }
 
-/// A metadata server's life. `term`: how long a client that is silent keeps what it holds; `None`:
-/// as long as is usual.
-pub async fn serve_meta(
-    node: Node,
-    directory: PathBuf,
-    cluster: ClusterId,
-    term: Option<Duration>,
-) {
-    let mut config =
-        MetaConfig { log: log("metadata server"), ..MetaConfig::new(directory, cluster) };
+/// Where a metadata server keeps its rows.
+pub struct MetaPlace {
+    pub directory: PathBuf,
+    pub cluster: ClusterId,
+    /// How long a client that is silent keeps what it holds; `None`: as long as is usual.
+    pub term: Option<Duration>,
+    /// Whether there have to be metadata.
+    pub expect: Expect,
+}
+
+/// What a metadata server of this user is told.
+pub fn meta_config(place: MetaPlace) -> MetaConfig {
+    let MetaPlace { directory, cluster, term, expect } = place;
+    let log = log("metadata server");
+    let mut config = MetaConfig { log, expect, ..MetaConfig::new(directory, cluster) };
     // Whoever runs the servers owns the root directory: a plain user's cluster is his to write in.
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     config.shard.root_owner = (user.as_raw(), group.as_raw());
@@ -65,7 +74,12 @@ pub async fn serve_meta(
         // Ends are noticed in time.
         config.tick = config.tick.min(term / 4).max(Duration::from_millis(100));
     }
-    match MetaServer::start(&node.world, node.endpoint, config).await {
+    config
+}
+
+/// A metadata server's life.
+pub async fn serve_meta(node: Node, place: MetaPlace) {
+    match MetaServer::start(&node.world, node.endpoint, meta_config(place)).await {
         Ok(server) => {
             node.ready.serving();
             let tell = || {
@@ -82,14 +96,18 @@ pub async fn serve_meta(
     }
 }
 
+/// Which data server, and where it keeps its objects.
+pub struct DataPlace {
+    pub directory: PathBuf,
+    pub cluster: ClusterId,
+    pub server: ServerId,
+    /// The user gives up what an earlier store of this number had.
+    pub replace: bool,
+}
+
 /// A data server's life.
-pub async fn serve_data(
-    node: Node,
-    directory: PathBuf,
-    cluster: ClusterId,
-    server: ServerId,
-    meta: String,
-) {
+pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
+    let DataPlace { directory, cluster, server, replace } = place;
     let role = format!("data server {server}");
     let peer = match Address::parse(&meta) {
         Ok(address) => match node.endpoint.endpoint().lookup(&address) {
@@ -101,25 +119,44 @@ pub async fn serve_data(
     let config = DataConfig {
         meta: Some(peer),
         log: log(&role),
+        expect: if replace { Expect::Replace } else { Expect::Any },
         ..DataConfig::new(directory, cluster, server)
     };
-    match DataServer::start(&node.world, node.endpoint, config).await {
-        Ok(server) => {
-            // Whoever starts several wants the first file to find them all. A metadata server that
-            // is not there yet is not waited for: it may be started after us.
-            let _ = node.world.timeout(JOINING, server.joined()).await;
-            node.ready.serving();
-            let tell = || {
-                let counters = server.counters();
-                let (requests, wrong) = (counters.requests, counters.checksum_errors);
-                format!("requests={requests} checksum_errors={wrong} syncs={}", HostDisk::syncs())
-            };
-            node.inquiry.answer_until(node.stop, tell).await;
-            if let Err(error) = server.stop().await {
-                complain!("{role}: {error}");
+    let (ready, mut stop) = (node.ready, node.stop);
+    let mut starting = pin!(DataServer::start(&node.world, node.endpoint, config));
+    let started = match node.world.timeout(JOINING, starting.as_mut()).await {
+        Some(started) => started,
+        None => {
+            // It waits for its metadata server, which may be started after us.
+            ready.serving();
+            match race(&mut stop, starting).await {
+                Either::Left(_) => return,
+                Either::Right(started) => started,
             }
         }
-        Err(error) => node.ready.failed(&error),
+    };
+    let server = match started {
+        Ok(server) => server,
+        Err(error) => return ready.failed(&error),
+    };
+    // Whoever starts several wants the first file to find them all.
+    let joined = node.world.timeout(JOINING, server.joined());
+    let mut refusal = race(joined, server.refused()).await.right();
+    if refusal.is_none() {
+        ready.serving();
+        let tell = || {
+            let counters = server.counters();
+            let (requests, wrong) = (counters.requests, counters.checksum_errors);
+            format!("requests={requests} checksum_errors={wrong} syncs={}", HostDisk::syncs())
+        };
+        let serving = node.inquiry.answer_until(stop, tell);
+        refusal = race(serving, server.refused()).await.right();
+    }
+    if let Err(error) = server.stop().await {
+        complain!("{role}: {error}");
+    }
+    if let Some(refusal) = refusal {
+        ready.failed(&refusal);
     }
 }
 
@@ -127,23 +164,24 @@ impl Cluster {
     /// Starts one metadata server and so many data servers below `directory`.
     pub fn start(directory: &Path, data_servers: u32) -> anyhow::Result<Cluster> {
         // The cluster's identity is kept beside the servers: a restart finds the same one.
-        let id = identity(directory)?;
-        let path = directory.join("meta");
-        let name = unique("meta");
-        let meta = NodeThread::start("meta", id, rails(&name)?, move |node| {
-            serve_meta(node, path, id, None)
-        })?;
+        let (id, expect) = found_or_new(directory)?;
+        let (place, name) = (directory.join(META), unique("meta"));
+        let place = MetaPlace { directory: place, cluster: id, term: None, expect };
+        let serve = move |node| serve_meta(node, place);
+        let meta = NodeThread::start("meta", id, rails(&name)?, serve)?;
+        write_identity(directory, id)?;
         let mut data = Vec::new();
         for number in 0..data_servers {
-            let path = directory.join(format!("data{number}"));
-            let (name, address) = (unique("data"), meta.address.clone());
-            let server = ServerId(number);
-            data.push(NodeThread::start(
-                &format!("data{number}"),
-                id,
-                rails(&name)?,
-                move |node| serve_data(node, path, id, server, address),
-            )?);
+            let name = format!("data{number}");
+            let place = DataPlace {
+                directory: directory.join(&name),
+                cluster: id,
+                server: ServerId(number),
+                replace: false,
+            };
+            let (rails, address) = (rails(&unique("data"))?, meta.address.clone());
+            let serve = move |node| serve_data(node, place, address);
+            data.push(NodeThread::start(&name, id, rails, serve)?);
         }
         Ok(Cluster { id, address: meta.address.clone(), data, meta })
     }
@@ -162,8 +200,10 @@ impl Cluster {
     }
 }
 
-/// The file in a cluster's directory that has its identity.
+/// The file in a cluster's directory that has its identity: it says that the metadata were made.
 pub const IDENTITY: &str = "cluster";
+/// Where the metadata are below a cluster's directory, unless something else is said.
+pub const META: &str = "meta";
 
 /// A cluster's identity as people write it.
 pub fn parse_id(text: &str) -> Result<ClusterId, String> {
@@ -184,22 +224,64 @@ pub fn read_identity(directory: &Path) -> anyhow::Result<Option<ClusterId>> {
     }
 }
 
-/// Gives `directory` an identity.
-pub fn write_identity(directory: &Path, id: ClusterId) -> anyhow::Result<ClusterId> {
+/// Gives `directory` an identity, durably: from then on its servers are known to have data.
+pub fn write_identity(directory: &Path, id: ClusterId) -> anyhow::Result<()> {
+    if read_identity(directory)? == Some(id) {
+        return Ok(());
+    }
     std::fs::create_dir_all(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
-    let path = directory.join(IDENTITY);
-    std::fs::write(&path, format!("{id}\n"))
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(id)
+    let (path, new) = (directory.join(IDENTITY), directory.join("cluster.new"));
+    let write = || {
+        let mut file = std::fs::File::create(&new)?;
+        file.write_all(format!("{id}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        std::fs::File::open(directory)?.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// The identity of the cluster in `directory`; a new one where there is none.
-pub fn identity(directory: &Path) -> anyhow::Result<ClusterId> {
+/// The identity of the cluster below `directory`, and whether its metadata have to be there. Without
+/// one a new one, which is written down only when there is a metadata store: whatever happens before
+/// that happens to nothing.
+pub fn found_or_new(directory: &Path) -> anyhow::Result<(ClusterId, Expect)> {
     if let Some(id) = read_identity(directory)? {
-        return Ok(id);
+        return Ok((id, Expect::Existing));
     }
+    let data = data_below(directory)?;
+    match (superblock::look(&HostDisk, &directory.join(META))?, data) {
+        (Some((id, _)), Some(_)) => Ok((id, Expect::Existing)),
+        // Somebody began to make it, and did not come to the end.
+        (Some((id, _)), None) => Ok((id, Expect::Any)),
+        (None, Some((name, id))) => bail!(
+            "{} has objects of cluster {id} in {name}, but the metadata are gone, and so is the \
+             file 'cluster': restore them, or choose another directory",
+            directory.display()
+        ),
+        (None, None) => Ok((new_id(), Expect::Any)),
+    }
+}
+
+/// An identity that no other cluster has.
+pub fn new_id() -> ClusterId {
     let high = u128::from(ropewalk_net::host::random_seed());
-    let id = ClusterId(high << 64 | u128::from(ropewalk_net::host::random_seed()));
-    write_identity(directory, id)
+    ClusterId(high << 64 | u128::from(ropewalk_net::host::random_seed()))
+}
+
+/// A directory of a data server below this one, and its cluster.
+fn data_below(directory: &Path) -> anyhow::Result<Option<(String, ClusterId)>> {
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        entries => entries.with_context(|| format!("cannot list {}", directory.display()))?,
+    };
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.starts_with("data")
+            && let Ok(Some((id, _))) = superblock::look(&HostDisk, &directory.join(&name))
+        {
+            return Ok(Some((name, id)));
+        }
+    }
+    Ok(None)
 }

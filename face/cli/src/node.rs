@@ -1,5 +1,6 @@
 //! A thread with a reactor and an endpoint: what every server and every client of this process is.
 
+use std::cell::Cell;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -26,6 +27,7 @@ pub struct NodeThread {
     pub address: String,
     stop: Option<Sender<()>>,
     inquiry: Inquiry,
+    failure: Failure,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -39,6 +41,9 @@ pub struct Node {
     /// Asked from outside while the node works.
     pub inquiry: Inquiry,
 }
+
+/// Why a node that served ended by itself.
+type Failure = Arc<Mutex<Option<String>>>;
 
 /// A way to ask a working node for something, from another thread.
 #[derive(Clone, Default)]
@@ -72,22 +77,29 @@ impl Inquiry {
     }
 }
 
-/// Tells whoever started a node that it serves.
+/// Tells whoever started a node that it serves, or why it does not (any more).
 pub struct Ready {
     address: String,
     sender: mpsc::Sender<Result<String, String>>,
+    serves: Cell<bool>,
+    failure: Failure,
 }
 
 impl Ready {
     /// It serves.
-    pub fn serving(self) {
+    pub fn serving(&self) {
+        self.serves.set(true);
         // Whoever asked may be gone; then nobody wants to know.
-        let _ = self.sender.send(Ok(self.address));
+        let _ = self.sender.send(Ok(self.address.clone()));
     }
 
-    /// It cannot serve.
-    pub fn failed(self, error: &dyn std::fmt::Display) {
-        let _ = self.sender.send(Err(error.to_string()));
+    /// It cannot serve, or cannot go on.
+    pub fn failed(&self, error: &dyn std::fmt::Display) {
+        if self.serves.get() {
+            *self.failure.lock().expect("replaced whole") = Some(error.to_string());
+        } else {
+            let _ = self.sender.send(Err(error.to_string()));
+        }
     }
 }
 
@@ -95,17 +107,23 @@ impl Ready {
 /// where it may do that.
 const KEEP_AWAKE: &str = "ROPEWALK_KEEP_AWAKE";
 
+/// A reactor and its world, for work on this host alone.
+pub fn offline() -> anyhow::Result<(Reactor, World)> {
+    let reactor = Reactor::new().context("no reactor")?;
+    let disk: Arc<dyn Disk> = HostDisk::shared();
+    let world = reactor.world(disk, DISK_THREADS);
+    Ok((reactor, world))
+}
+
 /// A reactor, its world, and an endpoint on these rails.
 pub fn local(
     cluster: ClusterId,
     rails: Vec<Box<dyn Rail>>,
 ) -> anyhow::Result<(Reactor, World, LocalEndpoint)> {
-    let reactor = Reactor::new().context("no reactor")?;
+    let (reactor, world) = offline()?;
     if std::env::var_os(KEEP_AWAKE).is_none_or(|value| value != "never") {
         reactor.keep_processors_awake();
     }
-    let disk: Arc<dyn Disk> = HostDisk::shared();
-    let world = reactor.world(disk, DISK_THREADS);
     let endpoint = reactor.open_endpoint(cluster, rails)?;
     Ok((reactor, world, endpoint))
 }
@@ -127,6 +145,8 @@ impl NodeThread {
         let failed = sender.clone();
         let inquiry = Inquiry::default();
         let asked = inquiry.clone();
+        let failure = Failure::default();
+        let told = failure.clone();
         let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
             let (reactor, world, endpoint) = match local(cluster, rails) {
                 Ok(parts) => parts,
@@ -137,7 +157,8 @@ impl NodeThread {
             };
             drop(failed);
             let address = endpoint.endpoint().addresses().to_string();
-            let ready = Ready { address, sender };
+            let (serves, failure) = (Cell::new(false), told);
+            let ready = Ready { address, sender, serves, failure };
             reactor.block_on(work(Node {
                 world,
                 endpoint: endpoint.clone(),
@@ -149,7 +170,12 @@ impl NodeThread {
         })?;
         let answer = receiver.recv().map_err(|_| anyhow!("{name} ended before it served"))?;
         let address = answer.map_err(|error| anyhow!("{name}: {error}"))?;
-        Ok(NodeThread { address, stop: Some(stop), inquiry, thread: Some(thread) })
+        Ok(NodeThread { address, stop: Some(stop), inquiry, failure, thread: Some(thread) })
+    }
+
+    /// Why it ended by itself, if it did.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().expect("replaced whole").clone()
     }
 
     /// What the node counted since its start: names and values, in one line.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ropewalk_client::operator::status::{
-    Activities, ClusterState, DataState, Done, ServerState, SessionState, since,
+    Activities, ClusterState, DataState, Done, Room, ServerState, SessionState, since,
 };
 use serde_json::{Value, json};
 
@@ -143,7 +143,7 @@ impl Sample {
 
     fn print(&self) -> anyhow::Result<()> {
         say!("{}", table(&SERVER_HEADER, self.server_rows()))?;
-        let (total, available) = self.capacity();
+        let Room { total_bytes: total, available_bytes: available, .. } = self.capacity();
         let objects: u64 = self.answers().map(|answer| answer.objects).sum();
         let object_bytes: u64 = self.answers().map(|answer| answer.object_bytes).sum();
         let meta = &self.state.meta;
@@ -179,11 +179,9 @@ impl Sample {
         Ok(())
     }
 
-    /// Total and available bytes, over what answers.
-    fn capacity(&self) -> (u64, u64) {
-        self.answers().fold((0, 0), |(total, available), answer| {
-            (total + answer.total_bytes, available + answer.available_bytes)
-        })
+    /// Room for file data, over what answers.
+    fn capacity(&self) -> Room {
+        self.answers().fold(Room::default(), |sum, answer| sum.plus(answer.room))
     }
 
     fn server_rows(&self) -> Vec<Vec<String>> {
@@ -194,8 +192,8 @@ impl Sample {
             self.meta_is().to_string(),
             ago(meta.uptime),
             format!("{:x}", meta.boot),
-            "-".to_string(),
-            "-".to_string(),
+            meta.room.map_or("-".to_string(), |room| bytes(room.available_bytes)),
+            meta.room.map_or("-".to_string(), |room| bytes(room.total_bytes)),
             meta.inodes.to_string(),
             format!("{:.0}", sum(&self.meta_rates()).calls),
             meta.address.clone(),
@@ -212,6 +210,7 @@ impl Sample {
             .map_or("never heard".to_string(), |silence| format!("silent for {}", ago(silence)));
         let state = match (answer, server.in_pool) {
             (Some(_), true) => "up".to_string(),
+            (Some(_), false) if server.full => "up, full: gets no new files".to_string(),
             (Some(_), false) => "up, gets no new files".to_string(),
             (None, _) => format!("down, {silence}"),
         };
@@ -221,8 +220,8 @@ impl Sample {
             state,
             or_none(answer.map(|answer| ago(answer.uptime))),
             or_none(answer.map(|answer| format!("{:x}", answer.boot))),
-            or_none(answer.map(|answer| bytes(answer.available_bytes))),
-            or_none(answer.map(|answer| bytes(answer.total_bytes))),
+            or_none(answer.map(|answer| bytes(answer.room.available_bytes))),
+            or_none(answer.map(|answer| bytes(answer.room.total_bytes))),
             or_none(answer.map(|answer| answer.objects.to_string())),
             or_none(answer.map(|_| format!("{:.0}", sum(&self.data_rates(server)).calls))),
             server.address.clone(),
@@ -246,12 +245,13 @@ impl Sample {
 
     fn json(&self) -> Value {
         let meta = &self.state.meta;
-        let (total, available) = self.capacity();
+        let capacity = self.capacity();
         json!({
             "seconds": self.before.as_ref().map(|(_, time)| time.as_secs_f64()),
             "capacity": {
-                "total_bytes": total,
-                "available_bytes": available,
+                "total_bytes": capacity.total_bytes,
+                "free_bytes": capacity.free_bytes,
+                "available_bytes": capacity.available_bytes,
                 "objects": self.answers().map(|answer| answer.objects).sum::<u64>(),
                 "object_bytes": self.answers().map(|answer| answer.object_bytes).sum::<u64>(),
             },
@@ -269,6 +269,9 @@ impl Sample {
                 "durable": meta.durable,
                 "in_grace": meta.in_grace,
                 "full": meta.full,
+                "total_bytes": meta.room.map(|room| room.total_bytes),
+                "free_bytes": meta.room.map(|room| room.free_bytes),
+                "available_bytes": meta.room.map(|room| room.available_bytes),
                 "reaps": meta.reaps,
                 "cuts": meta.cuts,
                 "pool_version": meta.pool_version,
@@ -286,8 +289,9 @@ impl Sample {
             json!({
                 "boot": format!("{:x}", answer.boot),
                 "uptime_seconds": answer.uptime.as_secs_f64(),
-                "total_bytes": answer.total_bytes,
-                "available_bytes": answer.available_bytes,
+                "total_bytes": answer.room.total_bytes,
+                "free_bytes": answer.room.free_bytes,
+                "available_bytes": answer.room.available_bytes,
                 "objects": answer.objects,
                 "object_bytes": answer.object_bytes,
                 "log_bytes": answer.log_bytes,
@@ -341,7 +345,7 @@ fn rates_json(rates: &[(String, Rate)]) -> Value {
 }
 
 /// A stretch of time in its largest unit.
-fn ago(time: Duration) -> String {
+pub fn ago(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),
         seconds @ 120..7200 => format!("{} min", seconds / 60),

@@ -228,13 +228,20 @@ fn listings_and_room_are_told_to_people_and_to_programs() {
     assert_eq!((&objects[0]["path"], &objects[0]["size"]), (&":/b".into(), &5.into()));
     assert_eq!(objects[1]["target"], "b");
     let room = scene.run(&["df", "--json"]).objects();
-    assert_eq!(room.len(), 5, "four servers and the whole: {room:?}");
+    assert_eq!(room.len(), 6, "four servers, the metadata and the whole: {room:?}");
     let total = |object: &Value| object["total_bytes"].as_u64().unwrap();
     assert!(room[..4].iter().all(|server| server["alive"] == true && total(server) > 0));
-    assert_eq!(room[..4].iter().map(total).sum::<u64>(), total(&room[4]));
-    assert_eq!(room[4]["inodes"], 4);
+    assert_eq!(room[..4].iter().map(total).sum::<u64>(), total(&room[5]));
+    assert_eq!(room[5]["inodes"], 4);
+    // The metadata lie on the same disk here; what is used is what df(1) says.
+    assert_eq!((&room[4]["server"], total(&room[4])), (&"metadata".into(), total(&room[0])));
+    let disk = rustix::fs::statvfs(scene.path()).unwrap();
+    let used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize;
+    let said = room[4]["used_bytes"].as_u64().unwrap();
+    assert!(said.abs_diff(used) < 1 << 30, "{said} is used, and df(1) says {used}");
     let text = scene.run(&["df"]).well();
     assert!(text.contains("data server 3") && text.contains("available"), "{text}");
+    assert!(text.contains("metadata server") && text.contains("serving"), "{text}");
 }
 
 #[test]

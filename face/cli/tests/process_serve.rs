@@ -81,7 +81,7 @@ fn servers_of_a_config_file_serve_together_and_each_by_itself() {
     {
         let mut all = site.serve(&["all"]);
         site.run(&["cp", "file", ":/"]).well();
-        assert_eq!(site.run(&["df", "--json"]).objects().len(), 3, "two servers and the whole");
+        assert_eq!(site.run(&["df", "--json"]).objects().len(), 4, "two servers, metadata, whole");
         all.stop();
     }
     assert!(site.path().join("elsewhere").is_dir() && site.path().join("cluster/data0").is_dir());
@@ -107,7 +107,7 @@ fn flags_say_otherwise_than_the_config_file() {
     assert!(all.line.contains(&listen), "{}", all.line);
     let address = format!("tcp://{listen}");
     let room = site.run(&["df", "--json", "--address", &address]).objects();
-    assert_eq!(room.len(), 2, "one data server and the whole: {room:?}");
+    assert_eq!(room.len(), 3, "one data server, the metadata and the whole: {room:?}");
     all.stop();
 }
 

@@ -178,6 +178,7 @@ impl Client {
             limit: config.patience,
             on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
             name: format!("the metadata server at {address}"),
+            refuses_strangers: true,
         };
         let inner = Rc::new(Inner {
             world: world.clone(),

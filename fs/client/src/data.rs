@@ -84,6 +84,7 @@ impl Client {
             limit: inner.config.patience,
             on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
             name: format!("data server {} at {}", known.server, known.address),
+            ..Options::default()
         };
         let connection = Connection::new(&inner.world, &inner.endpoint, peer, options);
         connection.set_session(inner.meta.session(), inner.epoch.get());

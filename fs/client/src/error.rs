@@ -1,5 +1,6 @@
 //! Why a client could not be connected. What goes wrong later is an errno, as POSIX has it.
 
+use ropewalk_base::ids::ClusterId;
 use ropewalk_net::AddressError;
 use ropewalk_wire::fs::value::Errno;
 
@@ -18,6 +19,10 @@ pub enum ClientError {
     Refused { address: String, errno: Errno },
     #[error("the metadata server at {address} speaks another version of the protocol")]
     Version { address: String },
+    #[error(
+        "the metadata server at {address} serves cluster {found}, not {own}: check the address"
+    )]
+    OtherCluster { address: String, found: ClusterId, own: ClusterId },
     #[error("this process has no room for another peer")]
     NoPeer,
 }

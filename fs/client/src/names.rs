@@ -29,6 +29,8 @@ pub struct Listed {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileSystemStatus {
     pub total_bytes: u64,
+    /// Not used; some of it may be kept back for superusers.
+    pub free_bytes: u64,
     pub available_bytes: u64,
     pub inodes: u64,
 }
@@ -500,9 +502,12 @@ impl Client {
     /// Room and inodes.
     pub async fn status(&self) -> Result<FileSystemStatus, Errno> {
         self.ask(&MetaRequest::StatFileSystem, |reply| match reply {
-            MetaReply::FileSystem { total_bytes, available_bytes, inodes } => {
-                Ok(FileSystemStatus { total_bytes, available_bytes, inodes })
-            }
+            MetaReply::FileSystem { room, inodes } => Ok(FileSystemStatus {
+                total_bytes: room.total_bytes,
+                free_bytes: room.free_bytes,
+                available_bytes: room.available_bytes,
+                inodes,
+            }),
             _ => unexpected(),
         })
         .await

@@ -24,6 +24,10 @@ impl Client {
         let request = SessionRequest::Open { client: inner.number, name };
         let (reply, boot) = self.session_call(&request).await.map_err(|error| match error {
             CallError::Malformed => ClientError::Version { address: address() },
+            CallError::OtherCluster(found) => {
+                let own = inner.endpoint.endpoint().identity().cluster;
+                ClientError::OtherCluster { address: address(), found, own }
+            }
             _ => ClientError::Unreachable { address: address() },
         })?;
         match reply {

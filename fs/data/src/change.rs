@@ -8,6 +8,7 @@ use ropewalk_wire::fs::status::DataStatus;
 use ropewalk_wire::fs::value::Errno;
 
 use crate::failure::Failure;
+use crate::heartbeat::room_of;
 use crate::server::{Call, Inner};
 use crate::write::object;
 
@@ -129,8 +130,7 @@ impl Inner {
         Ok(DataReply::Status(DataStatus {
             server: self.server,
             uptime: self.world.now().since(self.started).as_millis() as u64,
-            total_bytes: space.total,
-            available_bytes: space.available,
+            room: room_of(space),
             objects: usage.objects,
             object_bytes: usage.object_bytes,
             log_bytes: usage.log_bytes,

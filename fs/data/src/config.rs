@@ -9,6 +9,8 @@ use ropewalk_net::PeerId;
 use ropewalk_store::objects::{Config, ObjectError};
 use ropewalk_store::superblock::{ClaimError, Expect};
 
+use crate::membership::Refusal;
+
 /// Takes a line for people. Lines are few: the server holds back what repeats itself.
 pub type Log = Rc<dyn Fn(&str)>;
 
@@ -19,7 +21,8 @@ pub struct DataConfig {
     pub directory: PathBuf,
     pub cluster: ClusterId,
     pub server: ServerId,
-    /// Whether the cluster has seen this server before; decides what an empty directory means.
+    /// Decides what an empty directory means: with `Any` the metadata server says whether this server
+    /// had a store before, with `Replace` it has to accept the new one.
     pub expect: Expect,
     /// Sizes and limits of the object store.
     pub objects: Config,
@@ -62,6 +65,8 @@ pub enum DataError {
          `objects`, or order the replacement of server {server} explicitly", path.display()
     )]
     ObjectsGone { path: PathBuf, server: ServerId },
+    #[error(transparent)]
+    Refused(Refusal),
     #[error("cannot {doing} {}: {cause}", path.display())]
     Io { doing: &'static str, path: PathBuf, cause: std::io::Error },
     #[error("the executor ended while the server started")]
@@ -75,6 +80,7 @@ impl DataError {
             DataError::Claim(error) => error.class(),
             DataError::Objects(error) => error.class(),
             DataError::ObjectsGone { .. } => Class::Data,
+            DataError::Refused(_) => Class::Caller,
             DataError::Io { .. } | DataError::Closed => Class::Node,
         }
     }

@@ -7,47 +7,60 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::disk::Space;
 use ropewalk_base::task::race;
 use ropewalk_net::PeerId;
 use ropewalk_net::endpoint::PeerEvent;
-use ropewalk_rpc::{CallError, Connection, Options};
-use ropewalk_wire::fs::head::Service;
-use ropewalk_wire::fs::meta::{MetaRequest, MetaResult};
-use ropewalk_wire::fs::value::{Bytes, Errno};
-use ropewalk_wire::fs::{decode, encode};
+use ropewalk_wire::fs::status::Room;
 
+use crate::membership::{Heard, Herald, Refusal, describe};
 use crate::server::Inner;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// A heartbeat without an answer is given up after this long: its figures are old by then.
-const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How the last heartbeat ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Heard {
-    Yes,
-    No,
-    Refused(Errno),
+/// Room as it is told.
+pub(crate) fn room_of(space: Space) -> Room {
+    let Space { total, free, available } = space;
+    Room { total_bytes: total, free_bytes: free, available_bytes: available }
 }
 
 impl Inner {
-    /// Sends heartbeats until the server stops.
-    pub(crate) async fn heartbeat(self: Rc<Self>, meta: PeerId, server: u32, address: String) {
-        let options = Options { limit: PATIENCE, ..Options::default() };
-        let connection = Connection::new(&self.world, &self.endpoint, meta, options);
-        let mut before = Heard::Yes;
+    /// Sends heartbeats until the server stops or is refused. `replace`: a person ordered that this
+    /// store takes the place of the number's former one.
+    pub(crate) async fn heartbeat(
+        self: Rc<Self>,
+        herald: Herald,
+        meta: PeerId,
+        mut meta_store: u128,
+        mut replace: bool,
+    ) {
+        let mut silent = None;
         while !self.stopping.get() {
             let next = self.world.now() + PERIOD;
-            let heard = self.beat(&connection, server, &address).await;
-            if heard == Heard::Yes && !self.joined.replace(true) {
-                self.joining.notify_all();
-            }
-            if heard != before {
-                self.lines.say(&describe(heard));
-                before = heard;
+            let heard = self.beat(&herald, meta_store, replace).await;
+            if let Heard::Taken { meta_store: told } = heard {
+                (meta_store, replace) = (told, false);
+                if !self.joined.replace(true) {
+                    self.joining.notify_all();
+                }
+                if silent.take().is_some() {
+                    self.lines.say(&describe(&heard));
+                }
+            } else if let Heard::Refused(refusal) = heard {
+                return self.end(refusal);
+            } else if silent.as_ref() != Some(&heard) {
+                self.lines.say(&describe(&heard));
+                silent = Some(heard);
             }
             let _ = race(self.lost(meta), self.world.sleep_until(next)).await;
         }
+    }
+
+    /// Serves nobody any more.
+    fn end(&self, refusal: Refusal) {
+        self.stopping.set(true);
+        *self.refusal.borrow_mut() = Some(refusal);
+        self.refused.notify_all();
     }
 
     /// Completes when the link to the metadata server is lost.
@@ -60,38 +73,14 @@ impl Inner {
         }
     }
 
-    async fn beat(&self, connection: &Connection, server: u32, address: &str) -> Heard {
-        let Ok(space) = self.store.space() else {
-            // Silence is right: a disk that does not even tell its size has no room to offer.
-            self.lines.say("the disk does not tell its free space: no heartbeat is sent");
-            return Heard::No;
-        };
-        let request = MetaRequest::Heartbeat {
-            server,
-            boot: self.store.boot(),
-            total_bytes: space.total,
-            available_bytes: space.available,
-            address: Bytes(address.as_bytes()),
-        };
-        let mut body = Vec::new();
-        encode(&request, &mut body);
-        let call = connection.call_free(Service::Meta, &body);
-        let reply = self.world.timeout(PATIENCE, call).await.unwrap_or(Err(CallError::TimedOut));
-        match reply {
-            Ok(reply) => match decode::<MetaResult<'_>>(reply.body()) {
-                Ok(Ok(_)) => Heard::Yes,
-                Ok(Err(errno)) => Heard::Refused(errno),
-                Err(_) => Heard::No,
-            },
-            Err(_) => Heard::No,
+    async fn beat(&self, herald: &Herald, meta_store: u128, replace: bool) -> Heard {
+        match self.store.space() {
+            Ok(space) => herald.beat(room_of(space), meta_store, replace).await,
+            Err(_) => {
+                // Silence is right: a disk that does not even tell its size has no room to offer.
+                self.lines.say("the disk does not tell its free space: no heartbeat is sent");
+                Heard::No
+            }
         }
-    }
-}
-
-fn describe(heard: Heard) -> String {
-    match heard {
-        Heard::Yes => "the metadata server answers heartbeats again".to_owned(),
-        Heard::No => "the metadata server does not answer heartbeats; trying on".to_owned(),
-        Heard::Refused(errno) => format!("the metadata server refuses heartbeats: {errno}"),
     }
 }

@@ -7,6 +7,7 @@
 //! * [`epochs`]: which write epoch of a file was seen last;
 //! * [`listing`], [`examine`]: what `check` asks for;
 //! * [`counters`]: calls and bytes by kind;
+//! * [`membership`]: takes part in a cluster, or is refused;
 //! * [`heartbeat`]: tells the metadata server of life and room.
 //!
 //! Invariants
@@ -32,10 +33,12 @@ mod failure;
 mod heartbeat;
 mod listing;
 mod log;
+mod membership;
 mod plan;
 mod read;
 mod server;
 mod write;
 
 pub use config::{DataConfig, DataError, Log};
+pub use membership::Refusal;
 pub use server::{Counters, DataServer};

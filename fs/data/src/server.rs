@@ -3,6 +3,7 @@
 //! Invariant: at most `TASKS_MAX` requests wait or work at a time.
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::rc::Rc;
 
 use ropewalk_base::disk::{Disk, Open};
@@ -25,6 +26,7 @@ use crate::counters::Activities;
 use crate::epochs::FileEpochs;
 use crate::failure::{Failure, of_object};
 use crate::log::Lines;
+use crate::membership::{self, Herald, Life, Refusal};
 
 /// Requests that wait or work at a time; what is more is told to come again later.
 const TASKS_MAX: usize = 4096;
@@ -66,11 +68,16 @@ pub(crate) struct Inner {
     pub activities: Activities,
     /// The server's number within the cluster.
     pub server: u32,
+    /// This life of it.
+    pub boot: u64,
     pub started: Time,
     pub stopping: Cell<bool>,
     /// The metadata server has taken a heartbeat.
     pub joined: Cell<bool>,
     pub joining: Notify,
+    /// Why the metadata server does not take it any more; nobody is served then.
+    pub refusal: RefCell<Option<Refusal>>,
+    pub refused: Notify,
     checksum_errors: Cell<u64>,
     turned_away: Cell<u64>,
     tasks: Cell<usize>,
@@ -95,7 +102,19 @@ impl DataServer {
         endpoint: LocalEndpoint,
         config: DataConfig,
     ) -> Result<Rc<DataServer>, DataError> {
-        let claim = claim(world, &config).await?;
+        let (claim, life) = claim(world, &config).await?;
+        let replace = config.expect == Expect::Replace;
+        let joined = match config.meta {
+            Some(meta) => {
+                let herald = Herald::new(world, &endpoint, meta, &config, life);
+                let meta_store = match life.meta_store {
+                    Some(meta_store) => meta_store,
+                    None => herald.join(replace).await?,
+                };
+                Some((herald, meta, meta_store))
+            }
+            None => None,
+        };
         let directory = config.directory.join(OBJECTS);
         let objects = Objects { era: claim.boot.era, ..config.objects.clone() };
         let (store, recovery) = ObjectStore::open(&directory, objects, world).await?;
@@ -112,10 +131,13 @@ impl DataServer {
             requests: Cell::new(0),
             activities: Activities::default(),
             server: config.server.0,
+            boot: claim.boot.id,
             started: world.now(),
             stopping: Cell::new(false),
             joined: Cell::new(false),
             joining: Notify::new(),
+            refusal: RefCell::default(),
+            refused: Notify::new(),
             checksum_errors: Cell::new(0),
             turned_away: Cell::new(0),
             tasks: Cell::new(0),
@@ -125,17 +147,15 @@ impl DataServer {
         Server::start(world, endpoint, inner.clone());
         let sweeper = inner.clone();
         world.spawn(async move { sweeper.sweep().await });
-        if let Some(meta) = config.meta {
-            let own = || inner.endpoint.endpoint().addresses().to_owned();
-            let address = config.address.clone().unwrap_or_else(own);
-            world.spawn(inner.clone().heartbeat(meta, config.server.0, address));
+        if let Some((herald, meta, meta_store)) = joined {
+            world.spawn(inner.clone().heartbeat(herald, meta, meta_store, replace));
         }
         Ok(Rc::new(DataServer { inner, recovery }))
     }
 
     /// This life of the server, as replies and heartbeats carry it.
     pub fn boot(&self) -> u64 {
-        self.inner.store.boot()
+        self.inner.boot
     }
 
     /// Other than in the former life where something acknowledged may be lost.
@@ -170,6 +190,18 @@ impl DataServer {
         }
     }
 
+    /// Completes when the metadata server refuses this server: it serves nobody any more, and can only
+    /// be stopped.
+    pub async fn refused(&self) -> Refusal {
+        loop {
+            let refused = self.inner.refused.notified();
+            if let Some(refusal) = self.inner.refusal.borrow().clone() {
+                return refusal;
+            }
+            refused.await;
+        }
+    }
+
     /// Takes no calls any more, waits for those under way, and makes everything durable.
     pub async fn stop(&self) -> Result<(), DataError> {
         self.inner.stopping.set(true);
@@ -185,28 +217,31 @@ impl DataServer {
 }
 
 /// Claims the directory, and makes sure that its objects are still there.
-async fn claim(world: &World, config: &DataConfig) -> Result<ClaimedDirectory, DataError> {
+async fn claim(world: &World, config: &DataConfig) -> Result<(ClaimedDirectory, Life), DataError> {
     let random = (world.random_u64(), world.random_u128());
     let DataConfig { directory, cluster, server, expect, .. } = config.clone();
     let identity = Identity { cluster, server, role: Role::Data };
     let disk = world.disk();
     let claimed = world.offload(move || {
         let claimed = superblock::claim(&*disk, &directory, identity, expect, random)?;
-        if expect != Expect::Replace && objects_gone(&*disk, &directory)? {
+        let noted = is_there(&*disk, &directory, MADE)?;
+        let described = is_there(&*disk, &directory, DESCRIPTION)?;
+        if expect != Expect::Replace && noted && !described {
             return Err(DataError::ObjectsGone { path: directory, server });
         }
-        Ok(claimed)
+        let meta_store = membership::read(&*disk, &directory)?;
+        let untouched = meta_store.is_none() && !noted && !described;
+        let (boot, made) = (claimed.boot, claimed.made);
+        Ok((claimed, Life { boot, meta_store, untouched, made }))
     });
     claimed.await.unwrap_or(Err(DataError::Closed))
 }
 
-fn objects_gone(disk: &dyn Disk, directory: &std::path::Path) -> Result<bool, DataError> {
-    let there = |name: &str| {
-        let path = directory.join(name);
-        let kind = disk.kind(&path);
-        kind.map_err(|cause| DataError::Io { doing: "look for", path, cause })
-    };
-    Ok(there(MADE)?.is_some() && there(DESCRIPTION)?.is_none())
+fn is_there(disk: &dyn Disk, directory: &Path, name: &str) -> Result<bool, DataError> {
+    let path = directory.join(name);
+    let kind = disk.kind(&path);
+    let kind = kind.map_err(|cause| DataError::Io { doing: "look for", path, cause })?;
+    Ok(kind.is_some())
 }
 
 /// Notes, durably, that the folder of objects exists.
@@ -328,7 +363,7 @@ impl Inner {
     pub(crate) fn send(&self, responder: Responder, status: Status, body: Vec<u8>) {
         // How far the log is durable says nothing of what was written in place: only a sync does,
         // so no position is ever called durable here.
-        let (boot, era) = (self.store.boot(), self.store.era());
+        let (boot, era) = (self.boot, self.store.era());
         let marks = Marks { boot, era, written: self.store.log_end(), durable: 0 };
         responder.send(Answer { status, body, marks });
     }

@@ -30,6 +30,10 @@ pub struct Config {
     /// Owner and group of the root directory of a new file system: whoever starts a cluster of his
     /// own can write there.
     pub root_owner: (u32, u32),
+    /// The identity of the store: data servers register with it, and with no other afterwards.
+    pub store: u128,
+    /// A store without rows becomes an empty file system; else it is one that lost everything.
+    pub format: bool,
     /// Bits of name hashes; fewer than the default only to provoke collisions.
     pub hash_bits: u32,
     /// A planted bug, for tests of the tests only: a call that comes once more is executed once more.
@@ -48,6 +52,8 @@ impl Default for Config {
             stripe_bytes: Layout::STRIPE_BYTES_DEFAULT,
             growth: Growth::Stepped { narrow: 1, wide: 64 },
             root_owner: (0, 0),
+            store: 0,
+            format: true,
             hash_bits: HASH_BITS,
             execute_duplicates: false,
         }

@@ -7,7 +7,7 @@
 pub enum Table {
     /// One row: format version and name hash key.
     Superblock = b'B',
-    /// One row: boot count, next inode range, number of inodes.
+    /// One row: boot count and next inode range. Another one: number of inodes.
     Counters = b'C',
     Dentry = b'D',
     /// Fences that a data server has yet to be told.
@@ -16,6 +16,8 @@ pub enum Table {
     Reap = b'G',
     Inode = b'I',
     Inline = b'J',
+    /// The store of each data server's number.
+    Member = b'M',
     Orphan = b'O',
     BackPointer = b'P',
     Reply = b'R',

@@ -1,6 +1,7 @@
 //! Data servers as their heartbeats show them, and the pool versions made of them.
 //!
-//! Invariants: a pool version never changes; the newest names the servers that were usable when it
+//! Invariants: a number keeps its store until a person orders otherwise, also over restarts; a
+//! heartbeat counts only where it comes from that store. A pool version never changes; the newest names the servers that were usable when it
 //! was made. A server that dies, fills up, comes back or joins leads to a new version, and files made
 //! from then on use that. Heartbeats are not kept: after a restart servers count as alive until they
 //! were silent for long enough.
@@ -11,11 +12,15 @@ use std::time::Duration;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::layout::{Layout, POOL_SERVERS_MAX, Pool};
+use ropewalk_wire::fs::meta::Heartbeat;
+use ropewalk_wire::fs::status::Room;
 
 use crate::config::Config;
 
 /// Version of pool rows.
 pub const POOL_VERSION: u8 = 1;
+/// Version of the rows of members.
+pub const MEMBER_VERSION: u8 = 1;
 
 /// Longest address of a server, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 1024;
@@ -25,8 +30,7 @@ pub const ADDRESS_BYTES_MAX: usize = 1024;
 pub struct Server {
     pub address: Vec<u8>,
     pub boot: u64,
-    pub total_bytes: u64,
-    pub available_bytes: u64,
+    pub room: Room,
     heard: Time,
 }
 
@@ -38,23 +42,44 @@ impl Server {
 
     /// Room for new files: more than a fiftieth is free. What is nearly full keeps the rest for the
     /// files that it has.
-    fn has_room(&self) -> bool {
-        self.available_bytes > self.total_bytes / 50
+    pub fn has_room(&self) -> bool {
+        self.room.available_bytes > self.room.total_bytes / 50
     }
 }
 
 /// Servers and pool versions of a shard.
 #[derive(Debug, Default)]
 pub struct Pools {
+    /// The identity of each number's store, of all servers that ever registered.
+    members: BTreeMap<u32, u128>,
     servers: BTreeMap<u32, Server>,
     versions: BTreeMap<u32, Pool>,
     started: Time,
 }
 
 impl Pools {
-    /// No servers yet, with the versions that rows hold.
-    pub fn new(versions: BTreeMap<u32, Pool>, started: Time) -> Pools {
-        Pools { servers: BTreeMap::new(), versions, started }
+    /// No server was heard of yet; members and versions as rows hold them.
+    pub fn new(
+        members: BTreeMap<u32, u128>,
+        versions: BTreeMap<u32, Pool>,
+        started: Time,
+    ) -> Pools {
+        Pools { members, servers: BTreeMap::new(), versions, started }
+    }
+
+    /// The identity of the store that a number has.
+    pub fn member(&self, server: u32) -> Option<u128> {
+        self.members.get(&server).copied()
+    }
+
+    /// Whether one more number may have a store.
+    pub fn admits(&self, server: u32) -> bool {
+        self.members.contains_key(&server) || self.members.len() < POOL_SERVERS_MAX
+    }
+
+    /// From now on the number has this store.
+    pub fn set_member(&mut self, server: u32, store: u128) {
+        self.members.insert(server, store);
     }
 
     /// The newest version.
@@ -72,11 +97,9 @@ impl Pools {
         self.servers.get(&server)
     }
 
-    /// Numbers from `from` on of the servers that were heard of since the start, or that a version
-    /// names.
+    /// Numbers from `from` on of all servers that ever registered.
     pub fn known(&self, from: u32) -> BTreeSet<u32> {
-        let named = self.versions.values().flat_map(|pool| &pool.servers);
-        self.servers.keys().chain(named).copied().filter(|id| *id >= from).collect()
+        self.members.range(from..).map(|(server, _)| *server).collect()
     }
 
     /// The newest version that has the server.
@@ -90,24 +113,12 @@ impl Pools {
         self.servers.get(&server).is_some_and(|server| now.since(server.heard) < silence)
     }
 
-    /// Takes a heartbeat. False where there are too many servers.
-    #[allow(clippy::too_many_arguments)]
-    pub fn handle_heartbeat(
-        &mut self,
-        server: u32,
-        boot: u64,
-        total_bytes: u64,
-        available_bytes: u64,
-        address: &[u8],
-        now: Time,
-    ) -> bool {
-        if self.servers.len() >= POOL_SERVERS_MAX && !self.servers.contains_key(&server) {
-            return false;
-        }
-        let address = address.to_vec();
-        let heard = now;
-        self.servers.insert(server, Server { address, boot, total_bytes, available_bytes, heard });
-        true
+    /// Takes a heartbeat of a member.
+    pub fn handle_heartbeat(&mut self, beat: &Heartbeat<'_>, now: Time) {
+        assert_eq!(self.member(beat.server), Some(beat.store), "a stranger's is not taken");
+        let Heartbeat { boot, room, .. } = *beat;
+        let address = beat.address.0.to_vec();
+        self.servers.insert(beat.server, Server { address, boot, room, heard: now });
     }
 
     /// The version that should follow the newest, if the usable servers are others now. With none
@@ -149,25 +160,31 @@ impl Pools {
         })
     }
 
-    /// Total and available bytes of the servers heard of.
-    pub fn room(&self) -> (u64, u64) {
-        self.servers.values().fold((0, 0), |(total, available), server| {
-            (
-                u64::saturating_add(total, server.total_bytes),
-                u64::saturating_add(available, server.available_bytes),
-            )
-        })
+    /// Room of all servers heard of.
+    pub fn room(&self) -> Room {
+        self.servers.values().fold(Room::default(), |sum, server| sum.plus(server.room))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_wire::fs::value::Bytes;
+
     use super::*;
 
     const SILENCE: Duration = Duration::from_secs(10);
 
     fn seconds(seconds: u64) -> Time {
         Time(seconds * 1_000_000_000)
+    }
+
+    fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now: Time) {
+        pools.set_member(server, 7);
+        let room = Room { total_bytes: 1000, free_bytes: available_bytes, available_bytes };
+        let address = Bytes(b"somewhere");
+        let (store, meta_store, replace) = (7, 0, false);
+        let beat = Heartbeat { server, boot, store, meta_store, replace, room, address };
+        pools.handle_heartbeat(&beat, now);
     }
 
     fn step(pools: &mut Pools, now: Time) -> Option<Vec<u32>> {
@@ -178,18 +195,18 @@ mod tests {
 
     #[test]
     fn versions_follow_the_servers_that_are_usable() {
-        let mut pools = Pools::new(BTreeMap::new(), Time::ZERO);
+        let mut pools = Pools::default();
         assert_eq!(step(&mut pools, Time::ZERO), None);
-        pools.handle_heartbeat(3, 1, 1000, 900, b"three", seconds(1));
+        beat(&mut pools, 3, 1, 900, seconds(1));
         assert_eq!(step(&mut pools, seconds(1)), Some(vec![3]));
-        pools.handle_heartbeat(1, 1, 1000, 900, b"one", seconds(2));
+        beat(&mut pools, 1, 1, 900, seconds(2));
         assert_eq!(step(&mut pools, seconds(2)), Some(vec![1, 3]));
         assert_eq!(step(&mut pools, seconds(3)), None);
         // Full, then dead, then back.
-        pools.handle_heartbeat(1, 1, 1000, 20, b"one", seconds(9));
+        beat(&mut pools, 1, 1, 20, seconds(9));
         assert_eq!(step(&mut pools, seconds(9)), Some(vec![3]));
         assert_eq!(step(&mut pools, seconds(12)), None, "the last usable servers stay");
-        pools.handle_heartbeat(1, 2, 1000, 500, b"one", seconds(13));
+        beat(&mut pools, 1, 2, 500, seconds(13));
         assert_eq!(step(&mut pools, seconds(13)), Some(vec![1]));
         assert_eq!(pools.newest().map(|pool| pool.version), Some(4));
         assert_eq!(pools.get(2).map(|pool| pool.servers.clone()), Some(vec![1, 3]));
@@ -198,10 +215,10 @@ mod tests {
     #[test]
     fn after_a_restart_servers_have_time_to_be_heard() {
         let kept = BTreeMap::from([(5, Pool { version: 5, servers: vec![1, 2] })]);
-        let mut pools = Pools::new(kept, seconds(100));
-        pools.handle_heartbeat(1, 1, 1000, 900, b"one", seconds(101));
+        let mut pools = Pools::new(BTreeMap::new(), kept, seconds(100));
+        beat(&mut pools, 1, 1, 900, seconds(101));
         assert_eq!(step(&mut pools, seconds(101)), None);
-        pools.handle_heartbeat(1, 1, 1000, 900, b"one", seconds(111));
+        beat(&mut pools, 1, 1, 900, seconds(111));
         assert_eq!(step(&mut pools, seconds(111)), Some(vec![1]));
         assert_eq!(pools.newest().map(|pool| pool.version), Some(6));
     }

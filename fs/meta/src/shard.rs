@@ -133,6 +133,8 @@ pub struct Shard<R> {
     /// There may be reap rows that were not given out.
     pub(crate) reap_waiting: bool,
     pub(crate) inode_count: u64,
+    /// What the row of the number of inodes says.
+    inode_count_kept: u64,
     pub(crate) next_range: u64,
     /// The store takes no change: its disk is full.
     pub(crate) full: bool,
@@ -160,7 +162,7 @@ impl<R: Rows> Shard<R> {
         }
         if call.session == 0 {
             return match call.request {
-                MetaRequest::Heartbeat { .. }
+                MetaRequest::Heartbeat(_)
                 | MetaRequest::GetPool { .. }
                 | MetaRequest::StatFileSystem
                 | MetaRequest::ListInodes { .. }
@@ -286,8 +288,12 @@ impl<R: Rows> Shard<R> {
         Outcome::Reply(Reply { bytes, position: self.position, durable })
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<(), RowsError> {
+    fn commit(&mut self, mut batch: Batch) -> Result<(), RowsError> {
         if !batch.is_empty() {
+            if self.inode_count != self.inode_count_kept {
+                batch.put(opening::inode_count_key(), opening::inode_count_row(self.inode_count));
+                self.inode_count_kept = self.inode_count;
+            }
             self.position = self.rows.commit(batch)?;
         }
         Ok(())
@@ -433,7 +439,7 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::ReclaimDone
             | MetaRequest::Release { .. }
             | MetaRequest::Report { .. }
-            | MetaRequest::Heartbeat { .. }
+            | MetaRequest::Heartbeat(_)
             | MetaRequest::GetPool { .. }
             | MetaRequest::StatFileSystem
     )
@@ -459,7 +465,7 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::StatFileSystem
             | MetaRequest::Sync
             | MetaRequest::GetPool { .. }
-            | MetaRequest::Heartbeat { .. }
+            | MetaRequest::Heartbeat(_)
             | MetaRequest::ListInodes { .. }
             | MetaRequest::GetInodes { .. }
             | MetaRequest::GetPath { .. }

@@ -8,6 +8,7 @@ use common::*;
 use ropewalk_base::random::Random;
 use ropewalk_meta::{Config, Outcome};
 use ropewalk_wire::fs::meta::*;
+use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 /// Every entry that stays during a whole scan is seen exactly once; nothing is seen twice unless it
@@ -111,13 +112,15 @@ fn pool_versions_follow_the_servers_and_files_keep_theirs() {
     let mut cluster = Cluster::new(1, Config::default(), 1);
     let first = cluster.create(0, b"a");
     let now = cluster.moment();
-    let request = MetaRequest::Heartbeat {
+    let request = MetaRequest::Heartbeat(Heartbeat {
         server: 2,
         boot: 1,
-        total_bytes: GIB,
-        available_bytes: GIB,
+        store: 7,
+        meta_store: 0,
+        replace: false,
+        room: Room { total_bytes: GIB, free_bytes: GIB, available_bytes: GIB },
         address: Bytes(b"tcp://two"),
-    };
+    });
     let call = ropewalk_meta::Call { session: 0, slot: 0, sequence: 0, request, now };
     cluster.shard().execute(call);
     let second = cluster.create(0, b"b");
@@ -133,12 +136,11 @@ fn pool_versions_follow_the_servers_and_files_keep_theirs() {
     assert_eq!((pool.version, pool.servers), (2, vec![1, 2]));
     assert_eq!((servers[0].alive, servers[1].alive), (true, false));
     assert_eq!(cluster.call(0, MetaRequest::GetPool { version: 9 }).errno(), Errno::ENOENT);
-    let MetaReply::FileSystem { total_bytes, .. } =
-        cluster.call(0, MetaRequest::StatFileSystem).ok()
+    let MetaReply::FileSystem { room, .. } = cluster.call(0, MetaRequest::StatFileSystem).ok()
     else {
         panic!()
     };
-    assert_eq!(total_bytes, 100 * GIB);
+    assert_eq!(room.total_bytes, 100 * GIB);
 }
 
 #[test]

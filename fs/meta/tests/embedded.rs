@@ -19,6 +19,7 @@ use ropewalk_store::superblock::{Expect, Identity, Role, claim};
 use ropewalk_store::{EmbeddedConfig, EmbeddedStore, HostDisk, MetaStore, Position};
 use ropewalk_wire::fs::decode;
 use ropewalk_wire::fs::meta::*;
+use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::value::{Bytes, Timestamp};
 
 struct RealClock(Instant);
@@ -122,13 +123,15 @@ impl Server {
         shard.rows().store().wait_durable(durable).await.expect("the disk works");
         let opening = shard.open_session(client, moment(&world)).expect("the disk works");
         let mut server = Server { world, shard, session: opening.session, sequence: 0 };
-        let request = MetaRequest::Heartbeat {
+        let request = MetaRequest::Heartbeat(Heartbeat {
             server: 1,
             boot: 1,
-            total_bytes: 1 << 40,
-            available_bytes: 1 << 40,
+            store: 7,
+            meta_store: 0,
+            replace: false,
+            room: Room { total_bytes: 1 << 40, free_bytes: 1 << 40, available_bytes: 1 << 40 },
             address: Bytes(b"tcp://one"),
-        };
+        });
         server.execute(0, request);
         server
     }

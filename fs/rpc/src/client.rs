@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::ids::ClusterId;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::task::{Either, Semaphore, race};
@@ -32,6 +33,8 @@ pub enum CallError {
     Malformed,
     #[error("the server did not answer within the limit")]
     TimedOut,
+    #[error("who answers belongs to another cluster: {0}")]
+    OtherCluster(ClusterId),
     #[error("the call does not fit a message")]
     TooLong,
     #[error("too many calls are under way for this process's memory")]
@@ -47,11 +50,19 @@ pub struct Options {
     pub on_wait: Rc<dyn Fn(&str)>,
     /// The server's name, for people.
     pub name: String,
+    /// A call fails at once where another cluster's server answers. Without, its address may have
+    /// gone to a stranger while the server got another one.
+    pub refuses_strangers: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { limit: Duration::from_secs(60), on_wait: Rc::new(|_| ()), name: String::new() }
+        Options {
+            limit: Duration::from_secs(60),
+            on_wait: Rc::new(|_| ()),
+            name: String::new(),
+            refuses_strangers: false,
+        }
     }
 }
 
@@ -296,6 +307,10 @@ impl Connection {
             // Waits, too, where the server stands still and gives no credit any more.
             match send.await.outcome {
                 Ok(()) => read_reply(receive.await, &head),
+                Err(Fault::OtherCluster) if inner.options.refuses_strangers => {
+                    let found = inner.endpoint.endpoint().stranger(peer).unwrap_or(ClusterId(0));
+                    Err(Attempt::Final(CallError::OtherCluster(found)))
+                }
                 Err(Fault::Oversize) => Err(Attempt::Final(CallError::TooLong)),
                 Err(_) => Err(Attempt::Lost),
             }

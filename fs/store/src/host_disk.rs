@@ -123,6 +123,7 @@ impl Disk for HostDisk {
             .map_err(|cause| named("ask for the free space of", path, cause.into()))?;
         Ok(Space {
             total: space.f_blocks.saturating_mul(space.f_frsize),
+            free: space.f_bfree.saturating_mul(space.f_frsize),
             available: space.f_bavail.saturating_mul(space.f_frsize),
         })
     }

@@ -149,6 +149,8 @@ pub struct ClaimedDirectory {
     pub path: PathBuf,
     pub identity: Identity,
     pub boot: Boot,
+    /// The directory did not exist before.
+    pub made: bool,
     _lock: Arc<dyn File>,
 }
 
@@ -163,6 +165,11 @@ pub fn claim(
     expect: Expect,
     random: (u64, u128),
 ) -> Result<ClaimedDirectory, ClaimError> {
+    if expect == Expect::Existing && read(disk, path)?.is_none() {
+        // Nothing is made where something should be: it may be below the mount point of a disk.
+        check_empty(disk, path, identity.server, expect)?;
+    }
+    let made = disk.kind(path).map_err(|cause| ClaimError::io("look for", path, cause))?.is_none();
     disk.create_directory(path).map_err(|cause| ClaimError::io("make", path, cause))?;
     let lock_path = path.join(LOCK_NAME);
     let lock = disk
@@ -189,7 +196,23 @@ pub fn claim(
         }
     };
     write(disk, path, identity, boot, memory)?;
-    Ok(ClaimedDirectory { path: path.to_path_buf(), identity, boot, _lock: lock })
+    Ok(ClaimedDirectory { path: path.to_path_buf(), identity, boot, made, _lock: lock })
+}
+
+impl ClaimedDirectory {
+    /// Takes back what [`claim`] made of a directory in which nothing was: for a server that is not
+    /// allowed to begin. Blocks.
+    pub fn forget(disk: &dyn Disk, path: &Path, made: bool) -> io::Result<()> {
+        disk.remove_file(&path.join(NAME))?;
+        disk.remove_file(&path.join(LOCK_NAME))?;
+        disk.sync_directory(path)?;
+        if made { disk.remove_directory(path) } else { Ok(()) }
+    }
+}
+
+/// Whose a directory is, by its superblock; None where it has none. Nothing is locked or changed.
+pub fn look(disk: &dyn Disk, path: &Path) -> Result<Option<(ClusterId, ServerId)>, ClaimError> {
+    Ok(read(disk, path)?.map(|found| (found.cluster, found.server)))
 }
 
 struct Found {
@@ -284,7 +307,10 @@ fn check_empty(
     server: ServerId,
     expect: Expect,
 ) -> Result<(), ClaimError> {
-    let names = disk.list(path).map_err(|cause| ClaimError::io("list", path, cause))?;
+    let names = match disk.list(path) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Vec::new(),
+        names => names.map_err(|cause| ClaimError::io("list", path, cause))?,
+    };
     // Every new file system of the ext family comes with lost+found.
     let ours = [LOCK_NAME, NEW_NAME, "lost+found"];
     if let Some((name, _)) = names.iter().find(|(name, _)| !ours.iter().any(|our| name == our)) {

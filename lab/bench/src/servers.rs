@@ -129,7 +129,8 @@ impl Cluster {
     pub fn start(plan: &Plan) -> anyhow::Result<Cluster> {
         // A port that was free a moment ago: after a restart it has to be the same.
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let id = format!("{:x}", u128::from(host::monotonic_nanos()) << 32 | u128::from(port));
+        let place = plan.meta.to_str().context("the path is not UTF-8")?;
+        let id = Serving::start(&["format", place])?.wait_for("")?;
         let meta = meta(plan, &id, port)?;
         let data = (0..plan.data_servers)
             .map(|number| {

@@ -473,7 +473,8 @@ impl Disk for VirtualDisk {
     fn space(&self, _path: &Path) -> io::Result<Space> {
         let state = self.state();
         let used = state.used_pages * PAGE_BYTES;
-        Ok(Space { total: state.capacity, available: state.capacity.saturating_sub(used) })
+        let free = state.capacity.saturating_sub(used);
+        Ok(Space { total: state.capacity, free, available: free })
     }
 
     fn memory_of(&self, path: &Path) -> Option<u128> {

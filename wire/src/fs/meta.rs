@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::attributes::{Attributes, Content, InodeKind};
 use super::head::CALL_BYTES_MAX;
 use super::layout::Pool;
-use super::status::{KnownServer, MetaStatus, SessionInfo};
+use super::status::{KnownServer, MetaStatus, Room, SessionInfo};
 use super::value::{Bytes, Errno, Timestamp};
 
 /// The inode number of the root directory.
@@ -444,15 +444,8 @@ pub enum MetaRequest<'a> {
     GetPool {
         version: u32,
     },
-    /// From a data server, each second: it lives, and has so much room.
-    Heartbeat {
-        server: u32,
-        boot: u64,
-        total_bytes: u64,
-        available_bytes: u64,
-        #[serde(borrow)]
-        address: Bytes<'a>,
-    },
+    /// From a data server, first of all and then each second.
+    Heartbeat(#[serde(borrow)] Heartbeat<'a>),
     /// Inodes from number `from` on, for `check`.
     ListInodes {
         from: u64,
@@ -489,6 +482,40 @@ pub enum MetaRequest<'a> {
         #[serde(borrow)]
         objects: Bytes<'a>,
     },
+}
+
+/// A data server says that it lives, whose store it has, and how much room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heartbeat<'a> {
+    pub server: u32,
+    /// This life of it.
+    pub boot: u64,
+    /// The identity of its store, chosen when that was made.
+    pub store: u128,
+    /// The identity of the metadata store whose files its objects belong to; 0: of none yet.
+    pub meta_store: u128,
+    /// A person ordered that this store takes the place of the one that the number had.
+    pub replace: bool,
+    /// Of the file system on which the objects lie.
+    pub room: Room,
+    #[serde(borrow)]
+    pub address: Bytes<'a>,
+}
+
+/// What a data server is told of its heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Registration<'a> {
+    /// It is the server of its number. The first time, this is durable.
+    Taken { meta_store: u128 },
+    /// The number belongs to another store, whose objects would be lost.
+    OtherStore,
+    /// The server of this number is another process, which lives at this address.
+    Alive {
+        #[serde(borrow)]
+        address: Bytes<'a>,
+    },
+    /// Its objects belong to files of another metadata store than this one.
+    OtherMetadata { meta_store: u128 },
 }
 
 /// An entry that a lookup or a creating request found or made.
@@ -603,10 +630,11 @@ pub enum MetaReply<'a> {
         conflict: Option<LockRange>,
     },
     FileSystem {
-        total_bytes: u64,
-        available_bytes: u64,
+        room: Room,
         inodes: u64,
     },
+    /// Heartbeat.
+    Registered(#[serde(borrow)] Registration<'a>),
     Pool {
         pool: Pool,
         #[serde(borrow)]

@@ -20,6 +20,32 @@ pub struct Activity<'a> {
     pub bytes: u64,
 }
 
+/// Room on a file system, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Room {
+    pub total_bytes: u64,
+    /// What is free, also where only the superuser may use it: the rest is used.
+    pub free_bytes: u64,
+    /// What a server that is not the superuser's may use.
+    pub available_bytes: u64,
+}
+
+impl Room {
+    /// As `df` has it: what reserved blocks keep back is neither used nor available.
+    pub fn used_bytes(&self) -> u64 {
+        self.total_bytes.saturating_sub(self.free_bytes)
+    }
+
+    /// Room on several file systems together.
+    pub fn plus(self, other: Room) -> Room {
+        Room {
+            total_bytes: self.total_bytes.saturating_add(other.total_bytes),
+            free_bytes: self.free_bytes.saturating_add(other.free_bytes),
+            available_bytes: self.available_bytes.saturating_add(other.available_bytes),
+        }
+    }
+}
+
 /// A data server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataStatus<'a> {
@@ -27,8 +53,7 @@ pub struct DataStatus<'a> {
     /// Milliseconds since the start.
     pub uptime: u64,
     /// Of the file system on which the objects lie.
-    pub total_bytes: u64,
-    pub available_bytes: u64,
+    pub room: Room,
     pub objects: u64,
     /// In written blocks of objects.
     pub object_bytes: u64,
@@ -54,8 +79,12 @@ pub struct KnownServer<'a> {
     /// Milliseconds since its last heartbeat, if one was heard since the metadata server's start.
     pub silence: Option<u64>,
     pub boot: u64,
-    pub total_bytes: u64,
-    pub available_bytes: u64,
+    /// What it said last.
+    pub room: Room,
+    /// Heard of lately.
+    pub alive: bool,
+    /// Nearly: the rest is kept for the files that it has.
+    pub full: bool,
     /// New files may use it: the newest pool version has it.
     pub in_pool: bool,
     /// Fences that it has yet to be told.
@@ -81,6 +110,8 @@ pub struct MetaStatus<'a> {
     pub in_grace: bool,
     /// The disk has no room: nothing changes.
     pub full: bool,
+    /// On the disk of the metadata; none where it does not tell.
+    pub room: Option<Room>,
     /// Removed files whose objects are on their way out, as far as they were looked at.
     pub reaps: u32,
     /// Files that are being cut.

@@ -1,11 +1,15 @@
-//! `ropewalk format`: a directory gets the identity of a new cluster.
+//! `ropewalk format`: a directory gets the identity of a new cluster, and an empty file system.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, bail};
+use ropewalk_meta::server::MetaServer;
+use ropewalk_store::HostDisk;
+use ropewalk_store::superblock::{self, Expect};
 
-use crate::cluster;
+use crate::cluster::{self, MetaPlace, meta_config};
 use crate::config::Source;
+use crate::node;
 use crate::report::say;
 
 /// Arguments of `ropewalk format`.
@@ -13,18 +17,23 @@ use crate::report::say;
 #[command(after_help = "Examples:
   ropewalk format /var/lib/ropewalk        prints the identity, which 'serve --cluster' takes on
                                            nodes that do not have this directory
-  ropewalk format --config ropewalk.toml   the directory that the file names
+  ropewalk format --config ropewalk.toml   the directories that the file names
+  ropewalk format /srv/rope --meta-directory /fast/meta
 
-Once for each cluster. Servers refuse the data of another one.")]
+Once for each cluster, where its metadata shall be. Servers refuse the data of another one. Data servers
+make their directories themselves when they join.")]
 pub struct Format {
     /// The directory below which the servers keep their data; made where it does not exist.
     #[arg(required_unless_present = "config")]
     directory: Option<PathBuf>,
+    /// Where the metadata shall be; 'meta' in the directory unless said otherwise.
+    #[arg(long, value_name = "DIR")]
+    meta_directory: Option<PathBuf>,
     #[command(flatten)]
     source: Source,
 }
 
-/// Gives a directory the identity of a new cluster, and prints it.
+/// Makes an empty file system, gives its directory the identity of a new cluster, and prints that.
 pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let config = arguments.source.read()?;
     let named = arguments.directory.clone().or(config.directory);
@@ -35,9 +44,22 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     if file.exists() {
         bail!("{} belongs to a cluster already: remove its content to begin anew", file.display());
     }
-    let id = match config.cluster {
-        Some(id) => cluster::write_identity(&directory, id.0)?,
-        None => cluster::identity(&directory)?,
-    };
+    let meta = arguments.meta_directory.clone().or(config.meta.directory);
+    let meta = meta.unwrap_or_else(|| directory.join(cluster::META));
+    // An earlier try may have come half the way.
+    let begun = superblock::look(&HostDisk, &meta)?.map(|(id, _)| id);
+    let (found, expect) = cluster::found_or_new(&directory)?;
+    if expect == Expect::Existing {
+        bail!(
+            "{} has objects of cluster {found} already: restore its file 'cluster', or remove \
+               its content to begin anew",
+            directory.display()
+        );
+    }
+    let id = config.cluster.map(|name| name.0).or(begun).unwrap_or(found);
+    let (reactor, world) = node::offline()?;
+    let place = MetaPlace { directory: meta, cluster: id, term: None, expect: Expect::Any };
+    reactor.block_on(MetaServer::format(&world, meta_config(place)))?;
+    cluster::write_identity(&directory, id)?;
     say!("{id}")
 }

@@ -11,10 +11,11 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_rail::Rail;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
+use ropewalk_store::superblock::Expect;
 
 use super::up::LISTEN;
 use super::{LOOK, seconds};
-use crate::cluster::{self, serve_data, serve_meta};
+use crate::cluster::{self, DataPlace, MetaPlace, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::mounted::Mounted;
 use crate::node::NodeThread;
@@ -27,7 +28,9 @@ pub enum Serve {
     /// The metadata server.
     #[command(after_help = "Example:
   ropewalk format /var/lib/ropewalk
-  ropewalk serve meta --directory /var/lib/ropewalk/meta")]
+  ropewalk serve meta --directory /var/lib/ropewalk/meta
+
+A directory that is empty or gone is refused: only 'ropewalk format' makes a file system.")]
     Meta {
         #[command(flatten)]
         place: Place,
@@ -41,7 +44,8 @@ pub enum Serve {
   ropewalk serve data --server 0 --directory /var/lib/ropewalk/data0
   ropewalk serve data --server 2 --directory /disk2/rope --cluster ID --meta tcp://node1:7700
 
-A server with a number that the cluster did not have yet joins it: new files use it, too.")]
+A server with a number that the cluster did not have yet joins it: new files use it, too. One that comes
+back without what it had is refused, unless --replace gives that up.")]
     Data {
         /// The server's number within the cluster, from 0 on.
         #[arg(long)]
@@ -51,6 +55,10 @@ A server with a number that the cluster did not have yet joins it: new files use
         /// The metadata server's address; tcp://127.0.0.1:7700 unless said otherwise.
         #[arg(long, value_name = "URL")]
         meta: Option<String>,
+        /// Give up what the server of this number had: every stripe on it is lost, files that have
+        /// some there give errors, and 'ropewalk check' names them. Needed once.
+        #[arg(long)]
+        replace: bool,
     },
     /// The metadata server and the data servers of a config file, in one process.
     #[command(after_help = "Examples:
@@ -64,6 +72,9 @@ The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that o
         /// Data servers, numbered from 0 on, instead of those of the config file.
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
         data_servers: Option<u32>,
+        /// Give up what the data server of this number had, as 'serve data --replace' does.
+        #[arg(long, value_name = "NUMBER")]
+        replace: Vec<u32>,
     },
 }
 
@@ -98,16 +109,29 @@ pub struct Planned {
 pub struct Plan {
     pub cluster: ClusterId,
     pub meta: Planned,
+    /// Whether there have to be metadata.
+    pub expect: Expect,
+    /// Gets the cluster's identity as soon as there are metadata.
+    pub named: Option<PathBuf>,
     pub term: Option<Duration>,
     pub data: Vec<(u32, Planned)>,
+    /// Numbers of data servers whose former stores are given up.
+    pub replace: Vec<u32>,
 }
 
 /// All servers of a cluster below one directory; data servers listen on any port.
-pub fn below(directory: &Path, cluster: ClusterId, listen: SocketAddr, data_servers: u32) -> Plan {
+pub fn below(
+    directory: &Path,
+    (cluster, expect): (ClusterId, Expect),
+    listen: SocketAddr,
+    data_servers: u32,
+) -> Plan {
     let any = SocketAddr::new(listen.ip(), 0);
     let planned = |name: &str, listen| Planned { directory: directory.join(name), listen };
     let data = (0..data_servers).map(|number| (number, planned(&format!("data{number}"), any)));
-    Plan { cluster, meta: planned("meta", listen), term: None, data: data.collect() }
+    let (meta, data) = (planned(cluster::META, listen), data.collect());
+    let named = Some(directory.to_path_buf());
+    Plan { cluster, meta, expect, named, term: None, data, replace: Vec::new() }
 }
 
 /// The rails of a server.
@@ -125,24 +149,21 @@ fn rails(listen: SocketAddr, insecure: bool) -> anyhow::Result<Vec<Box<dyn Rail>
 }
 
 fn start_meta(plan: &Plan, insecure: bool) -> anyhow::Result<NodeThread> {
-    let (directory, cluster, term) = (plan.meta.directory.clone(), plan.cluster, plan.term);
+    let Plan { cluster, term, expect, .. } = *plan;
+    let place = MetaPlace { directory: plan.meta.directory.clone(), cluster, term, expect };
     let rails = rails(plan.meta.listen, insecure)?;
-    NodeThread::start("meta", cluster, rails, move |node| {
-        serve_meta(node, directory, cluster, term)
-    })
+    NodeThread::start("meta", cluster, rails, move |node| serve_meta(node, place))
 }
 
 fn start_data(
-    number: u32,
-    planned: Planned,
-    cluster: ClusterId,
+    listen: SocketAddr,
+    place: DataPlace,
     meta: String,
     insecure: bool,
 ) -> anyhow::Result<NodeThread> {
-    let rails = rails(planned.listen, insecure)?;
-    NodeThread::start(&format!("data{number}"), cluster, rails, move |node| {
-        serve_data(node, planned.directory, cluster, ServerId(number), meta)
-    })
+    let rails = rails(listen, insecure)?;
+    let (name, cluster) = (format!("data{}", place.server), place.cluster);
+    NodeThread::start(&name, cluster, rails, move |node| serve_data(node, place, meta))
 }
 
 /// The servers of this process. Stopped in good order when dropped, data servers first.
@@ -154,11 +175,24 @@ pub struct Servers {
 impl Servers {
     /// Starts all of a plan.
     pub fn start(plan: Plan, insecure: bool) -> anyhow::Result<Servers> {
+        let unknown = |number: &&u32| plan.data.iter().all(|(known, _)| known != *number);
+        if let Some(number) = plan.replace.iter().find(unknown) {
+            bail!("--replace {number}: there is no data server {number} here");
+        }
         let meta = start_meta(&plan, insecure)?;
+        if let Some(directory) = &plan.named {
+            cluster::write_identity(directory, plan.cluster)?;
+        }
         let mut servers = Servers { data: Vec::new(), meta };
         for (number, planned) in plan.data {
+            let place = DataPlace {
+                directory: planned.directory,
+                cluster: plan.cluster,
+                server: ServerId(number),
+                replace: plan.replace.contains(&number),
+            };
             let address = servers.address().to_string();
-            servers.data.push(start_data(number, planned, plan.cluster, address, insecure)?);
+            servers.data.push(start_data(planned.listen, place, address, insecure)?);
         }
         Ok(servers)
     }
@@ -168,19 +202,20 @@ impl Servers {
         &self.meta.address
     }
 
-    /// Serves until a signal comes, then ends the mount (if there is one) and the servers.
+    /// Serves until a signal comes or a server cannot go on, then ends the mount (if there is one) and the servers.
     pub fn run_until(mut self, stop: &Stop, mounted: Option<Mounted>) -> anyhow::Result<()> {
-        wait(stop);
+        let mut failed = None;
+        while !stop.is_asked() && failed.is_none() {
+            std::thread::sleep(LOOK);
+            failed = self.data.iter().chain([&self.meta]).find_map(NodeThread::failure);
+        }
         let ended = mounted.map_or(Ok(()), Mounted::stop);
         self.data.iter_mut().for_each(NodeThread::stop);
         self.meta.stop();
-        ended
-    }
-}
-
-fn wait(stop: &Stop) {
-    while !stop.is_asked() {
-        std::thread::sleep(LOOK);
+        match failed {
+            Some(error) => bail!(error),
+            None => ended,
+        }
     }
 }
 
@@ -197,23 +232,30 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let plan = Plan {
                 cluster: place.cluster(&config, &meta.directory)?,
                 meta,
+                expect: Expect::Existing,
+                named: None,
                 term: term.or(config.term()),
                 data: Vec::new(),
+                replace: Vec::new(),
             };
             let thread = start_meta(&plan, place.insecure(&config))?;
             serve_one(thread, &stop)
         }
-        Serve::Data { server, place, meta } => {
+        Serve::Data { server, place, meta, replace } => {
             let config = place.source.read()?;
             let planned = place.data(&config, *server)?;
             let cluster = place.cluster(&config, &planned.directory)?;
             let meta = meta.clone().unwrap_or_else(|| config.meta_address());
-            let thread = start_data(*server, planned, cluster, meta, place.insecure(&config))?;
-            serve_one(thread, &stop)
+            let Planned { directory, listen } = planned;
+            let (server, replace) = (ServerId(*server), *replace);
+            let insecure = place.insecure(&config);
+            let place = DataPlace { directory, cluster, server, replace };
+            serve_one(start_data(listen, place, meta, insecure)?, &stop)
         }
-        Serve::All { place, data_servers } => {
+        Serve::All { place, data_servers, replace } => {
             let config = place.source.read()?;
-            let plan = place.all(&config, *data_servers)?;
+            let mut plan = place.all(&config, *data_servers)?;
+            plan.replace.clone_from(replace);
             let cluster = plan.cluster;
             let servers = Servers::start(plan, place.insecure(&config))?;
             announce!("cluster {cluster} serves at {}", servers.address());
@@ -228,6 +270,9 @@ fn serve_one(mut thread: NodeThread, stop: &Stop) -> anyhow::Result<()> {
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, count.clone())?;
     announce!("serving at {}", thread.address);
     while !stop.is_asked() {
+        if let Some(error) = thread.failure() {
+            bail!(error);
+        }
         if count.swap(false, Ordering::Relaxed)
             && let Some(counters) = thread.counters()
         {
@@ -313,6 +358,7 @@ impl Place {
         }
         let cluster = place.cluster(&config, &directory)?;
         let meta = Planned { directory, listen };
-        Ok(Plan { cluster, meta, term: config.term(), data })
+        let (expect, term) = (Expect::Existing, config.term());
+        Ok(Plan { cluster, meta, expect, named: None, term, data, replace: Vec::new() })
     }
 }

@@ -27,7 +27,8 @@ pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 
   ropewalk up /srv/rope --listen 10.0.0.1:7700 --insecure
                                                      for other hosts, whoever they are
 
-The directory is made at the first start, and serves again what it holds at every later one. Ctrl-C
+The directory is made at the first start, and serves again what it holds at every later one; where some
+of that is gone by then, it says so and does not start. Ctrl-C
 ends it in good order; whatever else ends it loses nothing that was acknowledged.")]
 pub struct Up {
     /// Where the servers keep their data; made where it does not exist.
@@ -35,6 +36,10 @@ pub struct Up {
     /// Data servers.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     data_servers: u32,
+    /// Give up what the data server of this number had: every stripe on it is lost, files that have
+    /// some there give errors, and 'ropewalk check' names them.
+    #[arg(long, value_name = "NUMBER")]
+    replace: Vec<u32>,
     /// Mount the cluster here, too.
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
@@ -62,8 +67,10 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let stop = Stop::watch_aloud().context("signals cannot be watched")?;
     // Held to the end.
     let _running = hold(&directory)?;
-    let id = cluster::identity(&directory)?;
-    let plan = below(&directory, id, arguments.listen, arguments.data_servers);
+    let found = cluster::found_or_new(&directory)?;
+    let id = found.0;
+    let mut plan = below(&directory, found, arguments.listen, arguments.data_servers);
+    plan.replace.clone_from(&arguments.replace);
     let servers = Servers::start(plan, arguments.insecure)?;
     announce!("cluster {id} serves at {}", servers.address());
     let mounted = match &arguments.mount {

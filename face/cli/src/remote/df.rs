@@ -1,76 +1,110 @@
 //! `ropewalk df`.
 
-use anyhow::anyhow;
-use ropewalk_client::{DataServerInfo, Errno};
-use serde_json::json;
+use ropewalk_client::operator::status::{MetaState, Room, ServerState};
+use serde_json::{Value, json};
 
-use super::{Reach, cause};
+use super::Reach;
 use crate::report::{bytes, print, print_json, table};
+use crate::status::ago;
 
 /// Arguments of `ropewalk df`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk df           room on each data server, and of the whole
+  ropewalk df           room on each data server, of the whole, and of the metadata
   ropewalk df --json    an object a line, sizes in bytes
 
-Each data server reports the disk that it lies on: servers that share a disk count it each.")]
+Each server reports the disk that it lies on: servers that share a disk count it each. One that is silent
+is shown as it was when it was heard last.")]
 pub struct Df {
-    /// A JSON object for each data server, and one for the whole.
+    /// A JSON object for each data server, one for the metadata, and one for the whole.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     reach: Reach,
 }
 
-/// Shows the room on each data server.
+/// Shows the room on each server.
 pub fn run(arguments: &Df) -> anyhow::Result<()> {
-    let (whole, servers) = arguments.reach.run("df", async |session| {
-        let failed = |errno| anyhow!("the cluster's room: {}", cause(errno));
-        let whole = session.client.status().await.map_err(failed)?;
-        let servers = match session.client.data_servers(0).await {
-            Ok(pool) => pool.servers,
-            // No data server was heard of yet.
-            Err(Errno::ENOENT) => Vec::new(),
-            Err(errno) => return Err(failed(errno)),
-        };
-        Ok((whole, servers))
+    let (servers, meta) = arguments.reach.ask(async |_, operator| {
+        let servers = operator.servers().await?;
+        Ok((servers, operator.meta_state().await?))
     })?;
-    let used = |server: &DataServerInfo| server.total_bytes.saturating_sub(server.available_bytes);
+    let whole = servers.iter().fold(Room::default(), |sum, server| sum.plus(server.room));
     if arguments.json {
-        for server in &servers {
-            print_json(&json!({
-                "server": server.server,
-                "address": server.address,
-                "alive": server.alive,
-                "total_bytes": server.total_bytes,
-                "used_bytes": used(server),
-                "available_bytes": server.available_bytes,
-            }))?;
-        }
-        return print_json(&json!({
-            "server": null,
-            "total_bytes": whole.total_bytes,
-            "used_bytes": whole.total_bytes.saturating_sub(whole.available_bytes),
-            "available_bytes": whole.available_bytes,
-            "inodes": whole.inodes,
-        }));
+        print_objects(&servers, &meta, whole)
+    } else {
+        print_table(&servers, &meta, whole)
     }
-    let row = |name: String, state: &str, total: u64, available: u64| {
-        let used = total.saturating_sub(available);
-        let share =
-            (used * 100).checked_div(total).map_or("-".into(), |share| format!("{share} %"));
-        vec![name, state.into(), bytes(total), bytes(used), bytes(available), share]
-    };
+}
+
+fn print_objects(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyhow::Result<()> {
+    for server in servers {
+        let mut object = json!({
+            "server": server.server,
+            "address": server.address,
+            "alive": server.alive,
+            "full": server.full,
+            "state": state(server),
+            "silent_seconds": server.silence.map(|silence| silence.as_secs_f64()),
+        });
+        add_room(&mut object, server.silence.map(|_| server.room));
+        print_json(&object)?;
+    }
+    let mut object = json!({ "server": "metadata", "address": meta.address, "full": meta.full });
+    add_room(&mut object, meta.room);
+    print_json(&object)?;
+    let mut object = json!({ "server": null, "inodes": meta.inodes });
+    add_room(&mut object, Some(whole));
+    print_json(&object)
+}
+
+/// Adds sizes, which are null where they are not known.
+fn add_room(object: &mut Value, room: Option<Room>) {
+    object["total_bytes"] = json!(room.map(|room| room.total_bytes));
+    object["used_bytes"] = json!(room.map(|room| room.used_bytes()));
+    object["available_bytes"] = json!(room.map(|room| room.available_bytes));
+}
+
+fn print_table(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyhow::Result<()> {
     let mut rows: Vec<_> = servers
         .iter()
         .map(|server| {
-            let state = if server.alive { "alive" } else { "silent" };
             let name = format!("data server {}", server.server);
-            row(name, state, server.total_bytes, server.available_bytes)
+            row(name, state(server), server.silence.map(|_| server.room))
         })
         .collect();
-    let state = format!("{} inodes", whole.inodes);
-    rows.push(row("all".into(), &state, whole.total_bytes, whole.available_bytes));
+    rows.push(row("all of them".into(), format!("{} inodes", meta.inodes), Some(whole)));
+    let is = if meta.full { "full: nothing can change" } else { "serving" };
+    rows.push(row("metadata server".into(), is.into(), meta.room));
     let header = ["", "state", "size", "used", "available", "use"];
     print(format!("{}\n", table(&header, rows)).as_bytes())
+}
+
+fn state(server: &ServerState) -> String {
+    match (server.silence, server.alive) {
+        (None, _) => "not heard since the metadata server started".into(),
+        (Some(silence), false) => format!("silent for {}", ago(silence)),
+        (Some(_), true) if server.full => "full: gets no new files".into(),
+        (Some(_), true) => "serving".into(),
+    }
+}
+
+fn row(name: String, state: String, room: Option<Room>) -> Vec<String> {
+    let Some(room) = room else {
+        let unknown = || "-".to_string();
+        return vec![name, state, unknown(), unknown(), unknown(), unknown()];
+    };
+    // As df(1) has it: of what anybody may use.
+    let used = room.used_bytes();
+    let usable = used.saturating_add(room.available_bytes);
+    let share = u128::from(used) * 100;
+    let share = share.div_ceil(u128::from(usable.max(1)));
+    vec![
+        name,
+        state,
+        bytes(room.total_bytes),
+        bytes(used),
+        bytes(room.available_bytes),
+        format!("{share} %"),
+    ]
 }

@@ -19,6 +19,7 @@ use anyhow::anyhow;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::task::{Either, race};
 use ropewalk_base::world::World;
+use ropewalk_client::operator::Operator;
 use ropewalk_client::{Attributes, Caller, Client, ClientConfig, Errno};
 
 use crate::commands::{client_rails, seconds};
@@ -49,6 +50,14 @@ pub struct Session {
 }
 
 impl Reach {
+    /// Runs `work` as an operator, without a session.
+    pub fn ask<T>(
+        &self,
+        work: impl AsyncFnOnce(&World, &Operator) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        self.target.run(self.patience, work)
+    }
+
     /// Connects, runs `work` to its end or until a signal comes, and ends the session.
     pub fn run<T>(
         &self,

@@ -16,7 +16,7 @@ pub struct Servers {
     pub meta: Option<Process>,
     pub data: Vec<Option<Process>>,
     directory: PathBuf,
-    cluster: String,
+    pub cluster: String,
     /// Of the metadata server.
     pub address: String,
 }

@@ -68,6 +68,15 @@ impl Servers {
 
     /// Has a part keep its data in this directory.
     pub fn keep(&self, part: &str, directory: &Path) {
+        if let Ok(made) = std::fs::read_dir(self.place(part)) {
+            // What formatting made moves with it.
+            for entry in made.map(|entry| entry.expect("what was made can be listed")) {
+                let (from, to) = (entry.path(), directory.join(entry.file_name()));
+                let moved = std::process::Command::new("cp").arg("-a").arg(from).arg(to).status();
+                assert!(moved.expect("cp is everywhere").success());
+            }
+            std::fs::remove_dir_all(self.place(part)).expect("it is ours");
+        }
         std::os::unix::fs::symlink(directory, self.place(part)).expect("nothing is there yet");
     }
 

@@ -332,7 +332,7 @@ impl Filesystem for ClusterFileSystem {
         let available = status.available_bytes / FRAGMENT_BYTES;
         Ok(StatFs {
             blocks: status.total_bytes / FRAGMENT_BYTES,
-            blocks_free: available,
+            blocks_free: status.free_bytes / FRAGMENT_BYTES,
             blocks_available: available,
             files: status.inodes.saturating_add(available),
             files_free: available,

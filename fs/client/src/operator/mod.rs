@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::ids::ClusterId;
 use ropewalk_base::world::World;
 use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
@@ -40,6 +41,8 @@ pub enum OperatorError {
     Silent { server: String },
     #[error("{server} refuses: {errno}")]
     Refused { server: String, errno: Errno },
+    #[error("{server} serves another cluster: {found}")]
+    OtherCluster { server: String, found: ClusterId },
     #[error("{server} speaks another version of the protocol")]
     Version { server: String },
 }
@@ -76,7 +79,12 @@ impl Operator {
             .map_err(|cause| ClientError::Address { address: address.into(), cause })?;
         let peer = endpoint.endpoint().lookup(&parsed).map_err(|_| ClientError::NoPeer)?;
         let name = format!("the metadata server at {address}");
-        let options = Options { limit: patience, name: name.clone(), ..Options::default() };
+        let options = Options {
+            limit: patience,
+            name: name.clone(),
+            refuses_strangers: true,
+            ..Options::default()
+        };
         let connection = Connection::new(world, endpoint, peer, options);
         Ok(Operator {
             world: world.clone(),
@@ -164,6 +172,9 @@ impl Operator {
         match self.world.timeout(self.patience, call).await {
             Some(Ok(reply)) => Ok(reply),
             Some(Err(CallError::Malformed)) => Err(version(server)),
+            Some(Err(CallError::OtherCluster(found))) => {
+                Err(OperatorError::OtherCluster { server: server.name.clone(), found })
+            }
             Some(Err(_)) | None => Err(OperatorError::Silent { server: server.name.clone() }),
         }
     }

@@ -7,6 +7,7 @@ use ropewalk_base::task::join_all;
 use ropewalk_wire::fs::data::{DataReply, DataRequest};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
 use ropewalk_wire::fs::status::Activity;
+pub use ropewalk_wire::fs::status::Room;
 
 use super::{Operator, OperatorError, PAGE_BYTES};
 
@@ -56,6 +57,8 @@ pub struct MetaState {
     pub durable: u64,
     pub in_grace: bool,
     pub full: bool,
+    /// On the disk of the metadata, where that tells.
+    pub room: Option<Room>,
     /// Removed files whose objects are on their way out, and files that are being cut.
     pub reaps: u32,
     pub cuts: u32,
@@ -69,8 +72,7 @@ pub struct MetaState {
 pub struct DataState {
     pub boot: u64,
     pub uptime: Duration,
-    pub total_bytes: u64,
-    pub available_bytes: u64,
+    pub room: Room,
     pub objects: u64,
     pub object_bytes: u64,
     /// Bytes of the log that a crash would replay.
@@ -90,6 +92,12 @@ pub struct ServerState {
     pub address: String,
     /// Since its last heartbeat.
     pub silence: Option<Duration>,
+    /// What it said last; nothing where it was not heard of.
+    pub room: Room,
+    /// Heard of lately.
+    pub alive: bool,
+    /// Nearly: it gets no new files.
+    pub full: bool,
     /// New files may use it.
     pub in_pool: bool,
     /// Fences that it has yet to be told.
@@ -130,7 +138,8 @@ impl Operator {
         Ok(ClusterState { meta, servers })
     }
 
-    async fn meta_state(&self) -> Result<MetaState, OperatorError> {
+    /// What the metadata server says of itself.
+    pub async fn meta_state(&self) -> Result<MetaState, OperatorError> {
         let address = self.meta.address.clone();
         let asked = self.ask_meta(&MetaRequest::Status, |reply, boot| match reply {
             MetaReply::Status(status) => Some(MetaState {
@@ -146,6 +155,7 @@ impl Operator {
                 durable: status.durable,
                 in_grace: status.in_grace,
                 full: status.full,
+                room: status.room,
                 reaps: status.reaps,
                 cuts: status.cuts,
                 pool_version: status.pool_version,
@@ -158,8 +168,8 @@ impl Operator {
         self.world.timeout(LIFE_SIGN, asked).await.ok_or_else(silent)?
     }
 
-    /// All data servers that the metadata server knows; none was asked.
-    pub(super) async fn servers(&self) -> Result<Vec<ServerState>, OperatorError> {
+    /// All data servers that the metadata server knows; none is asked.
+    pub async fn servers(&self) -> Result<Vec<ServerState>, OperatorError> {
         let mut all: Vec<ServerState> = Vec::new();
         let mut from = 0;
         loop {
@@ -171,6 +181,9 @@ impl Operator {
                             server: known.server,
                             address: String::from_utf8_lossy(known.address.0).into_owned(),
                             silence: known.silence.map(Duration::from_millis),
+                            room: known.room,
+                            alive: known.alive,
+                            full: known.full,
                             in_pool: known.in_pool,
                             fences_owed: known.fences_owed,
                             answer: None,
@@ -198,8 +211,7 @@ impl Operator {
             DataReply::Status(status) if status.server == id => Some(DataState {
                 boot,
                 uptime: Duration::from_millis(status.uptime),
-                total_bytes: status.total_bytes,
-                available_bytes: status.available_bytes,
+                room: status.room,
                 objects: status.objects,
                 object_bytes: status.object_bytes,
                 log_bytes: status.log_bytes,

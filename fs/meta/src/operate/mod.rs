@@ -177,9 +177,7 @@ impl<'a, R: Rows> Operation<'a, R> {
                 self.answer(&MetaReply::Done)
             }
             M::GetPool { version } => self.get_pool(version),
-            M::Heartbeat { server, boot, total_bytes, available_bytes, address } => {
-                self.heartbeat(server, boot, total_bytes, available_bytes, address.0)
-            }
+            M::Heartbeat(beat) => self.heartbeat(&beat),
             M::ListInodes { from, bytes_max } => self.list_inodes(from, bytes_max),
             M::GetInodes { inodes, bytes_max } => self.get_inodes(inodes.0, bytes_max),
             M::GetPath { inode } => self.get_path(inode),

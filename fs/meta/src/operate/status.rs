@@ -1,40 +1,52 @@
 //! Data servers, pools, free room.
 
-use ropewalk_wire::fs::meta::{MetaReply, ServerInfo};
+use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, Registration, ServerInfo};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::{Operation, Step};
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 use crate::parking::WaitOn;
-use crate::pools::{ADDRESS_BYTES_MAX, POOL_VERSION};
+use crate::pools::{ADDRESS_BYTES_MAX, MEMBER_VERSION, POOL_VERSION};
 use crate::rows::Rows;
 
 impl<R: Rows> Operation<'_, R> {
     pub fn stat_file_system(&mut self) -> Step<()> {
-        let (total_bytes, available_bytes) = self.shard.pools.room();
+        let room = self.shard.pools.room();
         let inodes = self.shard.inode_count;
-        self.answer(&MetaReply::FileSystem { total_bytes, available_bytes, inodes })
+        self.answer(&MetaReply::FileSystem { room, inodes })
     }
 
-    pub fn heartbeat(
-        &mut self,
-        server: u32,
-        boot: u64,
-        total_bytes: u64,
-        available_bytes: u64,
-        address: &[u8],
-    ) -> Step<()> {
-        if address.len() > ADDRESS_BYTES_MAX {
+    /// Takes a data server in, or a further sign of its life, or refuses it.
+    pub fn heartbeat(&mut self, beat: &Heartbeat<'_>) -> Step<()> {
+        if beat.address.0.len() > ADDRESS_BYTES_MAX {
             return Err(Errno::EINVAL.into());
         }
-        let now = self.now.time;
-        let pools = &mut self.shard.pools;
-        if !pools.handle_heartbeat(server, boot, total_bytes, available_bytes, address, now) {
-            return Err(Errno::ENOSPC.into());
+        let meta_store = self.shard.config.store;
+        if beat.meta_store != 0 && beat.meta_store != meta_store {
+            return self.registered(Registration::OtherMetadata { meta_store });
         }
+        let known = self.shard.pools.member(beat.server);
+        if known.is_some_and(|known| known != beat.store) && !beat.replace {
+            return self.registered(Registration::OtherStore);
+        }
+        if known != Some(beat.store) {
+            if self.shard.full || !self.shard.pools.admits(beat.server) {
+                return Err(Errno::ENOSPC.into());
+            }
+            let key = keys::key(Table::Member, &[u64::from(beat.server)]);
+            self.batch.put(key, encode_row(MEMBER_VERSION, &beat.store));
+            self.shard.pools.set_member(beat.server, beat.store);
+            // From then on the server may serve what only it has.
+            self.durable = true;
+        }
+        self.shard.pools.handle_heartbeat(beat, self.now.time);
         self.renew_pool();
-        self.answer(&MetaReply::Done)
+        self.registered(Registration::Taken { meta_store })
+    }
+
+    fn registered(&mut self, outcome: Registration<'_>) -> Step<()> {
+        self.answer(&MetaReply::Registered(outcome))
     }
 
     /// Makes a new pool version where the usable servers are others than those of the newest.
@@ -69,8 +81,8 @@ impl<R: Rows> Operation<'_, R> {
                     server: *id,
                     address: Bytes(address),
                     alive: self.shard.pools.is_alive(*id, now, silence),
-                    total_bytes: server.map_or(0, |server| server.total_bytes),
-                    available_bytes: server.map_or(0, |server| server.available_bytes),
+                    total_bytes: server.map_or(0, |server| server.room.total_bytes),
+                    available_bytes: server.map_or(0, |server| server.room.available_bytes),
                 }
             })
             .collect();

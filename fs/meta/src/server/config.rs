@@ -57,8 +57,14 @@ impl MetaConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetaError {
+    #[error(
+        "there are no metadata in {}, and a metadata server does not begin a file system by itself: \
+         mount the right disk, or restore the directory; a new cluster is made by 'ropewalk format'",
+        path.display()
+    )]
+    Emptied { path: PathBuf },
     #[error("the metadata server cannot have its directory: {0}")]
-    Claim(#[from] ClaimError),
+    Claim(ClaimError),
     #[error("the metadata store does not open: {0}")]
     Store(#[from] StoreError),
     #[error("the metadata in the store cannot be taken up: {0}")]
@@ -67,13 +73,22 @@ pub enum MetaError {
     ShuttingDown,
 }
 
+impl From<ClaimError> for MetaError {
+    fn from(error: ClaimError) -> MetaError {
+        match error {
+            ClaimError::Emptied { path, .. } => MetaError::Emptied { path },
+            error => MetaError::Claim(error),
+        }
+    }
+}
+
 impl MetaError {
     /// The class by which recovery is decided.
     pub fn class(&self) -> Class {
         match self {
             MetaError::Claim(error) => error.class(),
             MetaError::Store(error) => error.class(),
-            MetaError::Rows(_) => Class::Data,
+            MetaError::Emptied { .. } | MetaError::Rows(_) => Class::Data,
             MetaError::ShuttingDown => Class::Node,
         }
     }

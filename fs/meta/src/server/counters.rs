@@ -158,7 +158,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::StatFileSystem => 33,
         M::Sync => 34,
         M::GetPool { .. } => 35,
-        M::Heartbeat { .. } => 36,
+        M::Heartbeat(_) => 36,
         M::ListInodes { .. } => 37,
         M::GetInodes { .. } => 38,
         M::GetPath { .. } => 39,

@@ -51,14 +51,16 @@ const OWED_MAX: usize = 1 << 16;
 /// The data servers that were heard of, or that a pool version names.
 #[derive(Default)]
 pub(super) struct DataServers {
-    servers: RefCell<BTreeMap<u32, DataServer>>,
+    pub servers: RefCell<BTreeMap<u32, DataServer>>,
     cuts: Cell<usize>,
 }
 
-struct DataServer {
-    address: Vec<u8>,
+pub(super) struct DataServer {
+    pub address: Vec<u8>,
+    /// The life that was heard last; 0: none in this life of ours.
+    pub boot: u64,
     /// None before its first heartbeat in this life of ours.
-    connection: Option<Connection>,
+    pub connection: Option<Connection>,
     heard: Time,
     /// Fences that it has not confirmed: session and epoch.
     owed: BTreeMap<u64, u32>,
@@ -69,7 +71,7 @@ struct DataServer {
 impl DataServer {
     fn new(now: Time) -> DataServer {
         let (connection, owed) = (None, BTreeMap::new());
-        DataServer { address: Vec::new(), connection, heard: now, owed, delivering: false }
+        DataServer { address: Vec::new(), boot: 0, connection, heard: now, owed, delivering: false }
     }
 }
 
@@ -112,15 +114,12 @@ impl DataServers {
 
 impl MetaServer {
     /// A heartbeat of a data server was taken.
-    pub(super) fn saw_data_server(self: &Rc<Self>, id: u32, address: &[u8]) {
-        if self.shard().is_none_or(|shard| shard.pools.server(id).is_none()) {
-            // The shard refused it: the number of servers is limited.
-            return;
-        }
+    pub(super) fn saw_data_server(self: &Rc<Self>, id: u32, boot: u64, address: &[u8]) {
         let now = self.world.now();
         let mut servers = self.data_servers.servers.borrow_mut();
         let server = servers.entry(id).or_insert_with(|| DataServer::new(now));
         server.heard = now;
+        server.boot = boot;
         if server.connection.is_none() || server.address != address {
             server.address = address.to_vec();
             server.connection = self.connect(id, address);
@@ -173,7 +172,7 @@ impl MetaServer {
         }
     }
 
-    fn is_silent(&self, server: u32) -> bool {
+    pub(super) fn is_silent(&self, server: u32) -> bool {
         let silence = self.config.shard.server_silence;
         let servers = self.data_servers.servers.borrow();
         servers.get(&server).is_none_or(|server| self.world.now().since(server.heard) >= silence)

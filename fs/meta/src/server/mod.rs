@@ -3,6 +3,7 @@
 //! * `serving`: calls in, to the shard, replies out when a mark of the store covers them;
 //! * `callbacks`: recalls and granted locks, to clients;
 //! * `status`: what the server tells of itself;
+//! * `members`: which process is the data server of a number;
 //! * `data_servers`: fences, cuts and reaps, to data servers;
 //! * this file: start, stop, and the tasks in between.
 //!
@@ -19,6 +20,7 @@ mod callbacks;
 mod config;
 mod counters;
 mod data_servers;
+mod members;
 mod release;
 mod serving;
 mod status;
@@ -34,7 +36,7 @@ use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::Marks;
 use ropewalk_store::marks::Position;
-use ropewalk_store::superblock::{ClaimedDirectory, Identity, Role, claim};
+use ropewalk_store::superblock::{ClaimedDirectory, Expect, Identity, Role, claim};
 use ropewalk_store::{EmbeddedStore, MetaStore};
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::value::Timestamp;
@@ -84,32 +86,9 @@ impl MetaServer {
     pub async fn start(
         world: &World,
         endpoint: LocalEndpoint,
-        config: MetaConfig,
+        mut config: MetaConfig,
     ) -> Result<Rc<MetaServer>, MetaError> {
-        let identity =
-            Identity { cluster: config.cluster, server: config.server, role: Role::Metadata };
-        let random = (world.random_u64(), world.random_u128());
-        let (disk, path, expect) = (world.disk(), config.directory.clone(), config.expect);
-        let claimed = world
-            .offload(move || claim(&*disk, &path, identity, expect, random))
-            .await
-            .ok_or(MetaError::ShuttingDown)??;
-        let store = EmbeddedStore::open(
-            world,
-            &config.directory,
-            claimed.boot,
-            config.store,
-            config.accept_loss,
-        )
-        .await?;
-        store.ready().await?;
-        let random = Random::from_seed(world.random_u64());
-        let now = moment(world);
-        let rows = StoreRows::new(store.clone());
-        let mut shard = Shard::open(rows, config.shard, random, now)?;
-        // Inode numbers of this life are given out only once their range is durable.
-        store.wait_durable(Position(shard.position())).await?;
-        shard.handle_durable(moment(world));
+        let (claimed, store, shard) = open(world, &mut config).await?;
         let data_servers = DataServers::default();
         data_servers.expect(&shard, world.now())?;
         let durable_seen = Cell::new(store.durable().0);
@@ -142,6 +121,12 @@ impl MetaServer {
         server.drain();
         ropewalk_rpc::Server::start(world, endpoint, server.clone());
         Ok(server)
+    }
+
+    /// Makes an empty file system in the directory, where there is none yet.
+    pub async fn format(world: &World, mut config: MetaConfig) -> Result<(), MetaError> {
+        let (_claimed, store, _shard) = open(world, &mut config).await?;
+        Ok(store.checkpoint().await?)
     }
 
     /// Stops well: what was told is durable, the index holds everything, so that the next start has
@@ -333,6 +318,33 @@ impl MetaServer {
             self.drain();
         }
     }
+}
+
+type Opened = (ClaimedDirectory, EmbeddedStore, Shard<StoreRows<EmbeddedStore>>);
+
+/// Claims the directory, opens the store, and takes the shard up.
+async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaError> {
+    let MetaConfig { cluster, server, expect, .. } = *config;
+    let identity = Identity { cluster, server, role: Role::Metadata };
+    let random = (world.random_u64(), world.random_u128());
+    let (disk, path) = (world.disk(), config.directory.clone());
+    let claimed = world
+        .offload(move || claim(&*disk, &path, identity, expect, random))
+        .await
+        .ok_or(MetaError::ShuttingDown)??;
+    let (directory, boot) = (&config.directory, claimed.boot);
+    let store =
+        EmbeddedStore::open(world, directory, boot, config.store, config.accept_loss).await?;
+    store.ready().await?;
+    config.shard.store = boot.store;
+    config.shard.format = expect != Expect::Existing;
+    let random = Random::from_seed(world.random_u64());
+    let rows = StoreRows::new(store.clone());
+    let mut shard = Shard::open(rows, config.shard, random, moment(world))?;
+    // Inode numbers of this life are given out only once their range is durable.
+    store.wait_durable(Position(shard.position())).await?;
+    shard.handle_durable(moment(world));
+    Ok((claimed, store, shard))
 }
 
 fn moment(world: &World) -> Moment {

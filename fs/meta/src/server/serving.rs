@@ -179,7 +179,7 @@ impl MetaServer {
             return self.send(responder, Status::Unavailable, Vec::new());
         }
         match incoming.head.service {
-            Service::Meta => self.serve_meta(&incoming, responder),
+            Service::Meta => self.serve_meta(incoming, responder),
             Service::Session => self.serve_session(&incoming, responder),
             Service::Data | Service::Callback => {
                 self.send(responder, Status::Malformed, Vec::new());
@@ -188,13 +188,19 @@ impl MetaServer {
         self.drain();
     }
 
-    fn serve_meta(self: &Rc<Self>, incoming: &Incoming, responder: Responder) {
+    fn serve_meta(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
         let Ok(request) = decode::<MetaRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
         self.counters.count(counters::kind(&request), counters::carried(&request));
         if status::is_status(&request) {
             return self.answer_status(&request, responder);
+        }
+        if let MetaRequest::Heartbeat(beat) = request {
+            return match self.is_contested(&beat) {
+                true => self.start_contest(incoming, responder),
+                false => self.serve_heartbeat(&beat, responder),
+            };
         }
         let head = incoming.head;
         let (session, slot, sequence) = (head.session, head.slot, head.sequence);
@@ -209,8 +215,6 @@ impl MetaServer {
         if session != 0 {
             self.saw_client(session, incoming.peer);
             drop(self.waiting.borrow_mut().take_slot(session, slot));
-        } else if let MetaRequest::Heartbeat { server, address, .. } = request {
-            self.saw_data_server(server, address.0);
         }
         self.finish(responder, session, slot, outcome);
     }
@@ -223,7 +227,13 @@ impl MetaServer {
         }
     }
 
-    fn finish(self: &Rc<Self>, responder: Responder, session: u64, slot: u16, outcome: Outcome) {
+    pub(super) fn finish(
+        self: &Rc<Self>,
+        responder: Responder,
+        session: u64,
+        slot: u16,
+        outcome: Outcome,
+    ) {
         match outcome {
             Outcome::Reply(Reply { bytes, position, durable }) => {
                 let held = Held::Reply { responder, body: bytes };

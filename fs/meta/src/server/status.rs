@@ -3,19 +3,22 @@
 
 use std::time::Duration;
 
+use ropewalk_base::disk::Space;
 use ropewalk_rpc::Responder;
 use ropewalk_store::MetaStore;
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Status};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
-use ropewalk_wire::fs::status::{CLIENT_NAME_BYTES_MAX, KnownServer, MetaStatus, SessionInfo};
+use ropewalk_wire::fs::status::{
+    CLIENT_NAME_BYTES_MAX, KnownServer, MetaStatus, Room, SessionInfo,
+};
 use ropewalk_wire::fs::value::Bytes;
 
 use super::MetaServer;
 
 /// Most bytes of a session in a reply, and of a server beside its address.
 const SESSION_BYTES: usize = 40 + CLIENT_NAME_BYTES_MAX;
-const SERVER_BYTES: usize = 64;
+const SERVER_BYTES: usize = 80;
 /// What a reply holds beside its entries.
 const FRAME_BYTES: usize = 64;
 
@@ -55,12 +58,19 @@ impl MetaServer {
             durable: self.store.durable().0,
             in_grace: shard.is_in_grace(),
             full: self.full.get(),
+            room: self.room(),
             reaps: shard.reaps_under_way() as u32,
             cuts: shard.cuts.len() as u32,
             pool_version: newest.map_or(0, |pool| pool.version),
             pool_servers: newest.map_or(0, |pool| pool.servers.len() as u32),
             activities: self.counters.activities(),
         })))
+    }
+
+    fn room(&self) -> Option<Room> {
+        let space = self.world.disk().space(&self.config.directory).ok()?;
+        let Space { total, free, available } = space;
+        Some(Room { total_bytes: total, free_bytes: free, available_bytes: available })
     }
 
     fn sessions_after(&self, after: u64, bytes_max: u32) -> Option<Vec<u8>> {
@@ -102,8 +112,9 @@ impl MetaServer {
                 address: Bytes(address),
                 silence: server.map(|server| milliseconds(now.since(server.heard()))),
                 boot: server.map_or(0, |server| server.boot),
-                total_bytes: server.map_or(0, |server| server.total_bytes),
-                available_bytes: server.map_or(0, |server| server.available_bytes),
+                room: server.map_or(Room::default(), |server| server.room),
+                alive: shard.pools.is_alive(id, now, self.config.shard.server_silence),
+                full: server.is_some_and(|server| !server.has_room()),
                 in_pool: newest.is_some_and(|pool| pool.servers.contains(&id)),
                 fences_owed: self.data_servers.owed(id) as u32,
             });

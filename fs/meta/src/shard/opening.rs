@@ -19,7 +19,7 @@ use crate::names::NameHasher;
 use crate::numbers::{FIRST, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
-use crate::pools::{POOL_VERSION, Pools};
+use crate::pools::{MEMBER_VERSION, POOL_VERSION, Pools};
 use crate::rows::{Batch, Rows, RowsError};
 use crate::runs::Runs;
 use crate::sessions::{REPLY_VERSION, ReplyRow, SESSION_VERSION, SessionRow, Sessions};
@@ -42,6 +42,12 @@ impl<R: Rows> Shard<R> {
     ) -> Result<Shard<R>, RowsError> {
         let superblock = keys::key(Table::Superblock, &[]);
         if rows.get(&superblock)?.is_none() {
+            if !config.format {
+                let text = "there is no file system in it, and one is expected: restore the \
+                            directory of the metadata; where nothing was ever kept in it, remove \
+                            it and run 'ropewalk format' again";
+                return Err(RowsError(text.to_owned()));
+            }
             format(&mut rows, &superblock, &mut random, config.root_owner, now)?;
         }
         let damaged = |what: &str| RowsError(format!("the row of the {what} does not decode"));
@@ -49,9 +55,12 @@ impl<R: Rows> Shard<R> {
         let key: (u64, u64) = decode_row(FORMAT, &bytes).map_err(|_| damaged("superblock"))?;
         let bytes = rows.get(&keys::key(Table::Counters, &[]))?;
         let bytes = bytes.ok_or_else(|| damaged("counters"))?;
-        let counters: (u64, u64, u64) =
+        let counters: (u64, u64) =
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("counters"))?;
-        let (boot, next_range, inode_count) = (counters.0 + 1, counters.1, counters.2);
+        let (boot, next_range) = (counters.0 + 1, counters.1);
+        let bytes = rows.get(&inode_count_key())?.ok_or_else(|| damaged("inode count"))?;
+        let inode_count: u64 =
+            decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("inode count"))?;
         let pools = read_pools(&rows, now)?;
         let names = NameHasher::new(key, config.hash_bits);
         let mut shard = Shard {
@@ -70,6 +79,7 @@ impl<R: Rows> Shard<R> {
             cut_queue: VecDeque::new(),
             reap_waiting: true,
             inode_count,
+            inode_count_kept: inode_count,
             next_range,
             full: false,
             reaps: Reaps::default(),
@@ -92,10 +102,9 @@ impl<R: Rows> Shard<R> {
         }
     }
 
-    /// The counters row: boots, the next inode range, and the number of inodes. The number is as
-    /// good as the last range: it may be off after a crash, and only `statfs` shows it.
+    /// The counters row: boots, and the next inode range.
     pub(super) fn counters(&self) -> Vec<u8> {
-        encode_row(COUNTERS_VERSION, &(self.boot, self.next_range, self.inode_count))
+        encode_row(COUNTERS_VERSION, &(self.boot, self.next_range))
     }
 
     fn read_sessions(&mut self, now: Moment) -> Result<(), RowsError> {
@@ -170,6 +179,16 @@ impl<R: Rows> Shard<R> {
     }
 }
 
+/// The row of the number of inodes. It goes with every batch that changes the number, so it is right
+/// whenever the server dies.
+pub(super) fn inode_count_key() -> Vec<u8> {
+    keys::key(Table::Counters, &[0])
+}
+
+pub(super) fn inode_count_row(count: u64) -> Vec<u8> {
+    encode_row(COUNTERS_VERSION, &count)
+}
+
 /// Makes the rows of an empty file system: the superblock, the counters, the root directory.
 fn format<R: Rows>(
     rows: &mut R,
@@ -181,8 +200,9 @@ fn format<R: Rows>(
     let mut batch = Batch::default();
     let key = (random.next_u64(), random.next_u64());
     batch.put(superblock.to_vec(), encode_row(FORMAT, &key));
-    let counters = (0u64, FIRST, 1u64);
+    let counters = (0u64, FIRST);
     batch.put(keys::key(Table::Counters, &[]), encode_row(COUNTERS_VERSION, &counters));
+    batch.put(inode_count_key(), inode_count_row(1));
     let at = now.calendar;
     let root = Inode {
         number: ROOT,
@@ -215,6 +235,12 @@ fn format<R: Rows>(
 }
 
 fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
+    let mut members = BTreeMap::new();
+    for (key, store) in read_table::<u128, R>(rows, Table::Member, MEMBER_VERSION)? {
+        let server = keys::number(&key, 0).and_then(|number| u32::try_from(number).ok());
+        let server = server.ok_or_else(|| RowsError("a data server has no number".to_owned()))?;
+        members.insert(server, store);
+    }
     let mut versions = BTreeMap::new();
     for (_, pool) in read_table::<Pool, R>(rows, Table::Pool, POOL_VERSION)? {
         if pool.servers.is_empty() || pool.servers.len() > POOL_SERVERS_MAX {
@@ -222,7 +248,7 @@ fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
         }
         versions.insert(pool.version, pool);
     }
-    Ok(Pools::new(versions, now.time))
+    Ok(Pools::new(members, versions, now.time))
 }
 
 /// All rows of a table, decoded.

@@ -58,6 +58,9 @@ fn read(rows: &VolatileRows) -> Rows {
 /// Checks all rows, leases and locks; panics with what is wrong.
 pub fn check(shard: &Shard<VolatileRows>) {
     let rows = read(shard.rows());
+    let count = shard.rows().get(&keys::key(keys::Table::Counters, &[0])).expect("rows in memory");
+    let count: u64 = decode_row(1, &count.expect("it is always there")).expect("it decodes");
+    assert_eq!(count, rows.inodes.len() as u64, "the row that counts inodes");
     for (number, inode) in &rows.inodes {
         let names = rows.names.get(number).cloned().unwrap_or_default();
         if *number == ROOT {

@@ -11,6 +11,7 @@ use ropewalk_base::time::Time;
 use ropewalk_meta::{Call, Completed, Config, Moment, Outcome, Shard, VolatileRows};
 use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::meta::*;
+use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
 use ropewalk_wire::fs::{decode, encode};
 
@@ -150,13 +151,15 @@ impl Cluster {
     }
 
     pub fn heartbeat(&mut self) {
-        let request = MetaRequest::Heartbeat {
+        let request = MetaRequest::Heartbeat(Heartbeat {
             server: 1,
             boot: 1,
-            total_bytes: 100 * GIB,
-            available_bytes: 50 * GIB,
+            store: 7,
+            meta_store: 0,
+            replace: false,
+            room: Room { total_bytes: 100 * GIB, free_bytes: 50 * GIB, available_bytes: 50 * GIB },
             address: Bytes(b"tcp://one"),
-        };
+        });
         let now = self.moment();
         let call = Call { session: 0, slot: 0, sequence: 0, request, now };
         assert!(matches!(self.shard().execute(call), Outcome::Reply(_)));

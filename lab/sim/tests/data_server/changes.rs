@@ -17,7 +17,7 @@ use ropewalk_sim::{Kill, SimConfig, Simulation};
 use ropewalk_store::superblock::{ClaimError, Expect};
 use ropewalk_wire::fs::data::{Condition, DataRequest, EXAMINED_MAX, FileId, Found, ObjectName};
 use ropewalk_wire::fs::head::Status;
-use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -311,6 +311,9 @@ fn a_full_disk_is_told_and_goes_on_when_there_is_room() {
 /// Server, boot id, room and address of each heartbeat.
 type Heard = Rc<RefCell<Vec<(u32, u64, u64, String)>>>;
 
+/// The identity of the listener's store.
+const META_STORE: u128 = 77;
+
 /// A metadata server that only listens.
 struct Listener {
     heard: Heard,
@@ -319,14 +322,22 @@ struct Listener {
 impl Handler for Listener {
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
         match decode::<MetaRequest<'_>>(incoming.body()) {
-            Ok(MetaRequest::Heartbeat { server, boot, total_bytes, available_bytes, address }) => {
-                assert!(available_bytes <= total_bytes);
-                let address = String::from_utf8(address.0.to_vec()).unwrap();
-                self.heard.borrow_mut().push((server, boot, available_bytes, address));
+            Ok(MetaRequest::Heartbeat(beat)) => {
+                let Heartbeat { server, boot, room, meta_store, .. } = beat;
+                assert!(room.available_bytes <= room.free_bytes);
+                assert!(room.free_bytes <= room.total_bytes);
+                let first = self.heard.borrow().is_empty();
+                assert_eq!(meta_store, if first { 0 } else { META_STORE });
+                // The first one asks to be taken in, and offers nothing yet.
+                assert_eq!(first, room.available_bytes == 0);
+                let address = String::from_utf8(beat.address.0.to_vec()).unwrap();
+                self.heard.borrow_mut().push((server, boot, room.available_bytes, address));
             }
             other => panic!("{other:?}"),
         }
-        let (mut body, result): (_, MetaResult<'_>) = (Vec::new(), Ok(MetaReply::Done));
+        let taken = Registration::Taken { meta_store: META_STORE };
+        let (mut body, result): (_, MetaResult<'_>) =
+            (Vec::new(), Ok(MetaReply::Registered(taken)));
         encode(&result, &mut body);
         responder.send(Answer { status: Status::Done, body, marks: Marks::default() });
     }
@@ -361,7 +372,7 @@ fn heartbeats_come_each_second_and_go_on_after_a_silence() {
         let heard = heard.borrow();
         assert!((10..=12).contains(&heard.len()), "{}", heard.len());
         let wanted = (3, boot, "sim://server");
-        let all = heard.iter().all(|(server, boot, room, address)| {
+        let all = heard[1..].iter().all(|(server, boot, room, address)| {
             (*server, *boot, address.as_str()) == wanted && *room > 1 << 29
         });
         assert!(all, "{heard:?}");

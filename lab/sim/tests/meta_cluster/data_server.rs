@@ -11,7 +11,8 @@ use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Node, Simulation};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{Service, Status};
-use ropewalk_wire::fs::meta::MetaRequest;
+use ropewalk_wire::fs::meta::{Heartbeat, MetaRequest};
+use ropewalk_wire::fs::status::Room;
 use ropewalk_wire::fs::value::Bytes;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -37,6 +38,14 @@ impl Handler for Listener {
                 Told::Truncate(file.inode, stripe, offset)
             }
             DataRequest::Reap { inodes } => Told::Reap(inodes),
+            // Whether the former life lives; what answers here is the next one.
+            DataRequest::Status => {
+                return responder.send(Answer {
+                    status: Status::Done,
+                    body: Vec::new(),
+                    marks: Marks::default(),
+                });
+            }
             other => panic!("a metadata server has no business with {other:?}"),
         };
         self.0.borrow_mut().push(told);
@@ -64,13 +73,15 @@ fn boot(node: &Node, id: u32, log: Log) {
     let life = node.life();
     node.world().spawn(async move {
         let address = format!("sim://data{id}");
-        let request = MetaRequest::Heartbeat {
+        let request = MetaRequest::Heartbeat(Heartbeat {
             server: id,
             boot: life,
-            total_bytes: 1 << 40,
-            available_bytes: 1 << 39,
+            store: u128::from(id) + 1,
+            meta_store: 0,
+            replace: false,
+            room: Room { total_bytes: 1 << 40, free_bytes: 1 << 39, available_bytes: 1 << 39 },
             address: Bytes(address.as_bytes()),
-        };
+        });
         let mut body = Vec::new();
         encode(&request, &mut body);
         loop {

@@ -1,0 +1,274 @@
+//! Which metadata store this server's objects belong to: asked for before they are touched.
+//!
+//! Invariants:
+//! * a store that never registered serves nobody: its number may belong to another one, whose
+//!   objects clients would take for holes;
+//! * the identity of the metadata store is noted durably before the first object is made, and every
+//!   heartbeat carries it;
+//! * a new store that is refused leaves its directory as empty as it was.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use ropewalk_base::checksum;
+use ropewalk_base::disk::{Disk, Open};
+use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_base::world::World;
+use ropewalk_net::PeerId;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_rpc::{CallError, Connection, Options};
+use ropewalk_store::superblock::{Boot, ClaimedDirectory};
+use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
+use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::config::{DataConfig, DataError};
+
+/// A heartbeat without an answer is given up after this long: its figures are old by then.
+const PATIENCE: Duration = Duration::from_secs(3);
+const PAUSE: Duration = Duration::from_millis(500);
+/// The file with the identity of the metadata store.
+const NAME: &str = "joined";
+const NEW_NAME: &str = "joined.new";
+const MAGIC: &[u8; 8] = b"RWJOINED";
+const BYTES: usize = 28;
+
+/// Why the metadata server does not take this server. It is final: the server ends.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    #[error(
+        "{path} is empty, but data server {server} had data: mount the right disk, or give up what \
+         it had and say --replace (every stripe on it is lost then, files that have some there \
+         give errors, and 'ropewalk check' names them)"
+    )]
+    Emptied { path: String, server: ServerId },
+    #[error(
+        "{path} is not the store that data server {server} had: mount the right disk, or give up \
+         what it had and say --replace (every stripe on it is lost then, files that have some \
+         there give errors, and 'ropewalk check' names them)"
+    )]
+    OtherStore { path: String, server: ServerId },
+    #[error(
+        "another process is data server {server} and lives, at {address}: stop it, or take a number \
+         that the cluster does not have yet (--server)"
+    )]
+    Alive { server: ServerId, address: String },
+    #[error(
+        "{path} holds objects of files that another metadata store has than the one at that \
+         address: restore the directory of the metadata server; where those files are given up, \
+         begin with an empty directory"
+    )]
+    OtherMetadata { path: String },
+    #[error(
+        "{path} belongs to cluster {own}, and the metadata server at that address serves \
+         {found}: check --meta and --cluster"
+    )]
+    OtherCluster { path: String, own: ClusterId, found: ClusterId },
+}
+
+/// How a heartbeat ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// The server is the one of its number.
+    Taken { meta_store: u128 },
+    /// No answer.
+    No,
+    /// Not now.
+    Failed(Errno),
+    /// Not ever.
+    Refused(Refusal),
+}
+
+/// Says who this server is. One for each life of it.
+pub(crate) struct Herald {
+    world: World,
+    connection: Connection,
+    config: DataConfig,
+    address: String,
+    life: Life,
+}
+
+/// A start of the server, and what its directory tells of former ones.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Life {
+    pub boot: Boot,
+    /// The metadata store with which it registered.
+    pub meta_store: Option<u128>,
+    /// There never were objects.
+    pub untouched: bool,
+    /// The directory did not exist before this start.
+    pub made: bool,
+}
+
+impl Herald {
+    pub(crate) fn new(
+        world: &World,
+        endpoint: &LocalEndpoint,
+        meta: PeerId,
+        config: &DataConfig,
+        life: Life,
+    ) -> Herald {
+        let options = Options { limit: PATIENCE, refuses_strangers: true, ..Options::default() };
+        let own = || endpoint.endpoint().addresses().to_owned();
+        Herald {
+            world: world.clone(),
+            connection: Connection::new(world, endpoint, meta, options),
+            config: config.clone(),
+            address: config.address.clone().unwrap_or_else(own),
+            life,
+        }
+    }
+
+    /// Sends one heartbeat.
+    pub(crate) async fn beat(&self, room: Room, meta_store: u128, replace: bool) -> Heard {
+        let request = MetaRequest::Heartbeat(Heartbeat {
+            server: self.config.server.0,
+            boot: self.life.boot.id,
+            store: self.life.boot.store,
+            meta_store,
+            replace,
+            room,
+            address: Bytes(self.address.as_bytes()),
+        });
+        let mut body = Vec::new();
+        encode(&request, &mut body);
+        let call = self.connection.call_free(Service::Meta, &body);
+        let reply = match self.world.timeout(PATIENCE, call).await {
+            Some(Ok(reply)) => reply,
+            Some(Err(CallError::OtherCluster(found))) => {
+                let (path, own) = (self.path(), self.config.cluster);
+                return Heard::Refused(Refusal::OtherCluster { path, own, found });
+            }
+            Some(Err(_)) | None => return Heard::No,
+        };
+        match decode::<MetaResult<'_>>(reply.body()) {
+            Ok(Ok(MetaReply::Registered(verdict))) => self.judge(verdict),
+            Ok(Err(errno)) => Heard::Failed(errno),
+            Ok(Ok(_)) | Err(_) => Heard::No,
+        }
+    }
+
+    fn path(&self) -> String {
+        self.config.directory.display().to_string()
+    }
+
+    fn judge(&self, verdict: Registration<'_>) -> Heard {
+        let (path, server) = (self.path(), self.config.server);
+        Heard::Refused(match verdict {
+            Registration::Taken { meta_store } => return Heard::Taken { meta_store },
+            Registration::OtherStore if self.life.untouched => Refusal::Emptied { path, server },
+            Registration::OtherStore => Refusal::OtherStore { path, server },
+            Registration::Alive { address } => {
+                let address = String::from_utf8_lossy(address.0).into_owned();
+                Refusal::Alive { server, address }
+            }
+            Registration::OtherMetadata { .. } => Refusal::OtherMetadata { path },
+        })
+    }
+
+    /// Asks until the metadata server has taken a store that never registered before; the identity of
+    /// the metadata store, which is noted by then.
+    pub(crate) async fn join(&self, replace: bool) -> Result<u128, DataError> {
+        let mut before = None;
+        loop {
+            // Without room it gets no new files yet: nobody serves them.
+            let heard = self.beat(Room::default(), 0, replace).await;
+            match &heard {
+                Heard::Taken { meta_store } => {
+                    self.note(*meta_store).await?;
+                    return Ok(*meta_store);
+                }
+                Heard::Refused(refusal) => {
+                    self.leave().await?;
+                    return Err(DataError::Refused(refusal.clone()));
+                }
+                Heard::No | Heard::Failed(_) => {}
+            }
+            if before.as_ref() != Some(&heard) {
+                let why = describe(&heard);
+                (self.config.log)(&format!(
+                    "{why}; a new store serves nobody until it was taken in"
+                ));
+            }
+            before = Some(heard);
+            self.world.sleep(PAUSE).await;
+        }
+    }
+
+    /// Notes the identity of the metadata store, durably.
+    pub(crate) async fn note(&self, meta_store: u128) -> Result<(), DataError> {
+        let (disk, directory) = (self.world.disk(), self.config.directory.clone());
+        let noted = self.world.offload(move || {
+            let path = directory.join(NAME);
+            write(&*disk, &directory, meta_store).map_err(|cause| DataError::Io {
+                doing: "write",
+                path,
+                cause,
+            })
+        });
+        noted.await.unwrap_or(Err(DataError::Closed))
+    }
+
+    /// Takes a superblock away again in which there never was anything.
+    async fn leave(&self) -> Result<(), DataError> {
+        if !self.life.untouched {
+            return Ok(());
+        }
+        let (disk, directory) = (self.world.disk(), self.config.directory.clone());
+        let made = self.life.made;
+        let left = self.world.offload(move || {
+            ClaimedDirectory::forget(&*disk, &directory, made).map_err(|cause| DataError::Io {
+                doing: "clear",
+                path: directory,
+                cause,
+            })
+        });
+        left.await.unwrap_or(Err(DataError::Closed))
+    }
+}
+
+/// What people are told of a heartbeat that was not taken, and of the first one that is again.
+pub(crate) fn describe(heard: &Heard) -> String {
+    match heard {
+        Heard::Taken { .. } => "the metadata server answers heartbeats again".to_owned(),
+        Heard::No => "the metadata server does not answer heartbeats; trying on".to_owned(),
+        Heard::Failed(errno) => format!("the metadata server refuses heartbeats: {errno}"),
+        Heard::Refused(refusal) => refusal.to_string(),
+    }
+}
+
+/// The identity of the metadata store with which this directory's server registered; None: it never
+/// did.
+pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<u128>, DataError> {
+    let path = directory.join(NAME);
+    let fail = |cause| DataError::Io { doing: "read", path: path.clone(), cause };
+    let file = match disk.open(&path, Open::Read) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened.map_err(fail)?,
+    };
+    let mut bytes = [0; BYTES];
+    let count = file.read_at(0, &mut bytes).map_err(fail)?;
+    let sum = checksum::crc32c(&bytes[..24]).to_le_bytes();
+    if count != BYTES || bytes[..8] != *MAGIC || bytes[24..] != sum {
+        return Err(fail(io::Error::new(io::ErrorKind::InvalidData, "it is damaged: remove it")));
+    }
+    let number: [u8; 16] = bytes[8..24].try_into().expect("sixteen bytes");
+    Ok(Some(u128::from_le_bytes(number)))
+}
+
+fn write(disk: &dyn Disk, directory: &Path, meta_store: u128) -> io::Result<()> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&meta_store.to_le_bytes());
+    bytes.extend_from_slice(&checksum::crc32c(&bytes).to_le_bytes());
+    let (path, new) = (directory.join(NAME), directory.join(NEW_NAME));
+    let file = disk.open(&new, Open::Create)?;
+    file.set_len(0)?;
+    file.write_at(0, &bytes)?;
+    file.sync_data()?;
+    disk.rename(&new, &path)?;
+    disk.sync_directory(directory)
+}

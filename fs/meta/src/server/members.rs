@@ -1,0 +1,146 @@
+//! Which process is the data server of a number.
+//!
+//! Invariants:
+//! * a number's store is other than before only where a person ordered it (the shard's affair);
+//! * while the process that was heard last under a number answers, no other one takes its place: with
+//!   two in turn, what one acknowledged would be missed at the other.
+//!
+//! A process that died does not answer, so its next life is not kept waiting; one whose host went away
+//! is waited for a moment.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_rpc::{Connection, Incoming, Options, Responder};
+use ropewalk_wire::fs::data::DataRequest;
+use ropewalk_wire::fs::head::{Service, Status};
+use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
+use ropewalk_wire::fs::value::Bytes;
+use ropewalk_wire::fs::{decode, encode};
+
+use super::MetaServer;
+use crate::shard::{Call, Outcome};
+
+/// How long a link that was lost is tried anew before its process counts as dead, and how long an
+/// answer may take.
+const RETRY: Duration = Duration::from_millis(300);
+const ANSWER: Duration = Duration::from_secs(1);
+
+impl MetaServer {
+    /// Whether another process was heard under this number lately.
+    pub(super) fn is_contested(&self, beat: &Heartbeat<'_>) -> bool {
+        let servers = self.data_servers.servers.borrow();
+        let holder = servers.get(&beat.server).filter(|holder| holder.boot != 0);
+        let other = holder.is_some_and(|holder| holder.boot != beat.boot);
+        drop(servers);
+        other && !self.is_silent(beat.server)
+    }
+
+    /// Takes a heartbeat only if whoever had the number does not answer any more.
+    pub(super) fn start_contest(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
+        let this = self.clone();
+        self.world.spawn(async move {
+            let Ok(MetaRequest::Heartbeat(beat)) = decode::<MetaRequest<'_>>(incoming.body())
+            else {
+                return;
+            };
+            let alive = loop {
+                let probed = this.holder_boot(beat.server);
+                let alive = this.living_holder(beat.server).await;
+                // Of several that wait for the same dead one, the first to go on is the next holder.
+                if alive.is_some() || this.holder_boot(beat.server) == probed {
+                    break alive;
+                }
+            };
+            match alive {
+                Some(address) => {
+                    let shown = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                    (this.config.log)(&format!(
+                        "data server {} at {} is refused: another process is data server {0} and \
+                         lives, at {}",
+                        beat.server,
+                        shown(beat.address.0),
+                        shown(&address)
+                    ));
+                    let alive = Registration::Alive { address: Bytes(&address) };
+                    let result: MetaResult<'_> = Ok(MetaReply::Registered(alive));
+                    let mut body = Vec::new();
+                    encode(&result, &mut body);
+                    this.send(responder, Status::Done, body);
+                }
+                None => this.serve_heartbeat(&beat, responder),
+            }
+            this.drain();
+        });
+    }
+
+    fn holder_boot(&self, id: u32) -> Option<u64> {
+        self.data_servers.servers.borrow().get(&id).map(|holder| holder.boot)
+    }
+
+    /// The address of the process that was heard last under a number, if it answers.
+    async fn living_holder(&self, id: u32) -> Option<Vec<u8>> {
+        let (address, boot, peer) = {
+            let servers = self.data_servers.servers.borrow();
+            let holder = servers.get(&id)?;
+            (holder.address.clone(), holder.boot, holder.connection.as_ref()?.peer())
+        };
+        let options = Options { limit: RETRY, ..Options::default() };
+        let connection = Connection::new(&self.world, &self.endpoint, peer, options);
+        let mut body = Vec::new();
+        encode(&DataRequest::Status, &mut body);
+        let asked = self.world.timeout(ANSWER, connection.call_free(Service::Data, &body)).await;
+        asked?.is_ok_and(|reply| reply.head.boot == boot).then_some(address)
+    }
+
+    /// Has the shard judge a heartbeat, and tells people what is new.
+    pub(super) fn serve_heartbeat(self: &Rc<Self>, beat: &Heartbeat<'_>, responder: Responder) {
+        let now = self.now();
+        let request = MetaRequest::Heartbeat(*beat);
+        let call = Call { session: 0, slot: 0, sequence: 0, request, now };
+        let Some(mut shard) = self.shard() else {
+            return self.send(responder, Status::Unavailable, Vec::new());
+        };
+        let before = shard.pools.member(beat.server);
+        let outcome = shard.execute(call);
+        drop(shard);
+        if let Outcome::Refused(status) = outcome {
+            return self.send(responder, status, Vec::new());
+        }
+        if let Outcome::Reply(reply) = &outcome
+            && let Ok(Ok(MetaReply::Registered(verdict))) = decode::<MetaResult<'_>>(&reply.bytes)
+        {
+            self.note_verdict(beat, before, verdict);
+        }
+        self.finish(responder, 0, 0, outcome);
+    }
+
+    fn note_verdict(
+        self: &Rc<Self>,
+        beat: &Heartbeat<'_>,
+        before: Option<u128>,
+        verdict: Registration<'_>,
+    ) {
+        let id = beat.server;
+        let tell = |what: &str| {
+            let address = String::from_utf8_lossy(beat.address.0);
+            (self.config.log)(&format!("data server {id} at {address} {what}"));
+        };
+        match verdict {
+            Registration::Taken { .. } => {
+                if before.is_some_and(|before| before != beat.store) {
+                    tell(
+                        "has an empty store in place of its former one, as it was ordered: what \
+                         was there is lost; 'ropewalk check' names the stripes",
+                    );
+                }
+                self.saw_data_server(id, beat.boot, beat.address.0);
+            }
+            Registration::OtherStore => tell("is refused: its store is not the one it had"),
+            Registration::OtherMetadata { .. } => {
+                tell("is refused: its objects belong to files of another metadata store");
+            }
+            Registration::Alive { .. } => {}
+        }
+    }
+}
