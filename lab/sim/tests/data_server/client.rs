@@ -234,7 +234,7 @@ impl Client {
             DataReply::Status(status) => Status {
                 objects: status.objects,
                 object_bytes: status.object_bytes,
-                available_bytes: status.available_bytes,
+                available_bytes: status.room.available_bytes,
                 activities: status
                     .activities
                     .iter()
