@@ -4,6 +4,7 @@
 //! * An error names the file, the line, the column and, where it helps, the nearest key that exists.
 //! * `docs/ropewalk.toml` shows every key; a test reads it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -158,6 +159,10 @@ impl fmt::Display for Cause {
 /// The known key that a misspelt one was probably meant to be: the one with the fewest changed
 /// letters, unless that is a wholly different word.
 fn nearest<'a>(key: &str, known: &'a [String]) -> Option<&'a str> {
+    // One that was not written to its end is meant for certain.
+    if let Some(whole) = known.iter().find(|other| other.starts_with(&key.to_lowercase())) {
+        return Some(whole);
+    }
     let distance = |other: &str| strsim::damerau_levenshtein(&key.to_lowercase(), other);
     let nearest = known.iter().min_by_key(|other| distance(other))?;
     let bound = key.chars().count().max(nearest.chars().count()) / 2;
@@ -166,12 +171,53 @@ fn nearest<'a>(key: &str, known: &'a [String]) -> Option<&'a str> {
 
 /// Reads a file's text.
 fn parse(path: &Path, text: &str) -> Result<Config, ConfigError> {
-    toml::from_str(text).map_err(|error| {
-        let (line, column) = position(text, error.span());
-        let message = error.message();
-        let cause = unknown_key(message).unwrap_or_else(|| Cause::Other(message.to_string()));
+    let wrong = |span: Option<Range<usize>>, cause| {
+        let (line, column) = position(text, span);
         ConfigError { path: path.display().to_string(), line, column, cause }
-    })
+    };
+    let config: Config = toml::from_str(text).map_err(|error| {
+        let message = error.message();
+        let cause = unknown_key(message).or_else(|| wrong_type(message, text, error.span()));
+        wrong(error.span(), cause.unwrap_or_else(|| Cause::Other(message.to_string())))
+    })?;
+    let numbers: Numbers = toml::from_str(text)
+        .map_err(|error| wrong(error.span(), Cause::Other(error.message().to_string())))?;
+    let mut seen = BTreeSet::new();
+    for Number { server } in &numbers.data {
+        if !seen.insert(*server.get_ref()) {
+            let said = format!("there is a data server {} already", server.get_ref());
+            return Err(wrong(Some(server.span()), Cause::Other(said)));
+        }
+    }
+    Ok(config)
+}
+
+/// The numbers of data servers, and where they stand.
+#[derive(Deserialize)]
+struct Numbers {
+    #[serde(default)]
+    data: Vec<Number>,
+}
+
+#[derive(Deserialize)]
+struct Number {
+    server: toml::Spanned<u32>,
+}
+
+/// Takes serde's sentence on a value of the wrong type apart, and says how to write it.
+fn wrong_type(message: &str, text: &str, span: Option<Range<usize>>) -> Option<Cause> {
+    let (found, expected) = message.strip_prefix("invalid type: ")?.rsplit_once(", expected ")?;
+    let remedy = match expected {
+        "f64" => "a number, without quotes: 3 or 0.5",
+        "u32" => "a whole number, without quotes",
+        "a boolean" => "true or false, without quotes",
+        "a string" | "path string" | "socket address" => "text, in quotes",
+        _ => return None,
+    };
+    let before = text.get(..span?.start)?;
+    let line = &before[before.rfind('\n').map_or(0, |end| end + 1)..];
+    let key = line.split('=').next()?.trim();
+    Some(Cause::Other(format!("'{key}' takes {remedy} (this is the {found})")))
 }
 
 /// Line and column, both from 1 on; columns are characters.
@@ -234,6 +280,34 @@ mod tests {
         assert!(number.contains("missing field `server`"), "{number}");
         let syntax = error("directory = \n");
         assert!(syntax.starts_with("site.toml, line 1, column "), "{syntax}");
+    }
+
+    #[test]
+    fn values_of_a_wrong_type_are_named_with_their_remedy() {
+        assert_eq!(
+            error("[mount]\npatience_seconds = \"3\"\n"),
+            "site.toml, line 2, column 20: 'patience_seconds' takes a number, without quotes: 3 or \
+             0.5 (this is the string \"3\")"
+        );
+        let truth = error("insecure = 'yes'\n");
+        assert!(truth.contains("'insecure' takes true or false, without quotes"), "{truth}");
+        let number = error("[[data]]\nserver = '0'\n");
+        assert!(number.contains("line 2, column 10: 'server' takes a whole number"), "{number}");
+        let text = error("[meta]\ndirectory = 7\n");
+        assert!(text.contains("'directory' takes text, in quotes"), "{text}");
+        let short = error("[mount]\npatience = 3\n");
+        assert!(
+            short.contains("no key 'patience' here; did you mean 'patience_seconds'?"),
+            "{short}"
+        );
+    }
+
+    #[test]
+    fn a_number_of_two_data_servers_is_an_error_where_it_comes_again() {
+        assert_eq!(
+            error("[[data]]\nserver = 0\n[[data]]\nserver = 1\n[[data]]\n  server = 0\n"),
+            "site.toml, line 6, column 12: there is a data server 0 already"
+        );
     }
 
     #[test]

@@ -77,6 +77,8 @@ enum Command {
     Stat(remote::stat::Stat),
     /// Shows the room on each data server.
     Df(remote::df::Df),
+    /// Makes directories in a cluster.
+    Mkdir(remote::mkdir::Mkdir),
     /// Removes files, and directories with all that they hold.
     Rm(remote::rm::Rm),
     /// Prints a completion script for a shell.
@@ -110,6 +112,7 @@ fn main() -> std::process::ExitCode {
         Command::Ls(arguments) => remote::ls::run(&arguments),
         Command::Stat(arguments) => remote::stat::run(&arguments),
         Command::Df(arguments) => remote::df::run(&arguments),
+        Command::Mkdir(arguments) => remote::mkdir::run(&arguments),
         Command::Rm(arguments) => remote::rm::run(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();

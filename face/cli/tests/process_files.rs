@@ -326,3 +326,20 @@ fn a_plain_user_reads_and_writes_what_he_may() {
     assert!(above.contains(":/new: Permission denied"), "{above}");
     assert!(run(&["rm", ":/open"]).badly().contains("Permission denied"));
 }
+
+#[test]
+fn directories_are_made_one_by_one_or_with_their_parents() {
+    let scene = Scene::new();
+    scene.run(&["mkdir", ":/a", "b"]).well();
+    assert_eq!(scene.run(&["ls", ":/"]).well(), "a\nb\n");
+    let again = scene.run(&["mkdir", ":/a"]).badly();
+    assert!(again.contains(":/a: File exists"), "{again}");
+    let missing = scene.run(&["mkdir", ":/c/d"]).badly();
+    assert!(missing.contains(":/c/d: No such file or directory"), "{missing}");
+    scene.run(&["mkdir", "-p", ":/c/d/e/", ":/a", ":/c//d/f"]).well();
+    assert_eq!(scene.run(&["ls", ":/c/d"]).well(), "e\nf\n");
+    scene.write("file", b"x");
+    scene.run(&["cp", "file", ":/"]).well();
+    let file = scene.run(&["mkdir", "-p", ":/file/g"]).badly();
+    assert!(file.contains(":/file is there already, and no directory"), "{file}");
+}

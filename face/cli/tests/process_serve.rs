@@ -178,6 +178,7 @@ fn a_port_in_use_is_named() {
     let place = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = taken.local_addr().unwrap().to_string();
+    ropewalk(place.path(), "", &["format", "c"]).well();
     for command in [&["up", "c"][..], &["serve", "all", "--directory", "c"]] {
         let said = ropewalk(place.path(), "", &[command, &["--listen", &listen]].concat());
         let error = said.badly();
@@ -219,4 +220,50 @@ fn an_interrupted_command_ends_its_session_so_that_nobody_waits_for_it() {
     assert!(lines.collect::<Vec<_>>().iter().any(|line| line == "ropewalk: interrupted"));
     let status = site.run(&["status", "--json", "--interval", "0"]).well();
     assert!(status.contains("sessions") && !status.contains("ropewalk cp"), "{status}");
+}
+
+#[test]
+fn what_is_no_mount_of_ours_is_not_unmounted() {
+    let place = tempfile::tempdir().unwrap();
+    let root = ropewalk(place.path(), "", &["umount", "/"]).badly();
+    assert!(root.contains("/ is not a mount of Ropewalk") && root.contains("use umount"), "{root}");
+    let lazy = ropewalk(place.path(), "", &["umount", "--lazy", "/proc"]).badly();
+    assert!(lazy.contains("/proc is not a mount of Ropewalk"), "{lazy}");
+    assert!(Path::new("/proc/self").exists());
+    let nothing = ropewalk(place.path(), "", &["umount", "."]).badly();
+    assert!(nothing.contains("nothing is mounted on ."), "{nothing}");
+}
+
+#[test]
+fn an_address_that_cannot_be_right_is_not_waited_for() {
+    let place = tempfile::tempdir().unwrap();
+    for address in ["tcp://nohost.invalid:7700", "ftp://127.0.0.1:7700"] {
+        let commands: [&[&str]; 4] = [
+            &["mount", address, "m", "--patience", "86400"],
+            &["ls", "-A", address, "--patience", "86400"],
+            &["df", "-A", address, "--patience", "86400"],
+            &[
+                "serve",
+                "data",
+                "--server",
+                "0",
+                "--directory",
+                "d",
+                "--cluster",
+                "1",
+                "--meta",
+                address,
+            ],
+        ];
+        for command in commands {
+            // One that waits does so for a day.
+            let error = ropewalk(place.path(), "", command).badly();
+            let cause = ["the host 'nohost.invalid'", "there is no network 'ftp'"];
+            assert!(cause.iter().any(|cause| error.contains(cause)), "{command:?}: {error}");
+        }
+    }
+    assert!(!place.path().join("d").exists());
+    // A usage line does not show what the environment says as something to be said.
+    let usage = ropewalk(place.path(), "tcp://127.0.0.1:1", &["stat"]).badly();
+    assert!(usage.contains("Usage: ") && !usage.contains("--address"), "{usage}");
 }

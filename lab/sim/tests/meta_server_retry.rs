@@ -154,6 +154,8 @@ impl Trial<'_> {
     /// Requests that change what an inode holds.
     fn inodes_change_once(&mut self) {
         let inode = self.call(lookup(ROOT, b"f")).inode();
+        // The lease that the create granted is gone where the server died before it was told.
+        self.call(MetaRequest::Acquire { inode, mode: LeaseMode::Write }).ok();
         let epoch = self.client.epoch(inode);
         let write = MetaRequest::WriteInline {
             inode,

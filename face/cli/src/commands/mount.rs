@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ropewalk_base::ids::ClusterId;
+use ropewalk_mount::session::mounted_kind;
 use ropewalk_mount::{MountOptions, clear_dead_mount};
 
 use super::{LOOK, client_rails, seconds};
 use crate::background;
 use crate::config::Source;
 use crate::mounted::Mounted;
+use crate::operate::check_address;
 use crate::report::{announce, complain};
 use crate::stop::Stop;
 
@@ -66,6 +68,7 @@ pub fn start_mount(
     options: MountOptions,
     patience: Option<Duration>,
 ) -> anyhow::Result<Mounted> {
+    check_address(address)?;
     // A mount whose process was killed answers nothing any more: it is nobody's loss.
     if let Ok(cleared) = clear_dead_mount(path) {
         complain!("cleared {cleared} dead mount(s) on {}", path.display());
@@ -127,6 +130,15 @@ pub struct UnmountArguments {
 pub fn unmount(arguments: &UnmountArguments) -> anyhow::Result<()> {
     use rustix::mount::UnmountFlags;
     let path = &arguments.directory;
+    let kind = mounted_kind(path);
+    match kind.with_context(|| format!("cannot look for {}", path.display()))?.as_deref() {
+        Some("fuse.ropewalk") => {}
+        Some(kind) => bail!(
+            "{} is not a mount of Ropewalk (it is of type {kind}): use umount",
+            path.display()
+        ),
+        None => bail!("nothing is mounted on {}", path.display()),
+    }
     if clear_dead_mount(path).is_ok() {
         return Ok(());
     }

@@ -19,6 +19,7 @@ use crate::cluster::{self, DataPlace, MetaPlace, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::mounted::Mounted;
 use crate::node::NodeThread;
+use crate::operate::check_address;
 use crate::report::announce;
 use crate::stop::Stop;
 
@@ -246,6 +247,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let planned = place.data(&config, *server)?;
             let cluster = place.cluster(&config, &planned.directory)?;
             let meta = meta.clone().unwrap_or_else(|| config.meta_address());
+            check_address(&meta)?;
             let Planned { directory, listen } = planned;
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);

@@ -5,6 +5,7 @@
 
 pub mod df;
 pub mod ls;
+pub mod mkdir;
 pub mod rm;
 pub mod stat;
 pub mod text;
@@ -31,6 +32,9 @@ use crate::stop::Stop;
 /// How long the end of a session may take before the command ends without it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// How long one waits without a word.
+const TELL_AFTER: Duration = Duration::from_secs(1);
+
 /// Which cluster is meant, and how long to wait for it.
 #[derive(Debug, clap::Args)]
 pub struct Reach {
@@ -50,12 +54,22 @@ pub struct Session {
 }
 
 impl Reach {
-    /// Runs `work` as an operator, without a session.
+    /// Runs `work` as an operator, who asks the metadata server and has no session.
     pub fn ask<T>(
         &self,
         work: impl AsyncFnOnce(&World, &Operator) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        self.target.run(self.patience, work)
+        self.target.run(self.patience, async |world, operator| {
+            let tell = async {
+                world.sleep(TELL_AFTER).await;
+                complain!("ropewalk: waiting for {}", operator.name());
+                std::future::pending::<()>().await;
+            };
+            match race(work(world, operator), tell).await {
+                Either::Left(done) => done,
+                Either::Right(()) => Err(anyhow!("interrupted")),
+            }
+        })
     }
 
     /// Connects, runs `work` to its end or until a signal comes, and ends the session.
@@ -65,6 +79,7 @@ impl Reach {
         work: impl AsyncFnOnce(&Rc<Session>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
         let stop = Stop::watch()?;
+        let address = self.target.address()?;
         let (reactor, world, endpoint) = node::local(ClusterId(0), client_rails()?)?;
         let config = ClientConfig {
             name: format!("ropewalk {name}"),
@@ -73,7 +88,7 @@ impl Reach {
             ..ClientConfig::default()
         };
         let outcome = reactor.block_on(async {
-            let connect = Client::connect(&world, &endpoint, &self.target.address, config);
+            let connect = Client::connect(&world, &endpoint, &address, config);
             let client = unless_asked(&stop, &world, connect).await??;
             let session = async {
                 let (client, world) = (client.clone(), world.clone());

@@ -15,12 +15,19 @@ pub(super) struct Mounted {
 
 /// The FUSE mount on top of `path`, where there is one. Touches no mount.
 pub(super) fn fuse_mount_at(path: &Path) -> Option<Mounted> {
+    mount_at(path).filter(|one| one.kind == "fuse" || one.kind.starts_with("fuse."))
+}
+
+/// The type of what is mounted on `path`, on top of all else there. Touches no mount.
+pub(super) fn kind_at(path: &Path) -> Option<String> {
+    mount_at(path).map(|one| one.kind)
+}
+
+fn mount_at(path: &Path) -> Option<Mounted> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     let mut lines = table.rsplit(|byte| *byte == b'\n').filter_map(parse);
     // What was mounted last stands last, and hides the others.
-    lines
-        .find(|one| one.path == path)
-        .filter(|one| one.kind == "fuse" || one.kind.starts_with("fuse."))
+    lines.find(|one| one.path == path)
 }
 
 /// A line: number, parent, device, root, mount point, options, optional fields, a dash, type, ...

@@ -96,6 +96,11 @@ impl Operator {
         })
     }
 
+    /// The metadata server, for people.
+    pub fn name(&self) -> &str {
+        &self.meta.name
+    }
+
     /// Notes where a data server is. False where that is no address.
     fn note_server(&self, id: u32, address: &str) -> bool {
         if self.data.borrow().get(&id).is_some_and(|known| known.address == address) {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ropewalk_meta::inode::{Inode, decode_row};
-use ropewalk_meta::{Shard, VolatileRows, keys};
+use ropewalk_meta::{Rows as _, Shard, VolatileRows, keys};
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::meta::ROOT;
 

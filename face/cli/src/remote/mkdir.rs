@@ -1,0 +1,86 @@
+//! `ropewalk mkdir`.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::bail;
+use ropewalk_client::{Errno, InodeKind, Node};
+
+use super::{Reach, Session, of, shown, within};
+use crate::report::complain;
+
+/// Arguments of `ropewalk mkdir`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk mkdir :/data          in a directory that is there
+  ropewalk mkdir -p :/data/a/b   with those on the way, and no word where it is there already
+
+Whoever makes it owns it; the umask counts, as with mkdir(1).")]
+pub struct Mkdir {
+    /// What to make, within the cluster; the colon may be left out.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Make missing directories on the way, too; what exists already is no error.
+    #[arg(short, long)]
+    parents: bool,
+    #[command(flatten)]
+    reach: Reach,
+}
+
+/// Makes directories.
+pub fn run(arguments: &Mkdir) -> anyhow::Result<()> {
+    let mask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(mask);
+    let mode = 0o777 & !(mask.bits() as u16);
+    arguments.reach.run("mkdir", async |session| {
+        let mut failures = 0;
+        for path in &arguments.paths {
+            match make(arguments, session, within(path), mode).await {
+                Ok(()) => {}
+                Err(error) if arguments.paths.len() == 1 => return Err(error),
+                Err(error) => {
+                    complain!("ropewalk: {error:#}");
+                    failures += 1;
+                }
+            }
+        }
+        if failures > 0 {
+            bail!("{failures} of {} could not be made", arguments.paths.len());
+        }
+        Ok(())
+    })
+}
+
+async fn make(
+    arguments: &Mkdir,
+    session: &Rc<Session>,
+    path: &[u8],
+    mode: u16,
+) -> anyhow::Result<()> {
+    let (client, caller) = (&session.client, &session.caller);
+    if !arguments.parents {
+        let (parent, name) = client.resolve_parent(caller, path).await.map_err(of(path))?;
+        let made = client.make(caller, parent.inode, name, mode, Node::Directory).await;
+        return made.map(drop).map_err(of(path));
+    }
+    // Step by step, links followed, as the path is read.
+    let ends = (1..=path.len()).filter(|end| path.get(*end).is_none_or(|byte| *byte == b'/'));
+    for end in ends {
+        let step = &path[..end];
+        let found = match client.resolve(caller, step, true).await {
+            Err(Errno::ENOENT) => {
+                let (parent, name) = client.resolve_parent(caller, step).await.map_err(of(step))?;
+                match client.make(caller, parent.inode, name, mode, Node::Directory).await {
+                    // Somebody else was faster.
+                    Err(Errno::EEXIST) => client.resolve(caller, step, true).await,
+                    made => made,
+                }
+            }
+            found => found,
+        };
+        if found.map_err(of(step))?.kind != InodeKind::Directory {
+            bail!("{} is there already, and no directory", shown(step));
+        }
+    }
+    Ok(())
+}
