@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use support::command::{Plain, ropewalk};
-use support::{PROGRAM, Process, mounts_usable};
+use support::{Process, mounts_usable, program};
 
 /// A tree whose copying takes a while.
 fn source(path: &Path, files: usize) {
@@ -44,7 +44,7 @@ fn end(child: &mut Child) -> ExitStatus {
 
 /// Starts a demo.
 fn start(source: &Path, temporary: &Path, more: &[&str]) -> Child {
-    Command::new(PROGRAM)
+    program()
         .args(["demo", "--source", source.to_str().unwrap()])
         .args(more)
         .env("TMPDIR", temporary)

@@ -20,6 +20,13 @@ use std::time::{Duration, Instant};
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
 
+/// The program, with signals as a terminal gives them: whoever runs the tests may ignore some.
+pub fn program() -> Command {
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP,INT", PROGRAM]);
+    command
+}
+
 /// A process that printed the line by which it says that it serves.
 pub struct Process {
     child: Child,
@@ -32,7 +39,7 @@ pub struct Process {
 impl Process {
     /// Starts `ropewalk` with these arguments, and waits until it prints `expected`.
     pub fn start(arguments: &[&str], expected: &str) -> Process {
-        let mut command = Command::new(PROGRAM);
+        let mut command = program();
         command.args(arguments);
         Process::run(command, expected)
             .unwrap_or_else(|status| panic!("{arguments:?} did not say '{expected}' ({status})"))
@@ -95,7 +102,7 @@ impl Process {
     /// As Ctrl-C does, and waits for the end in good order.
     pub fn stop(&mut self) {
         let _ = rustix::process::kill_process(self.pid(), rustix::process::Signal::INT);
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while Instant::now() < deadline {
             if let Ok(Some(status)) = self.child.try_wait() {
                 assert!(status.success(), "it ends well: {status}");
@@ -103,7 +110,7 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
-        panic!("it does not end within 20 s of an interrupt");
+        panic!("it does not end within 60 s of an interrupt");
     }
 }
 
