@@ -5,12 +5,13 @@
 //! * the words in which the protocol core gives orders to rails ([`verb`]),
 //! * memory that operations may touch ([`memory`], [`pool`]),
 //! * the outside world as traits: clock, randomness, disk, spawning ([`world`], [`disk`]),
-//! * a single-threaded executor and its primitives ([`executor`], [`task`]),
+//! * a single-threaded executor and its primitives ([`executor`], [`task`], [`abandon`]),
 //! * slabs with generation checks ([`slots`]) and checksums ([`checksum`]).
 //!
 //! Invariant: nothing above this crate reaches a clock, a disk or randomness in any other way, so
 //! that the production protocol, client and servers run under the simulator unchanged.
 
+pub mod abandon;
 pub mod checksum;
 pub mod disk;
 pub mod error;

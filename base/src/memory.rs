@@ -8,8 +8,10 @@
 //! * the bytes behind a segment stay mapped as long as its `Memory` lives: pool buffers are owned,
 //!   raw memory is vouched for by whoever called [`Memory::from_raw`];
 //! * nobody holds a Rust reference into memory that a peer or another thread may write meanwhile:
-//!   all access here goes through raw pointers.
+//!   all access here goes through raw pointers;
+//! * read-only memory is never written: for writing, its slices resolve to nothing.
 
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
 
@@ -232,6 +234,9 @@ impl Slice {
     }
 }
 
+/// How much is copied at a time for a checksum: little enough for the stack and the nearest cache.
+const CHECKSUM_BYTES: usize = 8 * 1024;
+
 /// The memories of all operations in flight of one endpoint.
 #[derive(Debug)]
 pub struct BufferTable {
@@ -279,10 +284,18 @@ impl BufferTable {
         Segments { segments, skip: slice.offset, left: slice.len }
     }
 
+    /// The same for those who write there: none for read-only memory.
+    #[inline]
+    pub fn resolve_writable(&self, slice: Slice) -> Segments<'_> {
+        let memory = self.get(slice.buffer).filter(|memory| memory.is_writable());
+        let segments = memory.map_or(&[][..], Memory::segments);
+        Segments { segments, skip: slice.offset, left: slice.len }
+    }
+
     /// Copies `from` to `to`, over segment borders, as many bytes as both have. Returns that number.
     pub fn copy(&self, from: Slice, to: Slice) -> u64 {
         let mut source = self.resolve(from);
-        let mut target = self.resolve(to);
+        let mut target = self.resolve_writable(to);
         let (mut a, mut b) = (Segment::EMPTY, Segment::EMPTY);
         let mut copied = 0;
         loop {
@@ -300,7 +313,8 @@ impl BufferTable {
             }
             let bytes = a.len().min(b.len());
             // SAFETY: both segments belong to memories in this table, which keep them mapped; `copy`
-            // allows overlap, and no Rust reference into them exists (module invariant).
+            // allows overlap, and no Rust reference into the target exists (module invariant): it is
+            // writable, which memory is not that others hold references to.
             unsafe { ptr::copy(a.as_mut_ptr(), b.as_mut_ptr(), bytes) };
             a = a.part(bytes, usize::MAX);
             b = b.part(bytes, usize::MAX);
@@ -324,9 +338,9 @@ impl BufferTable {
     /// Copies `from` into the bytes of `to`, as many as both have. Returns that number.
     pub fn write(&self, to: Slice, from: &[u8]) -> usize {
         let mut done = 0;
-        for segment in self.resolve(to) {
+        for segment in self.resolve_writable(to) {
             let bytes = segment.len().min(from.len() - done);
-            // SAFETY: as in `read`, the other way round.
+            // SAFETY: as in `read`, the other way round; the segment may be written.
             unsafe { ptr::copy(from.as_ptr().add(done), segment.as_mut_ptr(), bytes) };
             done += bytes;
         }
@@ -340,9 +354,9 @@ impl BufferTable {
     #[inline]
     pub unsafe fn fill(&self, to: Slice, from: Segment) {
         let mut from = from;
-        for segment in self.resolve(to) {
+        for segment in self.resolve_writable(to) {
             let bytes = segment.len().min(from.len());
-            // SAFETY: the segment is alive (see `copy`), the caller vouches for `from`.
+            // SAFETY: the segment is alive and may be written, the caller vouches for `from`.
             unsafe {
                 ptr::copy_nonoverlapping(from.as_mut_ptr(), segment.as_mut_ptr(), bytes);
             }
@@ -356,11 +370,22 @@ impl BufferTable {
     /// The CRC32C of the bytes of `slice`.
     pub fn crc32c(&self, slice: Slice) -> u32 {
         let mut crc = 0;
-        for segment in self.resolve(slice) {
-            // SAFETY: the segment is alive (see `copy`). The peer of a misbehaving application might
-            // write it meanwhile; then the checksum fails, which is what it is for.
-            let bytes = unsafe { std::slice::from_raw_parts(segment.as_mut_ptr(), segment.len()) };
-            crc = crate::checksum::append(crc, bytes);
+        let mut space = [const { MaybeUninit::<u8>::uninit() }; CHECKSUM_BYTES];
+        for mut rest in self.resolve(slice) {
+            while !rest.is_empty() {
+                let bytes = rest.len().min(CHECKSUM_BYTES);
+                // A peer might write there meanwhile, so that there must be no reference to it: the
+                // checksum is that of a copy. Where both ran at once it fails, which is what it is for.
+                // SAFETY: the memory is alive (see `copy`) and apart from `space`, which is ours alone;
+                // what the slice covers was written just before.
+                let copied = unsafe {
+                    let to = space.as_mut_ptr().cast::<u8>();
+                    ptr::copy_nonoverlapping(rest.as_mut_ptr(), to, bytes);
+                    std::slice::from_raw_parts(to, bytes)
+                };
+                crc = crate::checksum::append(crc, copied);
+                rest = rest.part(bytes, usize::MAX);
+            }
         }
         crc
     }
@@ -422,5 +447,61 @@ mod tests {
         assert_eq!(table.crc32c(from), crate::checksum::crc32c(&out));
         assert!(table.remove(a).is_some());
         assert_eq!(table.copy(from, to), 0);
+    }
+
+    #[test]
+    fn memory_that_may_not_be_written_stays_as_it_is() {
+        static CONSTANT: [u8; 4] = *b"keep";
+        let mut promised = CONSTANT;
+        let pool = Pool::with_budget(1 << 20);
+        let mut table = BufferTable::with_limit(8);
+        let mut shared = pool.take(4).unwrap();
+        shared.copy_from_slice(&CONSTANT);
+        let shared = Arc::new(shared);
+        // SAFETY: the array outlives the table, and is looked at through the table only.
+        let raw = |promised: &mut [u8; 4], cuts: &[usize]| unsafe {
+            let whole = Segment::new(promised.as_mut_ptr(), promised.len());
+            let segments: Vec<Segment> = cuts.iter().map(|cut| whole.part(*cut, 2)).collect();
+            Memory::from_raw(&segments, false)
+        };
+        let source = table.insert(Memory::pooled(pool.take(4).unwrap())).unwrap();
+        let source = Slice { buffer: source, offset: 0, len: 4 };
+        assert_eq!(table.write(source, b"lost"), 4);
+        let memories = [
+            Memory::constant(&CONSTANT),
+            Memory::shared(shared.clone()),
+            raw(&mut promised, &[0, 2]),
+        ];
+        for memory in memories {
+            let target = Slice { buffer: table.insert(memory).unwrap(), offset: 0, len: 4 };
+            assert_eq!(table.write(target, b"lost"), 0);
+            assert_eq!(table.copy(source, target), 0);
+            let mut outside = *b"lost";
+            // SAFETY: a local array is mapped and in no table.
+            unsafe { table.fill(target, Segment::new(outside.as_mut_ptr(), 4)) };
+            let mut bytes = [0; 4];
+            assert_eq!(table.read(target, &mut bytes), 4);
+            assert_eq!(bytes, CONSTANT);
+        }
+    }
+
+    #[test]
+    fn a_checksum_is_that_of_all_bytes_however_they_are_cut() {
+        let pool = Pool::with_budget(1 << 20);
+        let mut table = BufferTable::with_limit(1);
+        let mut pieces = Vec::new();
+        let mut all = Vec::new();
+        for size in [1, CHECKSUM_BYTES - 1, CHECKSUM_BYTES, 1, 3 * CHECKSUM_BYTES + 7] {
+            let mut buffer = pool.take(size).unwrap();
+            buffer.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + size) as u8);
+            all.extend_from_slice(&buffer);
+            pieces.push(buffer);
+        }
+        let buffer = table.insert(Memory::many(pieces)).unwrap();
+        for (offset, len) in [(0, all.len()), (5, CHECKSUM_BYTES), (CHECKSUM_BYTES, 9), (3, 0)] {
+            let slice = Slice { buffer, offset: offset as u64, len: len as u64 };
+            let expected = crate::checksum::crc32c(&all[offset..offset + len]);
+            assert_eq!(table.crc32c(slice), expected, "{len} bytes from {offset}");
+        }
     }
 }

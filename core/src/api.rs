@@ -268,6 +268,8 @@ pub struct Counters {
     pub messages_received: u64,
     /// Messages that came before their receive, and their bytes that were staged.
     pub messages_unmatched: u64,
+    /// Messages that nobody waited for, where such are dropped.
+    pub messages_dropped: u64,
     pub bytes_unmatched: u64,
     pub gets: u64,
     pub puts: u64,

@@ -38,7 +38,8 @@ impl Core {
         placement
     }
 
-    fn break_link(&mut self, link: LinkId) {
+    /// The peer broke the protocol on this link.
+    pub(crate) fn break_link(&mut self, link: LinkId) {
         if let Some(state) = self.links.get_mut(link) {
             state.broken = true;
         }

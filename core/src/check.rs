@@ -12,7 +12,7 @@ use crate::credit::charge_bytes;
 use crate::engine::{Core, Landing, LandingKind, Order};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
-use crate::path::Peer;
+use crate::path::{Peer, UnderWay};
 
 /// Holds as they are recounted.
 #[derive(Default)]
@@ -120,11 +120,14 @@ impl Core {
     }
 
     fn check_peer(&self, id: PeerId, peer: &Peer) {
-        let under_way = self.operations.iter().filter(|(_, operation)| {
-            let Some(access) = self.operations.access(operation) else { return false };
-            operation.ending.is_none() && !access.waiting && access.access.peer == id
+        let under_way = self.operations.iter().filter_map(|(_, operation)| {
+            let access = self.operations.access(operation)?;
+            let counts = operation.ending.is_none() && !access.waiting && access.access.peer == id;
+            counts.then(|| access.segments())
         });
-        assert_eq!(peer.accesses as usize, under_way.count(), "accesses of {id:?} under way");
+        let mut counted = UnderWay::default();
+        under_way.for_each(|segments| counted.begin(segments));
+        assert_eq!(peer.under_way, counted, "accesses of {id:?} under way");
         let (mut eager, mut announces) = (0, 0);
         let messages = self.matching.messages();
         for message in messages.filter(|it| it.peer == id && it.session == peer.session) {

@@ -159,7 +159,8 @@ impl Core {
             return;
         };
         let (account, amount) = peer.received.account(charge);
-        if account.free(amount) && peer.link().is_some() {
+        // While its link is lost, a session that resumes keeps the news for the next one.
+        if account.free(amount) && (peer.link().is_some() || peer.reliable.is_some()) {
             self.tell_credit(id);
         }
     }

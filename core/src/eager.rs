@@ -349,6 +349,11 @@ impl Core {
         channel: Channel,
     ) -> Placement {
         let bytes = u64::from(prefix.payload_bytes.get());
+        if self.only_awaited[channel as usize] {
+            let charge = Charge::Eager { channel, payload_bytes: bytes };
+            self.free_charge(id, prefix.session.get(), charge);
+            return self.drop_unmatched(id, channel, body);
+        }
         self.counters.messages_unmatched += 1;
         self.counters.bytes_unmatched += bytes;
         let content =
@@ -374,6 +379,20 @@ impl Core {
         }
         let kind = LandingKind::Unmatched { message: slot };
         self.land_into(link, Some(id), prefix, Slice::NONE, kind)
+    }
+
+    /// Nobody waits for a message, and nobody will.
+    pub(crate) fn drop_unmatched(
+        &mut self,
+        id: PeerId,
+        channel: Channel,
+        body: &EagerBody,
+    ) -> Placement {
+        self.counters.messages_dropped += 1;
+        if body.acknowledge == Level::Matched as u8 {
+            self.emit_finish(id, channel, body.message.get(), Err(Fault::Cancelled), 0);
+        }
+        Placement::Drop
     }
 
     /// The receive that takes a message; receives that refuse its length fail on the way.

@@ -40,6 +40,8 @@ pub struct Core {
     /// What messages of sessions that ended still occupy.
     pub(crate) orphan_bytes: u64,
     pub(crate) closing: bool,
+    /// By channel: messages that no posted receive accepts are dropped.
+    pub(crate) only_awaited: [bool; CHANNELS],
     /// No timer is due before.
     pub(crate) wake: Time,
     pub(crate) counters: Counters,
@@ -152,6 +154,7 @@ impl Core {
             lent_bytes: 0,
             orphan_bytes: 0,
             closing: false,
+            only_awaited: [false; CHANNELS],
             wake: Time::NEVER,
             counters: Counters::default(),
             config,
@@ -192,6 +195,13 @@ impl Core {
     /// Its counters.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// From now on messages of `channel` that no posted receive accepts are dropped, and what they
+    /// occupied goes back to their senders: for users who post before they make anybody send, so that
+    /// what comes later is for nobody. Requests always have a taker.
+    pub fn drop_unawaited(&mut self, channel: Channel) {
+        self.only_awaited[channel as usize] = true;
     }
 
     /// Messages that wait for a receive.

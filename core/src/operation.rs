@@ -5,6 +5,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::verb::RemoteLayout;
 
 use crate::api::{Access, OperationId, PeerId, Receive, Send};
 
@@ -114,6 +115,16 @@ const FREE: Entry = Entry {
         ending: None,
     },
 };
+
+impl AccessState {
+    /// How many pieces of remote memory it is about.
+    pub fn segments(&self) -> u32 {
+        match &self.access.remote {
+            RemoteLayout::At(_) => 1,
+            RemoteLayout::List(list) => list.len() as u32,
+        }
+    }
+}
 
 impl Operations {
     pub fn with_limit(limit: usize) -> Operations {

@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -30,6 +31,8 @@ const ACKNOWLEDGE_EVERY: u32 = 8;
 const ACKNOWLEDGE_AFTER: std::time::Duration = std::time::Duration::from_millis(1);
 /// Spans sent again in one go.
 const BURST: usize = 64;
+/// Confirmations of a link in a row without an answer before it counts as dead.
+const CONFIRMATIONS_MAX: u32 = 10;
 
 /// The spans of one session, both directions.
 #[derive(Debug)]
@@ -49,6 +52,9 @@ pub(crate) struct Reliable {
     pub retry_at: Time,
     /// No unacknowledged span is due before this time.
     resend_at: Option<Time>,
+    /// When the link's confirmation goes again, since nothing was heard over the link yet.
+    confirm_at: Option<Time>,
+    confirmations: u32,
 }
 
 #[derive(Debug)]
@@ -59,7 +65,7 @@ struct Sent {
     payload: Option<Payload>,
     sent_at: Time,
     tries: u32,
-    /// The order by which a rail holds its payload.
+    /// The order by which a rail holds it: it does not go again before it went.
     in_rail: Option<SlotId>,
     acknowledged: bool,
 }
@@ -90,11 +96,13 @@ impl Reliable {
             held: BTreeMap::new(),
             retry_at: Time::ZERO,
             resend_at: None,
+            confirm_at: None,
+            confirmations: 0,
         }
     }
 
     pub fn deadline(&self) -> Option<Time> {
-        [self.acknowledge_at, self.resend_at].into_iter().flatten().min()
+        [self.acknowledge_at, self.resend_at, self.confirm_at].into_iter().flatten().min()
     }
 
     fn state_mut(&mut self, span: u64) -> Option<&mut State> {
@@ -171,6 +179,9 @@ impl Core {
         else {
             return;
         };
+        if payload.is_none() && reliable.sent.len() >= QUEUED_FRAMES_MAX {
+            return self.refuse_unacknowledged(id);
+        }
         let span = reliable.next_span;
         reliable.next_span += 1;
         envelope.span = span;
@@ -188,6 +199,15 @@ impl Core {
         self.transmit(id, index);
     }
 
+    /// A peer that acknowledges nothing, but makes us answer: its session ends with its link, and what
+    /// is left out until then does not matter.
+    #[cold]
+    fn refuse_unacknowledged(&mut self, id: PeerId) {
+        let Some(link) = self.peers.get(id.0).and_then(|peer| peer.link()) else { return };
+        self.break_link(link);
+        self.close_link(link);
+    }
+
     fn transmit(&mut self, id: PeerId, index: usize) {
         let (now, after) = (self.now, self.config.resend_after);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
@@ -200,11 +220,9 @@ impl Core {
         }
         sent.sent_at = now;
         sent.tries += 1;
-        if sent.payload.is_some() {
-            match self.orders.insert(Order::Span { peer: id, span: sent.span }) {
-                Ok(slot) => sent.in_rail = Some(slot),
-                Err(_) => return,
-            }
+        match self.orders.insert(Order::Span { peer: id, span: sent.span }) {
+            Ok(slot) => sent.in_rail = Some(slot),
+            Err(_) => return,
         }
         let token = sent.in_rail.map_or(Token::NONE, Core::table_token);
         sent.envelope.session = session;
@@ -218,13 +236,13 @@ impl Core {
         self.emit_on(link, envelope, &body, payload, token);
     }
 
-    /// The rail let go of a span's payload.
+    /// The rail let go of a span.
     pub(crate) fn span_released(&mut self, id: PeerId, span: u64) {
         let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
         else {
             return;
         };
-        let Some(index) = reliable.sent.iter().position(|sent| sent.span == span) else { return };
+        let Ok(index) = reliable.sent.binary_search_by_key(&span, |sent| sent.span) else { return };
         reliable.sent[index].in_rail = None;
         if reliable.sent[index].acknowledged {
             let ended = reliable.sent.remove(index);
@@ -273,6 +291,9 @@ impl Core {
         payload_bytes: u32,
     ) -> Placement {
         let span = prefix.span.get();
+        if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
+            reliable.confirm_at = None;
+        }
         if span == 0 {
             return match body {
                 Arrived::Ack(ack) => {
@@ -377,7 +398,8 @@ impl Core {
         }
     }
 
-    fn acknowledge_now(&mut self, id: PeerId) {
+    /// Tells the peer which of its spans are here.
+    pub(crate) fn acknowledge_now(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let Some(link) = peer.link() else { return };
         let session = peer.session;
@@ -398,6 +420,7 @@ impl Core {
         else {
             return;
         };
+        let confirm = reliable.confirm_at.is_some_and(|at| at <= now);
         let acknowledge = reliable.acknowledge_at.is_some_and(|at| at <= now);
         let mut due = Vec::new();
         if reliable.resend_at.is_some_and(|at| at <= now) {
@@ -415,12 +438,48 @@ impl Core {
                 }
             }
         }
+        if confirm {
+            self.confirm_again(id);
+        }
         if acknowledge {
             self.acknowledge_now(id);
         }
         for index in due {
             self.transmit(id, index);
         }
+    }
+
+    /// A link carries the session from now on. Where its frames may be lost, who confirmed it does so
+    /// until the peer is heard over it, and the other side lets itself be heard. Otherwise one could
+    /// wait for ever for a confirmation that was lost while the other has nothing to send.
+    pub(crate) fn begin_confirmation(&mut self, id: PeerId, outbound: bool, lossy: bool) {
+        let due = self.now + self.config.resend_after;
+        let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut())
+        else {
+            return;
+        };
+        reliable.confirm_at = (outbound && lossy).then_some(due);
+        reliable.confirmations = 1;
+        if outbound && lossy {
+            self.wake_by(due);
+        } else if lossy {
+            self.acknowledge_now(id);
+        }
+    }
+
+    fn confirm_again(&mut self, id: PeerId) {
+        let (now, after) = (self.now, self.config.resend_after);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(link) = peer.link() else { return };
+        let Some(reliable) = peer.reliable.as_mut() else { return };
+        if reliable.confirmations >= CONFIRMATIONS_MAX {
+            // The rail's last word suspends the session, which then looks for another link.
+            reliable.confirm_at = None;
+            return self.close_link(link);
+        }
+        reliable.confirm_at = Some(now + after * (1 << reliable.confirmations.min(4)));
+        reliable.confirmations += 1;
+        self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
     }
 
     /// A new link carries the session on: everything unacknowledged goes again.
@@ -439,11 +498,13 @@ impl Core {
     /// The session is over: what its spans held is let go.
     pub(crate) fn drop_spans(&mut self, id: PeerId, session: u32, reliable: Reliable) {
         for sent in reliable.sent {
-            let Some(payload) = sent.payload else { continue };
-            match sent.in_rail.and_then(|slot| self.orders.get_mut(slot)) {
+            let in_rail = sent.in_rail.and_then(|slot| self.orders.get_mut(slot));
+            match (sent.payload, in_rail, sent.in_rail) {
                 // The rail still has it: its release ends the order itself.
-                Some(order) => *order = payload.order,
-                None => self.order_ended(payload.order, Err(Fault::PeerReset)),
+                (Some(payload), Some(order), _) => *order = payload.order,
+                (Some(payload), None, _) => self.order_ended(payload.order, Err(Fault::PeerReset)),
+                (None, _, Some(slot)) => drop(self.orders.remove(slot)),
+                (None, _, None) => {}
             }
         }
         for landing in reliable.broken.into_values() {
@@ -569,11 +630,27 @@ impl Core {
             arrival: 0,
         };
         match self.matching.arrive(unmatched) {
-            Some(found) => self.rematch(found),
+            Some(found) => {
+                self.rematch(found);
+                if self.only_awaited[channel as usize] {
+                    self.discard(found, body);
+                }
+            }
             None => {
                 let charge = Charge::Eager { channel, payload_bytes: bytes };
                 self.free_charge(id, session, charge);
             }
         }
+    }
+
+    /// Drops a held message that no receive took.
+    fn discard(&mut self, found: SlotId, body: &EagerBody) {
+        let Some(message) = self.matching.remove_message(found) else { return };
+        let (peer, channel, payload_bytes) = (message.peer, message.channel, message.bytes);
+        if let Content::Staged(buffer) = message.content {
+            self.outputs.push(Output::Release(buffer));
+        }
+        self.free_charge(peer, message.session, Charge::Eager { channel, payload_bytes });
+        self.drop_unmatched(peer, channel, body);
     }
 }

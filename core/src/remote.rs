@@ -21,8 +21,8 @@ use crate::api::*;
 use crate::engine::{Core, LandingKind, Order, Payload};
 use crate::operation::{AccessState, Kind};
 use crate::path::{
-    ACCESSES_MAX, BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, PUTS_MAX, STREAMS_MAX, Segments,
-    Stream, StreamKind,
+    BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, PUTS_MAX, STREAMS_MAX, Segments, Stream,
+    StreamKind,
 };
 
 /// Emptied lists that are kept, so that announced messages allocate nothing.
@@ -40,8 +40,9 @@ pub(crate) struct Region {
     closing: bool,
     /// Data frames and placements that use it.
     held: u32,
-    /// Rails that have not confirmed the end.
-    revoking: Vec<LinkId>,
+    /// Links over which it was exposed: until the rail confirms the end of the region, or that of the
+    /// link, however long that is closing already.
+    exposed: Vec<LinkId>,
 }
 
 impl Region {
@@ -85,11 +86,11 @@ impl Core {
             owner,
             closing: false,
             held: 0,
-            revoking: self.spare_lists.pop().unwrap_or_default(),
+            exposed: self.spare_lists.pop().unwrap_or_default(),
         };
         let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
         let key = RemoteKey { slot, secret };
-        self.for_links(audience, |core, link| core.expose_on(link, key));
+        self.expose_to(audience, key);
         Ok(key)
     }
 
@@ -109,19 +110,16 @@ impl Core {
         self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.native_read)
     }
 
-    /// Calls `act` for the links with native access whose peers may use regions of this audience:
-    /// those that carry a session, and those whose peers we have greeted already.
-    fn for_links(&mut self, audience: Audience, act: impl Fn(&mut Core, LinkId)) {
+    /// Tells of a region on the links with native access whose peers may use it: those that carry a
+    /// session, and those whose peers we have greeted already.
+    fn expose_to(&mut self, audience: Audience, key: RemoteKey) {
         let up = match audience {
             Audience::One(peer) => self.peers.get(peer.0).and_then(|peer| peer.link()),
             Audience::Everybody => None,
         };
         if let Some(link) = up {
             // The way of every announced message: no list of links is made.
-            if self.is_native(link) {
-                act(self, link);
-            }
-            return;
+            return self.expose_on(link, key);
         }
         let mut links: Vec<LinkId> = self
             .links
@@ -135,11 +133,10 @@ impl Core {
                 Audience::One(peer) => state.peer == Some(peer),
             })
             .map(|(link, _)| link)
-            .filter(|link| self.is_native(*link))
             .collect();
         links.sort_unstable();
         for link in links {
-            act(self, link);
+            self.expose_on(link, key);
         }
     }
 
@@ -147,7 +144,8 @@ impl Core {
         if !self.is_native(link) {
             return;
         }
-        let Some(region) = self.regions.get(key.slot) else { return };
+        let Some(region) = self.regions.get_mut(key.slot) else { return };
+        region.exposed.push(link);
         let (region, writable) = (region.slice, region.writable);
         let verb = Verb::Expose { link, key, region, writable };
         self.outputs.push(Output::Verb(verb));
@@ -191,41 +189,32 @@ impl Core {
         }
         region.closing = true;
         let key = RemoteKey { slot, secret: region.secret };
-        let audience = region.audience;
-        self.drop_streams_of(slot);
-        self.for_links(audience, |core, link| core.revoke_on(link, key));
-        self.try_end_region(slot);
-    }
-
-    fn revoke_on(&mut self, link: LinkId, key: RemoteKey) {
-        if !self.is_native(link) {
-            return;
-        }
-        if let Some(region) = self.regions.get_mut(key.slot) {
-            region.revoking.push(link);
+        for &link in &region.exposed {
             self.outputs.push(Output::Verb(Verb::Revoke { link, key }));
         }
+        self.drop_streams_of(slot);
+        self.try_end_region(slot);
     }
 
     /// A rail confirms that nobody uses the region over this link any more.
     pub fn revoked(&mut self, link: LinkId, key: RemoteKey) {
         if let Some(region) = self.regions.get_mut(key.slot) {
-            region.revoking.retain(|other| *other != link);
+            region.exposed.retain(|other| *other != link);
         }
         self.try_end_region(key.slot);
     }
 
     /// A link is gone, and with it what its rail held.
     pub(crate) fn revoked_by_loss(&mut self, link: LinkId) {
-        let waiting: Vec<SlotId> = self
+        let exposed: Vec<SlotId> = self
             .regions
             .iter()
-            .filter(|(_, region)| region.revoking.contains(&link))
+            .filter(|(_, region)| region.exposed.contains(&link))
             .map(|(slot, _)| slot)
             .collect();
-        for slot in waiting {
+        for slot in exposed {
             if let Some(region) = self.regions.get_mut(slot) {
-                region.revoking.retain(|other| *other != link);
+                region.exposed.retain(|other| *other != link);
             }
             self.try_end_region(slot);
         }
@@ -243,13 +232,13 @@ impl Core {
         let over = self
             .regions
             .get(slot)
-            .is_some_and(|region| region.closing && region.held == 0 && region.revoking.is_empty());
+            .is_some_and(|region| region.closing && region.held == 0 && region.exposed.is_empty());
         if !over {
             return;
         }
         let Some(region) = self.regions.remove(slot) else { return };
         if self.spare_lists.len() < SPARE_MAX {
-            self.spare_lists.push(region.revoking);
+            self.spare_lists.push(region.exposed);
         }
         match region.owner {
             Some(operation) => self.let_go(operation),
@@ -288,11 +277,11 @@ impl Core {
     /// Queues or starts the access of an operation.
     pub(crate) fn begin_access(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
-        let peer = state.access.peer;
+        let (peer, segments) = (state.access.peer, state.segments());
         let idle = self.peers.get(peer.0).is_some_and(|peer| {
             peer.waiting_accesses.first.is_none()
                 && peer.link().is_some_and(|link| self.is_live(link))
-                && peer.accesses < ACCESSES_MAX
+                && peer.under_way.has_room(segments)
         });
         if idle {
             return self.start_access(id);
@@ -329,7 +318,8 @@ impl Core {
         while let Some(peer) = self.peers.get(id.0) {
             let Some(first) = peer.waiting_accesses.first else { return };
             let Some(link) = peer.link() else { return };
-            if peer.accesses >= ACCESSES_MAX || !self.is_live(link) {
+            let segments = self.operations.access_mut(first).map_or(0, |first| first.segments());
+            if !peer.under_way.has_room(segments) || !self.is_live(link) {
                 return;
             }
             let next = self.operations.get_mut(first).and_then(|first| first.next.take());
@@ -348,9 +338,9 @@ impl Core {
 
     fn start_access(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
-        let access = state.access.clone();
+        let (access, segments) = (state.access.clone(), state.segments());
         let Some(peer) = self.peers.get_mut(access.peer.0) else { return };
-        peer.accesses += 1;
+        peer.under_way.begin(segments);
         let Some(link) = peer.link() else { return };
         match access.direction {
             Direction::Get => self.counters.gets += 1,
@@ -412,12 +402,13 @@ impl Core {
     /// The link went away under a native access, but its session resumes: the access waits for the
     /// next link. Reading or writing the same bytes once more changes nothing.
     fn begin_again(&mut self, id: OperationId, peer: PeerId) -> bool {
+        let segments = self.access_mut(id).map_or(0, |access| access.segments());
         let Some(state) = self.peers.get_mut(peer.0) else { return false };
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
         if state.reliable.is_none() || over {
             return false;
         }
-        state.accesses = state.accesses.saturating_sub(1);
+        state.under_way.end(segments);
         let link = state.link();
         self.queue_access(id, peer);
         if let Some(link) = link {
@@ -710,9 +701,9 @@ impl Core {
         }
         let receive = matches!(operation.kind, Kind::Receive(_));
         let Some(state) = self.access_mut(id) else { return };
-        let (peer, moved) = (state.access.peer, state.moved);
+        let (peer, moved, segments) = (state.access.peer, state.moved, state.segments());
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.accesses = peer.accesses.saturating_sub(1);
+            peer.under_way.end(segments);
             peer.streams.retain(|stream| {
                 !matches!(stream.kind, StreamKind::Put { operation, .. } if operation == id)
             });
@@ -729,12 +720,12 @@ impl Core {
     pub(crate) fn stop_access(&mut self, id: OperationId, fault: Fault) {
         let Some(state) = self.access_mut(id) else { return };
         if state.waiting {
-            let peer = state.access.peer;
+            let (peer, segments) = (state.access.peer, state.segments());
             state.waiting = false;
             self.unqueue_access(peer, id);
             if let Some(peer) = self.peers.get_mut(peer.0) {
                 // `access_ended` counts it as one that had begun.
-                peer.accesses += 1;
+                peer.under_way.begin(segments);
             }
         }
         self.access_ended(id, Err(fault));

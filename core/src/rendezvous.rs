@@ -85,6 +85,11 @@ impl Core {
             }
             return self.fetch(operation, id, message, bytes, key);
         }
+        if self.only_awaited[channel as usize] {
+            self.counters.messages_dropped += 1;
+            self.free_charge(id, session, Charge::Announce);
+            return self.emit_finish(id, channel, message, Err(Fault::Cancelled), 0);
+        }
         self.counters.messages_unmatched += 1;
         let unmatched = Unmatched {
             channel,

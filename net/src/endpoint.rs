@@ -342,6 +342,12 @@ impl Endpoint {
         Ok(())
     }
 
+    /// From now on messages of `channel` that no posted receive accepts are dropped: for users who
+    /// post a receive before they make anybody send, such as callers of remote procedures.
+    pub fn drop_unawaited(&self, channel: Channel) {
+        self.locked().core.drop_unawaited(channel);
+    }
+
     /// The next request, where one arrived.
     pub fn next_request(&self) -> Option<Request> {
         let taken = self.shared.requests.lock().expect("never left half-changed").pop_front();

@@ -350,7 +350,8 @@ impl Engine {
         };
         let answer = self.rails[usize::from(link.rail)].order(verb, &self.buffers);
         match (verb, answer) {
-            // Whatever else the rail answers, only its report says that nobody holds the region.
+            // The rail holds nothing under that key. Whatever else it answers, only its report says
+            // that nobody holds the region.
             (Verb::Revoke { link, key }, Ordered::Refused(_)) => self.core.revoked(*link, *key),
             _ => self.core.ordered(token, answer),
         }

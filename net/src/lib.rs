@@ -13,6 +13,7 @@
 //! * Memory handed to an operation comes back with its completion, never earlier.
 #![forbid(unsafe_code)]
 
+mod awake;
 pub mod context;
 pub mod endpoint;
 mod engine;

@@ -24,6 +24,7 @@ use ropewalk_rail::Rail;
 use rustix::event::epoll;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::awake::Awake;
 use crate::endpoint::{Endpoint, EndpointConfig};
 use crate::local::LocalEndpoint;
 use crate::spin::Spin;
@@ -64,6 +65,7 @@ pub struct Reactor {
     bell: Arc<OwnedFd>,
     start: Instant,
     spin: std::cell::Cell<Spin>,
+    awake: RefCell<Awake>,
 }
 
 const BELL: u64 = u64::MAX;
@@ -86,7 +88,14 @@ impl Reactor {
             bell,
             start: Instant::now(),
             spin: std::cell::Cell::new(Spin::new()),
+            awake: RefCell::new(Awake::never()),
         })
+    }
+
+    /// From now on keeps the processors from sleeping while this thread goes to sleep and is woken all
+    /// the time: wake-ups cost more than the work then. Without effect where this process may not.
+    pub fn keep_processors_awake(&self) {
+        self.awake.replace(Awake::while_busy());
     }
 
     /// The executor whose tasks it runs.
@@ -223,6 +232,8 @@ impl Reactor {
         }
         if !ready {
             let limit = deadline.map(|deadline| deadline.since(self.now()));
+            let hold = self.awake.borrow_mut().before_sleep();
+            let limit = [limit, hold].into_iter().flatten().min();
             let timeout = limit.map(|limit| rustix::time::Timespec {
                 tv_sec: limit.as_secs() as i64,
                 tv_nsec: i64::from(limit.subsec_nanos()),

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use common::{Medium, World, check};
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::random::Random;
-use ropewalk_net::{Channel, Level, Oversize, PeerId};
+use ropewalk_net::{Channel, Level, Mode, Oversize, PeerId};
 use ropewalk_rail_sim::Cut;
-use ropewalk_wire::frame::{self, Body, CreditBody, EagerBody, Envelope, HelloBody};
+use ropewalk_wire::frame::{self, Body, CreditBody, EagerBody, Envelope, GetBody, HelloBody};
 
 fn send(world: &mut World, from: usize, to: PeerId, bits: u64, len: usize, user: u64) {
     let memory = world.memory(len, bits as u8);
@@ -35,6 +36,8 @@ struct Stranger {
     socket: TcpStream,
     session: u32,
     message: u64,
+    /// Mode `Resume`: the number of its next frame.
+    span: Option<u64>,
 }
 
 impl Stranger {
@@ -45,14 +48,14 @@ impl Stranger {
         let socket = TcpStream::connect(address).unwrap();
         socket.set_nodelay(true).unwrap();
         socket.set_nonblocking(true).unwrap();
-        let mut stranger = Stranger { socket, session: 0, message: 0 };
+        let mut stranger = Stranger { socket, session: 0, message: 0, span: None };
         let hello = Body::Hello(HelloBody {
             endpoint: endpoint.to_le_bytes(),
             cluster: 1u128.to_le_bytes(),
             incarnation: 1.into(),
             host: 0.into(),
             nonce: 40.into(),
-            mode: 0,
+            mode: u8::from(world.mode == Mode::Resume),
             refusal: 0,
             address_bytes: 0.into(),
             eager_credit: 64.into(),
@@ -72,6 +75,7 @@ impl Stranger {
         let session = hello.nonce.get().wrapping_add(40) | 1;
         assert!(stranger.say(Body::Confirm, &[]));
         stranger.session = session;
+        stranger.span = (world.mode == Mode::Resume).then_some(1);
         stranger
     }
 
@@ -90,7 +94,10 @@ impl Stranger {
     /// False where the connection is gone or full.
     fn say(&mut self, body: Body, payload: &[u8]) -> bool {
         let payload_bytes = payload.len() as u32;
-        let envelope = Envelope { payload_bytes, session: self.session, ..Envelope::default() };
+        let span = self.span.unwrap_or(0);
+        self.span = self.span.map(|span| span + 1);
+        let session = self.session;
+        let envelope = Envelope { payload_bytes, session, span, ..Envelope::default() };
         let mut header = frame::encode(envelope, &body);
         frame::seal(&mut header, None);
         let mut bytes = header.as_bytes().to_vec();
@@ -107,6 +114,19 @@ impl Stranger {
             }
         }
         true
+    }
+
+    /// Asks for bytes under a key that opens nothing.
+    fn ask_in_vain(&mut self) -> bool {
+        let body = Body::Get(GetBody {
+            key_slot: 7.into(),
+            key_secret: 7.into(),
+            offset: 0.into(),
+            len: 1.into(),
+            cookie: 0.into(),
+            into_offset: 0.into(),
+        });
+        self.say(body, &[])
     }
 
     fn eager(&mut self, channel: u8, payload: &[u8]) -> bool {
@@ -162,6 +182,50 @@ fn a_peer_that_ignores_its_credit_is_cut_off_and_harms_nobody() {
         world.nodes[0].endpoint.check();
         honest(&mut world, 10, || {});
     }
+}
+
+/// Frames that a stranger needs at most until its link breaks: the queue's limit and what the sockets
+/// hold, which is some MiB of frames of 56 bytes at least.
+const PROVOKED_MAX: usize = QUEUED_FRAMES_MAX + (32 << 20) / 56;
+
+#[test]
+fn a_peer_that_provokes_answers_and_reads_none_is_cut_off() {
+    let mut world = World::pair(Medium::Tcp);
+    honest(&mut world, 2, || {});
+    let mut stranger = Stranger::admitted(&mut world, 0xbad);
+    let mut asked = 0;
+    while (0..200).all(|_| stranger.ask_in_vain()) {
+        asked += 200;
+        assert!(asked < PROVOKED_MAX, "{asked} answers wait and nobody minds");
+        honest(&mut world, 1, || {});
+    }
+    assert!(asked > QUEUED_FRAMES_MAX, "cut off after {asked} questions");
+    world.nodes[0].endpoint.check();
+    honest(&mut world, 10, || {});
+}
+
+#[test]
+fn a_peer_that_provokes_answers_and_acknowledges_none_is_cut_off() {
+    let mut world = World::new(Medium::Tcp);
+    world.mode = Mode::Resume;
+    world.add();
+    world.add();
+    honest(&mut world, 2, || {});
+    let mut stranger = Stranger::admitted(&mut world, 0xbad);
+    let mut asked = 0;
+    let mut heard = Vec::new();
+    let mut hears = |stranger: &mut Stranger| {
+        heard.clear();
+        stranger.hear(&mut heard)
+    };
+    while (0..200).all(|_| stranger.ask_in_vain() && hears(&mut stranger)) {
+        asked += 200;
+        assert!(asked < 2 * QUEUED_FRAMES_MAX, "{asked} answers are kept and nobody minds");
+        honest(&mut world, 1, || {});
+    }
+    assert!(asked > QUEUED_FRAMES_MAX / 2, "cut off after {asked} questions");
+    world.nodes[0].endpoint.check();
+    honest(&mut world, 10, || {});
 }
 
 #[test]

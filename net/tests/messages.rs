@@ -4,6 +4,7 @@ mod common;
 
 use common::{ALL, Medium, World, check};
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::verb::{RemoteLayout, RemoteSegment};
 use ropewalk_net::{Audience, Channel, Direction, Level, Oversize, PeerId, Posted};
@@ -220,6 +221,96 @@ fn put_and_get_reach_exactly_the_ranges_that_their_key_allows() {
         let memory = world.memory(6, 0);
         let stale = access(&mut world, Direction::Get, RemoteLayout::At(0), memory, 5);
         assert_eq!(stale.outcome, Err(Fault::BadKey), "{medium:?}");
+    }
+}
+
+#[test]
+fn many_list_gets_at_once_wait_for_each_other() {
+    const GETS: u64 = 8;
+    const SEGMENTS: u64 = REMOTE_SEGMENTS_MAX as u64;
+    const BYTES: u64 = 8192;
+    for medium in [Medium::Tcp, Medium::Loop] {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        let region = world.memory(1 << 20, 9);
+        let key = world.nodes[1].endpoint.expose(region, true, Audience::Everybody).unwrap();
+        let offset = |segment| segment * 997;
+        let list: std::sync::Arc<[RemoteSegment]> = (0..SEGMENTS)
+            .map(|segment| RemoteSegment { offset: offset(segment), len: BYTES })
+            .collect();
+        for user in 0..GETS {
+            let memory = world.memory((SEGMENTS * BYTES) as usize, 0);
+            let (node, remote) = (&world.nodes[0], RemoteLayout::List(list.clone()));
+            let (context, direction) = (&node.context, Direction::Get);
+            let posted =
+                node.endpoint.post_access(context, direction, to, key, remote, memory, user);
+            world.posted(0, posted);
+        }
+        for user in 0..GETS {
+            let got = world.take(0, user);
+            assert_eq!(got.outcome, Ok(()), "{medium:?}");
+            let bytes = got.memory.into_pooled().unwrap();
+            for segment in 0..SEGMENTS {
+                let from = (segment * BYTES) as usize;
+                let expected = common::pattern(offset(segment) as usize, 9);
+                assert_eq!(bytes[from], expected, "{medium:?}: segment {segment}");
+            }
+            world.nodes.iter().for_each(|node| node.endpoint.check());
+        }
+    }
+}
+
+#[test]
+fn a_region_is_given_back_only_when_a_closing_link_cannot_write_it_any_more() {
+    for medium in [Medium::Shm, Medium::Loop, Medium::SimNative] {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        send(&mut world, 0, to, 1, 10, 1);
+        receive(&mut world, 1, None, 1, 10, 2);
+        world.take(0, 1);
+        let peer = world.take(1, 2).peer.unwrap();
+        const BYTES: usize = 16 << 20;
+        let region = world.memory(BYTES, 9);
+        let key = world.nodes[1].endpoint.expose(region, true, Audience::Everybody).unwrap();
+        let memory = world.memory(BYTES, 77);
+        let node = &world.nodes[0];
+        let (context, remote) = (&node.context, RemoteLayout::At(0));
+        let direction = Direction::Put;
+        let posted = node.endpoint.post_access(context, direction, to, key, remote, memory, 3);
+        world.posted(0, posted);
+        // Frames that wait keep the link closing.
+        for user in 100..140 {
+            let memory = world.memory(16_000, 1);
+            let node = &world.nodes[1];
+            let (channel, level) = (Channel::Tagged, Level::Buffered);
+            let posted =
+                node.endpoint.post_send(&node.context, peer, channel, 5, memory, level, user);
+            world.posted(1, posted);
+        }
+        let node = &world.nodes[1];
+        node.endpoint.forget(peer);
+        node.endpoint.unexpose(key, &node.context, 50).unwrap();
+        let back = loop {
+            match world.nodes[1].endpoint.test(&world.nodes[1].context) {
+                Some(completed) if completed.user == 50 => break completed,
+                Some(_) => {}
+                None => world.step(),
+            }
+            let done = &mut world.nodes[1].done;
+            if let Some(index) = done.iter().position(|completed| completed.user == 50) {
+                break done.remove(index);
+            }
+        };
+        let before = back.memory.into_pooled().unwrap();
+        let copy = before.to_vec();
+        for _ in 0..50 {
+            world.nodes[0].endpoint.progress();
+        }
+        for _ in 0..100 {
+            world.step();
+        }
+        assert!(before[..] == copy[..], "{medium:?}: a write landed after the end of its region");
+        assert_ne!(world.take(0, 3).outcome, Ok(()), "{medium:?}");
     }
 }
 
@@ -446,5 +537,44 @@ fn an_endpoint_reaches_itself() {
         world.nodes[0].endpoint.check();
         world.nodes[0].endpoint.close();
         assert_eq!(world.take(0, 9).outcome, Err(Fault::Closed), "{medium:?}");
+    }
+}
+
+#[test]
+fn where_only_awaited_messages_are_wanted_all_others_are_dropped_and_hold_no_credit() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let peer = world.peer(0, 1);
+        world.nodes[1].endpoint.drop_unawaited(Channel::Tagged);
+        // Both far more than the windows for small and for announced messages.
+        for (bytes, count) in [(8_000, 400), (100_000, 1_500)] {
+            for number in 0..count {
+                let memory = world.memory(bytes, 1);
+                let node = &world.nodes[0];
+                let (channel, bits) = (Channel::Tagged, number);
+                let posted = node
+                    .endpoint
+                    .post_send(&node.context, peer, channel, bits, memory, Level::Buffered, 1)
+                    .expect("there is room");
+                let outcome = match posted {
+                    Posted::Done(completed) => completed.outcome,
+                    Posted::Pending(_) => world.take(0, 1).outcome,
+                };
+                // Small ones are announced, too, where the window is used up for a moment.
+                let small = bytes < 16 * 1024 && outcome.is_ok();
+                assert!(small || outcome == Err(Fault::Cancelled), "{medium:?}: {outcome:?}");
+            }
+        }
+        assert_eq!(world.nodes[1].endpoint.unmatched_count(), 0);
+        // One that is awaited arrives.
+        let (into, out) = (world.memory(8, 0), world.memory(8, 1));
+        let (channel, mask, cut) = (Channel::Tagged, u64::MAX, Oversize::Truncate);
+        let node = &world.nodes[1];
+        let received =
+            node.endpoint.post_receive(&node.context, channel, None, 3, mask, into, cut, 2);
+        assert!(matches!(received, Ok(Posted::Pending(_))));
+        let node = &world.nodes[0];
+        node.endpoint.post_send(&node.context, peer, channel, 3, out, Level::Buffered, 1).unwrap();
+        assert_eq!(world.take(1, 2).outcome, Ok(()));
     }
 }

@@ -17,7 +17,7 @@ use ropewalk_net::{
     Oversize, PeerId, Posted,
 };
 use ropewalk_rail::address::Address;
-use ropewalk_rail_sim::{Cut, Kill, SimConfig, SimNetwork};
+use ropewalk_rail_sim::{Cut, Kill, Path, SimConfig, SimNetwork};
 
 const NAMES: [&str; 2] = ["left", "right"];
 
@@ -408,6 +408,85 @@ fn a_restarted_peer_fails_operations_once_and_is_reached_again() {
 
 fn users(done: &[Completed]) -> Vec<u64> {
     done.iter().map(|completed| completed.user).collect()
+}
+
+#[test]
+fn a_peer_that_speaks_first_is_heard_also_where_the_confirmation_of_its_link_was_lost() {
+    for seed in (2..300).step_by(3) {
+        let mut sim = Sim::new(seed);
+        sim.meet();
+        let mut path = sim.network.path(NAMES[0], NAMES[1]);
+        path.loss = 400_000;
+        sim.network.set_default_path(path);
+        // The left one goes first, and has nothing to say on the new link.
+        sim.network.cut(NAMES[0], NAMES[1], Cut::Both);
+        for _ in 0..100 {
+            sim.step();
+        }
+        sim.send(1, Channel::Tagged, 5, 10, 1);
+        while sim.nodes[1].done.is_empty() {
+            sim.step();
+            assert!(sim.now() < LIMIT, "seed {seed}: the message waits for ever");
+        }
+        assert_eq!(sim.nodes[1].done[0].outcome, Ok(()), "seed {seed}");
+    }
+}
+
+#[test]
+fn credit_that_came_back_while_the_link_was_lost_is_told_over_the_next_one() {
+    const REQUESTS: u64 = 60;
+    for seed in 0..6 {
+        let mut sim = Sim::new(seed);
+        sim.meet();
+        for number in 0..REQUESTS {
+            sim.send(1, Channel::Request, number, 16_000, number);
+        }
+        let until = sim.now() + Duration::from_secs(1);
+        while sim.now() < until {
+            sim.step();
+        }
+        sim.network.change_paths(NAMES[0], NAMES[1], |path| path.refuse = true);
+        sim.network.cut(NAMES[0], NAMES[1], Cut::Both);
+        for _ in 0..10 {
+            sim.step();
+        }
+        let mut taken = 0;
+        let take = |sim: &Sim, taken: &mut u64| {
+            while let Some(request) = sim.nodes[0].endpoint.next_request() {
+                assert_eq!(request.bits, *taken, "seed {seed}");
+                *taken += 1;
+            }
+        };
+        take(&sim, &mut taken);
+        assert!(0 < taken && taken < REQUESTS, "seed {seed}: {taken} is no full window");
+        sim.network.change_paths(NAMES[0], NAMES[1], |path| path.refuse = false);
+        while taken < REQUESTS {
+            sim.step();
+            take(&sim, &mut taken);
+            assert!(sim.now() < LIMIT, "seed {seed}: no credit after {taken} requests");
+        }
+    }
+}
+
+#[test]
+fn a_session_that_was_given_up_leaves_nothing_that_stands_in_the_way_of_the_next_one() {
+    let mut sim = Sim::new(2);
+    sim.meet();
+    sim.network.set_default_path(Path::default());
+    // The left one is heard, and hears nothing, until both give up.
+    sim.network.change_path(NAMES[1], NAMES[0], |path| path.loss = 1_000_000);
+    sim.network.cut(NAMES[0], NAMES[1], Cut::Both);
+    let until = sim.now() + Duration::from_secs(40);
+    while sim.now() < until {
+        sim.step();
+    }
+    sim.network.change_path(NAMES[1], NAMES[0], |path| path.loss = 0);
+    sim.send(1, Channel::Tagged, 5, 10, 1);
+    while sim.nodes[1].done.is_empty() {
+        sim.step();
+        assert!(sim.now() < LIMIT, "the message waits for ever");
+    }
+    assert_eq!(sim.nodes[1].done[0].outcome, Ok(()));
 }
 
 #[test]

@@ -133,6 +133,7 @@ macro_rules! for_each_property {
             native::wrong_keys_and_ranges_are_refused,
             native::read_only_regions_refuse_writes,
             native::revoked_regions_are_out_of_reach,
+            native::regions_are_revoked_while_their_link_closes,
         }
     };
 }

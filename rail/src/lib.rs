@@ -10,7 +10,8 @@
 //! * after `Placement::Into` the rail reports `landed` exactly once, or `link_down` for the link;
 //! * after `Ordered::Pending` the rail reports `done` or `failed` exactly once, at the latest before
 //!   the `link_down` of the link; after that it holds no reference to the order's buffers;
-//! * `link_down` is the last word about a link; it comes for links closed by us, too;
+//! * `link_down` is the last word about a link; it comes for links closed by us, too, and before
+//!   its slot goes to another link;
 //! * after `revoked` no peer and no rail reads or writes the region any more;
 //! * nothing blocks; bytes from a peer never panic and never allocate more than a constant.
 
@@ -46,11 +47,18 @@ pub trait Rail: Send {
 
     /// Sends a frame. `buffers` resolves its payload.
     ///
-    /// A frame that cannot go at once is queued by the rail (`Pending`). The core bounds what it
-    /// orders, so the queue needs no limit of its own.
+    /// A frame that cannot go at once is queued by the rail (`Pending`). The core bounds the frames
+    /// with a payload, and by its windows what a peer that reads can make it answer. One that does
+    /// not read is the rail's to notice: a link with [`QUEUED_FRAMES_MAX`] urgent frames in its queue
+    /// breaks at the next one.
+    ///
+    /// [`QUEUED_FRAMES_MAX`]: ropewalk_base::limits::QUEUED_FRAMES_MAX
     fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered;
 
     /// Carries out another order. `buffers` resolves its slices.
+    ///
+    /// A revocation is refused only where the link holds nothing under that key: not while it is
+    /// closing and its peer still in the region.
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;
 
     /// Makes progress: receives, sends what is queued, accepts. Returns true where anything

@@ -97,23 +97,28 @@ impl Core {
 
     /// Nobody answered our greeting in time.
     pub(crate) fn greeting_lost(&mut self, id: PeerId, attempt: u32) {
-        let mut late: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(_, state)| state.outbound && state.peer == Some(id))
-            .map(|(link, _)| link)
-            .collect();
-        late.sort_unstable();
         let greeted_over = self.peers.get(id.0).and_then(|peer| peer.greeted_over);
         let lossy = greeted_over.is_some_and(|link| self.is_lossy(link));
-        for link in late {
-            self.close_link(link);
-        }
+        self.close_attempts(id);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.greeted_until = Time::NEVER;
         peer.greetings_lost += 1;
         let again = lossy && peer.greetings_lost < GREETINGS_MAX;
         self.connect_next(id, if again { attempt } else { attempt + 1 });
+    }
+
+    /// Closes the links that we began to a peer.
+    pub(crate) fn close_attempts(&mut self, id: PeerId) {
+        let mut begun: Vec<LinkId> = self
+            .links
+            .iter()
+            .filter(|(_, state)| state.outbound && state.peer == Some(id))
+            .map(|(link, _)| link)
+            .collect();
+        begun.sort_unstable();
+        for link in begun {
+            self.close_link(link);
+        }
     }
 
     fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
@@ -434,6 +439,10 @@ impl Core {
             .get(link)
             .is_some_and(|state| state.stage == LinkStage::Agreed && !state.outbound);
         if !agreed && self.is_lossy(link) {
+            // It came again: what we answered to the first one was lost.
+            if self.peer_link(id) == Some(link) {
+                self.acknowledge_now(id);
+            }
             return Placement::Drop;
         }
         if !agreed {

@@ -52,6 +52,8 @@ impl Links {
         if self.rows[row].len() <= index {
             self.rows[row].resize_with(index + 1, || None);
         }
+        let gone = id == LOOP_LINK || self.rows[row][index].is_none();
+        debug_assert!(gone, "rail {} gave a slot to two links", id.rail);
         self.rows[row][index] = Some(Entry { generation: id.slot.generation, link });
     }
 

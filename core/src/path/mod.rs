@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use ropewalk_base::ids::Incarnation;
+use ropewalk_base::limits::{QUEUED_FRAMES_MAX, REMOTE_SEGMENTS_MAX};
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -28,13 +29,26 @@ use crate::reliable::Reliable;
 pub(crate) const FRAMES_PENDING_MAX: u32 = 128;
 /// Data frames among them: enough to keep a connection busy, few enough to stay fair.
 pub(crate) const BULK_PENDING_MAX: u32 = 4;
-/// Gets of one peer that wait to be served.
-pub(crate) const STREAMS_MAX: usize = 4096;
 /// Gets and puts of ours to one peer at a time.
 pub(crate) const ACCESSES_MAX: u32 = 256;
+/// Segments that they have together: each of a get is asked for by a frame and served as a stream.
+pub(crate) const SEGMENTS_MAX: u32 = 4096;
+/// Streams to one peer: segments that it asked for, and puts of ours. An honest one has at most
+/// `SEGMENTS_MAX` under way; older ones were cancelled.
+pub(crate) const STREAMS_MAX: usize = 2 * SEGMENTS_MAX as usize + ACCESSES_MAX as usize;
 /// Puts of one peer that arrived in part. An honest one has at most `ACCESSES_MAX` under way; older
 /// ones were cancelled.
 pub(crate) const PUTS_MAX: usize = 2 * ACCESSES_MAX as usize;
+
+const _: () = assert!(REMOTE_SEGMENTS_MAX <= SEGMENTS_MAX as usize, "any list fits the window");
+const _: () = assert!(8 * SEGMENTS_MAX as usize <= QUEUED_FRAMES_MAX, "no window fills a queue");
+
+/// Gets and puts of ours that one peer has not answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct UnderWay {
+    pub accesses: u32,
+    pub segments: u32,
+}
 
 /// A connection.
 #[derive(Debug)]
@@ -110,7 +124,7 @@ pub(crate) struct Peer {
     pub greetings_lost: u32,
     pub frames_pending: u32,
     pub bulk_pending: u32,
-    pub accesses: u32,
+    pub under_way: UnderWay,
     pub send_next: [u64; CHANNELS],
     pub receive_next: [u64; CHANNELS],
     /// Sends that wait, by channel; heads and tails of lists through the operations.
@@ -158,6 +172,25 @@ pub(crate) enum Segments {
     List { list: std::sync::Arc<[RemoteSegment]>, index: usize, done: u64 },
 }
 
+impl UnderWay {
+    /// Whether an access of so many segments may begin.
+    pub fn has_room(&self, segments: u32) -> bool {
+        self.accesses < ACCESSES_MAX && self.segments + segments <= SEGMENTS_MAX
+    }
+
+    /// An access of so many segments begins.
+    pub fn begin(&mut self, segments: u32) {
+        self.accesses += 1;
+        self.segments += segments;
+    }
+
+    /// An access of so many segments is over.
+    pub fn end(&mut self, segments: u32) {
+        self.accesses = self.accesses.saturating_sub(1);
+        self.segments = self.segments.saturating_sub(segments);
+    }
+}
+
 impl Link {
     /// A link before any greeting. `peer`: the one that we connect to.
     pub fn new(peer: Option<PeerId>, nonce: u32) -> Link {
@@ -194,7 +227,7 @@ impl Peer {
             greetings_lost: 0,
             frames_pending: 0,
             bulk_pending: 0,
-            accesses: 0,
+            under_way: UnderWay::default(),
             send_next: [0; CHANNELS],
             receive_next: [0; CHANNELS],
             waiting: [Queue::default(); CHANNELS],

@@ -7,7 +7,7 @@ use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
 use super::handshake::INSIST_FROM;
-use super::{Link, LinkStage, Peer, PeerStage, Queue};
+use super::{Link, LinkStage, Peer, PeerStage, Queue, UnderWay};
 use crate::api::*;
 use crate::credit::{Charge, Granted};
 use crate::eager::wanted;
@@ -138,14 +138,11 @@ impl Core {
         }
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
-        let window = state.window;
+        let (window, outbound) = (state.window, state.outbound);
         let Some(hello) = state.hello else { return };
         let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
         let resume = self.config.mode == Mode::Resume && hello.mode == 1;
-        let unordered = self
-            .rails
-            .get(usize::from(link.rail))
-            .is_some_and(|rail| !rail.reliable || !rail.ordered);
+        let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link };
         peer.greetings_lost = 0;
@@ -156,7 +153,7 @@ impl Core {
             peer.session = session;
             peer.send_next = [0; CHANNELS];
             peer.receive_next = [0; CHANNELS];
-            peer.reliable = (resume || unordered).then(|| Box::new(Reliable::new()));
+            peer.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
             peer.granted = Granted {
                 eager_limit: u64::from(hello.eager_credit.get()) * 1024,
                 request_limit: u64::from(hello.request_credit.get()) * 1024,
@@ -167,6 +164,7 @@ impl Core {
             self.counters.sessions += 1;
             self.outputs.push(Output::PeerUp { peer: id });
         }
+        self.begin_confirmation(id, outbound, lossy);
         self.pump(id);
     }
 
@@ -240,12 +238,15 @@ impl Core {
     /// The session, if there is one, ends; operations with this peer fail.
     pub(crate) fn end_session(&mut self, id: PeerId, fault: Fault) {
         if let Some(peer) = self.peers.get(id.0)
-            && let (PeerStage::Suspended { since }, Fault::Unreachable) = (peer.stage, fault)
+            && let PeerStage::Suspended { since } = peer.stage
         {
-            // The next try comes with the timer, until the peer is given up.
-            if self.now.since(since) < self.config.give_up_after {
+            let given_up = self.now.since(since) >= self.config.give_up_after;
+            if fault == Fault::Unreachable && !given_up {
+                // The next try comes with the timer, until the peer is given up.
                 return;
             }
+            // The peer would prefer one of these to its own later ones, and wait for it in vain.
+            self.close_attempts(id);
         }
         self.fail_session(id, fault);
         if let Some(peer) = self.peers.get_mut(id.0) {
@@ -282,7 +283,7 @@ impl Core {
             }
         }
         if let Some(peer) = self.peers.get_mut(id.0) {
-            peer.accesses = 0;
+            peer.under_way = UnderWay::default();
         }
         self.outputs.push(Output::PeerDown { peer: id, fault });
     }

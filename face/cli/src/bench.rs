@@ -3,7 +3,6 @@
 //! They start this program again as servers, mounts and workers; what they cannot start themselves,
 //! a cluster inside one process, is handed to them here.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +12,11 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_bench::embed::{Embedded, Embedder};
 use ropewalk_bench::{Options, Outcome, report};
 use ropewalk_rail::Rail;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag::{register, register_conditional_shutdown};
 
 use crate::cluster::Cluster;
+use crate::report::{print, say};
+use crate::stop;
 
 /// Which benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -84,8 +84,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             Name::Io => ropewalk_bench::io::rows(),
             Name::Meta => ropewalk_bench::meta::rows(),
         };
-        names.iter().for_each(|name| println!("{name}"));
-        return Ok(());
+        return names.iter().try_for_each(|name| say!("{name}"));
     }
     if !(arguments.scale > 0.0 && arguments.scale <= 1000.0) {
         bail!("--scale is a factor, such as 0.1 or 2");
@@ -103,21 +102,22 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         disk: arguments.disk.clone(),
         interrupted: Arc::default(),
     };
-    for signal in [SIGINT, SIGTERM] {
+    for signal in stop::signals() {
         // The first one ends it in good order, the second one at once.
         register_conditional_shutdown(signal, 128 + signal, options.interrupted.clone())?;
         register(signal, options.interrupted.clone())?;
     }
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut table = report::Table::default();
+    let mut untold = None;
     let mut emit = |outcome: &Outcome| {
-        if arguments.json {
-            println!("{}", outcome.json());
-        } else {
-            print!("{}", table.add(outcome));
+        let text =
+            if arguments.json { format!("{}\n", outcome.json()) } else { table.add(outcome) };
+        if let Err(error) = print(text.as_bytes()) {
+            // Nobody measures for nobody.
+            options.interrupted.store(true, Ordering::Relaxed);
+            untold.get_or_insert(error);
         }
-        // Whoever does not read any more does not mind.
-        let _ = std::io::stdout().flush();
         outcomes.push(outcome.clone());
     };
     match arguments.name {
@@ -125,7 +125,10 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         Name::Io => ropewalk_bench::io::io(&options, &mut emit)?,
         Name::Meta => ropewalk_bench::meta::meta(&options, &mut emit)?,
     }
-    print!("{}", table.finish());
+    if let Some(error) = untold {
+        return Err(error);
+    }
+    print(table.finish().as_bytes())?;
     if options.interrupted.load(Ordering::Relaxed) {
         bail!("interrupted");
     }

@@ -1,6 +1,6 @@
 //! `check`: whether what the servers keep fits together.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use ropewalk_client::operator::check::{
 use serde_json::{Value, json};
 
 use crate::operate::Target;
-use crate::report::{bytes, table};
+use crate::report::{Closed, bytes, complain, print_json, say, table};
 
 /// How long a server has for each answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -66,8 +66,9 @@ pub fn check(arguments: &Check) -> ExitCode {
         Ok(summary) if summary.problems() > 0 => ExitCode::from(1),
         Ok(summary) if !summary.unreached.is_empty() => ExitCode::from(2),
         Ok(_) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Closed>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropewalk: {error:#}");
+            complain!("ropewalk: {error:#}");
             ExitCode::from(2)
         }
     }
@@ -77,11 +78,14 @@ fn run(arguments: &Check) -> anyhow::Result<CheckSummary> {
     let Check { read, repair, pause, .. } = *arguments;
     let options = CheckOptions { read, repair, pause: Duration::from_millis(pause) };
     let rows = RefCell::new(Vec::new());
+    // A repair goes on also where nobody listens any more.
+    let untold = Cell::new(None);
     let summary = arguments.target.run(PATIENCE, async |_, operator| {
         let bar = bar();
         let tell = |event: Event<'_>| match event {
             Event::Found(finding) if arguments.json => {
-                bar.suspend(|| println!("{}", finding_json(finding)));
+                let told = bar.suspend(|| print_json(&finding_json(finding)));
+                untold.set(untold.take().or(told.err()));
             }
             Event::Found(finding) => {
                 let mut rows = rows.borrow_mut();
@@ -96,10 +100,13 @@ fn run(arguments: &Check) -> anyhow::Result<CheckSummary> {
         bar.finish_and_clear();
         Ok(summary)
     })?;
+    if let Some(error) = untold.take() {
+        return Err(error);
+    }
     if arguments.json {
-        println!("{}", summary_json(&summary));
+        print_json(&summary_json(&summary))?;
     } else {
-        print(&summary, rows.into_inner());
+        print(&summary, rows.into_inner())?;
     }
     Ok(summary)
 }
@@ -128,34 +135,35 @@ fn finding_row(finding: &Finding) -> Vec<String> {
     ]
 }
 
-fn print(summary: &CheckSummary, rows: Vec<Vec<String>>) {
+fn print(summary: &CheckSummary, rows: Vec<Vec<String>>) -> anyhow::Result<()> {
     let shown = rows.len() as u64;
     if shown > 0 {
-        println!("{}", table(&["problem", "server", "object", "bytes", "path"], rows));
+        say!("{}", table(&["problem", "server", "object", "bytes", "path"], rows))?;
     }
     if summary.problems() > shown {
-        println!("and {} more; --json prints all of them", summary.problems() - shown);
+        say!("and {} more; --json prints all of them", summary.problems() - shown)?;
     }
     let Looked { inodes, objects, needed } = summary.looked;
-    println!("compared {inodes} inodes with {objects} objects, of which files need {needed}");
+    say!("compared {inodes} inodes with {objects} objects, of which files need {needed}")?;
     if summary.unsettled > 0 {
-        println!("{} objects kept changing, and were not judged", summary.unsettled);
+        say!("{} objects kept changing, and were not judged", summary.unsettled)?;
     }
     for (server, why) in &summary.unreached {
-        println!("data server {server} was not compared to the end: {why}");
+        say!("data server {server} was not compared to the end: {why}")?;
     }
     let found: Vec<String> =
         summary.found.iter().map(|(name, count)| format!("{count} {name}")).collect();
     match found.is_empty() {
-        true if summary.unreached.is_empty() => println!("nothing is wrong"),
-        true => println!("nothing wrong was found elsewhere"),
+        true if summary.unreached.is_empty() => say!("nothing is wrong")?,
+        true => say!("nothing wrong was found elsewhere")?,
         false => {
-            println!("found: {}; 'ropewalk check --help' says what to do", found.join(", "));
+            say!("found: {}; 'ropewalk check --help' says what to do", found.join(", "))?;
         }
     }
     if summary.discarded > 0 {
-        println!("{} pieces of garbage are being removed", summary.discarded);
+        say!("{} pieces of garbage are being removed", summary.discarded)?;
     }
+    Ok(())
 }
 
 fn finding_json(finding: &Finding) -> Value {

@@ -19,6 +19,7 @@ use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
 use crate::node::{Node, NodeThread};
+use crate::report::complain;
 
 /// How long a data server that starts waits until the metadata server knows it.
 const JOINING: Duration = Duration::from_secs(2);
@@ -47,7 +48,7 @@ fn unique(role: &str) -> String {
 
 fn log(role: &str) -> Rc<dyn Fn(&str)> {
     let role = role.to_string();
-    Rc::new(move |line| eprintln!("{role}: {line}"))
+    Rc::new(move |line| complain!("{role}: {line}"))
 }
 
 /// Where a metadata server keeps its rows.
@@ -88,7 +89,7 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
             };
             node.inquiry.answer_until(node.stop, tell).await;
             if let Err(error) = server.stop().await {
-                eprintln!("metadata server: {error}");
+                complain!("metadata server: {error}");
             }
         }
         Err(error) => node.ready.failed(&error),
@@ -152,7 +153,7 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         refusal = race(serving, server.refused()).await.right();
     }
     if let Err(error) = server.stop().await {
-        eprintln!("{role}: {error}");
+        complain!("{role}: {error}");
     }
     if let Some(refusal) = refusal {
         ready.failed(&refusal);

@@ -1,5 +1,6 @@
 //! The command line: everything that a person does with a cluster.
 
+mod background;
 mod bench;
 mod check;
 mod cluster;
@@ -7,7 +8,6 @@ mod commands;
 mod config;
 mod copy;
 mod demo;
-mod files;
 mod mounted;
 mod node;
 mod operate;
@@ -15,9 +15,9 @@ mod remote;
 mod report;
 mod status;
 mod stop;
-mod tree;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use report::complain;
 
 /// A user-space network layer and parallel file system.
 ///
@@ -33,18 +33,21 @@ struct Arguments {
 const TOUR: &str = "\
 Begin with:
   ropewalk demo                                 sees it work on real data, and cleans up
-  ropewalk up /var/tmp/cluster --mount /mnt     a cluster of your own
+  ropewalk up /var/tmp/cluster --mount /mnt     a cluster of your own; --background leaves you
+                                                the terminal, 'ropewalk down' ends it
   ropewalk cp -r /usr/share/doc :/              works without the mount, too: ':/' is the cluster
   ropewalk ls -l :/doc; ropewalk df; ropewalk status
   ropewalk COMMAND --help                       has examples of each";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Starts a cluster in this process, moves a real directory tree in and out, verifies every
-    /// byte, and prints what happened.
+    /// Starts a cluster in this process, moves a real directory tree in and out, compares all of
+    /// it, and prints what happened.
     Demo(demo::DemoArguments),
     /// Runs a whole cluster in this process until Ctrl-C; clients of other processes can use it.
     Up(commands::up::Up),
+    /// Ends what `up` serves, wherever it runs, and waits for the end.
+    Down(commands::down::Down),
     /// Gives a directory the identity of a new cluster and prints it.
     Format(commands::format::Format),
     /// Runs one server, or all of a config file, until Ctrl-C.
@@ -91,10 +94,13 @@ enum Command {
 
 fn main() -> std::process::ExitCode {
     ropewalk_bench::serve_if_child(&bench::InThisProcess);
+    mounted::unmount_if_child();
+    demo::work_if_child();
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Up(arguments) => commands::up::up(&arguments),
+        Command::Down(arguments) => commands::down::down(&arguments),
         Command::Format(arguments) => commands::format::format(&arguments),
         Command::Serve(what) => commands::serve::serve(&what),
         Command::Mount(arguments) => commands::mount::mount(&arguments),
@@ -110,14 +116,16 @@ fn main() -> std::process::ExitCode {
         Command::Rm(arguments) => remote::rm::run(&arguments),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
-            clap_complete::generate(shell, &mut command, "ropewalk", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut command, "ropewalk", &mut script);
+            report::print(&script)
         }
     };
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) if error.is::<report::Closed>() => std::process::ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("ropewalk: {error:#}");
+            complain!("ropewalk: {error:#}");
             std::process::ExitCode::FAILURE
         }
     }

@@ -1,23 +1,30 @@
 //! A mount of this process, on a thread of its own.
 //!
-//! Whoever uses the mount from this process does so on other threads: the mount's thread serves what
-//! they ask for. Should it die, the kernel is told to give up, so that nobody hangs in it for ever.
+//! No thread of this process may ask the mount for anything: a killed process whose thread waits for
+//! the process's own mount never ends, since what it waits with keeps the device open. So whoever uses
+//! the mount does so from another process, and so does the unmount, which writes back and waits. Should
+//! the mount's thread die, the kernel is told to give up, so that nobody hangs in it for ever.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_client::{Client, ClientConfig};
 use ropewalk_mount::MountOptions;
 use ropewalk_mount::cluster::ClusterMount;
-use ropewalk_mount::session::Unmounter;
+use ropewalk_mount::session::{UnmountError, Unmounter};
 use ropewalk_rail::Rail;
 
 use crate::node;
+use crate::report::complain;
 
 /// How often the mount's thread looks whether the mount is gone.
 const LOOK: Duration = Duration::from_millis(20);
@@ -59,7 +66,7 @@ impl Mounted {
             let usual = ClientConfig::default();
             let config = ClientConfig {
                 name: format!("mount on {}", place.display()),
-                log: Rc::new(|line| eprintln!("mount: {line}")),
+                log: Rc::new(|line| complain!("mount: {line}")),
                 patience: patience.unwrap_or(usual.patience),
                 ..usual
             };
@@ -107,21 +114,68 @@ impl Mounted {
 
     fn end(&mut self) -> anyhow::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
-        if !thread.is_finished()
-            && let Err(error) = self.unmounter.unmount()
-        {
-            eprintln!("{error}; it goes when its last user has left");
-            self.unmounter.unmount_lazily()?;
+        if !thread.is_finished() && !unmount_beside(&self.unmounter)? {
             return Ok(());
         }
         thread.join().map_err(|_| anyhow!("the mount's thread panicked"))?
     }
 }
 
+/// Tells this program, started again, that it shall unmount: the mount's number and its path.
+const UNMOUNT: &str = "ROPEWALK_UNMOUNT";
+/// How that process ends where somebody still uses the mount, which is out of the tree by then.
+const BUSY: i32 = 75;
+
+/// This program, to be started again.
+pub fn again() -> Command {
+    // Also where the file that it came from was replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("ropewalk");
+    command
+}
+
+/// Unmounts in a process of its own; whether the mount is over, or has users still.
+fn unmount_beside(unmounter: &Unmounter) -> anyhow::Result<bool> {
+    let mut order = format!("{} ", unmounter.number()).into_bytes();
+    order.extend_from_slice(unmounter.path().as_os_str().as_bytes());
+    let mut command = again();
+    command.env(UNMOUNT, OsStr::from_bytes(&order)).stdin(Stdio::null()).stdout(Stdio::null());
+    // Ctrl-C is for us; it would tear the unmount.
+    command.process_group(0);
+    let status = command.status().context("no process to unmount with")?;
+    match status.code() {
+        Some(0) => Ok(true),
+        Some(BUSY) => Ok(false),
+        _ => bail!("{} could not be unmounted ({status})", unmounter.path().display()),
+    }
+}
+
+/// Unmounts and ends, where this process was started for that.
+pub fn unmount_if_child() {
+    let Some(order) = std::env::var_os(UNMOUNT) else { return };
+    let order = order.as_bytes();
+    let space = order.iter().position(|byte| *byte == b' ').unwrap_or(0);
+    let number = std::str::from_utf8(&order[..space]).ok().and_then(|text| text.parse().ok());
+    let path = Path::new(OsStr::from_bytes(order.get(space + 1..).unwrap_or_default()));
+    let unmounter = Unmounter::of(path.to_path_buf(), number.unwrap_or(0));
+    let outcome = match unmounter.unmount() {
+        // Somebody else was faster.
+        Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(0),
+        Err(error) => {
+            complain!("{error}; it goes when its last user has left");
+            unmounter.unmount_lazily().map(|()| BUSY)
+        }
+    };
+    std::process::exit(outcome.unwrap_or_else(|error| {
+        complain!("ropewalk: {error}");
+        1
+    }));
+}
+
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            eprintln!("ropewalk: {error:#}");
+            complain!("ropewalk: {error:#}");
         }
     }
 }

@@ -103,6 +103,10 @@ impl Ready {
     }
 }
 
+/// `never` lets processors sleep as the kernel likes; else they are kept awake while a node is busy,
+/// where it may do that.
+const KEEP_AWAKE: &str = "ROPEWALK_KEEP_AWAKE";
+
 /// A reactor and its world, for work on this host alone.
 pub fn offline() -> anyhow::Result<(Reactor, World)> {
     let reactor = Reactor::new().context("no reactor")?;
@@ -117,6 +121,9 @@ pub fn local(
     rails: Vec<Box<dyn Rail>>,
 ) -> anyhow::Result<(Reactor, World, LocalEndpoint)> {
     let (reactor, world) = offline()?;
+    if std::env::var_os(KEEP_AWAKE).is_none_or(|value| value != "never") {
+        reactor.keep_processors_awake();
+    }
     let endpoint = reactor.open_endpoint(cluster, rails)?;
     Ok((reactor, world, endpoint))
 }

@@ -1,8 +1,72 @@
-//! Tables and figures as people read them.
+//! What the program says: tables and figures as people read them, and the ways to print them.
+//!
+//! Nothing here panics. What was asked for is an error where it cannot be written; a reader who has
+//! seen enough ends the command quietly; a complaint that nobody can hear (the terminal is gone) is
+//! dropped, since the servers and mounts of this process go on or end in good order all the same.
 
+use std::fmt::Arguments;
+use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
+use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
+
+/// Nobody reads standard output any more: the command ends, and that is no failure.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output is closed")]
+pub struct Closed;
+
+/// Writes to standard output.
+pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Closed.into()),
+        Err(error) => bail!("standard output: {error}"),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Prints one JSON object as a line.
+pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    print(format!("{value}\n").as_bytes())
+}
+
+/// What `say!` does.
+pub fn say_line(line: Arguments<'_>) -> anyhow::Result<()> {
+    print(format!("{line}\n").as_bytes())
+}
+
+/// What `complain!` does.
+pub fn complain_line(line: Arguments<'_>) {
+    // There is no third place to say that the second one is gone.
+    let _ = std::io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+}
+
+/// Tells that something serves, to whoever still reads: it serves also where nobody does.
+pub fn announce_line(line: Arguments<'_>) {
+    if let Err(error) = say_line(line)
+        && !error.is::<Closed>()
+    {
+        complain_line(format_args!("ropewalk: {error:#}"));
+    }
+}
+
+/// Prints a line on standard output, or says why it cannot.
+macro_rules! say {
+    ($($words:tt)*) => { $crate::report::say_line(format_args!($($words)*)) };
+}
+
+/// Prints a line on standard error, where anybody hears it.
+macro_rules! complain {
+    ($($words:tt)*) => { $crate::report::complain_line(format_args!($($words)*)) };
+}
+
+/// Tells on standard output that something serves.
+macro_rules! announce {
+    ($($words:tt)*) => { $crate::report::announce_line(format_args!($($words)*)) };
+}
+
+pub(crate) use {announce, complain, say};
 
 /// A table with a header, numbers to the right.
 pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> Table {

@@ -8,7 +8,7 @@ use ropewalk_client::operator::status::{
 use serde_json::{Value, json};
 
 use crate::operate::Target;
-use crate::report::{bytes, table};
+use crate::report::{bytes, print_json, say, table};
 
 /// How long the metadata server has for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,9 +66,9 @@ pub fn status(arguments: &Status) -> anyhow::Result<()> {
             let sessions = operator.sessions(SESSIONS_SHOWN).await?;
             let sample = Sample { state, sessions, before };
             if arguments.json {
-                println!("{}", sample.json());
+                print_json(&sample.json())?;
             } else {
-                sample.print();
+                sample.print()?;
             }
             if !arguments.watch {
                 return Ok(());
@@ -141,13 +141,13 @@ impl Sample {
         }
     }
 
-    fn print(&self) {
-        println!("{}", table(&SERVER_HEADER, self.server_rows()));
+    fn print(&self) -> anyhow::Result<()> {
+        say!("{}", table(&SERVER_HEADER, self.server_rows()))?;
         let Room { total_bytes: total, available_bytes: available, .. } = self.capacity();
         let objects: u64 = self.answers().map(|answer| answer.objects).sum();
         let object_bytes: u64 = self.answers().map(|answer| answer.object_bytes).sum();
         let meta = &self.state.meta;
-        println!(
+        say!(
             "{} of {} free; {} in {objects} objects; {} inodes; pool version {} with {} servers",
             bytes(available),
             bytes(total),
@@ -155,27 +155,28 @@ impl Sample {
             meta.inodes,
             meta.pool_version,
             meta.pool_servers
-        );
-        println!(
+        )?;
+        say!(
             "journal at {}, {} not durable yet; {} calls wait; {} files to be reaped, {} to be cut",
             meta.position,
             meta.position.saturating_sub(meta.durable),
             meta.waiting,
             meta.reaps,
             meta.cuts
-        );
+        )?;
         let rows = self.rate_rows();
         if !rows.is_empty() {
-            println!("{}", table(&["in a second", "kind", "calls", "bytes"], rows));
+            say!("{}", table(&["in a second", "kind", "calls", "bytes"], rows))?;
         }
         let rows: Vec<Vec<String>> = self.sessions.iter().map(session_row).collect();
         if !rows.is_empty() {
-            println!("{}", table(&["session", "client", "inodes", "ends in"], rows));
+            say!("{}", table(&["session", "client", "inodes", "ends in"], rows))?;
         }
         let more = (meta.sessions as usize).saturating_sub(self.sessions.len());
         if more > 0 {
-            println!("and {more} more sessions");
+            say!("and {more} more sessions")?;
         }
+        Ok(())
     }
 
     /// Room for file data, over what answers.

@@ -1,11 +1,13 @@
-//! Ctrl-C and termination: noticed at once, acted upon in good order.
+//! Ctrl-C, termination and a closed terminal: noticed at once, acted upon in good order.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ropewalk_base::world::World;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::report::complain;
 
 /// How often one who waits looks.
 const LOOK: Duration = Duration::from_millis(50);
@@ -13,7 +15,39 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Whether the user wants the program to end.
 #[derive(Clone, Default)]
 pub struct Stop {
-    asked: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    asked: AtomicBool,
+    words: Mutex<Words>,
+}
+
+/// What is said when signals come.
+#[derive(Default)]
+struct Words {
+    /// At the first one.
+    first: Option<&'static str>,
+    /// At the second one: what an end at once leaves behind.
+    left: Option<String>,
+}
+
+/// The signals that end a program: Ctrl-C, termination, and the end of the terminal unless whoever
+/// started us wants that to pass unnoticed (`nohup`).
+pub fn signals() -> Vec<i32> {
+    let mut signals = vec![SIGINT, SIGTERM];
+    if !is_ignored(SIGHUP) {
+        signals.push(SIGHUP);
+    }
+    signals
+}
+
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    ignored.is_some_and(|set| set >> (signal - 1) & 1 == 1)
 }
 
 impl Stop {
@@ -21,20 +55,63 @@ impl Stop {
     pub fn watch() -> std::io::Result<Stop> {
         let stop = Stop::default();
         let seen = stop.clone();
-        let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
+        let mut signals = signal_hook::iterator::Signals::new(signals())?;
         std::thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
-                if seen.asked.swap(true, Ordering::SeqCst) {
-                    std::process::exit(128 + signal);
-                }
+                seen.came(signal);
             }
         })?;
         Ok(stop)
     }
 
+    /// As `watch`, for what takes a moment to end: the first signal is acknowledged.
+    pub fn watch_aloud() -> std::io::Result<Stop> {
+        let stop = Stop::watch()?;
+        stop.words().first = Some("stopping ...");
+        Ok(stop)
+    }
+
+    fn came(&self, signal: i32) {
+        let again = self.shared.asked.swap(true, Ordering::SeqCst);
+        let words = self.words();
+        if !again {
+            if let Some(first) = words.first {
+                complain!("{first}");
+            }
+            return;
+        }
+        if let Some(left) = &words.left {
+            complain!("ended at once; {left}");
+        }
+        std::process::exit(128 + signal);
+    }
+
+    fn words(&self) -> std::sync::MutexGuard<'_, Words> {
+        // Words are replaced whole.
+        self.shared.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets what a second signal leaves behind, as a sentence without its beginning.
+    pub fn leaves(&self, what: String) {
+        self.words().left = Some(what);
+    }
+
+    /// Asks for the end, as a signal does.
+    pub fn ask(&self) {
+        self.shared.asked.store(true, Ordering::SeqCst);
+    }
+
     /// Whether a signal came.
     pub fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::SeqCst)
+        self.shared.asked.load(Ordering::SeqCst)
+    }
+
+    /// Fails when a signal came.
+    pub fn check(&self) -> anyhow::Result<()> {
+        if self.is_asked() {
+            anyhow::bail!("interrupted");
+        }
+        Ok(())
     }
 
     /// Completes when a signal comes.

@@ -201,6 +201,18 @@ fn holes(at: &Place) {
     assert!(data > hole && data <= far, "{data}");
     assert_eq!(seek(At::Data(far)).unwrap(), far);
     assert_eq!(seek(At::Hole(far)).unwrap(), far + 3);
+    // Nothing of a file was written, or only its first bytes.
+    for (name, written) in [("void", 0), ("begun", 5)] {
+        let file = open_with(&at.a.join(name), OFlags::RDWR | OFlags::CREATE).unwrap();
+        file.write_all_at(&b"begin"[..written], 0).unwrap();
+        file.set_len(20 * MIB).unwrap();
+        let seek = |from| rustix::fs::seek(&file, from);
+        let hole = seek(At::Hole(0)).unwrap();
+        assert!((written as u64..=MIB).contains(&hole) && (written > 0 || hole == 0), "{hole}");
+        assert_eq!(seek(At::Hole(10 * MIB)).unwrap(), 10 * MIB);
+        assert_eq!(errno(seek(At::Data(2 * MIB))), Errno::NXIO);
+        assert_eq!(seek(At::Data(0)).is_ok(), written > 0);
+    }
     for past in [far + 3, far + 1000] {
         assert_eq!(errno(seek(At::Data(past))), Errno::NXIO);
         assert_eq!(errno(seek(At::Hole(past))), Errno::NXIO);

@@ -115,6 +115,38 @@ fn a_tree_goes_into_the_cluster_and_out_again_as_it_was() {
 }
 
 #[test]
+fn holes_links_and_attributes_survive_a_copy_in_and_out() {
+    let scene = Scene::new();
+    let source = scene.path().join("source");
+    fs::create_dir(&source).unwrap();
+    fs::File::create(source.join("hole")).unwrap().set_len(20 << 20).unwrap();
+    let tail = fs::File::create(source.join("tail")).unwrap();
+    tail.write_all_at(b"begin", 0).unwrap();
+    tail.set_len(20 << 20).unwrap();
+    fs::write(source.join("one"), noise(100_000)).unwrap();
+    fs::hard_link(source.join("one"), source.join("two")).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(source.join("one"), "user.color", b"\0red", flags).unwrap();
+    scene.run(&["cp", "-a", "source", ":/"]).well();
+    scene.run(&["cp", "-a", ":/source", ":/again"]).well();
+    // What is there already stays one file with two names.
+    scene.run(&["cp", "-a", ":/source/.", ":/again"]).well();
+    scene.run(&["cp", "-rp", ":/again", "back"]).well();
+    let back = scene.path().join("back");
+    let meta = |name: &str| fs::metadata(back.join(name)).unwrap();
+    assert_eq!((meta("hole").len(), meta("hole").blocks()), (20 << 20, 0));
+    assert!(meta("tail").len() == 20 << 20 && meta("tail").blocks() <= 64, "the tail is a hole");
+    assert_eq!((meta("one").ino(), meta("one").nlink()), (meta("two").ino(), 2));
+    assert_eq!(fs::read(back.join("two")).unwrap(), noise(100_000));
+    let mut value = [0; 10];
+    let len = rustix::fs::getxattr(back.join("two"), "user.color", &mut value).unwrap();
+    assert_eq!(&value[..len], b"\0red");
+    // Without -p they are files of their own.
+    scene.run(&["cp", "-r", ":/source", "apart"]).well();
+    assert_eq!(fs::metadata(scene.path().join("apart/one")).unwrap().nlink(), 1);
+}
+
+#[test]
 fn a_copy_overwrites_what_is_there_and_finds_its_place() {
     let scene = Scene::new();
     scene.write("long", &noise(3_000_000));

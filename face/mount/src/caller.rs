@@ -30,6 +30,10 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
 /// Whether a fatal signal is pending. The kernel turns a fatal signal of any kind into SIGKILL for
 /// every thread of the process, which is what can be seen.
 pub(crate) fn is_being_killed(pid: u32) -> bool {
+    if pid == 0 {
+        // Nothing can be seen of it: its signal is taken for one that it handles.
+        return false;
+    }
     let Some(status) = status(pid) else { return true };
     let killed = 1u64 << (libc::SIGKILL - 1);
     ["SigPnd", "ShdPnd"].iter().any(|name| {
@@ -96,6 +100,8 @@ mod tests {
     #[test]
     fn a_healthy_process_is_not_being_killed() {
         assert!(!is_being_killed(std::process::id()));
-        assert!(is_being_killed(0));
+        assert!(is_being_killed(u32::MAX));
+        // Outside of our process namespace, which says nothing about its health.
+        assert!(!is_being_killed(0));
     }
 }

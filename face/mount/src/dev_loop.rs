@@ -231,26 +231,25 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
         let slot = self.shared.registry.register(header.unique, header.pid, now);
         let Some(slot) = slot else {
             let reply = Reply::unregistered(ticket, header.unique, self.shared.clone());
-            return reply.send(Err(Errno::EAGAIN));
+            reply.send(Err(Errno::EAGAIN));
+            return;
         };
         let reply = Reply::registered(ticket, header.unique, self.shared.clone(), slot);
-        let Some(opcode) = Opcode::from_number(header.opcode) else {
-            return reply.send(Err(Errno::ENOSYS));
-        };
+        if Opcode::from_number(header.opcode).is_none() {
+            reply.send(Err(Errno::ENOSYS));
+            return;
+        }
         self.shared.count(|counters| counters.requests += 1);
         let context = self.context(&header, slot);
-        let policy = self.filesystem.interrupts(opcode);
         let filesystem = self.filesystem.clone();
         match body {
             Body::Whole(bytes) => self.executor.spawn(async move {
                 let work = dispatch::serve(&*filesystem, &context, &bytes);
-                let outcome = dispatch::interruptible(policy, &context, work).await;
-                reply.send(outcome);
+                dispatch::answer(&*filesystem, &context, &header, work, reply).await;
             }),
             Body::Write { fixed, data } => self.executor.spawn(async move {
                 let work = dispatch::serve_write(&*filesystem, &context, &header, &fixed, data);
-                let outcome = dispatch::interruptible(policy, &context, work).await;
-                reply.send(outcome);
+                dispatch::answer(&*filesystem, &context, &header, work, reply).await;
             }),
         }
     }
@@ -273,7 +272,8 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
             Ok(request) => request,
             Err(error) => {
                 self.shared.count(|counters| counters.malformed += 1);
-                return reply.send(Err(error_of(error)));
+                reply.send(Err(error_of(error)));
+                return;
             }
         };
         match request.operation {
@@ -307,7 +307,9 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
                 };
                 reply.send(outcome);
             }
-            _ => reply.send(Err(Errno::ENOSYS)),
+            _ => {
+                reply.send(Err(Errno::ENOSYS));
+            }
         }
     }
 

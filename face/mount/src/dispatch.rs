@@ -3,35 +3,105 @@
 //! Invariants: what a file system answers is held against what the request allows (lengths,
 //! numbers) before it goes to the kernel; no method gets a name that the decoder did not check.
 
+use std::pin::pin;
+
+use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::task::{Either, race};
 
+use crate::abi::Opcode;
 use crate::abi::replies as abi;
 use crate::abi::requests::{InHeader, WriteIn};
-use crate::decode::{Operation, Request};
+use crate::decode::{Operation, Release, Request};
 use crate::dev_loop::error_of;
 use crate::errno::Errno;
 use crate::filesystem::{Answer, Context, Filesystem, Interrupts};
 use crate::interrupt::Level;
 use crate::reply::{DirectoryReply, Entry, Opened};
-use crate::response::Response;
+use crate::response::{Reply, Response};
+use crate::source::Ticket;
 
-/// Runs an operation under the policy for signals of its caller.
-pub(crate) async fn interruptible(
-    policy: Interrupts,
+/// Runs an operation under the policy for signals of its caller, and answers.
+///
+/// Only what waits for other processes is dropped at a signal. Everything else goes on without its
+/// caller, who is answered at once: dropped in the middle, it would leave things half done.
+pub(crate) async fn answer<F: Filesystem, T: Ticket>(
+    filesystem: &F,
     context: &Context,
+    header: &InHeader,
     work: impl Future<Output = Answer<Response>>,
-) -> Answer<Response> {
+    reply: Reply<T>,
+) {
+    let opcode = Opcode::from_number(header.opcode);
+    let policy = opcode.map_or(Interrupts::Never, |opcode| filesystem.interrupts(opcode));
     let level = match policy {
-        Interrupts::AtSignal => Level::Signal,
+        Interrupts::AtSignal => {
+            let outcome = match race(work, context.level(Level::Signal)).await {
+                Either::Left(outcome) => outcome,
+                Either::Right(()) => Err(Errno::EINTR),
+            };
+            return deliver(filesystem, context, header, outcome, reply).await;
+        }
         Interrupts::AfterPatience => Level::Waited,
         Interrupts::WhenKilled => Level::Killed,
-        Interrupts::Never => return work.await,
+        Interrupts::Never => {
+            return deliver(filesystem, context, header, work.await, reply).await;
+        }
     };
-    match race(work, context.level(level)).await {
-        Either::Left(answer) => answer,
-        Either::Right(()) => Err(Errno::EINTR),
+    let abandoned = Abandoned::new();
+    let work = pin!(work);
+    let mut work = pin!(abandoned.clone().over(work));
+    match race(work.as_mut(), context.level(level)).await {
+        Either::Left(outcome) => deliver(filesystem, context, header, outcome, reply).await,
+        Either::Right(()) => {
+            reply.send(Err(Errno::EINTR));
+            abandoned.set();
+            if let Ok(response) = work.await {
+                undo(filesystem, context, header, opened_by(&response)).await;
+            }
+        }
     }
+}
+
+async fn deliver<F: Filesystem, T: Ticket>(
+    filesystem: &F,
+    context: &Context,
+    header: &InHeader,
+    outcome: Answer<Response>,
+    reply: Reply<T>,
+) {
+    let opened = outcome.as_ref().ok().and_then(opened_by);
+    if !reply.send(outcome) {
+        undo(filesystem, context, header, opened).await;
+    }
+}
+
+/// The handle that a response tells of: its node, where the request does not have it, and number.
+fn opened_by(response: &Response) -> Option<(Option<u64>, u64)> {
+    match response {
+        Response::Open(opened) => Some((None, opened.handle)),
+        Response::Create(entry, opened) => Some((Some(entry.node), opened.handle)),
+        _ => None,
+    }
+}
+
+/// Closes a handle that the kernel was not told of: it will not release it.
+async fn undo<F: Filesystem>(
+    filesystem: &F,
+    context: &Context,
+    header: &InHeader,
+    opened: Option<(Option<u64>, u64)>,
+) {
+    let Some((node, handle)) = opened else { return };
+    let node = node.unwrap_or(header.node);
+    let release =
+        Release { handle, open_flags: 0, lock_owner: 0, flush: false, unlock_flock: false };
+    // Nobody is left who could be told of a failure.
+    let _ = if header.opcode == Opcode::OpenDirectory as u32 {
+        filesystem.releasedir(context, node, &release).await
+    } else {
+        filesystem.release(context, node, &release).await
+    };
 }
 
 /// Serves a WRITE, whose data is in a buffer of its own.

@@ -78,10 +78,12 @@ impl Context {
     }
 }
 
-/// When the loop itself ends an operation with EINTR, by dropping its future.
+/// When the loop itself answers a caller with EINTR. The operation goes on without it, marked as
+/// abandoned ([`ropewalk_base::abandon`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interrupts {
-    /// At any signal: for operations that wait for other processes, as locks do.
+    /// At any signal, and the operation's future is dropped: for operations that wait for other
+    /// processes, as locks do.
     AtSignal,
     /// When the caller is being killed, or has had a signal for two seconds: for operations that
     /// change nothing. A healthy operation is never cut short by a signal that its caller
@@ -97,8 +99,8 @@ pub enum Interrupts {
 
 /// A file system. Methods without a default are the ones that no mount can do without.
 pub trait Filesystem: 'static {
-    /// When an operation of this kind is interrupted. The default suits futures that may be
-    /// dropped at any point where they wait.
+    /// When the caller of an operation of this kind is let go. The default suits file systems whose
+    /// waiting locks may be dropped at any point where they wait.
     fn interrupts(&self, opcode: Opcode) -> Interrupts {
         match opcode {
             Opcode::SymbolicLink

@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     /// A process that does not exist counts as killed.
-    const NOBODY: u32 = 0;
+    const NOBODY: u32 = u32::MAX;
 
     #[test]
     fn an_interrupt_finds_its_request_even_where_it_comes_first() {

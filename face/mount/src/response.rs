@@ -61,12 +61,16 @@ impl<T: Ticket> Reply<T> {
         self.ticket = None;
     }
 
-    /// Sends the answer.
-    pub(crate) fn send(mut self, outcome: Result<Response, Errno>) {
-        let Some(ticket) = self.ticket.take() else { return };
+    /// Sends the answer. False where the kernel did not take it: then it knows nothing of what the
+    /// answer tells.
+    pub(crate) fn send(mut self, outcome: Result<Response, Errno>) -> bool {
+        let Some(ticket) = self.ticket.take() else { return false };
         let response = match outcome {
             Ok(response) => response,
-            Err(errno) => return self.send_error(&ticket, errno),
+            Err(errno) => {
+                self.send_error(&ticket, errno);
+                return true;
+            }
         };
         let sent = match &response {
             Response::Empty => self.write(&ticket, &[], &[]),
@@ -92,7 +96,7 @@ impl<T: Ticket> Reply<T> {
             }
         };
         match sent {
-            Ok(()) => {}
+            Ok(()) => return true,
             // Nobody waits for it any more.
             Err(Errno::ENOENT | Errno::ENODEV | Errno::ECONNABORTED) => {
                 self.shared.count(|counters| counters.refused += 1);
@@ -100,6 +104,7 @@ impl<T: Ticket> Reply<T> {
             // The kernel could not take the data; the caller must not wait for ever.
             Err(_) => self.send_error(&ticket, Errno::EIO),
         }
+        false
     }
 
     fn send_error(&self, ticket: &T, errno: Errno) {

@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
@@ -10,9 +10,10 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::pool::{Pool, PoolBuffer};
-use ropewalk_base::task::Notify;
-use ropewalk_mount::decode::{ReadHeader, SetAttributes, WriteHeader};
+use ropewalk_base::task::{Either, Notify, race, yield_now};
+use ropewalk_mount::decode::{ReadHeader, Release, SetAttributes, WriteHeader};
 use ropewalk_mount::filesystem::Answer;
 use ropewalk_mount::reply::{
     Attributes, AttributesReply, Data, DirectoryReply, Entry, Opened, StatFs,
@@ -22,13 +23,20 @@ use support::{Driver, Served, Watchdog, usable, wait_until};
 
 const FILE_BYTES: u64 = 1 << 20;
 const HANG: u64 = 7_777;
+const SLOW: u64 = 8_888;
 
-/// Files `2` to `9999`, each of its own number's low byte; 7777 is never read to an end. Writes
-/// wait until they are let go.
+/// Files `2` to `9999`, each of its own number's low byte; 7777 is never read to an end. Writes,
+/// and opens of 8888, wait until they are let go.
 #[derive(Default)]
 struct Numbers {
     held: RefCell<Vec<PoolBuffer>>,
     go: Notify,
+    /// Writes that came to their end, and of those the ones whose callers were gone.
+    written: Cell<usize>,
+    abandoned: Cell<usize>,
+    /// Opens of the slow file, and releases.
+    opening: Cell<usize>,
+    released: Cell<usize>,
 }
 
 fn attributes(node: u64) -> Attributes {
@@ -68,10 +76,19 @@ impl Filesystem for Numbers {
         Ok(AttributesReply { attributes: attributes(node), valid: Duration::ZERO })
     }
 
-    async fn open(&self, context: &Context, _: u64, _: u32, _: bool) -> Answer<Opened> {
+    async fn open(&self, context: &Context, node: u64, _: u32, _: bool) -> Answer<Opened> {
         // The groups of a living caller can be asked for.
         let _ = context.groups();
+        if node == SLOW {
+            self.opening.set(self.opening.get() + 1);
+            self.go.notified().await;
+        }
         Ok(Opened { direct: true, parallel_direct_writes: true, ..Opened::default() })
+    }
+
+    async fn release(&self, _: &Context, node: u64, _: &Release) -> Answer<()> {
+        self.released.set(self.released.get() + usize::from(node == SLOW));
+        Ok(())
     }
 
     async fn read(&self, context: &Context, node: u64, header: &ReadHeader) -> Answer<Data> {
@@ -96,7 +113,13 @@ impl Filesystem for Numbers {
         assert_eq!(data.segment().address() % 4096, 0, "data is page-aligned");
         let go = self.go.notified();
         self.held.borrow_mut().push(data);
-        go.await;
+        let abandoned = Abandoned::current().expect("every request that changes something has one");
+        let left = race(go, abandoned.wait()).await;
+        if matches!(left, Either::Right(())) {
+            self.abandoned.set(self.abandoned.get() + 1);
+            yield_now().await;
+        }
+        self.written.set(self.written.get() + 1);
         Ok(header.size)
     }
 
@@ -167,6 +190,47 @@ fn two_loops_share_a_mount_and_pass_interrupts_on() {
     let [first, second] = threads.map(|thread| thread.join().unwrap());
     assert!(first.requests > 0 && second.requests > 0, "{first:?} {second:?}");
     assert!(first.interrupts + second.interrupts >= 8, "{first:?} {second:?}");
+}
+
+#[test]
+fn a_write_whose_caller_is_killed_goes_on_to_its_end_without_it() {
+    if !usable() {
+        return;
+    }
+    let pool = Pool::with_budget(16 << 20);
+    let make = |_| Numbers::default();
+    let served = Served::with(MountOptions::default(), Settings::default(), pool, make);
+    let output = format!("of={}", served.path().join("5").display());
+    let mut command = Command::new("dd");
+    command.args(["if=/dev/zero", &output, "bs=1M", "count=1", "conv=notrunc", "status=none"]);
+    let mut child = command.spawn().unwrap();
+    wait_until("the write is here", || served.run(Numbers::held) == 1);
+    child.kill().unwrap();
+    wait_until("the writer is gone", || child.try_wait().unwrap().is_some());
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    let ends = |numbers: &Numbers| (numbers.written.get(), numbers.abandoned.get());
+    wait_until("the write has ended", || served.run(ends) == (1, 1));
+    served.stop();
+}
+
+#[test]
+fn a_handle_that_nobody_was_told_of_is_released() {
+    if !usable() {
+        return;
+    }
+    let pool = Pool::with_budget(16 << 20);
+    let make = |_| Numbers::default();
+    let served = Served::with(MountOptions::default(), Settings::default(), pool, make);
+    let mut command = Command::new("cat");
+    command.arg(served.path().join(SLOW.to_string())).stdout(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    wait_until("the open is here", || served.run(|numbers| numbers.opening.get()) == 1);
+    child.kill().unwrap();
+    wait_until("the reader is gone", || child.try_wait().unwrap().is_some());
+    assert_eq!(served.run(|numbers| numbers.released.get()), 0);
+    served.run(Numbers::let_go);
+    wait_until("the handle is closed", || served.run(|numbers| numbers.released.get()) == 1);
+    served.stop();
 }
 
 #[test]

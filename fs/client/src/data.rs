@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::checksum::crc32c;
 use ropewalk_base::task::{Either, race};
 use ropewalk_net::Address;
@@ -136,13 +137,24 @@ impl Client {
         let mut body = Vec::with_capacity(256);
         encode(request, &mut body);
         self.count(|counts| counts.data_calls += 1);
+        // Transfers hold large buffers: they do not wait for a server where nobody waits for them.
+        let holds_much = matches!(request, DataRequest::Read { .. } | DataRequest::Write { .. });
+        let abandoned = Abandoned::current().filter(|_| holds_much);
         let (session, outcome) = loop {
             let known = self.server(server).await?;
             let session = known.connection.session();
             let call = known.connection.call(Service::Data, &body);
             // A server that was started again elsewhere has nothing of the call that went to where
             // it was: the call goes to where it is now.
-            match race(call, self.moved(server, &known.address)).await {
+            let answered = race(call, self.moved(server, &known.address));
+            let ended = match &abandoned {
+                None => answered.await,
+                Some(abandoned) => match race(answered, abandoned.wait()).await {
+                    Either::Left(ended) => ended,
+                    Either::Right(()) => return Err(Errno::EINTR),
+                },
+            };
+            match ended {
                 Either::Left(outcome) => break (session, outcome),
                 Either::Right(()) => {}
             }

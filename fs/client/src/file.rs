@@ -11,6 +11,7 @@ use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaRequest};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::client::{Caller, Client};
+use crate::guards::Unsynced;
 use crate::inode::{Dirty, Inode};
 use crate::lease::{For, Opened, opened};
 
@@ -118,7 +119,10 @@ impl Client {
     /// Tells that a file was closed, unless it was opened again meanwhile: gives a lease back that
     /// is of no use any more.
     async fn tell_closed(&self, inode: &Rc<Inode>) {
+        // A release that is under way tells how the file was open before.
+        let giving = inode.giving.acquire().await;
         if inode.mode() != LeaseMode::None {
+            drop(giving);
             let number = inode.state.borrow().number;
             return self.return_unused(inode, number).await;
         }
@@ -276,14 +280,14 @@ impl Client {
 
     async fn sync_inode(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         inode.promised.set(true);
-        let unsynced = self.take_unsynced(inode);
-        let mut servers: BTreeSet<u32> = unsynced.keys().copied().collect();
+        let taken = Unsynced::take(inode);
+        let mut servers: BTreeSet<u32> = taken.keys().copied().collect();
         let alone = inode.mode() == LeaseMode::Write;
         if inode.shared_before.get() {
             servers.extend(self.servers_with_bytes(inode).await?);
         }
         let id = self.file_id(inode);
-        let unsynced = &unsynced;
+        let unsynced = &*taken;
         let data = join_all(servers.into_iter().map(|server| async move {
             let request = DataRequest::Sync { files: vec![id] };
             let (_, now) = self.ask_data(server, &request, |_| Ok(())).await?;
@@ -298,6 +302,7 @@ impl Client {
         // At the same time: a promise is given when both are done, and until then a power loss may
         // leave the one without the other, as the reports that go out now and then do as well.
         let (synced, told) = join(data, meta).await;
+        taken.settled();
         told?;
         if alone && inode.mode() == LeaseMode::Write {
             inode.shared_before.set(false);

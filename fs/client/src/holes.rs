@@ -56,7 +56,7 @@ impl Client {
             if end > most {
                 return Err(Errno::EFBIG);
             }
-            self.wrote(inode, end, &Runs::default());
+            self.wrote(inode, end, &Runs::default())?;
             // Told at once: appends to inline bytes go by the size that the server knows.
             match self.try_report(inode).await {
                 Err(Errno::ESTALE) => {
@@ -105,6 +105,15 @@ impl Client {
         let size = self.attributes(inode.number).await?.size;
         if offset >= size {
             return Err(Errno::ENXIO);
+        }
+        if self.is_inline(inode) {
+            // The inode has the bytes up to the last written one; zeros follow up to the size.
+            let written = self.inline_bytes(inode).await?.len() as u64;
+            return match (offset < written, hole) {
+                (true, false) | (false, true) => Ok(offset),
+                (true, true) => Ok(written.min(size)),
+                (false, false) => Err(Errno::ENXIO),
+            };
         }
         let state = inode.state.borrow();
         let layout = match &state.content {

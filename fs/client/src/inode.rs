@@ -78,6 +78,8 @@ pub(crate) struct State {
     pub layout: Option<Layout>,
     pub written: Runs,
     pub dirty: Dirty,
+    /// Changes in a report that was not answered yet: other replies may not know of them.
+    pub under_way: Dirty,
     pub readers: u32,
     pub writers: u32,
 }
@@ -159,6 +161,21 @@ impl Inode {
         state.epoch = grant.epoch;
     }
 
+    /// Grant `number` goes, down to `keep`, unless a newer one came. Told to the server after this:
+    /// what the server may have given to others is not ours to reclaim.
+    pub fn lower(&self, number: u64, keep: LeaseMode) {
+        let mut state = self.state.borrow_mut();
+        if state.number > number {
+            return;
+        }
+        state.mode = state.mode.min(keep);
+        if keep < LeaseMode::Read {
+            state.attributes = None;
+            state.inline = None;
+            state.content = None;
+        }
+    }
+
     /// Notes attributes of a reply. Under `Write` size and times are ours from the grant on: a reply
     /// may have left before what we reported came in.
     pub fn learned(&self, attributes: Attributes) {
@@ -177,7 +194,8 @@ impl Inode {
             }
         }
         // What is not reported yet is not in any reply.
-        attributes.size = attributes.size.max(state.dirty.size.unwrap_or(0));
+        let reported = state.dirty.size.max(state.under_way.size);
+        attributes.size = attributes.size.max(reported.unwrap_or(0));
         state.attributes = Some(attributes);
     }
 
@@ -234,6 +252,7 @@ impl Inode {
     pub fn discard(&self) {
         let mut state = self.state.borrow_mut();
         state.dirty = Dirty::default();
+        state.under_way = Dirty::default();
         state.tenure += 1;
         drop(state);
         self.refresh();

@@ -6,12 +6,13 @@ use std::time::Duration;
 use ropewalk_base::task::race;
 use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
-use ropewalk_wire::fs::meta::{Entry, LeaseMode, MetaReply, MetaRequest, Report};
+use ropewalk_wire::fs::meta::{Entry, LeaseMode, MetaReply, MetaRequest, REPORT_RUNS_MAX, Report};
 use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::call::unexpected;
 use crate::client::Client;
+use crate::guards::Reported;
 use crate::inode::{Dirty, Inode, Use};
 
 /// How long a recall waits for the reply that told of the lease: beyond that it was lost on the way
@@ -90,7 +91,10 @@ impl Client {
     pub(crate) fn learn_opened(&self, opened: &Opened) -> Rc<Inode> {
         let inode = self.learn(&opened.entry);
         let mut state = inode.state.borrow_mut();
-        if state.mode == LeaseMode::Write && !state.dirty.is_clean() {
+        let striped = matches!(opened.content, Content::Striped(_));
+        let same = striped && state.content.as_ref() == Some(&opened.content);
+        let known = state.mode == LeaseMode::Write && state.content.is_some();
+        if known && !same && !state.dirty.is_clean() {
             // What we wrote since is newer than what the reply says.
             drop(state);
             return inode;
@@ -104,7 +108,11 @@ impl Client {
             }
         };
         state.content = Some(opened.content.clone());
-        state.written = Runs::from_slice(&opened.written);
+        let mut written = Runs::from_slice(&opened.written);
+        // The reply may not know of what was reported while it was under way. What has no room will
+        // be refused by the server.
+        let _ = written.merge(&state.dirty.written) && written.merge(&state.under_way.written);
+        state.written = written;
         drop(state);
         inode
     }
@@ -232,14 +240,21 @@ impl Client {
         }
     }
 
+    /// What the lease covered is reported on its own, before the lease goes. A server that dies in
+    /// the middle forgets what it was told of leases, and the client reclaims what it still has for
+    /// sure: everything while it reports, and only what it keeps from the moment on at which the
+    /// server may have given the rest to others.
     async fn give_back(&self, inode: &Rc<Inode>, number: u64, keep: LeaseMode) {
         // A report that is under way must not come after the lease went.
         let _reporting = inode.reporting.acquire().await;
-        let (dirty, report) = take_dirty(inode);
-        let written = dirty.written.to_report();
-        let report = report.map(|report| Report { written: Bytes(&written), ..report });
+        if self.report_now(inode).await.is_err() {
+            inode.state.borrow_mut().dirty = Dirty::default();
+            self.say_lost(inode);
+        }
         let open = inode.opened();
-        let request = MetaRequest::Release { inode: inode.number, number, keep, open, report };
+        inode.lower(number, keep);
+        let request =
+            MetaRequest::Release { inode: inode.number, number, keep, open, report: None };
         let answer = self
             .ask(&request, |reply| match reply {
                 MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
@@ -254,12 +269,10 @@ impl Client {
             drop(state);
             return inode.idle.notify_all();
         }
-        if keep < LeaseMode::Read {
-            state.attributes = None;
-            state.inline = None;
-            state.content = None;
-        }
-        state.mode = state.mode.min(keep);
+        drop(state);
+        // Replies that came meanwhile may have told of what is not covered any more.
+        inode.lower(number, keep);
+        let mut state = inode.state.borrow_mut();
         let mut learned = None;
         if let Ok((attributes, grant)) = answer {
             match grant {
@@ -273,15 +286,6 @@ impl Client {
             if state.mode >= LeaseMode::Read {
                 learned = Some(attributes);
             }
-            if !dirty.is_clean() {
-                drop(state);
-                self.note_change(inode);
-                state = inode.state.borrow_mut();
-            }
-        } else if !dirty.is_clean() {
-            drop(state);
-            self.say_lost(inode);
-            state = inode.state.borrow_mut();
         }
         if state.mode == LeaseMode::None {
             state.content = None;
@@ -310,28 +314,73 @@ impl Client {
     pub(crate) async fn try_report(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         // Whoever finds nothing to report has waited for the report that carries its changes.
         let _reporting = inode.reporting.acquire().await;
+        self.report_now(inode).await
+    }
+
+    /// As [`Client::try_report`], by whoever has the turn.
+    async fn report_now(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let (dirty, report) = take_dirty(inode);
         let Some(report) = report else { return Ok(()) };
-        let written = dirty.written.to_report();
-        let report = Report { written: Bytes(&written), ..report };
-        let request = MetaRequest::Report { inode: inode.number, report };
-        let answer = self.ask(&request, attributes_of).await;
+        let mut dirty = Reported::new(inode, dirty);
+        let answer = match self.report_ahead(inode, &report, &mut dirty.written).await {
+            Ok(()) => {
+                let written = dirty.written.to_report();
+                let report = Report { written: Bytes(&written), ..report };
+                let request = MetaRequest::Report { inode: inode.number, report };
+                self.ask(&request, attributes_of).await
+            }
+            Err(errno) => Err(errno),
+        };
         match answer {
             Ok(attributes) => {
+                dirty.settled();
                 self.note_change(inode);
                 inode.learned(attributes);
                 Ok(())
             }
-            Err(Errno::ESTALE) => {
+            // More stripes than the row has room for, with those of other writers: whoever writes
+            // anew knows theirs by then, and is told before.
+            Err(Errno::ESTALE | Errno::EFBIG) => {
+                dirty.settled();
                 inode.lose_changes();
                 Err(Errno::ESTALE)
             }
-            Err(errno) => {
-                let mut state = inode.state.borrow_mut();
-                state.dirty.merge(dirty);
-                Err(errno)
-            }
+            Err(errno) => Err(errno),
         }
+    }
+
+    /// Reports stripes for which the last report, with all else, has no room, and takes them out of
+    /// `written`. They go in their order, with the size up to the last of them: whenever this ends,
+    /// the server knows a beginning of what was written. Stripes behind the end would do no harm as
+    /// long as this client lives; if it died, they would come to light when somebody makes the file
+    /// longer.
+    async fn report_ahead(
+        &self,
+        inode: &Inode,
+        report: &Report<'_>,
+        written: &mut Runs,
+    ) -> Result<(), Errno> {
+        let layout = inode.state.borrow().layout;
+        let stripe_bytes = layout.map_or(0, |layout| u64::from(layout.stripe_bytes));
+        while written.as_slice().len() > REPORT_RUNS_MAX {
+            let head = Runs::from_slice(&written.as_slice()[..REPORT_RUNS_MAX]);
+            let (first, count) = written.as_slice()[REPORT_RUNS_MAX - 1];
+            // More runs come behind it.
+            let end = first + count;
+            let ahead = Report {
+                size: report.size.map(|size| size.min(u64::from(end) * stripe_bytes)),
+                modified: None,
+                accessed: None,
+                written: Bytes(&head.to_report()),
+                ..*report
+            };
+            let request = MetaRequest::Report { inode: inode.number, report: ahead };
+            self.ask(&request, attributes_of).await?;
+            self.note_change(inode);
+            let removed = written.remove(0, end);
+            debug_assert!(removed, "whole runs go");
+        }
+        Ok(())
     }
 
     /// Acknowledged changes are lost: people are told now, the program with its next sync.
@@ -431,10 +480,15 @@ fn attributes_of(reply: MetaReply<'_>) -> Result<Attributes, Errno> {
 /// Takes the unreported changes out, with the report for them (its `written` still to be filled in).
 fn take_dirty(inode: &Inode) -> (Dirty, Option<Report<'static>>) {
     let mut state = inode.state.borrow_mut();
+    // A report that nobody waited for to its end is made once more.
+    let left = std::mem::take(&mut state.under_way);
+    let kept = state.dirty.merge(left);
+    state.lost |= !kept;
     if state.dirty.is_clean() {
         return (Dirty::default(), None);
     }
     let dirty = std::mem::take(&mut state.dirty);
+    state.under_way = dirty.clone();
     let report = Report {
         epoch: state.epoch,
         size: dirty.size,
@@ -447,14 +501,12 @@ fn take_dirty(inode: &Inode) -> (Dirty, Option<Report<'static>>) {
 }
 
 impl Dirty {
-    /// Takes older changes back in.
-    pub(crate) fn merge(&mut self, older: Dirty) {
+    /// Takes older changes back in. False where not all of them have room.
+    #[must_use]
+    pub(crate) fn merge(&mut self, older: Dirty) -> bool {
         self.size = self.size.max(older.size);
         self.modified = self.modified.max(older.modified);
         self.accessed = self.accessed.max(older.accessed);
-        for (first, count) in older.written.as_slice() {
-            // A set that is too large is refused by the server at the next report.
-            let _ = self.written.add(*first, *count);
-        }
+        self.written.merge(&older.written)
     }
 }

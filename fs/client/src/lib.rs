@@ -16,11 +16,13 @@
 //! * Bytes travel with the checksums that were computed over them here, and are verified here.
 #![forbid(unsafe_code)]
 
+mod append;
 mod call;
 mod client;
 mod data;
 mod error;
 mod file;
+mod guards;
 mod holes;
 mod inode;
 mod inspect;

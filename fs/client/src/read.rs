@@ -2,10 +2,8 @@
 
 use std::rc::Rc;
 
-use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::task::join_all;
-use ropewalk_net::Audience;
 use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, EMBEDDED_BYTES_MAX, Found};
 use ropewalk_wire::fs::layout::Layout;
@@ -16,6 +14,7 @@ use crate::call::unexpected;
 use crate::client::Client;
 use crate::data::checksums;
 use crate::file::File;
+use crate::guards::Exposed;
 use crate::inode::Inode;
 use crate::lease::For;
 use crate::write::{Part, bulk, parts};
@@ -207,18 +206,16 @@ impl Client {
             let answers = join_all(parts.iter().map(|part| ask(part, None))).await;
             return (answers, Some(buffer));
         }
-        let memory = Memory::pooled(buffer);
-        let key = match self.inner.endpoint.expose(memory, true, Audience::Everybody) {
-            Ok(key) => key,
-            Err((memory, _)) => {
+        let (exposed, key) = match Exposed::new(&self.inner.endpoint, buffer, true) {
+            Ok(exposed) => exposed,
+            Err(buffer) => {
                 let refused = parts.iter().map(|_| Err(Errno::ENOMEM)).collect();
-                return (refused, memory.into_pooled());
+                return (refused, buffer);
             }
         };
         let answers =
             join_all(parts.iter().map(|part| ask(part, Some(bulk(key, part.begin))))).await;
-        let memory = self.inner.endpoint.unexpose(key).await.memory;
-        (answers, memory.into_pooled())
+        (answers, exposed.end().await)
     }
 
     /// Puts the bytes of a part in their place and verifies them.

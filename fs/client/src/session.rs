@@ -132,28 +132,36 @@ impl Client {
         while self.inner.reclaimed.get() != self.inner.boot.get() {
             let boot = self.inner.boot.get();
             self.reclaim_all(boot).await;
-            if self.inner.boot.get() != boot {
-                // It was restarted again meanwhile, and knows nothing of what it was told before.
-                continue;
-            }
-            self.inner.directories.borrow_mut().clear();
-            // This must not be sent again to a later life, which would take it for its own.
-            let down = self.inner.down.notified();
-            let done = self.ask_in_grace(&MetaRequest::ReclaimDone, |_| Ok(()));
-            match race(done, down).await {
-                Either::Left(_) if self.inner.boot.get() == boot => self.inner.reclaimed.set(boot),
-                Either::Left(_) => {}
-                Either::Right(()) => {
-                    let session = self.inner.meta.session();
-                    let request = SessionRequest::Renew { session };
-                    match self.session_call(&request).await {
-                        Ok((Ok(_), boot)) => self.saw_boot(boot),
-                        // What is not reclaimed is lost with the session, as the next call finds.
-                        _ => return,
-                    }
+            // Where it was restarted again meanwhile, it knows nothing of what it was told before.
+            // Where only a link was lost, it knows all of it, and what it was told is not told again:
+            // it takes no more once it has heard that this is all.
+            while self.inner.boot.get() == boot && self.inner.reclaimed.get() != boot {
+                self.inner.directories.borrow_mut().clear();
+                if !self.end_reclaim(boot).await {
+                    return;
                 }
             }
         }
+    }
+
+    /// Says that this is all, to this life of the server. False where the session is lost.
+    async fn end_reclaim(&self, boot: u64) -> bool {
+        // This must not be sent again to a later life, which would take it for its own.
+        let down = self.inner.down.notified();
+        let done = self.ask_in_grace(&MetaRequest::ReclaimDone, |_| Ok(()));
+        match race(done, down).await {
+            Either::Left(_) if self.inner.boot.get() == boot => self.inner.reclaimed.set(boot),
+            Either::Left(_) => {}
+            Either::Right(()) => {
+                let session = self.inner.meta.session();
+                match self.session_call(&SessionRequest::Renew { session }).await {
+                    Ok((Ok(_), boot)) => self.saw_boot(boot),
+                    // What is not reclaimed is lost with the session, as the next call finds.
+                    _ => return false,
+                }
+            }
+        }
+        true
     }
 
     async fn reclaim_all(&self, boot: u64) {

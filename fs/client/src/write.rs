@@ -1,13 +1,11 @@
 //! Writing: inline while a file is small, to stripe objects from then on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::task::join_all;
 use ropewalk_base::verb::RemoteKey;
-use ropewalk_net::Audience;
 use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::data::{
     Bulk, DataReply, DataRequest, EMBEDDED_BYTES_MAX, ObjectRange, Source,
@@ -19,10 +17,12 @@ use ropewalk_wire::fs::meta::{
 use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
 
+use crate::append::Append;
 use crate::call::unexpected;
 use crate::client::{Caller, Client};
 use crate::data::checksums;
 use crate::file::File;
+use crate::guards::{Exposed, Unsynced};
 use crate::inode::Inode;
 use crate::lease::For;
 
@@ -102,6 +102,7 @@ impl Client {
         }
         let len = range.len() as u64;
         let mut data = Some(data);
+        let mut appending = append.then(Append::default);
         let mut patience = self.patience();
         while patience.lasts().await {
             let lease = self.lease(inode, For::Writing).await?;
@@ -131,11 +132,12 @@ impl Client {
             }
             let Some(buffer) = data.take() else { return Err(Errno::EIO) };
             let (outcome, buffer) =
-                self.write_striped(inode, offset, append, buffer, range.clone()).await;
+                self.write_striped(inode, offset, appending.as_mut(), buffer, range.clone()).await;
             match outcome {
                 Err(Errno::ESTALE) => {
                     let Some(buffer) = buffer else { return Err(Errno::EIO) };
                     data = Some(buffer);
+                    appending.iter_mut().for_each(Append::leave_lease);
                     drop(lease);
                     inode.refresh();
                 }
@@ -252,7 +254,7 @@ impl Client {
             let bytes = self.inline_bytes(inode).await?;
             if !bytes.is_empty() {
                 let buffer = self.inner.pool.copy_of(&bytes).ok_or(Errno::ENOMEM)?;
-                let earlier = self.take_unsynced(inode);
+                let earlier = Unsynced::take(inode);
                 let (outcome, _) =
                     self.transfer_out(inode, &layout, 0, buffer, 0..bytes.len()).await;
                 let kept = match outcome {
@@ -261,7 +263,7 @@ impl Client {
                     }
                     outcome => outcome,
                 };
-                inode.unsynced.borrow_mut().extend(earlier);
+                drop(earlier);
                 written = kept?;
             }
         }
@@ -312,7 +314,7 @@ impl Client {
         Ok(())
     }
 
-    async fn inline_bytes(&self, inode: &Inode) -> Result<Vec<u8>, Errno> {
+    pub(crate) async fn inline_bytes(&self, inode: &Inode) -> Result<Vec<u8>, Errno> {
         let request = MetaRequest::ReadInline { inode: inode.number };
         self.ask(&request, |reply| match reply {
             MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
@@ -325,27 +327,26 @@ impl Client {
         &self,
         inode: &Rc<Inode>,
         offset: u64,
-        append: bool,
+        mut append: Option<&mut Append>,
         buffer: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> (Result<u64, Errno>, Option<PoolBuffer>) {
-        let (layout, mode, tenure) = {
+        let (layout, tenure) = {
             let state = inode.state.borrow();
             match &state.content {
-                Some(Content::Striped(layout)) => (*layout, state.mode, state.tenure),
+                Some(Content::Striped(layout)) => (*layout, state.tenure),
                 _ => return (Err(Errno::ESTALE), Some(buffer)),
             }
         };
         let len = range.len() as u64;
-        let offset = if append {
-            match self.reserve(inode, mode, len).await {
+        let offset = match append.as_deref_mut() {
+            Some(append) => match self.place(inode, append, &layout, len).await {
                 Ok(offset) => offset,
                 Err(errno) => return (Err(errno), Some(buffer)),
-            }
-        } else {
-            offset
+            },
+            None => offset,
         };
-        if offset.checked_add(len).is_none_or(|end| end > layout.size_max()) {
+        if !has_room(inode, &layout, offset, len) {
             return (Err(Errno::EFBIG), Some(buffer));
         }
         let (outcome, buffer) = self.transfer_out(inode, &layout, offset, buffer, range).await;
@@ -353,16 +354,17 @@ impl Client {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
         };
-        // Where the lease went under the transfer, what was written may be nobody's bytes.
-        let gone = || {
-            let state = inode.state.borrow();
-            (state.mode, state.tenure) != (mode, tenure)
-        };
+        // Where the lease went under the transfer, what was written may be nobody's bytes. One that
+        // became another mode meanwhile was ours all the time.
+        let gone = || inode.state.borrow().tenure != tenure;
         if gone() {
             return (Err(Errno::ESTALE), buffer);
         }
-        self.wrote(inode, offset + len, &written);
-        if mode == LeaseMode::Shared {
+        if let Err(errno) = self.wrote(inode, offset + len, &written) {
+            return (Err(errno), buffer);
+        }
+        append.into_iter().for_each(Append::written);
+        if inode.mode() == LeaseMode::Shared {
             // Others have to see size and time before this write returns: by the time their kernels
             // notice that pages are old.
             if let Err(errno) = self.try_report(inode).await {
@@ -375,52 +377,30 @@ impl Client {
         (Ok(offset), buffer)
     }
 
-    /// Where an append goes. The sole writer knows the size; among several the server does.
-    async fn reserve(&self, inode: &Rc<Inode>, mode: LeaseMode, len: u64) -> Result<u64, Errno> {
-        if mode == LeaseMode::Write {
-            let mut state = inode.state.borrow_mut();
-            if let Some(attributes) = &mut state.attributes {
-                let offset = attributes.size;
-                // Taken at once: the next append goes behind this one.
-                attributes.size += len;
-                state.dirty.size = Some(offset + len);
-                return Ok(offset);
-            }
-        }
-        let epoch = inode.state.borrow().epoch;
-        let request = MetaRequest::ReserveAppend { inode: inode.number, epoch, len };
-        self.ask(&request, |reply| match reply {
-            MetaReply::Written { offset, .. } => Ok(offset),
-            _ => unexpected(),
-        })
-        .await
-    }
-
-    /// Notes what a write changed.
-    pub(crate) fn wrote(&self, inode: &Inode, end: u64, written: &Runs) {
+    /// Notes what a write changed. `EFBIG` where the map has no room for its stripes.
+    pub(crate) fn wrote(&self, inode: &Inode, end: u64, written: &Runs) -> Result<(), Errno> {
         let now = self.now();
         let mut state = inode.state.borrow_mut();
         for (first, count) in written.as_slice() {
             for stripe in *first..first.saturating_add(*count) {
-                if !state.written.contains(stripe) {
-                    // A set over its limit is refused by the server with the report.
-                    let _ = state.written.add(stripe, 1);
-                    let _ = state.dirty.written.add(stripe, 1);
+                let fits = state.written.contains(stripe)
+                    || state.written.admits(stripe, 1)
+                        && state.dirty.written.add(stripe, 1)
+                        && state.written.add(stripe, 1);
+                if !fits {
+                    return Err(Errno::EFBIG);
                 }
             }
         }
-        // Where the size is not known it may have grown.
-        let mut extends = true;
         if let Some(attributes) = &mut state.attributes {
-            extends = end > attributes.size;
             attributes.size = attributes.size.max(end);
             attributes.modified = now;
             attributes.changed = now;
         }
-        if extends {
-            state.dirty.size = state.dirty.size.max(Some(end));
-        }
+        // Also where the size known here does not grow: an append took its range before, untold.
+        state.dirty.size = state.dirty.size.max(Some(end));
         state.dirty.modified = Some(now);
+        Ok(())
     }
 
     /// Sends bytes to the stripe objects where they belong. Returns the stripes, and the buffer.
@@ -462,19 +442,18 @@ impl Client {
             let outcome = sent.into_iter().collect::<Result<Vec<()>, Errno>>();
             return (outcome.map(|_| stripes(&parts)), Some(buffer));
         }
-        let key =
-            match self.inner.endpoint.expose(Memory::pooled(buffer), false, Audience::Everybody) {
-                Ok(key) => key,
-                Err((memory, _)) => return (Err(Errno::ENOMEM), memory.into_pooled()),
-            };
+        let (exposed, key) = match Exposed::new(&self.inner.endpoint, buffer, false) {
+            Ok(exposed) => exposed,
+            Err(buffer) => return (Err(Errno::ENOMEM), buffer),
+        };
         let sent = join_all(parts.iter().zip(&sums).map(|(part, sums)| {
             let source = Source::Bulk(bulk(key, range.start + part.begin));
             self.send_part(inode, part, sums, id, source)
         }))
         .await;
-        let memory = self.inner.endpoint.unexpose(key).await.memory;
+        let buffer = exposed.end().await;
         let outcome = sent.into_iter().collect::<Result<Vec<()>, Errno>>();
-        (outcome.map(|_| stripes(&parts)), memory.into_pooled())
+        (outcome.map(|_| stripes(&parts)), buffer)
     }
 
     async fn send_part(
@@ -500,12 +479,18 @@ impl Client {
         inode.unsynced.borrow_mut().entry(part.server).or_insert(era);
         Ok(())
     }
+}
 
-    /// The servers that have bytes which were not made durable, with their eras at the first of
-    /// these writes.
-    pub(crate) fn take_unsynced(&self, inode: &Inode) -> BTreeMap<u32, u64> {
-        std::mem::take(&mut *inode.unsynced.borrow_mut())
-    }
+/// Whether a write stays within the file's largest size, and within the runs of stripes that an inode
+/// row keeps, as far as they are known: among several writers only the server knows them all, and
+/// refuses the report of what is too much.
+fn has_room(inode: &Inode, layout: &Layout, offset: u64, len: u64) -> bool {
+    let Some(end) = offset.checked_add(len).filter(|end| *end <= layout.size_max()) else {
+        return false;
+    };
+    let stripe = |at: u64| (at / u64::from(layout.stripe_bytes)) as u32;
+    let (first, last) = (stripe(offset), stripe(end - 1));
+    inode.state.borrow().written.admits(first, last - first + 1)
 }
 
 pub(crate) fn bulk(key: RemoteKey, offset: usize) -> Bulk {

@@ -154,7 +154,7 @@ fn every_mutating_request_has_one_effect_across_a_restart() {
 fn calls_outside_the_rules_are_refused() {
     let mut cluster = Cluster::new(1, Config::default(), 2);
     let refused = |status| Outcome::Refused(status);
-    assert_eq!(cluster.send(0, 0, 2, lookup(ROOT, b"a")), refused(Status::BadSequence));
+    assert_eq!(cluster.send(0, 0, 0, lookup(ROOT, b"a")), refused(Status::BadSequence));
     assert!(matches!(cluster.send(0, 0, 1, create(ROOT, b"a")), Outcome::Reply(_)));
     assert!(matches!(cluster.send(0, 0, 2, create(ROOT, b"b")), Outcome::Reply(_)));
     assert_eq!(cluster.send(0, 0, 1, create(ROOT, b"a")), refused(Status::BadSequence));

@@ -15,7 +15,9 @@ use ropewalk_base::world::World;
 use ropewalk_net::context::Completed;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Channel, Level, PeerId};
-use ropewalk_wire::fs::head::{CallHead, HEAD_BYTES, ReplyHead, SLOTS_MAX, Service, Status};
+use ropewalk_wire::fs::head::{
+    CALL_BYTES_MAX, CallHead, HEAD_BYTES, REPLY_BYTES_MAX, ReplyHead, SLOTS_MAX, Service, Status,
+};
 
 /// Why a call has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -106,7 +108,7 @@ struct Slot {
     sequence: u64,
 }
 
-/// Room for the body of most replies.
+/// Room for the body of most replies; a longer one is asked for again with room for any.
 const REPLY_BYTES: usize = 40 * 1024;
 /// Memory for calls and replies under way of one connection.
 const POOL_BYTES: usize = 64 << 20;
@@ -124,6 +126,8 @@ impl Connection {
         peer: PeerId,
         options: Options,
     ) -> Connection {
+        // The reply to a call that was given up is for nobody, and must not hold the server's credit.
+        endpoint.endpoint().drop_unawaited(Channel::Tagged);
         Connection {
             inner: Rc::new(Inner {
                 world: world.clone(),
@@ -164,7 +168,7 @@ impl Connection {
         self.call_with(service, body, REPLY_BYTES).await
     }
 
-    /// A call within the session whose reply's body has at most `reply_bytes` bytes.
+    /// A call within the session whose reply's body most likely fits `reply_bytes` bytes.
     pub async fn call_with(
         &self,
         service: Service,
@@ -172,6 +176,10 @@ impl Connection {
         reply_bytes: usize,
     ) -> Result<Reply, CallError> {
         let inner = &*self.inner;
+        if body.len() > CALL_BYTES_MAX {
+            // Before a slot's number is used up for it.
+            return Err(CallError::TooLong);
+        }
         let _permit = inner.permits.acquire().await;
         let round = inner.round.get();
         let taken = inner.free.borrow_mut().pop_front();
@@ -199,7 +207,7 @@ impl Connection {
         self.call_free_with(service, body, REPLY_BYTES).await
     }
 
-    /// As [`Connection::call_free`], where the reply's body has at most `reply_bytes` bytes.
+    /// As [`Connection::call_free`], where the reply's body most likely fits `reply_bytes` bytes.
     pub async fn call_free_with(
         &self,
         service: Service,
@@ -229,7 +237,7 @@ impl Connection {
         &self,
         mut head: CallHead,
         body: &[u8],
-        reply_bytes: usize,
+        mut reply_bytes: usize,
     ) -> Result<Reply, CallError> {
         let inner = &*self.inner;
         let begin = inner.world.now();
@@ -246,6 +254,12 @@ impl Connection {
                     Status::Malformed => return Err(CallError::Malformed),
                     Status::Unavailable => {}
                 },
+                Err(Attempt::Truncated) if reply_bytes < REPLY_BYTES_MAX => {
+                    // The server has the reply still, or executes again what changed nothing.
+                    (reply_bytes, head.retry) = (REPLY_BYTES_MAX, true);
+                    continue;
+                }
+                Err(Attempt::Truncated) => return Err(CallError::TooLong),
                 Err(Attempt::Final(error)) => return Err(error),
                 Err(Attempt::Silent | Attempt::Lost) => {}
             }
@@ -289,18 +303,20 @@ impl Connection {
         let receive = inner.endpoint.receive(Channel::Tagged, Some(peer), bits, memory);
         let memory = Memory::pooled(call);
         let send = inner.endpoint.send(peer, Channel::Request, 0, memory, Level::Buffered);
-        let sent = send.await;
-        match sent.outcome {
-            Ok(()) => {}
-            Err(Fault::OtherCluster) if inner.options.refuses_strangers => {
-                let found = inner.endpoint.endpoint().stranger(peer).unwrap_or(ClusterId(0));
-                return Err(Attempt::Final(CallError::OtherCluster(found)));
+        let exchanged = async {
+            // Waits, too, where the server stands still and gives no credit any more.
+            match send.await.outcome {
+                Ok(()) => read_reply(receive.await, &head),
+                Err(Fault::OtherCluster) if inner.options.refuses_strangers => {
+                    let found = inner.endpoint.endpoint().stranger(peer).unwrap_or(ClusterId(0));
+                    Err(Attempt::Final(CallError::OtherCluster(found)))
+                }
+                Err(Fault::Oversize) => Err(Attempt::Final(CallError::TooLong)),
+                Err(_) => Err(Attempt::Lost),
             }
-            Err(Fault::Oversize) => return Err(Attempt::Final(CallError::TooLong)),
-            Err(_) => return Err(Attempt::Lost),
-        }
-        match race(receive, inner.world.sleep(RESEND)).await {
-            Either::Left(received) => read_reply(received, &head),
+        };
+        match race(exchanged, inner.world.sleep(RESEND)).await {
+            Either::Left(outcome) => outcome,
             Either::Right(()) => Err(Attempt::Silent),
         }
     }
@@ -311,13 +327,15 @@ enum Attempt {
     Lost,
     /// No answer for long.
     Silent,
+    /// The reply has no room.
+    Truncated,
     Final(CallError),
 }
 
 fn read_reply(received: Completed, call: &CallHead) -> Result<Reply, Attempt> {
     match received.outcome {
         Ok(()) => {}
-        Err(Fault::Truncated) => return Err(Attempt::Final(CallError::TooLong)),
+        Err(Fault::Truncated) => return Err(Attempt::Truncated),
         Err(_) => return Err(Attempt::Lost),
     }
     let bytes = received.bytes as usize;
@@ -352,7 +370,8 @@ impl Drop for SlotGuard<'_> {
             // Used again soon: the server's memory of few slots is enough for quiet clients.
             free.push_front(self.slot);
         } else {
-            // The server may still be at it; the next number of this slot tells it to stop.
+            // The server may still be at it, or never have heard of it; the next number of this slot
+            // tells it to stop.
             free.push_back(self.slot);
         }
     }

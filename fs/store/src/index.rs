@@ -2,6 +2,9 @@
 //!
 //! Invariants
 //! * a checkpoint is one transaction: rows and position change together, durably;
+//! * every transaction is committed in two phases: its pages are synced before the head names them.
+//!   In one phase the engine would take a head on trust whose pages a failed sync lost, since the
+//!   page cache shows them until the power goes;
 //! * the file is made under another name and renamed when it is whole;
 //! * damage that the engine meets becomes an error, also where the engine panics.
 
@@ -12,7 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{
-    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend, TableDefinition,
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend,
+    TableDefinition, WriteTransaction,
 };
 use ropewalk_base::disk::{Disk, File, Open};
 
@@ -143,7 +147,7 @@ impl Index {
         file.set_len(0).map_err(fail)?;
         let database = guarded(&path, || build(file, cache_bytes))?;
         guarded(&path, || {
-            let transaction = database.begin_write()?;
+            let transaction = begin_write(&database)?;
             transaction.open_table(ROWS)?;
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert(FORMAT, FORMAT_VERSION)?;
@@ -173,10 +177,7 @@ impl Index {
     /// Makes all changes of an overlay and moves the position, in one durable transaction.
     pub(crate) fn apply(&self, overlay: &Overlay, position: u64) -> Result<(), StoreError> {
         guarded(&self.path, || {
-            let mut transaction = self.database.begin_write()?;
-            transaction.set_durability(Durability::Immediate)?;
-            // Pays a little here so that the start after a crash need not walk the whole file.
-            transaction.set_quick_repair(true);
+            let transaction = begin_write(&self.database)?;
             let mut rows = transaction.open_table(ROWS)?;
             for (key, value) in overlay.iter() {
                 match value {
@@ -203,6 +204,16 @@ impl Index {
 fn build(file: Arc<dyn File>, cache_bytes: usize) -> Result<Database, redb::Error> {
     let backend = Backend { file, failed: AtomicBool::new(false) };
     Ok(Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)?)
+}
+
+/// A transaction that is durable after its commit, in two phases.
+fn begin_write(database: &Database) -> Result<WriteTransaction, redb::Error> {
+    let mut transaction = database.begin_write()?;
+    transaction.set_durability(Durability::Immediate)?;
+    transaction.set_two_phase_commit(true);
+    // Pays a little here so that the start after a crash need not walk the whole file.
+    transaction.set_quick_repair(true);
+    Ok(transaction)
 }
 
 impl IndexReader {

@@ -3,13 +3,15 @@
 mod programs;
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::Duration;
 
 use programs::*;
 use ropewalk_base::disk::{Disk, Kind};
 use ropewalk_client::{Client, Errno};
+use ropewalk_sim::cluster::META;
 use ropewalk_sim::disk::VirtualDisk;
-use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
+use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, Simulation};
 
 fn cluster(data_servers: u32) -> (Simulation, Cluster) {
     let mut simulation = Simulation::new(21);
@@ -71,6 +73,25 @@ fn new_files_go_around_a_data_server_that_is_dead() {
     cluster.restart(&mut simulation, "data2");
     cluster.await_start(&mut simulation);
     cluster.run(&mut simulation, 1, |client| check_files(client, "old", 9));
+}
+
+#[test]
+fn a_lost_link_is_not_overlooked_where_another_one_begins_at_that_moment() {
+    let (mut simulation, cluster) = cluster(1);
+    let file = cluster.run(&mut simulation, 0, |client| async move {
+        let file = Rc::new(create(&client, b"f").await);
+        write(&client, &file, 0, &pattern(1, 100_000)).await.expect("written");
+        client.sync(&file).await.expect("synced");
+        file
+    });
+    simulation.network().cut("data1", cluster.client_name(0), Cut::Both);
+    simulation.run_for(Duration::from_millis(10));
+    simulation.network().cut(META, cluster.client_name(0), Cut::Both);
+    // The lease is there: the first thing that this needs is a link to the data server.
+    cluster.run(&mut simulation, 0, |client| async move {
+        write(&client, &file, 50_000, b"x").await.expect("written");
+        client.sync(&file).await.expect("synced");
+    });
 }
 
 #[test]

@@ -2,14 +2,14 @@
 //! link, with a bounded amount of work.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
+use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, QUEUED_FRAMES_MAX};
 use ropewalk_base::memory::{BufferTable, Memory, Slice};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    FrameOrder, Header, LinkId, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 
@@ -22,6 +22,7 @@ struct Node {
     up: Option<LinkId>,
     down: Option<Fault>,
     outcomes: u64,
+    revoked: Vec<RemoteKey>,
 }
 
 impl Node {
@@ -31,7 +32,7 @@ impl Node {
         let buffer = pool.take(FRAME_PAYLOAD_BYTES_MAX as usize).expect("within the budget");
         let buffer = buffers.insert(Memory::pooled(buffer)).expect("within the limit");
         let memory = Slice { buffer, offset: 0, len: u64::from(FRAME_PAYLOAD_BYTES_MAX) };
-        Node { buffers, memory, up: None, down: None, outcomes: 0 }
+        Node { buffers, memory, up: None, down: None, outcomes: 0, revoked: Vec::new() }
     }
 }
 
@@ -60,7 +61,9 @@ impl Report for Node {
     fn failed(&mut self, _: Token, _: Fault) {
         self.outcomes += 1;
     }
-    fn revoked(&mut self, _: LinkId, _: RemoteKey) {}
+    fn revoked(&mut self, _: LinkId, key: RemoteKey) {
+        self.revoked.push(key);
+    }
 }
 
 fn linked(number: u64) -> [(ShmRail, Node); 2] {
@@ -190,4 +193,70 @@ fn any_table_is_survived() {
     }
     assert_eq!(orders, 2000);
     assert!(near.1.down.is_none(), "a bad table costs accesses, not the link");
+}
+
+#[test]
+fn a_peer_that_reads_nothing_costs_its_link_and_a_bounded_queue() {
+    let [(mut rail, mut node), _far] = linked(1000);
+    let link = node.up.expect("up");
+    let mut header = [0u8; 24];
+    header[1] = 24;
+    let header = Header::new(&header);
+    let (payload, urgency, token) = (Slice::NONE, Urgency::Urgent, Token(1));
+    let frame = FrameOrder { link, header, payload, urgency, token };
+    let mut queued = 0;
+    for _ in 0..4 * QUEUED_FRAMES_MAX {
+        match rail.send(&frame, &node.buffers) {
+            Ordered::Released => assert_eq!(queued, 0, "nothing overtakes what waits"),
+            Ordered::Pending => queued += 1,
+            Ordered::Refused(fault) => assert_eq!(fault, Fault::PeerReset),
+        }
+    }
+    assert_eq!(queued, QUEUED_FRAMES_MAX);
+    rail.poll(Time(1), &mut node);
+    assert_eq!((node.down, node.outcomes), (Some(Fault::PeerReset), queued as u64));
+}
+
+#[test]
+fn a_closing_link_gives_a_region_back_when_its_peer_has_left_it() {
+    let [_near, (mut rail, mut node)] = linked(1001);
+    let link = node.up.expect("up");
+    let segment = rail.segment_of(link);
+    let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 1 };
+    let verb = Verb::Expose { link, key, region: node.memory, writable: true };
+    assert_eq!(rail.order(&verb, &node.buffers), Ordered::Released);
+    // The peer is in the middle of a piece.
+    let accessing = segment.accessing(Side(0));
+    accessing.store(u64::from(key.slot.index) + 1, std::sync::atomic::Ordering::SeqCst);
+    rail.order(&Verb::Close { link }, &node.buffers);
+    rail.poll(Time(1), &mut node);
+    assert_eq!(rail.order(&Verb::Revoke { link, key }, &node.buffers), Ordered::Released);
+    for now in 2..10 {
+        rail.poll(Time(now), &mut node);
+        assert!(node.revoked.is_empty() && node.down.is_none());
+    }
+    accessing.store(0, std::sync::atomic::Ordering::SeqCst);
+    rail.poll(Time(10), &mut node);
+    assert_eq!((&node.revoked[..], node.down), (&[key][..], Some(Fault::Closed)));
+}
+
+#[test]
+fn read_only_memory_is_neither_written_nor_offered_for_writing() {
+    static CONSTANT: [u8; 64] = [7; 64];
+    let [(mut near, mut near_node), (mut far, mut far_node)] = linked(1002);
+    let (link, far_link) = (near_node.up.expect("up"), far_node.up.expect("up"));
+    let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 1 };
+    let whole = |buffer| Slice { buffer, offset: 0, len: 64 };
+    let constant = whole(far_node.buffers.insert(Memory::constant(&CONSTANT)).expect("room"));
+    let verb = Verb::Expose { link: far_link, key, region: constant, writable: true };
+    assert_eq!(far.order(&verb, &far_node.buffers), Ordered::Refused(Fault::Invalid));
+    let verb = Verb::Expose { link: far_link, key, region: far_node.memory, writable: false };
+    assert_eq!(far.order(&verb, &far_node.buffers), Ordered::Released);
+    far.poll(Time(1), &mut far_node);
+    near.poll(Time(1), &mut near_node);
+    let local = whole(near_node.buffers.insert(Memory::constant(&CONSTANT)).expect("room"));
+    let (remote, token) = (RemoteLayout::At(0), Token(1));
+    let verb = Verb::Read { link, key, remote, local, token };
+    assert!(matches!(near.order(&verb, &near_node.buffers), Ordered::Refused(_)));
+    assert_eq!(CONSTANT, [7; 64]);
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
+use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, QUEUED_FRAMES_MAX};
 use ropewalk_base::memory::{self, BufferTable, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
@@ -166,6 +166,11 @@ impl Link {
             }
         }
         let queue = if urgency == Urgency::Urgent { 0 } else { 1 };
+        if queue == 0 && self.queues[0].len() >= QUEUED_FRAMES_MAX {
+            // So much waits that the peer cannot be reading.
+            self.break_off(Fault::PeerReset);
+            return Ordered::Refused(Fault::PeerReset);
+        }
         self.queues[queue].push_back(Queued { header: *header, payload, token });
         self.parts.segment.wants_room(self.parts.side).store(1, Ordering::Relaxed);
         Ordered::Pending
@@ -317,7 +322,7 @@ impl Link {
         self.gone = true;
     }
 
-    /// The peer did what no peer does.
+    /// The peer did, or left undone, what no peer does.
     pub fn break_off(&mut self, fault: Fault) {
         self.broken.get_or_insert(fault);
     }

@@ -66,8 +66,10 @@ impl Exposures {
         if index >= EXPOSURES_MAX || self.live.contains_key(&index) {
             return Err(Fault::Busy);
         }
+        let segments =
+            if writable { buffers.resolve_writable(region) } else { buffers.resolve(region) };
         let (mut pieces, mut bytes, mut address) = (0, 0u64, 0u64);
-        for piece in buffers.resolve(region) {
+        for piece in segments.clone() {
             if pieces == 0 {
                 address = piece.address() as u64;
             }
@@ -80,9 +82,7 @@ impl Exposures {
         let mut list = Vec::new();
         if pieces > 1 {
             list = self.spare.pop().unwrap_or_default();
-            list.extend(
-                buffers.resolve(region).map(|piece| [piece.address() as u64, piece.len() as u64]),
-            );
+            list.extend(segments.map(|piece| [piece.address() as u64, piece.len() as u64]));
             address = list.as_ptr().expose_provenance() as u64;
         }
         let entry = segment.entry(side, index);
@@ -125,13 +125,11 @@ impl Exposures {
         self.forget(index)
     }
 
-    /// Ends access under all keys of this link; [`Exposures::is_held`] tells when it is over.
+    /// Ends access under all keys of this link; [`Exposures::is_held`] tells when it is over. Each may
+    /// still be revoked, by whoever wants to know when the peer has left that one.
     pub fn withdraw(&mut self, segment: &Segment, side: Side) {
-        for (index, exposure) in &mut self.live {
-            if !exposure.revoked {
-                exposure.revoked = true;
-                segment.entry(side, *index).live().store(0, Ordering::Relaxed);
-            }
+        for index in self.live.keys() {
+            segment.entry(side, *index).live().store(0, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
     }
@@ -330,7 +328,10 @@ impl Origin<'_> {
         }
         let whole = self.find_pieces(&entry, access.key, bytes)?;
         self.scratch.local.clear();
-        for segment in buffers.resolve(access.local.part(access.done, left.min(budget))) {
+        let local = access.local.part(access.done, left.min(budget));
+        let segments =
+            if access.write { buffers.resolve(local) } else { buffers.resolve_writable(local) };
+        for segment in segments {
             if self.scratch.local.len() == VECTORS_MAX {
                 break;
             }

@@ -140,7 +140,7 @@ impl Network {
     }
 
     pub(crate) fn order_revoke(&mut self, rail: usize, link: LinkId, key: RemoteKey) -> Ordered {
-        let (id, side) = match self.find_link(rail, link) {
+        let (id, side) = match self.find_end(rail, link) {
             Ok(found) => found,
             Err(fault) => return Ordered::Refused(fault),
         };

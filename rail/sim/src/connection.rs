@@ -2,6 +2,7 @@
 //!
 //! Invariants:
 //! * an end that went down has failed all its orders and confirmed all its revocations first;
+//! * its link's slot goes to another link only when its owner was told;
 //! * messages of a reliable connection never overtake each other, also where a partition held some
 //!   of them back.
 
@@ -219,7 +220,6 @@ impl Network {
         }
         self.push(rail, Item::Down { link, fault });
         self.rails[rail].counters.links_down += 1;
-        self.rails[rail].links.remove(link.slot);
         self.forget_if_over(id);
     }
 
@@ -337,6 +337,11 @@ impl Network {
         let state = &mut self.rails[rail];
         state.alive = false;
         state.dark = kill == Kill::Power;
-        state.inbox.clear();
+        // Its owner hears no last word any more.
+        for item in state.inbox.drain(..) {
+            if let Item::Down { link, .. } = item {
+                state.links.remove(link.slot);
+            }
+        }
     }
 }

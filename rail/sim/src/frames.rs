@@ -56,15 +56,20 @@ impl Lane {
 impl Network {
     /// Connection and side of a link whose owner may still order.
     pub(crate) fn find_link(&self, rail: usize, link: LinkId) -> Result<(u64, usize), Fault> {
+        let (id, side) = self.find_end(rail, link)?;
+        match self.connections[&id].ends[side].state {
+            EndState::Closing => Err(Fault::Closed),
+            _ => Ok((id, side)),
+        }
+    }
+
+    /// The same, but also while the link is closing.
+    pub(crate) fn find_end(&self, rail: usize, link: LinkId) -> Result<(u64, usize), Fault> {
         let found = self.rails[rail].links.get(link.slot).copied();
         let (id, side) =
             found.filter(|_| link.rail == self.rails[rail].index).ok_or(Fault::PeerReset)?;
         let connection = self.connections.get(&id).ok_or(Fault::PeerReset)?;
-        match connection.ends[side].state {
-            EndState::Connecting | EndState::Up => Ok((id, side)),
-            EndState::Closing => Err(Fault::Closed),
-            EndState::Absent | EndState::Down => Err(Fault::PeerReset),
-        }
+        if connection.ends[side].is_alive() { Ok((id, side)) } else { Err(Fault::PeerReset) }
     }
 
     pub(crate) fn order_frame(

@@ -64,6 +64,7 @@ impl SimRail {
             Item::Up { link, accepted } => report.link_up(link, accepted),
             Item::Down { link, fault } => {
                 self.placing.remove(&link);
+                self.with(|network| network.rails[self.number].links.remove(link.slot));
                 report.link_down(link, fault);
             }
             Item::Whole { link, frame } => {

@@ -183,6 +183,22 @@ fn cuts_show_at_both_ends_at_one_end_first_or_after_the_timeout() {
 }
 
 #[test]
+fn a_slot_goes_to_another_link_only_when_the_end_of_its_last_one_was_reported() {
+    let mut fixture = SimFixture::new(1, SimConfig::stream());
+    let network = fixture.network.clone();
+    let mut scene = Scene::new(&mut fixture, 2);
+    let lost = scene.link(0, 1).near.1;
+    network.cut("a", "b", Cut::Both);
+    let now = scene.fixture.now();
+    let next = scene.rail(0).connect("b", now).unwrap();
+    assert_ne!(next.slot.index, lost.slot.index, "nobody was told yet that it is free");
+    scene.until("the end is reported", |scene| !scene.nodes[0].recorder.is_up(lost));
+    let now = scene.fixture.now();
+    let third = scene.rail(0).connect("b", now).unwrap();
+    assert_eq!(third.slot.index, lost.slot.index, "slots are used again");
+}
+
+#[test]
 fn connects_are_refused_at_once_or_time_out() {
     let mut fixture = SimFixture::new(1, SimConfig::stream());
     let network = fixture.network.clone();

@@ -286,3 +286,29 @@ pub fn revoked_regions_are_out_of_reach(fixture: &mut dyn Fixture) {
     }
     scene.settle();
 }
+
+/// A region may be taken back from a link that is closing already: nothing lands in it after that.
+pub fn regions_are_revoked_while_their_link_closes(fixture: &mut dyn Fixture) {
+    let claim = |claims: &Capabilities| claims.native_write;
+    let Some((mut scene, region)) = exposed(fixture, claim, true) else { return };
+    let (link, key) = (region.pair.far.1, region.key);
+    // What still has to go keeps the link closing, and so open for the write under way.
+    for sequence in 1..40 {
+        scene.send(region.pair.turned(), sequence, 256 * 1024, Urgency::Bulk);
+    }
+    let buffer = scene.recorder(0).memory(&[REGION_BYTES], &[1; REGION_BYTES]);
+    let local = Slice { buffer, offset: 0, len: REGION_BYTES as u64 };
+    let (token, remote) = (scene.recorder(0).token(), RemoteLayout::At(0));
+    scene.order(0, Verb::Write { link: region.pair.near.1, key, remote, local, token }, None);
+    scene.order(1, Verb::Close { link }, None);
+    let outcome = scene.order(1, Verb::Revoke { link, key }, None);
+    if !matches!(outcome, Ordered::Refused(_)) {
+        scene.until("the revoke is confirmed", |scene| {
+            scene.recorder(1).events.contains(&Event::Revoked { link, key })
+        });
+    }
+    let before = region_bytes(&mut scene, &region);
+    scene.until("the link is down", |scene| scene.recorder(1).fault(link).is_some());
+    scene.settle();
+    assert!(region_bytes(&mut scene, &region) == before, "a write landed after the revocation");
+}

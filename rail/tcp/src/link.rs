@@ -17,6 +17,8 @@ pub enum State {
     Connecting,
     /// Carries frames.
     Up,
+    /// So much waits that the peer cannot be reading; the next poll ends it.
+    Unread,
     /// Closed by us; what was ordered before still goes out.
     Flushing,
     /// All is sent and the peer was told; what it still sends is thrown away until it hangs up.

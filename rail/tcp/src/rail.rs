@@ -4,11 +4,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX;
+use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, QUEUED_FRAMES_MAX};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Verb};
+use ropewalk_base::verb::{
+    Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Urgency, Verb,
+};
 use ropewalk_rail::{Rail, Report, frame_lengths};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
@@ -35,6 +37,8 @@ pub struct TcpStatistics {
     pub accepts_refused: u64,
     /// Accepted links that were closed since no complete header came in time.
     pub silent_links: u64,
+    /// Links that broke since their peers left too much unread.
+    pub unread_links: u64,
 }
 
 /// Links over TCP.
@@ -167,7 +171,7 @@ impl TcpRail {
                 self.closes.sweep(links.len(), |timer| links.get(timer.link).is_some());
                 self.finish_sending(id.slot);
             }
-            State::Flushing | State::Lingering => {}
+            State::Unread | State::Flushing | State::Lingering => {}
         }
         Ordered::Released
     }
@@ -269,6 +273,7 @@ impl Rail for TcpRail {
         let mut sent = 0;
         match link.state {
             State::Flushing | State::Lingering => return Ordered::Refused(Fault::Closed),
+            State::Unread => return Ordered::Refused(Fault::PeerReset),
             State::Up if link.outbound.is_empty() => {
                 sent = send::send_now(link, header, payload, buffers, &mut self.counters);
                 if sent == header.as_bytes().len() + payload.len as usize {
@@ -277,6 +282,15 @@ impl Rail for TcpRail {
                 }
                 link.outbound.partial = (sent > 0).then_some(urgency);
                 self.watch_room(id.slot, true);
+            }
+            State::Up
+                if urgency == Urgency::Urgent
+                    && link.outbound.urgent.len() >= QUEUED_FRAMES_MAX =>
+            {
+                link.state = State::Unread;
+                self.statistics.unread_links += 1;
+                self.stillborn.push((id.slot, Fault::PeerReset));
+                return Ordered::Refused(Fault::PeerReset);
             }
             State::Up | State::Resolving | State::Connecting => {}
         }

@@ -131,9 +131,9 @@ impl Receiver<'_> {
         let wanted = incoming.landing();
         let rest = incoming.place.part(u64::from(incoming.done), u64::from(wanted));
         let mut vectors = Vectors::new();
-        let landing = vectors.extend(self.report.buffers().resolve(rest));
+        let landing = vectors.extend(self.report.buffers().resolve_writable(rest));
         if landing == 0 {
-            // The place is gone, or shorter than was said: what is left of the payload is skipped.
+            // The place is gone, shorter than was said or not to be written: what is left of the payload is skipped.
             let payload = link.inbound.payload.as_mut().expect("the caller has just seen it");
             payload.place.len = u64::from(payload.done);
             return self.read(id, link);

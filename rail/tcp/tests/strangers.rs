@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::{Loopback, Raw};
 use ropewalk_base::error::Fault;
-use ropewalk_base::verb::{LinkId, Urgency};
+use ropewalk_base::limits::QUEUED_FRAMES_MAX;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Urgency};
 use ropewalk_rail::Rail;
 use ropewalk_rail::conformance::recorder::Event;
 use ropewalk_rail::conformance::scene::{HEADER_BYTES, Pair, Scene, header, pattern};
@@ -187,4 +189,40 @@ fn more_links_than_allowed_are_hung_up() {
     assert_eq!(streams[4].read(&mut [0; 1]).unwrap_or(0), 0, "hung up");
     let now = raw.now();
     assert_eq!(raw.rail.connect(&address.to_string(), now), Err(Fault::Busy));
+}
+
+#[test]
+fn whoever_reads_nothing_costs_its_link_and_a_bounded_queue() {
+    let mut raw = Raw::open(TcpConfig::listening("127.0.0.1:0".parse().unwrap()));
+    let address = raw.rail.local_address().unwrap();
+    let mut streams = [0, 1].map(|_| TcpStream::connect(address).unwrap());
+    streams.iter_mut().for_each(|stream| stream.write_all(&frame()).unwrap());
+    let landed = |event: &&Event| matches!(event, Event::Landed { .. });
+    raw.until(|raw| raw.recorder.events.iter().filter(landed).count() == 2);
+    let Some(Event::Up { link, .. }) = raw.recorder.events.first() else { panic!("no link") };
+    let link = *link;
+    let frames = |raw: &mut Raw, count: usize| -> Vec<Ordered> {
+        let order = |number| {
+            let (header, payload) = (header(HEADER_BYTES, number as u64, 0), Slice::NONE);
+            let (urgency, token) = (Urgency::Urgent, raw.recorder.token());
+            let frame = FrameOrder { link, header, payload, urgency, token };
+            let outcome = raw.rail.send(&frame, &raw.recorder.buffers);
+            raw.recorder.ordered(link, token, None, outcome);
+            outcome
+        };
+        (0..count).map(order).collect()
+    };
+    while frames(&mut raw, 1)[0] == Ordered::Released {}
+    let outcomes = frames(&mut raw, 2 * QUEUED_FRAMES_MAX);
+    let queued = 1 + outcomes.iter().filter(|outcome| **outcome == Ordered::Pending).count();
+    assert_eq!(queued, QUEUED_FRAMES_MAX);
+    assert_eq!(outcomes.last(), Some(&Ordered::Refused(Fault::PeerReset)));
+    assert!(!raw.rail.arm(), "there is an end to be told");
+    // The recorder checks that each order failed, once, before the last word.
+    raw.until(|raw| raw.recorder.fault(link).is_some());
+    assert_eq!(raw.recorder.fault(link), Some(Fault::PeerReset));
+    assert_eq!((raw.rail.statistics().unread_links, raw.recorder.pending()), (1, 0));
+    assert_eq!(raw.rail.counters().links_down, 1, "the other link stays");
+    streams[1].write_all(&frame()).unwrap();
+    raw.until(|raw| raw.recorder.events.iter().filter(landed).count() == 3);
 }

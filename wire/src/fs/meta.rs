@@ -18,6 +18,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::attributes::{Attributes, Content, InodeKind};
+use super::head::CALL_BYTES_MAX;
 use super::layout::Pool;
 use super::status::{KnownServer, MetaStatus, Room, SessionInfo};
 use super::value::{Bytes, Errno, Timestamp};
@@ -34,6 +35,10 @@ pub const XATTR_BYTES_MAX: usize = 16 * 1024;
 pub const INLINE_BYTES_MAX: u64 = 16 * 1024;
 /// Most supplementary groups that travel with a request.
 pub const GROUPS_MAX: usize = 1024;
+
+/// Most runs of stripes in one report: with all else they fit a call.
+pub const REPORT_RUNS_MAX: usize = 2048;
+const _: () = assert!(REPORT_RUNS_MAX * 8 + 1024 <= CALL_BYTES_MAX);
 
 /// Most inodes of one `GetInodes`.
 pub const INODES_ASKED_MAX: usize = 512;
@@ -166,7 +171,8 @@ pub struct Report<'a> {
     pub modified: Option<Timestamp>,
     pub accessed: Option<Timestamp>,
     /// Stripes whose objects were written for the first time: pairs of first stripe and count, eight
-    /// bytes each, little endian.
+    /// bytes each, little endian; at most `REPORT_RUNS_MAX`. `EFBIG` where the inode row would have
+    /// more than `RUNS_MAX`.
     #[serde(borrow)]
     pub written: Bytes<'a>,
     /// Stripes whose objects are about to be punched away, in the same form: from now on their

@@ -66,6 +66,12 @@ impl Runs {
         ends_fit && apart && self.0.len() <= RUNS_MAX
     }
 
+    /// Whether [`Runs::add`] would take these stripes.
+    pub fn admits(&self, first: u32, count: u32) -> bool {
+        let (low, high) = self.touched(first, count);
+        count == 0 || low < high || self.0.len() < RUNS_MAX
+    }
+
     /// Adds `count` stripes from `first` on. False, and nothing is changed, where the set would have
     /// more than [`RUNS_MAX`] runs.
     #[must_use]
@@ -75,9 +81,7 @@ impl Runs {
         }
         let (mut begin, mut end) =
             (u64::from(first), (u64::from(first) + u64::from(count)).min(1 << 32));
-        // Runs that overlap or touch the new one melt into it.
-        let low = self.0.partition_point(|run| run_end(*run) < begin);
-        let high = self.0.partition_point(|run| u64::from(run.0) <= end);
+        let (low, high) = self.touched(first, count);
         if low < high {
             begin = begin.min(u64::from(self.0[low].0));
             end = end.max(run_end(self.0[high - 1]));
@@ -86,6 +90,20 @@ impl Runs {
         }
         self.0.splice(low..high, [make(begin, end)]);
         true
+    }
+
+    /// Runs that overlap or touch these stripes, by index: they melt into one that is added.
+    fn touched(&self, first: u32, count: u32) -> (usize, usize) {
+        let (begin, end) = (u64::from(first), u64::from(first) + u64::from(count));
+        let low = self.0.partition_point(|run| run_end(*run) < begin);
+        let high = self.0.partition_point(|run| u64::from(run.0) <= end);
+        (low, high)
+    }
+
+    /// Adds another set. False where not all of it has room.
+    #[must_use]
+    pub fn merge(&mut self, other: &Runs) -> bool {
+        other.0.iter().fold(true, |all, (first, count)| self.add(*first, *count) && all)
     }
 
     /// Removes `count` stripes from `first` on. False, and nothing is changed, where the set would
@@ -203,6 +221,7 @@ mod tests {
             assert!(runs.add(stripe * 2, 1));
         }
         let before = runs.clone();
+        assert!(!runs.admits(RUNS_MAX as u32 * 2, 1) && runs.admits(1, 1));
         assert!(!runs.add(RUNS_MAX as u32 * 2, 1));
         assert_eq!(runs, before);
         assert!(runs.add(1, 1));

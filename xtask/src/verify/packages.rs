@@ -17,6 +17,10 @@ const fn package(name: &'static str, program: &'static str) -> Package {
     Package { name, program }
 }
 
+/// What the ordinary tests use: those of the FUSE loop mount as plain users, too; those that count
+/// instructions (`--deep`) run under valgrind.
+pub const TESTS: &[Package] = &[package("fuse3", "fusermount3"), package("valgrind", "valgrind")];
+
 /// What the tests on a mount use: ordinary tools that must work on the file system.
 pub const MOUNT: &[Package] = &[
     package("fuse3", "fusermount3"),
@@ -39,6 +43,10 @@ pub const PROCESSES: &[Package] = &[
     package("xfsprogs", "xfs_io"),
     package("e2fsprogs", "mkfs.ext4"),
 ];
+
+/// Peers beside which `--deep` measures messages.
+pub const PEERS: &[Package] =
+    &[package("ucx-utils", "ucx_perftest"), package("libfabric-bin", "fi_pingpong")];
 
 /// Installs what is missing of `wanted`; a sentence where that did not work.
 pub fn install(wanted: &[Package]) -> Option<String> {

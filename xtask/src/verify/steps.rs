@@ -4,7 +4,7 @@
 //! * `loom_*`: model checks, built apart with `--cfg loom`,
 //! * `process_*`: real servers as processes; `mount_*`: a mounted file system; each kind has a step
 //!   of its own, one test at a time, with the system packages it uses; `mount_suites`, the suites of
-//!   others, only in `--deep`,
+//!   others, and `process_peers`, figures beside others, only in `--deep`,
 //! * all others run with the unit tests.
 
 use std::time::Duration;
@@ -43,6 +43,9 @@ const SANITIZED: &[&str] =
 /// The test that runs suites of others.
 const SUITES: &str = "mount_suites";
 
+/// The test that measures beside peers.
+const PEERS: &str = "process_peers";
+
 /// The fuzzing crate, and seconds for each of its targets in `--deep`.
 const FUZZ: &str = "ropewalk-fuzz";
 const FUZZ_SECONDS: &str = "60";
@@ -62,7 +65,10 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
         return steps;
     }
     steps.push(step("documentation", 10, run(documentation())));
-    steps.push(step("tests", if depth == Depth::Deep { 600 } else { 20 }, tests(workspace, depth)));
+    steps.push(Step {
+        packages: packages::TESTS,
+        ..step("tests", if depth == Depth::Deep { 600 } else { 20 }, tests(workspace, depth))
+    });
     steps.push(step("model checks", 15, models(workspace)));
     steps.push(Step {
         packages: packages::PROCESSES,
@@ -77,6 +83,7 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
             packages: packages::SUITES,
             ..step("suites", 90, alone(workspace, SUITES, depth))
         });
+        steps.push(Step { packages: packages::PEERS, ..step("peers", 30, peers(workspace)) });
         steps.push(step("fuzzing", 120, fuzzing(workspace)));
         steps.push(step("sanitizers", 60, sanitizers(workspace)));
     }
@@ -150,9 +157,19 @@ fn alone(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action> {
         let invocation = cargo_with(&arguments).args(["--", "--show-output", "--test-threads=1"]);
         Action::Run(if depth == Depth::Deep { deep(invocation) } else { invocation })
     };
-    let wanted =
-        |name: &str| name.starts_with(beginning) && (name == SUITES) == (beginning == SUITES);
+    let apart = |name: &str| name == SUITES || name == PEERS;
+    let wanted = |name: &str| name.starts_with(beginning) && (name == beginning || !apart(name));
     workspace.tests(wanted).into_iter().map(test).collect()
+}
+
+/// Figures beside peers, from a build as users have it.
+fn peers(workspace: &Workspace) -> Vec<Action> {
+    let mut actions = alone(workspace, PEERS, Depth::Deep);
+    if !actions.is_empty() {
+        let build = ["build", "--release", "--locked", "--package", "ropewalk-cli"];
+        actions.insert(0, Action::Run(cargo_with(&build)));
+    }
+    actions
 }
 
 fn fuzzing(workspace: &Workspace) -> Vec<Action> {
@@ -223,9 +240,11 @@ mod tests {
     #[test]
     fn steps_with_nothing_to_run_ask_for_no_packages() {
         let steps = all(&workspace(&["scenario"]), Depth::Normal);
-        assert!(steps.iter().all(|step| step.packages.is_empty() && !step.actions.is_empty()));
+        let needs_none = |step: &&Step| step.name != "tests";
+        let mut others = steps.iter().filter(needs_none);
+        assert!(others.all(|step| step.packages.is_empty() && !step.actions.is_empty()));
         let steps = all(&workspace(&["mount_tools"]), Depth::Normal);
-        assert!(steps.iter().any(|step| !step.packages.is_empty()));
+        assert!(steps.iter().filter(needs_none).any(|step| !step.packages.is_empty()));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use ropewalk_store::superblock::{self, Expect};
 use crate::cluster::{self, MetaPlace, meta_config};
 use crate::config::Source;
 use crate::node;
+use crate::report::say;
 
 /// Arguments of `ropewalk format`.
 #[derive(Debug, clap::Args)]
@@ -60,6 +61,5 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let place = MetaPlace { directory: meta, cluster: id, term: None, expect: Expect::Any };
     reactor.block_on(MetaServer::format(&world, meta_config(place)))?;
     cluster::write_identity(&directory, id)?;
-    println!("{id}");
-    Ok(())
+    say!("{id}")
 }

@@ -9,15 +9,18 @@ use ropewalk_mount::session::mounted_kind;
 use ropewalk_mount::{MountOptions, clear_dead_mount};
 
 use super::{LOOK, client_rails, seconds};
+use crate::background;
 use crate::config::Source;
 use crate::mounted::Mounted;
 use crate::operate::check_address;
+use crate::report::{announce, complain};
 use crate::stop::Stop;
 
 /// Arguments of `ropewalk mount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ropewalk mount tcp://127.0.0.1:7700 /mnt              until 'ropewalk umount /mnt' or Ctrl-C
+  ropewalk mount tcp://127.0.0.1:7700 /mnt --background returns when it is mounted
   ropewalk mount tcp://node1:7700 /mnt --patience 600   waits ten minutes for a dead server
   ropewalk mount --config ropewalk.toml                 what the file's [mount] says
 
@@ -36,6 +39,12 @@ pub struct MountArguments {
     /// Refuse every change.
     #[arg(long)]
     read_only: bool,
+    /// Go on in the background: the command ends when the cluster is mounted.
+    #[arg(long)]
+    background: bool,
+    /// Where to log in the background; a new file for temporary ones unless said otherwise.
+    #[arg(long, value_name = "FILE", requires = "background")]
+    log: Option<PathBuf>,
     #[command(flatten)]
     source: Source,
 }
@@ -62,14 +71,22 @@ pub fn start_mount(
     check_address(address)?;
     // A mount whose process was killed answers nothing any more: it is nobody's loss.
     if let Ok(cleared) = clear_dead_mount(path) {
-        eprintln!("cleared {cleared} dead mount(s) on {}", path.display());
+        complain!("cleared {cleared} dead mount(s) on {}", path.display());
     }
     Mounted::start(cluster, client_rails()?, address, path, options, patience)
 }
 
 /// Mounts a cluster and serves the mount until it is unmounted or a signal comes.
 pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
-    let stop = Stop::watch().context("signals cannot be watched")?;
+    if background::is_wanted(arguments.background) {
+        let log = match &arguments.log {
+            Some(log) => log.clone(),
+            None => background::new_log("mount")?,
+        };
+        return background::start(&log);
+    }
+    background::enter()?;
+    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
     let config = arguments.source.read()?;
     let (address, directory) = arguments.places();
     let address = address.unwrap_or_else(|| config.meta_address());
@@ -82,11 +99,16 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let read_only = arguments.read_only || config.mount.read_only.unwrap_or(false);
     let options = MountOptions { read_only, ..MountOptions::default() };
     let mounted = start_mount(ClusterId(0), &address, &directory, options, patience)?;
-    println!("mounted on {}", mounted.path().display());
+    announce!("mounted on {}", mounted.path().display());
+    background::ready(&stop)?;
     while !stop.is_asked() && !mounted.is_gone() {
         std::thread::sleep(LOOK);
     }
-    mounted.stop()
+    mounted.stop()?;
+    if arguments.log.is_none() {
+        background::drop_empty_log();
+    }
+    Ok(())
 }
 
 /// Arguments of `ropewalk umount`.

@@ -20,6 +20,7 @@ use crate::config::{Config, Source};
 use crate::mounted::Mounted;
 use crate::node::NodeThread;
 use crate::operate::check_address;
+use crate::report::announce;
 use crate::stop::Stop;
 
 /// Which server to run.
@@ -221,7 +222,7 @@ impl Servers {
 
 /// Runs what was asked for until a signal comes.
 pub fn serve(what: &Serve) -> anyhow::Result<()> {
-    let stop = Stop::watch().context("signals cannot be watched")?;
+    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
     match what {
         Serve::Meta { place, term } => {
             let config = place.source.read()?;
@@ -259,7 +260,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             plan.replace.clone_from(replace);
             let cluster = plan.cluster;
             let servers = Servers::start(plan, place.insecure(&config))?;
-            println!("cluster {cluster} serves at {}", servers.address());
+            announce!("cluster {cluster} serves at {}", servers.address());
             servers.run_until(&stop, None)
         }
     }
@@ -269,7 +270,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
 fn serve_one(mut thread: NodeThread, stop: &Stop) -> anyhow::Result<()> {
     let count = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGUSR1, count.clone())?;
-    println!("serving at {}", thread.address);
+    announce!("serving at {}", thread.address);
     while !stop.is_asked() {
         if let Some(error) = thread.failure() {
             bail!(error);
@@ -277,7 +278,7 @@ fn serve_one(mut thread: NodeThread, stop: &Stop) -> anyhow::Result<()> {
         if count.swap(false, Ordering::Relaxed)
             && let Some(counters) = thread.counters()
         {
-            println!("counted: {counters}");
+            announce!("counted: {counters}");
         }
         std::thread::sleep(LOOK);
     }

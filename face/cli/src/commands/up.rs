@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use anyhow::Context;
 use ropewalk_mount::MountOptions;
 
+use super::down::hold;
 use super::mount::start_mount;
 use super::serve::{Servers, below};
-use crate::cluster;
+use crate::report::announce;
 use crate::stop::Stop;
+use crate::{background, cluster};
 
 /// Where `up` and `serve meta` listen unless they are told otherwise.
 pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
@@ -19,6 +21,8 @@ pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 
 #[command(after_help = "Examples:
   ropewalk up /var/tmp/cluster                       serves at tcp://127.0.0.1:7700
   ropewalk up /var/tmp/cluster --mount /mnt          and is mounted
+  ropewalk up /var/tmp/cluster --background          returns when it serves; it logs into
+                                                     /var/tmp/cluster/log, 'ropewalk down' ends it
   ropewalk up /var/tmp/cluster --data-servers 8      with more data servers
   ropewalk up /srv/rope --listen 10.0.0.1:7700 --insecure
                                                      for other hosts, whoever they are
@@ -46,26 +50,38 @@ pub struct Up {
     /// Allow an address that other hosts can reach, although nobody has to prove who he is.
     #[arg(long)]
     insecure: bool,
+    /// Go on in the background: the command ends when the cluster serves and is mounted.
+    #[arg(long)]
+    background: bool,
 }
 
 /// Runs a whole cluster in this process until a signal comes.
 pub fn up(arguments: &Up) -> anyhow::Result<()> {
-    let stop = Stop::watch().context("signals cannot be watched")?;
-    let directory = &arguments.directory;
-    let found = cluster::found_or_new(directory)?;
+    let directory = std::path::absolute(&arguments.directory)?;
+    if background::is_wanted(arguments.background) {
+        std::fs::create_dir_all(&directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+        return background::start(&directory.join("log"));
+    }
+    background::enter()?;
+    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
+    // Held to the end.
+    let _running = hold(&directory)?;
+    let found = cluster::found_or_new(&directory)?;
     let id = found.0;
-    let mut plan = below(directory, found, arguments.listen, arguments.data_servers);
+    let mut plan = below(&directory, found, arguments.listen, arguments.data_servers);
     plan.replace.clone_from(&arguments.replace);
     let servers = Servers::start(plan, arguments.insecure)?;
-    println!("cluster {id} serves at {}", servers.address());
+    announce!("cluster {id} serves at {}", servers.address());
     let mounted = match &arguments.mount {
         Some(path) => {
             let options = MountOptions::default();
             let mounted = start_mount(id, servers.address(), path, options, None)?;
-            println!("mounted on {}", path.display());
+            announce!("mounted on {}", path.display());
             Some(mounted)
         }
         None => None,
     };
+    background::ready(&stop)?;
     servers.run_until(&stop, mounted)
 }

@@ -9,7 +9,7 @@ use ropewalk_client::{
     Access, AttributeChange, Attributes, Errno, File, InodeKind, Node, OpenOptions, TimeChange,
 };
 
-use super::end::{Dress, End, Made, Meta};
+use super::end::{Dress, End, Extended, Made, Meta};
 use crate::remote::{Session, cause, of, shown};
 
 /// The files of a cluster.
@@ -44,7 +44,9 @@ fn meta(a: &Attributes) -> Meta {
         device: a.device,
         accessed: a.accessed,
         modified: a.modified,
+        volume: 0,
         inode: a.inode,
+        links: a.link_count,
     }
 }
 
@@ -127,7 +129,7 @@ impl End for Cluster {
         Ok(ClusterFile { file, path: path.to_vec() })
     }
 
-    async fn make(&self, path: &[u8], made: Made<'_>, mode: u16) -> anyhow::Result<()> {
+    async fn make(&self, path: &[u8], made: Made<'_>, mode: u16) -> anyhow::Result<bool> {
         let Session { client, caller, .. } = &*self.session;
         let node = match made {
             Made::Directory => Node::Directory,
@@ -138,8 +140,41 @@ impl End for Cluster {
             Made::Special(..) => Node::Fifo,
         };
         let (parent, name) = client.resolve_parent(caller, path).await.map_err(of(path))?;
-        let made = client.make(caller, parent.inode, name, mode, node).await;
-        made.map(|_| ()).map_err(of(path))
+        match client.make(caller, parent.inode, name, mode, node).await {
+            Ok(_) => Ok(true),
+            Err(Errno::EPERM) if matches!(made, Made::Special(..)) => Ok(false),
+            Err(errno) => Err(of(path)(errno)),
+        }
+    }
+
+    async fn link(&self, original: &[u8], path: &[u8]) -> anyhow::Result<bool> {
+        let Session { client, caller, .. } = &*self.session;
+        let inode = self.session.find(original, false).await?.inode;
+        let (parent, name) = client.resolve_parent(caller, path).await.map_err(of(path))?;
+        client.link(caller, inode, parent.inode, name).await.map_err(of(path))?;
+        Ok(true)
+    }
+
+    async fn extended(&self, path: &[u8]) -> anyhow::Result<Extended> {
+        let Session { client, caller, .. } = &*self.session;
+        let inode = self.session.find(path, false).await?.inode;
+        let names = client.list_xattr(caller, inode).await.map_err(of(path))?;
+        let mut extended = Extended::default();
+        for name in extended.sort(&names) {
+            let value = client.get_xattr(caller, inode, &name).await.map_err(of(path))?;
+            extended.users.push((name, value));
+        }
+        Ok(extended)
+    }
+
+    async fn set_extended(&self, path: &[u8], name: &[u8], value: &[u8]) -> anyhow::Result<bool> {
+        let Session { client, caller, .. } = &*self.session;
+        let inode = self.session.find(path, false).await?.inode;
+        match client.set_xattr(caller, inode, name, value, (false, false)).await {
+            Ok(()) => Ok(true),
+            Err(Errno::EPERM | Errno::E2BIG | Errno::EOPNOTSUPP | Errno::ENOSPC) => Ok(false),
+            Err(errno) => Err(of(path)(errno)),
+        }
     }
 
     async fn data(&self, file: &ClusterFile, offset: u64) -> anyhow::Result<Option<Range<u64>>> {
@@ -190,10 +225,11 @@ impl End for Cluster {
         client.flush(&file.file).await.map_err(file.failed())
     }
 
-    async fn dress(&self, path: &[u8], kind: InodeKind, dress: Dress) -> anyhow::Result<()> {
+    async fn dress(&self, path: &[u8], kind: InodeKind, dress: Dress) -> anyhow::Result<bool> {
         let Session { client, caller, .. } = &*self.session;
         // A file may have been written through a link that was there.
         let inode = self.session.find(path, kind != InodeKind::Symlink).await?.inode;
+        let mut given = true;
         if let Some((user, group)) = dress.owner {
             let change = AttributeChange {
                 user: Some(user),
@@ -202,7 +238,8 @@ impl End for Cluster {
             };
             match client.set_attributes(caller, inode, change).await {
                 // Who may not give files away keeps them, as with cp.
-                Ok(_) | Err(Errno::EPERM) => {}
+                Ok(_) => {}
+                Err(Errno::EPERM) => given = false,
                 Err(errno) => return Err(anyhow!("{}: owner: {}", shown(path), cause(errno))),
             }
         }
@@ -212,9 +249,9 @@ impl End for Cluster {
         };
         let mode = dress.mode.filter(|_| kind != InodeKind::Symlink);
         if mode.is_none() && dress.times.is_none() {
-            return Ok(());
+            return Ok(given);
         }
         let change = AttributeChange { mode, accessed, modified, ..AttributeChange::default() };
-        client.set_attributes(caller, inode, change).await.map(|_| ()).map_err(of(path))
+        client.set_attributes(caller, inode, change).await.map(|_| given).map_err(of(path))
     }
 }

@@ -20,8 +20,35 @@ pub struct Meta {
     pub device: u32,
     pub accessed: Timestamp,
     pub modified: Timestamp,
-    /// Names the inode within its place.
+    /// Names the inode within its place: the volume, and the number there.
+    pub volume: u64,
     pub inode: u64,
+    /// How many names the inode has.
+    pub links: u32,
+}
+
+/// Extended attributes of an entry.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Extended {
+    /// Names and values of those of users, sorted.
+    pub users: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Names of all others: they mean something to one system only, and are not copied.
+    pub others: Vec<Vec<u8>>,
+}
+
+/// What the names of attributes begin with that belong to users.
+const USERS: &[u8] = b"user.";
+
+impl Extended {
+    /// The names that belong to users; the others are kept aside. `names`: each ended by a zero byte.
+    pub fn sort(&mut self, names: &[u8]) -> Vec<Vec<u8>> {
+        let names = names.split(|byte| *byte == 0).filter(|name| !name.is_empty());
+        let (mut users, others): (Vec<_>, Vec<_>) =
+            names.map(<[u8]>::to_vec).partition(|name| name.starts_with(USERS));
+        self.others = others;
+        users.sort();
+        users
+    }
 }
 
 /// What is made that has no content to be copied.
@@ -73,8 +100,8 @@ pub trait End {
     /// Makes a file, or empties the one that is there, and opens it for writing.
     async fn create(&self, path: &[u8], mode: u16) -> anyhow::Result<Self::File>;
 
-    /// Makes something else than a file.
-    async fn make(&self, path: &[u8], made: Made<'_>, mode: u16) -> anyhow::Result<()>;
+    /// Makes something else than a file; false where this user may make no such thing.
+    async fn make(&self, path: &[u8], made: Made<'_>, mode: u16) -> anyhow::Result<bool>;
 
     /// The first range of written bytes that ends behind `offset`; `None` where there is none.
     async fn data(&self, file: &Self::File, offset: u64) -> anyhow::Result<Option<Range<u64>>>;
@@ -100,6 +127,16 @@ pub trait End {
     /// process.
     async fn finish(&self, file: &Self::File, size: u64) -> anyhow::Result<()>;
 
-    /// Sets attributes of what was made. `kind`: what was copied; only a link is not followed.
-    async fn dress(&self, path: &[u8], kind: InodeKind, dress: Dress) -> anyhow::Result<()>;
+    /// Gives an inode another name; false where the place knows no such thing.
+    async fn link(&self, original: &[u8], path: &[u8]) -> anyhow::Result<bool>;
+
+    /// The extended attributes of an entry; a link is not followed.
+    async fn extended(&self, path: &[u8]) -> anyhow::Result<Extended>;
+
+    /// Sets an extended attribute; false where the place does not take it.
+    async fn set_extended(&self, path: &[u8], name: &[u8], value: &[u8]) -> anyhow::Result<bool>;
+
+    /// Sets attributes of what was made. `kind`: what was copied; only a link is not followed. False
+    /// where owner and group were refused.
+    async fn dress(&self, path: &[u8], kind: InodeKind, dress: Dress) -> anyhow::Result<bool>;
 }

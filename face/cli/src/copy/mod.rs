@@ -1,6 +1,7 @@
 //! `ropewalk cp`: files and trees into a cluster, out of it, and within it.
 
 mod cluster;
+mod compare;
 mod end;
 mod host;
 mod work;
@@ -14,12 +15,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use ropewalk_client::InodeKind;
 
 pub use cluster::Cluster;
+pub use end::End;
 pub use host::Host;
-pub use work::{Copy, Job, Keep};
+pub use work::{Copy, Job, Keep, Moved, lost_line};
 
 use crate::remote::{Reach, Session, cause, join};
-use crate::tree::Moved;
-use end::End;
+use crate::report::complain;
 
 /// Arguments of `ropewalk cp`.
 #[derive(Debug, clap::Args)]
@@ -30,13 +31,13 @@ name that itself begins with a colon is written ./:name).
 Examples:
   ropewalk cp model.bin :/models/         into a directory of the cluster
   ropewalk cp :/models/model.bin .        and out again
-  ropewalk cp -rp /usr/share/doc :/       a tree, with modes, owners and times
+  ropewalk cp -a /usr/share/doc :/        a tree, with all that it has
   ropewalk cp -r :/run7/. results         what a directory holds, without itself
   ropewalk cp :/a :/b                     within the cluster
 
-As with cp: what is there is overwritten, links in a tree stay links, hard links become files of \
-their own, holes stay holes. Extended attributes are not copied. A copy that fails or is interrupted \
-leaves what it copied. When it ends well, the data survives the death of any server; it survives a \
+As with cp: what is there is overwritten, links in a tree stay links, holes stay holes; without -p \
+hard links become files of their own. Of extended attributes those of users (user.*) are kept; a line \
+on stderr says what was not. A copy that fails or is interrupted leaves what it copied. When it ends well, the data survives the death of any server; it survives a \
 loss of power from the next sync on."
 )]
 pub struct Cp {
@@ -49,9 +50,13 @@ pub struct Cp {
     /// Directories, too, with all that they hold.
     #[arg(short, long)]
     recursive: bool,
-    /// Keep modes, times and, where the user may give files away, owners.
+    /// Keep modes, times, hard links, attributes (user.*) and, where the user may give files away,
+    /// owners and groups.
     #[arg(short, long)]
     preserve: bool,
+    /// The same as -rp.
+    #[arg(short, long)]
+    archive: bool,
     /// End only when what was copied into the cluster survives a loss of power.
     #[arg(short, long)]
     sync: bool,
@@ -77,7 +82,10 @@ pub fn run(arguments: &Cp) -> anyhow::Result<()> {
     // Read before other threads exist, since that needs setting it for a moment.
     let umask = rustix::process::umask(rustix::fs::Mode::empty());
     rustix::process::umask(umask);
-    let keep = Keep { attributes: arguments.preserve, umask: (umask.bits() & 0o777) as u16 };
+    let keep = Keep {
+        attributes: arguments.preserve || arguments.archive,
+        umask: (umask.bits() & 0o777) as u16,
+    };
     let sources: Vec<(bool, Vec<u8>)> = arguments.sources.iter().map(|path| split(path)).collect();
     let (into, target) = split(&arguments.target);
     let from = sources[0].0;
@@ -116,16 +124,23 @@ struct Request<'a> {
 
 impl Request<'_> {
     async fn copy<A: End, B: End>(&self, from: A, to: B, same: bool) -> anyhow::Result<Moved> {
-        let recursive = self.arguments.recursive;
+        let recursive = self.arguments.recursive || self.arguments.archive;
         let jobs = jobs(&to, self.sources, self.target, recursive).await?;
         let client = &self.session.client;
-        let mut copy = Copy::new(from, to, client, self.keep, recursive);
+        let mut copy = Copy::new(from, to, client.pool(), self.keep, recursive);
         copy.same = same;
         if !self.arguments.quiet {
             copy.bar = bar();
         }
-        let moved = copy.run(&jobs).await;
+        let plan = copy.plan(&jobs).await?;
+        let moved = copy.run(&plan).await;
         copy.bar.finish_and_clear();
+        let mut lost = copy.lost();
+        // Who may not give files away keeps them without a word, as with cp.
+        lost.remove(work::OWNER);
+        if let Some(line) = lost_line(&lost) {
+            complain!("ropewalk: not kept: {line}");
+        }
         if self.arguments.sync && moved.is_ok() {
             let synced = client.sync_all().await;
             synced

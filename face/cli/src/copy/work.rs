@@ -4,19 +4,23 @@
 //!   parent, and a progress bar knows its end.
 //! * Directories are made first and dressed last, since filling one changes its times, and its mode
 //!   may forbid it. Files go several at a time, large ones in several pieces at a time.
-//! * The first failure ends the copy; what was copied before stays.
+//! * Further names of an inode are made last, when the first one is there.
+//! * The first failure ends the copy; what was copied before stays. What the target refuses to keep
+//!   is no failure, but is remembered and told.
 
 use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
-use ropewalk_base::task::{Semaphore, join_all};
-use ropewalk_client::{Client, InodeKind};
+use ropewalk_base::pool::{Pool, PoolBuffer};
+use ropewalk_base::task::{Semaphore, join_all, yield_now};
+use ropewalk_client::InodeKind;
 
 use super::end::{Dress, End, Made, Meta};
 use crate::remote::join;
-use crate::tree::Moved;
+use crate::stop::Stop;
 
 /// Files that are copied at a time.
 const FILES_AT_ONCE: usize = 16;
@@ -34,16 +38,74 @@ pub struct Job {
     pub to: Vec<u8>,
 }
 
+/// What was moved.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moved {
+    pub files: u64,
+    pub bytes: u64,
+}
+
 /// An entry that is to be copied.
-struct Item {
-    job: Job,
-    meta: Meta,
+pub(super) struct Item {
+    pub job: Job,
+    pub meta: Meta,
+    /// The entry before this one that is another name of the same inode.
+    pub link: Option<usize>,
+}
+
+/// What is to be copied, parents before their children.
+pub struct Plan {
+    pub(super) items: Vec<Item>,
+}
+
+impl Plan {
+    /// Entries of all kinds.
+    pub fn entries(&self) -> u64 {
+        self.items.len() as u64
+    }
+
+    /// Files and their bytes; further names of a file are none.
+    pub fn moved(&self) -> Moved {
+        let own = |item: &&Item| item.meta.kind == InodeKind::File && item.link.is_none();
+        let files = || self.items.iter().filter(own);
+        Moved { files: files().count() as u64, bytes: files().map(|item| item.meta.size).sum() }
+    }
+
+    /// Finds the entries that are names of one inode.
+    fn find_links(&mut self) {
+        let mut first = HashMap::new();
+        for (index, item) in self.items.iter_mut().enumerate() {
+            let Meta { kind, links, volume, inode, .. } = item.meta;
+            if kind != InodeKind::Directory && links > 1 {
+                let first = *first.entry((volume, inode)).or_insert(index);
+                item.link = (first != index).then_some(first);
+            }
+        }
+    }
+}
+
+/// What could not be kept, and of which copies.
+pub type Lost = BTreeMap<String, BTreeSet<Vec<u8>>>;
+
+pub(super) const OWNER: &str = "owner and group";
+pub(super) const NODE: &str = "device node";
+pub(super) const LINK: &str = "hard link";
+
+/// What could not be kept, for people; `None`: all was.
+pub fn lost_line(lost: &Lost) -> Option<String> {
+    let count = |(what, of): (&String, &BTreeSet<Vec<u8>>)| match of.len() {
+        1 => format!("{what} of 1 entry"),
+        count => format!("{what} of {count} entries"),
+    };
+    let parts: Vec<String> = lost.iter().map(count).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// What is kept of the source.
 #[derive(Debug, Clone, Copy)]
 pub struct Keep {
-    /// Modes, owners and times; else modes as far as the umask lets them through.
+    /// Modes, owners, times, attributes of users and hard links; else modes as far as the umask lets
+    /// them through.
     pub attributes: bool,
     pub umask: u16,
 }
@@ -62,7 +124,9 @@ impl Keep {
 
     /// The mode with which a file is made.
     fn mode(self, meta: &Meta) -> u16 {
-        meta.mode & 0o777 & !self.umask
+        // Attributes are set before the mode that may forbid it.
+        let more = if self.attributes && meta.kind == InodeKind::File { 0o200 } else { 0 };
+        meta.mode & 0o777 & !self.umask | more
     }
 }
 
@@ -70,54 +134,89 @@ impl Keep {
 pub struct Copy<A, B> {
     pub from: A,
     pub to: B,
-    client: Client,
+    pool: Pool,
     pub keep: Keep,
     /// Directories are copied with all that they hold; else they are an error.
     pub recursive: bool,
     /// Both ends are the same file system.
     pub same: bool,
+    /// Entries of the source that are left out, with all that they hold.
+    pub except: Vec<Vec<u8>>,
     pub bar: ProgressBar,
+    /// Looked at between two entries.
+    pub stop: Stop,
+    lost: RefCell<Lost>,
     chunks: Semaphore,
 }
 
 impl<A: End, B: End> Copy<A, B> {
-    pub fn new(from: A, to: B, client: &Client, keep: Keep, recursive: bool) -> Copy<A, B> {
+    pub fn new(from: A, to: B, pool: &Pool, keep: Keep, recursive: bool) -> Copy<A, B> {
         Copy {
             from,
             to,
-            client: client.clone(),
+            pool: pool.clone(),
             keep,
             recursive,
             same: false,
+            except: Vec::new(),
             bar: ProgressBar::hidden(),
+            stop: Stop::default(),
+            lost: RefCell::default(),
             chunks: Semaphore::new(CHUNKS_AT_ONCE),
         }
     }
 
-    /// Copies; what was moved.
-    pub async fn run(&self, jobs: &[Job]) -> anyhow::Result<Moved> {
-        let mut items = Vec::new();
+    /// Lists what is to be copied.
+    pub async fn plan(&self, jobs: &[Job]) -> anyhow::Result<Plan> {
+        let mut plan = Plan { items: Vec::new() };
         for job in jobs {
-            self.list(job, &mut items).await?;
+            self.list(job, &mut plan.items).await?;
         }
-        let files = || items.iter().filter(|item| item.meta.kind == InodeKind::File);
-        let moved = Moved {
-            files: files().count() as u64,
-            bytes: files().map(|item| item.meta.size).sum(),
-        };
-        self.bar.set_length(moved.bytes);
+        if self.keep.attributes {
+            plan.find_links();
+        }
+        Ok(plan)
+    }
+
+    /// Copies; what was moved.
+    pub async fn run(&self, plan: &Plan) -> anyhow::Result<Moved> {
+        self.bar.set_length(plan.moved().bytes);
         let mut made = Vec::new();
-        for item in items.iter().filter(|item| item.meta.kind == InodeKind::Directory) {
+        for item in plan.items.iter().filter(|item| item.meta.kind == InodeKind::Directory) {
+            self.stop.check()?;
             if self.make_directory(item).await? || self.keep.attributes {
                 made.push(item);
             }
         }
-        self.each(&items).await?;
+        self.each(plan, async |item| match item.link {
+            None => self.one(item).await,
+            Some(_) => Ok(()),
+        })
+        .await?;
+        self.each(plan, async |item| match item.link {
+            None => Ok(()),
+            Some(first) => self.link(&plan.items[first], item).await,
+        })
+        .await?;
         for item in made.into_iter().rev() {
-            let dress = self.keep.dress(&item.meta);
-            self.to.dress(&item.job.to, item.meta.kind, dress).await?;
+            self.stop.check()?;
+            self.dress(item).await?;
         }
-        Ok(moved)
+        Ok(plan.moved())
+    }
+
+    /// What could not be kept so far.
+    pub fn lost(&self) -> Lost {
+        self.lost.borrow().clone()
+    }
+
+    fn lose(&self, what: &str, of: &Item) {
+        let mut lost = self.lost.borrow_mut();
+        lost.entry(what.to_string()).or_default().insert(of.job.to.clone());
+    }
+
+    pub(super) fn has_lost(&self, what: &str, of: &Item) -> bool {
+        self.lost.borrow().get(what).is_some_and(|all| all.contains(&of.job.to))
     }
 
     /// Lists a job's entry and all that it holds, parents first.
@@ -126,16 +225,18 @@ impl<A: End, B: End> Copy<A, B> {
         let meta = self.from.look(&job.from, !self.recursive).await?;
         let missing = || format!("{}: No such file or directory", self.from.shown(&job.from));
         let meta = meta.with_context(missing)?;
-        let mut left = vec![Item { job: job.clone(), meta }];
+        let mut left = vec![Item { job: job.clone(), meta, link: None }];
         while let Some(item) = left.pop() {
+            self.stop.check()?;
             if item.meta.kind == InodeKind::Directory {
                 self.check_directory(&item.job)?;
                 let mut entries = self.from.list(&item.job.from).await?;
                 entries.sort_by(|a, b| b.0.cmp(&a.0));
-                left.extend(entries.into_iter().map(|(name, meta)| {
+                let below = entries.into_iter().map(|(name, meta)| {
                     let (from, to) = (join(&item.job.from, &name), join(&item.job.to, &name));
-                    Item { job: Job { from, to }, meta }
-                }));
+                    Item { job: Job { from, to }, meta, link: None }
+                });
+                left.extend(below.filter(|item| !self.except.contains(&item.job.from)));
             }
             items.push(item);
         }
@@ -167,25 +268,30 @@ impl<A: End, B: End> Copy<A, B> {
         }
     }
 
-    /// Copies everything but directories, several at a time, until one fails.
-    async fn each(&self, items: &[Item]) -> anyhow::Result<()> {
+    /// Does something with each entry, several at a time, until one fails.
+    pub(super) async fn each(
+        &self,
+        plan: &Plan,
+        act: impl AsyncFn(&Item) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
         let next = Cell::new(0);
         let failed = RefCell::new(None);
         join_all((0..FILES_AT_ONCE).map(|_| async {
-            while failed.borrow().is_none() {
-                let Some(item) = items.get(next.get()) else { return };
+            while failed.borrow().is_none() && !self.stop.is_asked() {
+                let Some(item) = plan.items.get(next.get()) else { return };
                 next.set(next.get() + 1);
-                if let Err(error) = self.one(item).await {
+                if let Err(error) = act(item).await {
                     failed.borrow_mut().get_or_insert(error);
                 }
             }
         }))
         .await;
+        self.stop.check()?;
         failed.into_inner().map_or(Ok(()), Err)
     }
 
     async fn one(&self, item: &Item) -> anyhow::Result<()> {
-        let Item { job, meta } = item;
+        let Item { job, meta, .. } = item;
         match meta.kind {
             InodeKind::Directory => return Ok(()),
             InodeKind::File => self.file(job, meta).await?,
@@ -193,14 +299,61 @@ impl<A: End, B: End> Copy<A, B> {
                 let target = self.from.read_link(&job.from).await?;
                 self.make(job, Made::Link(&target), meta).await?;
             }
-            kind => self.make(job, Made::Special(kind, meta.device), meta).await?,
+            kind => {
+                if !self.make(job, Made::Special(kind, meta.device), meta).await? {
+                    if !self.keep.attributes {
+                        bail!("{}: only root makes device nodes", self.to.shown(&job.to));
+                    }
+                    self.lose(NODE, item);
+                    return Ok(());
+                }
+            }
+        }
+        self.dress(item).await
+    }
+
+    /// Sets what is kept of an entry that was made.
+    async fn dress(&self, item: &Item) -> anyhow::Result<()> {
+        let Item { job, meta, .. } = item;
+        if self.keep.attributes {
+            let extended = self.from.extended(&job.from).await?;
+            for name in &extended.others {
+                self.lose(&format!("the attribute {}", name.escape_ascii()), item);
+            }
+            for (name, value) in &extended.users {
+                if !self.to.set_extended(&job.to, name, value).await? {
+                    self.lose(&format!("the attribute {}", name.escape_ascii()), item);
+                }
+            }
         }
         let dress = self.keep.dress(meta);
-        if dress.is_empty() { Ok(()) } else { self.to.dress(&job.to, meta.kind, dress).await }
+        if !dress.is_empty() && !self.to.dress(&job.to, meta.kind, dress).await? {
+            self.lose(OWNER, item);
+        }
+        Ok(())
+    }
+
+    /// Makes a further name of an inode that was copied.
+    async fn link(&self, first: &Item, item: &Item) -> anyhow::Result<()> {
+        if self.has_lost(NODE, first) {
+            self.lose(NODE, item);
+            return Ok(());
+        }
+        let (original, path) = (&first.job.to, &item.job.to);
+        let there = self.to.look(path, false).await?;
+        if there.is_none() && self.to.link(original, path).await? {
+            return Ok(());
+        }
+        let original = self.to.look(original, false).await?.map(|meta| meta.inode);
+        if there.is_some_and(|meta| Some(meta.inode) == original) {
+            return Ok(());
+        }
+        self.lose(LINK, item);
+        self.one(item).await
     }
 
     /// Makes what has no content.
-    async fn make(&self, job: &Job, made: Made<'_>, meta: &Meta) -> anyhow::Result<()> {
+    async fn make(&self, job: &Job, made: Made<'_>, meta: &Meta) -> anyhow::Result<bool> {
         if self.to.look(&job.to, false).await?.is_some() {
             bail!("{} is there already; remove it first", self.to.shown(&job.to));
         }
@@ -239,6 +392,17 @@ impl<A: End, B: End> Copy<A, B> {
         self.to.finish(&to, end).await
     }
 
+    /// Memory; waits while all of it is lent.
+    pub(super) async fn buffer(&self, len: usize) -> PoolBuffer {
+        loop {
+            match self.pool.take(len) {
+                Some(buffer) => return buffer,
+                // Transfers that are under way give theirs back.
+                None => yield_now().await,
+            }
+        }
+    }
+
     /// The pieces of a file in which bytes are.
     async fn chunks_of(&self, file: &A::File, meta: &Meta) -> anyhow::Result<Vec<Range<u64>>> {
         let mut chunks = Vec::new();
@@ -266,7 +430,7 @@ impl<A: End, B: End> Copy<A, B> {
     /// Copies a range; how many bytes of it there were.
     async fn chunk(&self, from: &A::File, to: &B::File, range: Range<u64>) -> anyhow::Result<u64> {
         let _permit = self.chunks.acquire().await;
-        let buffer = self.client.buffer((range.end - range.start) as usize).await;
+        let buffer = self.buffer((range.end - range.start) as usize).await;
         let (buffer, bytes) = self.from.read(from, range.start, buffer).await?;
         if bytes > 0 {
             self.to.write(to, range.start, buffer, bytes).await?;

@@ -3,8 +3,8 @@
 use ropewalk_client::operator::status::{MetaState, Room, ServerState};
 use serde_json::{Value, json};
 
-use super::{Reach, print, print_json};
-use crate::report::{bytes, table};
+use super::Reach;
+use crate::report::{bytes, print, print_json, table};
 use crate::status::ago;
 
 /// Arguments of `ropewalk df`.

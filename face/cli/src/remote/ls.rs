@@ -8,8 +8,8 @@ use ropewalk_client::{Attributes, InodeKind};
 use serde_json::json;
 
 use super::text::{Names, kind, mode, printable, time};
-use super::{Reach, Session, cause, join, of, print, print_json, shown, within};
-use crate::report::bytes;
+use super::{Reach, Session, cause, join, of, shown, within};
+use crate::report::{bytes, complain, print, print_json};
 
 /// Arguments of `ropewalk ls`.
 #[derive(Debug, clap::Args)]
@@ -68,7 +68,7 @@ pub fn run(arguments: &Ls) -> anyhow::Result<()> {
                 Err(error) if arguments.paths.len() == 1 => return Err(error),
                 // The others are still listed.
                 Err(error) => {
-                    eprintln!("ropewalk: {error:#}");
+                    complain!("ropewalk: {error:#}");
                     failed = Some(anyhow::anyhow!("not everything could be listed"));
                 }
             }

@@ -7,6 +7,7 @@ use anyhow::bail;
 use ropewalk_client::{Errno, InodeKind, Node};
 
 use super::{Reach, Session, of, shown, within};
+use crate::report::complain;
 
 /// Arguments of `ropewalk mkdir`.
 #[derive(Debug, clap::Args)]
@@ -38,7 +39,7 @@ pub fn run(arguments: &Mkdir) -> anyhow::Result<()> {
                 Ok(()) => {}
                 Err(error) if arguments.paths.len() == 1 => return Err(error),
                 Err(error) => {
-                    eprintln!("ropewalk: {error:#}");
+                    complain!("ropewalk: {error:#}");
                     failures += 1;
                 }
             }

@@ -11,13 +11,12 @@ pub mod stat;
 pub mod text;
 
 use std::ffi::OsStr;
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::task::{Either, race};
 use ropewalk_base::world::World;
@@ -27,6 +26,7 @@ use ropewalk_client::{Attributes, Caller, Client, ClientConfig, Errno};
 use crate::commands::{client_rails, seconds};
 use crate::node;
 use crate::operate::Target;
+use crate::report::complain;
 use crate::stop::Stop;
 
 /// How long the end of a session may take before the command ends without it.
@@ -62,7 +62,7 @@ impl Reach {
         self.target.run(self.patience, async |world, operator| {
             let tell = async {
                 world.sleep(TELL_AFTER).await;
-                eprintln!("ropewalk: waiting for {}", operator.name());
+                complain!("ropewalk: waiting for {}", operator.name());
                 std::future::pending::<()>().await;
             };
             match race(work(world, operator), tell).await {
@@ -84,7 +84,7 @@ impl Reach {
         let config = ClientConfig {
             name: format!("ropewalk {name}"),
             patience: self.patience,
-            log: Rc::new(|line| eprintln!("ropewalk: {line}")),
+            log: Rc::new(|line| complain!("ropewalk: {line}")),
             ..ClientConfig::default()
         };
         let outcome = reactor.block_on(async {
@@ -181,21 +181,6 @@ fn words(errno: Errno) -> String {
 /// Puts a path of the cluster before the cause.
 pub fn of(path: &[u8]) -> impl Fn(Errno) -> anyhow::Error + '_ {
     move |errno| anyhow!("{}: {}", shown(path), cause(errno))
-}
-
-/// Writes to standard output. A reader that has seen enough ends the command quietly.
-pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
-        Err(error) => bail!("standard output: {error}"),
-        Ok(()) => Ok(()),
-    }
-}
-
-/// Prints one JSON object as a line.
-pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
-    print(format!("{value}\n").as_bytes())
 }
 
 #[cfg(test)]

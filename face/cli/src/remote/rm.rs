@@ -8,6 +8,7 @@ use ropewalk_base::task::{Semaphore, join_all};
 use ropewalk_client::{Attributes, Errno, InodeKind, Listed};
 
 use super::{Reach, Session, cause, join, of, shown, within};
+use crate::report::complain;
 
 /// Unlinks that are under way at a time.
 const AT_ONCE: usize = 32;
@@ -50,7 +51,7 @@ pub fn run(arguments: &Rm) -> anyhow::Result<()> {
                 Err(error) if arguments.paths.len() == 1 => return Err(error),
                 Err(error) => {
                     // The others still go.
-                    eprintln!("ropewalk: {error:#}");
+                    complain!("ropewalk: {error:#}");
                     failures += 1;
                 }
             }

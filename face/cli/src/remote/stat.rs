@@ -12,8 +12,8 @@ use ropewalk_client::{
 use serde_json::{Value, json};
 
 use super::text::{Names, exact_time, kind, mode};
-use super::{Reach, Session, of, print, print_json, shown, within};
-use crate::report::{bytes, table};
+use super::{Reach, Session, of, shown, within};
+use crate::report::{bytes, complain, print, print_json, table};
 
 /// Stripes that are listed one by one unless all are asked for.
 const STRIPES_SHOWN: usize = 16;
@@ -63,7 +63,7 @@ pub fn run(arguments: &Stat) -> anyhow::Result<()> {
                 Ok(found) => print(text(&found, arguments.all).as_bytes())?,
                 Err(error) if arguments.paths.len() == 1 => return Err(error),
                 Err(error) => {
-                    eprintln!("ropewalk: {error:#}");
+                    complain!("ropewalk: {error:#}");
                     failures += 1;
                 }
             }

@@ -1,9 +1,9 @@
 //! Files: opening, reading, writing, making durable, holes.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use ropewalk_base::pool::PoolBuffer;
-use ropewalk_base::task::yield_now;
 use ropewalk_client::{Access, File, OpenOptions};
 
 use super::ClusterFileSystem;
@@ -13,6 +13,9 @@ use crate::decode::{ReadHeader, WriteHeader};
 use crate::errno::Errno;
 use crate::filesystem::Answer;
 use crate::reply::{Data, Opened};
+
+/// Until a read without a buffer looks for one again: transfers under way have all of them.
+const LOOK_AGAIN: Duration = Duration::from_micros(500);
 
 /// Bits of `open(2)`.
 pub(super) fn options(flags: u32) -> OpenOptions {
@@ -55,7 +58,7 @@ impl ClusterFileSystem {
             match self.client.pool().take(len) {
                 Some(buffer) => return buffer,
                 // Others give theirs back as their transfers end.
-                None => yield_now().await,
+                None => self.client.world().sleep(LOOK_AGAIN).await,
             }
         }
     }

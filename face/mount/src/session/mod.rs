@@ -182,6 +182,22 @@ impl Drop for Mount {
 }
 
 impl Unmounter {
+    /// For another process than the one that mounted: it is told the path, and the number as
+    /// [`Unmounter::number`] gave it.
+    pub fn of(path: PathBuf, number: u64) -> Unmounter {
+        Unmounter { path, id: Some(number).filter(|id| *id != 0), helper: None }
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The kernel's number of the mount; 0 where it is not known.
+    pub fn number(&self) -> u64 {
+        self.id.unwrap_or(0)
+    }
+
     /// Unmounts where nothing is open any more.
     pub fn unmount(&self) -> Result<(), UnmountError> {
         self.run(UnmountFlags::empty())

@@ -179,12 +179,12 @@ fn apply_report(inode: &mut Inode, report: &Report<'_>) -> Result<(), Errno> {
     }
     for (first, count) in runs::parse(report.punched.0).ok_or(Errno::EINVAL)? {
         if !inode.written.remove(first, count) {
-            return Err(Errno::ENOSPC);
+            return Err(Errno::EFBIG);
         }
     }
     for (first, count) in runs::parse(report.written.0).ok_or(Errno::EINVAL)? {
         if !inode.written.add(first, count) {
-            return Err(Errno::ENOSPC);
+            return Err(Errno::EFBIG);
         }
     }
     Ok(())

@@ -4,6 +4,7 @@ use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
 use ropewalk_wire::fs::meta::{
     DISCARDED_MAX, INODES_ASKED_MAX, InodeFate, InodeInfo, MetaReply, PATH_BYTES_MAX, ROOT,
 };
+use ropewalk_wire::fs::runs::RUNS_MAX;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::{Operation, Step, Stop};
@@ -17,6 +18,8 @@ pub(super) const INODE_BYTES: usize = 224;
 pub(super) const RUN_BYTES: usize = 10;
 /// What a reply holds beside its entries.
 const FRAME_BYTES: usize = 64;
+// Whatever a file's stripes are, a reply can tell them.
+const _: () = assert!(FRAME_BYTES + INODE_BYTES + RUNS_MAX * RUN_BYTES <= REPLY_BYTES_MAX);
 /// Inode and generation of one object of `Discard`.
 const OBJECT_BYTES: usize = 12;
 

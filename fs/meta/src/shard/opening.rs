@@ -116,7 +116,6 @@ impl<R: Rows> Shard<R> {
                 self.fences.push_back((session, row.epoch));
             }
             self.sessions.insert(session, row, deadline, true);
-            self.sessions.set_restored(session);
         }
         for (key, row) in read_table::<ReplyRow, R>(&self.rows, Table::Reply, REPLY_VERSION)? {
             let (session, slot) = (keys::number(&key, 0), keys::number(&key, 1));

@@ -223,7 +223,6 @@ impl Mender<'_> {
             (!known.entries.is_empty()).then_some((0, known.entries.len() as u32));
         let mut restored: Vec<(u32, &Block)> = Vec::new();
         let mut holes = Vec::new();
-        let mut header_too = false;
         let mut content = Box::new([0; BLOCK_BYTES]);
         for (&block, events) in &self.history.blocks {
             let mut failure = None;
@@ -249,7 +248,6 @@ impl Mender<'_> {
                         // A sync of the earlier life may have failed, and the page cache believes
                         // since that the device has these bytes. Written again, they are synced.
                         file.write_at(self.layout.block_offset(block), &content[..])?;
-                        header_too = true;
                     }
                     entry
                 }
@@ -273,7 +271,9 @@ impl Mender<'_> {
             // Also where the file is too short to show an entry that a crash has left behind.
             known.change_table(block);
         }
-        if let Some(file) = file.as_ref().filter(|_| header_too) {
+        if let Some(file) = file.as_ref().filter(|_| self.crash.page_cache) {
+            // The header may have been lost with the first sync, also where no block was: without it
+            // the file would be taken for a creation that was cut short.
             file.write_at(0, &self.layout.header(self.object))?;
         }
         self.write(known, file, &restored, &holes)

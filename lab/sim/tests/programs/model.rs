@@ -21,6 +21,8 @@ pub struct FileModel {
     /// Blocks that were not synced before a power loss may be neither old nor new, behind the end
     /// of the file too: what meets them fails.
     pub fragile: bool,
+    /// Found to be of no use after a power loss. The next one may bring its names back.
+    useless: bool,
     pub links: u32,
 }
 
@@ -125,6 +127,7 @@ impl Model {
             if file.history.len() == 1 {
                 return Err(format!("inode {}: synced, and not readable", file.inode));
             }
+            file.useless = true;
             return Ok(false);
         };
         if !file.history.iter().any(|state| state.len() == found.len()) {
@@ -156,13 +159,14 @@ impl Model {
             }
         }
         file.fragile |= file.history.len() > 1;
+        file.useless |= hidden;
         file.bytes = found;
         if all {
             file.history.clear();
             file.doubtful.clear();
         }
         file.history.push(file.bytes.clone());
-        Ok(!hidden)
+        Ok(!file.useless)
     }
 }
 

@@ -1,0 +1,98 @@
+//! Commands that go on in the background: the program starts itself again in a session of its own,
+//! and the command that was typed ends when that one serves.
+//!
+//! Invariants: whoever waits is told of a start that failed, with its log; a start that nobody waits
+//! for any more (Ctrl-C) is undone.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, bail};
+
+use crate::mounted::again;
+use crate::report::{announce, print};
+use crate::stop::Stop;
+
+/// Says to this program that it is the one in the background, and where it logs.
+const BACKGROUND: &str = "ROPEWALK_BACKGROUND";
+/// By this line the one in the background says that it serves.
+const READY: &str = "ready";
+
+/// Whether this process is the one in the background.
+fn is_it() -> bool {
+    std::env::var_os(BACKGROUND).is_some()
+}
+
+/// Whether this process shall start the one in the background, and end.
+pub fn is_wanted(asked: bool) -> bool {
+    asked && !is_it()
+}
+
+/// Starts this command again, and returns when it serves. It logs into `log`.
+pub fn start(log: &Path) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write the log {}", log.display());
+    let file = OpenOptions::new().create(true).append(true).open(log).with_context(cannot)?;
+    let begin = file.metadata()?.len();
+    let mut command = again();
+    command.args(std::env::args_os().skip(1)).env(BACKGROUND, std::path::absolute(log)?);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file);
+    let mut child = command.spawn().context("no process in the background")?;
+    let output = child.stdout.take().context("it was asked for")?;
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        if line == READY {
+            announce!(
+                "in the background as process {}, with its log in {}",
+                child.id(),
+                log.display()
+            );
+            return Ok(());
+        }
+        announce!("{line}");
+    }
+    let status = child.wait()?;
+    let mut said = String::new();
+    let mut file = File::open(log).with_context(cannot)?;
+    file.seek(SeekFrom::Start(begin))?;
+    file.read_to_string(&mut said)?;
+    bail!("it did not start ({status}): {}", said.trim_end().trim_start_matches("ropewalk: "))
+}
+
+/// Leaves the terminal, where this process is the one in the background.
+pub fn enter() -> anyhow::Result<()> {
+    if is_it() {
+        rustix::process::setsid().context("no session of its own")?;
+    }
+    Ok(())
+}
+
+/// Tells whoever waits that it serves; where nobody does any more it ends.
+pub fn ready(stop: &Stop) -> anyhow::Result<()> {
+    if !is_it() {
+        return Ok(());
+    }
+    // No file system is kept from being unmounted by where the command was typed.
+    std::env::set_current_dir("/")?;
+    if print(format!("{READY}\n").as_bytes()).is_err() {
+        stop.ask();
+    }
+    Ok(())
+}
+
+/// A log for what has no directory of its own.
+pub fn new_log(name: &str) -> anyhow::Result<PathBuf> {
+    let mut builder = tempfile::Builder::new();
+    let file = builder.prefix(&format!("ropewalk-{name}-")).suffix(".log").tempfile()?;
+    Ok(file.keep()?.1)
+}
+
+/// At a good end: a log in which nothing stands is no use to anybody.
+pub fn drop_empty_log() {
+    let Some(log) = std::env::var_os(BACKGROUND) else { return };
+    if fs::metadata(&log).is_ok_and(|meta| meta.len() == 0) {
+        // Where it cannot be removed it stays, empty.
+        let _ = fs::remove_file(&log);
+    }
+}

@@ -1,0 +1,109 @@
+//! `ropewalk down`, and how it finds whoever serves a directory.
+//!
+//! Whoever serves holds a lock on a file in the directory for as long as it lives, and has written
+//! its number there: the number of a process that is gone is never taken for one that serves.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::{LOOK, seconds};
+use crate::report::announce;
+
+/// The file in a cluster's directory.
+const RUNNING: &str = "running";
+/// How long one waits for a process that is being killed.
+const DYING: Duration = Duration::from_secs(5);
+
+/// Arguments of `ropewalk down`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:
+  ropewalk down /var/tmp/cluster
+
+Ends the mount of 'up --mount', too. Mounts of other processes stay, and wait until the cluster is up \
+again.")]
+pub struct Down {
+    /// The directory that `up` serves.
+    directory: PathBuf,
+    /// How long to wait for the end.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    patience: Duration,
+}
+
+/// The right to serve a directory.
+pub struct Running {
+    _file: File,
+}
+
+/// Takes the right to serve a directory.
+pub fn hold(directory: &Path) -> anyhow::Result<Running> {
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make {}", directory.display()))?;
+    let path = directory.join(RUNNING);
+    let cannot = || format!("cannot use {}", path.display());
+    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = open.with_context(cannot)?;
+    let begin = Instant::now();
+    while !is_free(&file).with_context(cannot)? {
+        if begin.elapsed() > DYING {
+            let by = number(&mut file)?.map_or(String::new(), |pid| format!(" by process {pid}"));
+            let directory = directory.display();
+            bail!("{directory} is served already{by}: 'ropewalk down {directory}' ends it");
+        }
+        std::thread::sleep(LOOK);
+    }
+    file.set_len(0).with_context(cannot)?;
+    file.seek(SeekFrom::Start(0))?;
+    writeln!(file, "{}", std::process::id()).with_context(cannot)?;
+    Ok(Running { _file: file })
+}
+
+/// Whether nobody holds the lock; then it is ours.
+fn is_free(file: &File) -> std::io::Result<bool> {
+    match file.try_lock() {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+fn number(file: &mut File) -> anyhow::Result<Option<i32>> {
+    let mut text = String::new();
+    file.seek(SeekFrom::Start(0))?;
+    file.read_to_string(&mut text)?;
+    Ok(text.trim().parse().ok())
+}
+
+/// Ends whoever serves a directory, in good order.
+pub fn down(arguments: &Down) -> anyhow::Result<()> {
+    let directory = arguments.directory.display();
+    let path = arguments.directory.join(RUNNING);
+    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let mut file = file.with_context(|| format!("nothing was ever up in {directory}"))?;
+    let begin = Instant::now();
+    let mut asked = false;
+    while !is_free(&file)? {
+        if !asked && let Some(pid) = number(&mut file)?.and_then(Pid::from_raw) {
+            let process = pidfd_open(pid, PidfdFlags::empty());
+            // Who still holds the lock after the process was opened is that process.
+            if let (Ok(process), false) = (process, is_free(&file)?) {
+                pidfd_send_signal(&process, Signal::TERM)
+                    .with_context(|| format!("process {pid} cannot be asked to end"))?;
+                asked = true;
+            }
+        }
+        if begin.elapsed() > arguments.patience {
+            bail!("what serves {directory} does not end; its log or terminal says more");
+        }
+        std::thread::sleep(LOOK);
+    }
+    if asked {
+        announce!("{directory} is down");
+        return Ok(());
+    }
+    bail!("nothing is up in {directory}")
+}

@@ -1,0 +1,125 @@
+//! What is taken out while a call is under way, and goes back where its future is dropped.
+//!
+//! Programs drop futures: at a time-out, or at the losing side of a race. Nothing that was
+//! acknowledged may go with them.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+
+use ropewalk_base::memory::Memory;
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_base::verb::RemoteKey;
+use ropewalk_net::Audience;
+use ropewalk_net::local::LocalEndpoint;
+
+use crate::inode::{Dirty, Inode};
+
+/// Changes that are being reported.
+pub(crate) struct Reported<'a> {
+    inode: &'a Inode,
+    /// They are of this tenure; another one has nothing to do with them.
+    tenure: u64,
+    dirty: Dirty,
+}
+
+impl<'a> Reported<'a> {
+    pub fn new(inode: &'a Inode, dirty: Dirty) -> Reported<'a> {
+        let tenure = inode.state.borrow().tenure;
+        Reported { inode, tenure, dirty }
+    }
+
+    /// The server has them, or they are lost.
+    pub fn settled(mut self) {
+        self.dirty = Dirty::default();
+    }
+}
+
+impl Deref for Reported<'_> {
+    type Target = Dirty;
+    fn deref(&self) -> &Dirty {
+        &self.dirty
+    }
+}
+
+impl DerefMut for Reported<'_> {
+    fn deref_mut(&mut self) -> &mut Dirty {
+        &mut self.dirty
+    }
+}
+
+impl Drop for Reported<'_> {
+    fn drop(&mut self) {
+        let mut state = self.inode.state.borrow_mut();
+        state.under_way = Dirty::default();
+        if state.tenure == self.tenure {
+            let kept = state.dirty.merge(std::mem::take(&mut self.dirty));
+            state.lost |= !kept;
+        }
+    }
+}
+
+/// Servers that are being asked to make bytes durable, each with its era at the first of them.
+pub(crate) struct Unsynced<'a> {
+    inode: &'a Inode,
+    servers: BTreeMap<u32, u64>,
+}
+
+impl<'a> Unsynced<'a> {
+    pub fn take(inode: &'a Inode) -> Unsynced<'a> {
+        Unsynced { inode, servers: std::mem::take(&mut *inode.unsynced.borrow_mut()) }
+    }
+
+    /// All of them have answered.
+    pub fn settled(mut self) {
+        self.servers.clear();
+    }
+}
+
+impl Deref for Unsynced<'_> {
+    type Target = BTreeMap<u32, u64>;
+    fn deref(&self) -> &BTreeMap<u32, u64> {
+        &self.servers
+    }
+}
+
+impl Drop for Unsynced<'_> {
+    fn drop(&mut self) {
+        // The older era counts: it is the one whose end takes something along.
+        self.inode.unsynced.borrow_mut().append(&mut self.servers);
+    }
+}
+
+/// A buffer that servers may reach.
+pub(crate) struct Exposed<'a> {
+    endpoint: &'a LocalEndpoint,
+    key: Option<RemoteKey>,
+}
+
+impl<'a> Exposed<'a> {
+    /// Makes a buffer accessible; the buffer where that is not possible.
+    pub fn new(
+        endpoint: &'a LocalEndpoint,
+        buffer: PoolBuffer,
+        writable: bool,
+    ) -> Result<(Exposed<'a>, RemoteKey), Option<PoolBuffer>> {
+        match endpoint.expose(Memory::pooled(buffer), writable, Audience::Everybody) {
+            Ok(key) => Ok((Exposed { endpoint, key: Some(key) }, key)),
+            Err((memory, _)) => Err(memory.into_pooled()),
+        }
+    }
+
+    /// The buffer, when no server can reach it any more.
+    pub async fn end(mut self) -> Option<PoolBuffer> {
+        let key = self.key.take()?;
+        self.endpoint.unexpose(key).await.memory.into_pooled()
+    }
+}
+
+impl Drop for Exposed<'_> {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            // Nobody waits for the end: the buffer goes back to its pool then.
+            drop(self.endpoint.unexpose(key));
+        }
+    }
+}

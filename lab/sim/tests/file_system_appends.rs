@@ -1,0 +1,135 @@
+//! Appends whose lease or session changes under their transfer: each record is in the file once, and
+//! nothing but records.
+
+mod programs;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use programs::*;
+use ropewalk_client::{Caller, Errno, File};
+use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
+use ropewalk_sim::{Cluster, ClusterConfig, Simulation};
+use ropewalk_wire::fs::meta::ROOT;
+
+const SERVERS: u32 = 2;
+const RECORD: usize = 5000;
+
+/// A file of stripes, which one client has open to append to it and a second one for writing if
+/// `shared`.
+fn appending(shared: bool, patience: Duration) -> (Simulation, Cluster, Rc<File>, Option<File>) {
+    let mut simulation = Simulation::new(9);
+    let config =
+        ClusterConfig { data_servers: SERVERS, clients: 2, patience, ..ClusterConfig::default() };
+    let cluster = Cluster::start(&mut simulation, config);
+    let file = cluster.run(&mut simulation, 0, |client| async move {
+        let file = create(&client, b"f").await;
+        write(&client, &file, 0, &pattern(0, 100_000)).await.expect("written");
+        Rc::new(open(&client, b"f", APPEND).await.expect("opened"))
+    });
+    let other = shared.then(|| {
+        cluster.run(&mut simulation, 1, |client| async move {
+            open(&client, b"f", BOTH).await.expect("opened")
+        })
+    });
+    let held = file.clone();
+    cluster.run(&mut simulation, 0, |client| async move {
+        write(&client, &held, 0, &pattern(1, RECORD)).await.expect("appended");
+    });
+    (simulation, cluster, file, other)
+}
+
+fn isolate(simulation: &Simulation, from_meta: bool) {
+    let data = (1..=SERVERS).map(|server| format!("data{server}"));
+    for server in data.chain(from_meta.then(|| META.to_string())) {
+        simulation.network().partition("client0", &server);
+    }
+}
+
+fn heal(simulation: &Simulation) {
+    for server in ["data1", "data2", META] {
+        simulation.network().heal("client0", server);
+    }
+}
+
+type Appended = Rc<std::cell::RefCell<Option<Result<u64, Errno>>>>;
+
+fn append(simulation: &Simulation, cluster: &Cluster, file: &Rc<File>, number: u64) -> Appended {
+    let file = file.clone();
+    cluster.spawn(simulation, 0, move |client| async move {
+        write(&client, &file, 0, &pattern(number, RECORD)).await
+    })
+}
+
+fn await_end(simulation: &mut Simulation, appended: &Appended) -> Result<u64, Errno> {
+    let ended = simulation.run_until(PROGRAM_LIMIT, |_| appended.borrow().is_some());
+    assert!(ended, "the append does not end");
+    appended.borrow_mut().take().expect("ended")
+}
+
+/// Both clients see these records and nothing else.
+fn assert_records(simulation: &mut Simulation, cluster: &Cluster, records: &[u64]) {
+    let mut expected = pattern(0, 100_000);
+    expected.extend(records.iter().flat_map(|number| pattern(*number, RECORD)));
+    for client in [0, 1] {
+        let expected = expected.clone();
+        cluster.run(simulation, client, |client| async move {
+            let size = client.lookup(&Caller::root(), ROOT, b"f").await.expect("found").size;
+            assert_eq!(size, expected.len() as u64);
+            let file = open(&client, b"f", READ).await.expect("opened");
+            assert_same(&read_all(&client, &file).await.expect("read"), &expected);
+        });
+    }
+}
+
+#[test]
+fn a_lease_that_grows_under_an_append_does_not_repeat_it() {
+    let (mut simulation, cluster, file, other) = appending(true, Duration::from_secs(120));
+    isolate(&simulation, false);
+    let appended = append(&simulation, &cluster, &file, 2);
+    simulation.run_for(Duration::from_millis(200));
+    assert!(appended.borrow().is_none(), "no data server is to be had");
+    // The other writer goes, and a second program of this client comes: the file is its own now.
+    drop(other);
+    simulation.run_for(Duration::from_millis(200));
+    let second = cluster.run(&mut simulation, 0, |client| async move {
+        open(&client, b"f", BOTH).await.expect("opened")
+    });
+    assert!(appended.borrow().is_none());
+    heal(&simulation);
+    assert_eq!(await_end(&mut simulation, &appended), Ok(105_000));
+    assert_records(&mut simulation, &cluster, &[1, 2]);
+    drop((second, file));
+}
+
+#[test]
+fn a_session_that_ends_under_an_append_leaves_no_gap() {
+    for shared in [true, false] {
+        let (mut simulation, cluster, file, other) = appending(shared, Duration::from_secs(120));
+        isolate(&simulation, false);
+        let appended = append(&simulation, &cluster, &file, 2);
+        // Time enough for reports of what was changed.
+        simulation.run_for(Duration::from_millis(1300));
+        isolate(&simulation, true);
+        // Long enough for the session to end, and to be fenced everywhere.
+        simulation.run_for(Duration::from_secs(30));
+        assert!(appended.borrow().is_none(), "nobody is to be had");
+        heal(&simulation);
+        assert_eq!(await_end(&mut simulation, &appended), Ok(105_000), "shared: {shared}");
+        assert_records(&mut simulation, &cluster, &[1, 2]);
+        drop((other, file));
+    }
+}
+
+#[test]
+fn a_sole_writers_append_that_fails_takes_no_room() {
+    let (mut simulation, cluster, file, _) = appending(false, Duration::from_secs(5));
+    isolate(&simulation, false);
+    let appended = append(&simulation, &cluster, &file, 2);
+    assert_eq!(await_end(&mut simulation, &appended), Err(Errno::EIO));
+    heal(&simulation);
+    assert_records(&mut simulation, &cluster, &[1]);
+    let appended = append(&simulation, &cluster, &file, 3);
+    assert_eq!(await_end(&mut simulation, &appended), Ok(105_000));
+    assert_records(&mut simulation, &cluster, &[1, 3]);
+}
