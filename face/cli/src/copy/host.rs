@@ -298,10 +298,16 @@ fn grown(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::R
 
 fn put_on(path: &Path, kind: InodeKind, dress: Dress) -> Result<bool> {
     let mut given = true;
-    if let Some((user, group)) = dress.owner {
+    // Each change is a request of its own on a mount, and most files are as they should be.
+    let found = match kind {
+        InodeKind::Symlink => fs::symlink_metadata(path),
+        // A file may have been written through a link that was there.
+        _ => fs::metadata(path),
+    }?;
+    let owner = dress.owner.filter(|owner| *owner != (found.uid(), found.gid()));
+    if let Some((user, group)) = owner {
         let give = match kind {
             InodeKind::Symlink => std::os::unix::fs::lchown,
-            // A file may have been written through a link that was there.
             _ => std::os::unix::fs::chown,
         };
         match give(path, Some(user), Some(group)) {
@@ -311,8 +317,11 @@ fn put_on(path: &Path, kind: InodeKind, dress: Dress) -> Result<bool> {
             outcome => outcome?,
         }
     }
-    if let (Some(mode), true) = (dress.mode, kind != InodeKind::Symlink) {
-        fs::set_permissions(path, fs::Permissions::from_mode(u32::from(mode)))?;
+    if let (Some(mode), true) = (dress.mode.map(u32::from), kind != InodeKind::Symlink) {
+        // A change of the owner may have taken bits away.
+        if owner.is_some() || found.mode() & 0o7777 != mode {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        }
     }
     if let Some((accessed, modified)) = dress.times {
         let spec =
