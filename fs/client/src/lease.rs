@@ -480,10 +480,7 @@ fn attributes_of(reply: MetaReply<'_>) -> Result<Attributes, Errno> {
 /// Takes the unreported changes out, with the report for them (its `written` still to be filled in).
 fn take_dirty(inode: &Inode) -> (Dirty, Option<Report<'static>>) {
     let mut state = inode.state.borrow_mut();
-    // A report that nobody waited for to its end is made once more.
-    let left = std::mem::take(&mut state.under_way);
-    let kept = state.dirty.merge(left);
-    state.lost |= !kept;
+    debug_assert!(state.under_way.is_clean(), "one report at a time; its guard ends it");
     if state.dirty.is_clean() {
         return (Dirty::default(), None);
     }
