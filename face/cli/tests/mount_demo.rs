@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use support::command::{Plain, ropewalk};
-use support::{Process, mounts_usable, program};
+use support::{Process, mounts_usable, processes, program};
 
 /// A tree whose copying takes a while.
 fn source(path: &Path, files: usize) {
@@ -87,16 +87,6 @@ fn interrupted(
     );
     assert_eq!(processes(temporary), [] as [PathBuf; 0], "no process is left");
     !status.success()
-}
-
-/// The processes of a demo: all that were started with its directory for temporary files.
-fn processes(temporary: &Path) -> Vec<PathBuf> {
-    let variable = [b"TMPDIR=", temporary.as_os_str().as_bytes()].concat();
-    let of = |path: &PathBuf| {
-        let environment = fs::read(path.join("environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|it| it == variable)
-    };
-    fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path()).filter(of).collect()
 }
 
 fn ctrl_c(more: &[&str], at: &str, signal: Signal) {

@@ -4,16 +4,15 @@ mod support;
 
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::{Signal, kill_process};
 use support::command::{Plain, ropewalk};
-use support::{Cluster, PROGRAM, Process, installed, mounts_usable};
+use support::{Cluster, PROGRAM, Process, installed, mounts_usable, processes};
 
 /// The lines of the first block below "Five minutes".
 fn tour() -> Vec<String> {
@@ -51,16 +50,6 @@ fn source(place: &Path) {
         fs::write(directory.join(format!("f{number}")), vec![number as u8; number * 500]).unwrap();
     }
     std::os::unix::fs::symlink("nowhere", place.join("doc/dangling")).unwrap();
-}
-
-/// Processes that were started with this directory for temporary files.
-fn processes(temporary: &Path) -> Vec<PathBuf> {
-    let variable = [b"TMPDIR=", temporary.as_os_str().as_bytes()].concat();
-    let of = |path: &PathBuf| {
-        let environment = fs::read(path.join("environ")).unwrap_or_default();
-        environment.split(|byte| *byte == 0).any(|it| it == variable)
-    };
-    fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path()).filter(of).collect()
 }
 
 /// Runs the tour twice, and looks that nothing is left of it.

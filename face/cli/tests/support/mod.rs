@@ -20,6 +20,17 @@ use std::time::{Duration, Instant};
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
 
+/// Processes that were started with this directory for temporary files.
+pub fn processes(temporary: &Path) -> Vec<PathBuf> {
+    let variable =
+        [b"TMPDIR=", std::os::unix::ffi::OsStrExt::as_bytes(temporary.as_os_str())].concat();
+    let of = |path: &PathBuf| {
+        let environment = std::fs::read(path.join("environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|it| it == variable)
+    };
+    std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path()).filter(of).collect()
+}
+
 /// The program, with signals as a terminal gives them: whoever runs the tests may ignore some.
 pub fn program() -> Command {
     let mut command = Command::new("env");
