@@ -35,6 +35,9 @@ impl Client {
     pub(crate) fn saw_marks(&self, head: &ReplyHead) {
         let before = self.inner.position.get();
         let (era, position) = (head.era, head.written);
+        if before.era != era {
+            self.inner.inodes.borrow().values().for_each(|inode| inode.doubt_generation());
+        }
         if before.era != era || before.position < position {
             self.inner.position.set(Position { era, position });
         }

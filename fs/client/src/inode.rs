@@ -70,9 +70,12 @@ pub(crate) struct State {
     /// Changes that were acknowledged are lost; the next sync says so.
     pub lost: bool,
     pub content: Option<Content>,
-    /// The newest generation of the content that a reply told; it only grows. Apart from the
-    /// attributes: those may be dropped beside an operation that is about to name the objects.
+    /// The newest generation of the content that a reply told; within an era of the metadata server
+    /// it only grows. Apart from the attributes: those may be dropped beside an operation that is
+    /// about to name the objects.
     pub generation: u32,
+    /// The server began a new era, in which the content may have an older generation.
+    pub generation_doubtful: bool,
     /// Inline bytes, while a lease covers them.
     pub inline: Option<Vec<u8>>,
     pub layout: Option<Layout>,
@@ -181,6 +184,9 @@ impl Inode {
     pub fn learned(&self, attributes: Attributes) {
         let mut state = self.state.borrow_mut();
         let mut attributes = attributes;
+        if std::mem::take(&mut state.generation_doubtful) {
+            state.generation = attributes.object_generation;
+        }
         state.generation = state.generation.max(attributes.object_generation);
         let fresh = std::mem::take(&mut state.stale);
         state.outdated = false;
@@ -239,6 +245,11 @@ impl Inode {
         if state.mode < LeaseMode::Read {
             state.content = None;
         }
+    }
+
+    /// The server forgot changes that it had acknowledged: a cut may be among them.
+    pub fn doubt_generation(&self) {
+        self.state.borrow_mut().generation_doubtful = true;
     }
 
     /// What was written and not reported is not the file's any more; the next sync says so.

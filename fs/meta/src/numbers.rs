@@ -1,7 +1,7 @@
-//! Inode numbers, in ranges that are durable before one of their numbers is used.
+//! Inode numbers and object generations, in ranges that are durable before one of them is used.
 //!
-//! Invariant: no number is given out twice, whatever crash comes between; numbers of a range that
-//! was not used up are lost.
+//! Invariant: no number is given out twice, and no inode gets a generation twice, whatever crash
+//! comes between; what was reserved and not used up is lost.
 
 use std::ops::Range;
 
@@ -48,9 +48,77 @@ impl Numbers {
     }
 }
 
+/// Generations that are reserved at a time. A start gives up what its predecessor reserved, so that
+/// 32 bits are enough for a million starts.
+const GENERATIONS: u32 = 4096;
+
+/// Which generations the content of files may get. Each inode counts its own; but after a power loss
+/// its row may say less than clients and data servers have seen, who wrote objects under a generation
+/// that nobody remembers. So those of each life of the server begin above those of all lives before.
+#[derive(Debug)]
+pub struct Generations {
+    /// The first of this life.
+    first: u32,
+    /// Those below may be used.
+    end: u32,
+    /// Reserved up to here, with the position of the row that says so.
+    coming: Option<(u32, u64)>,
+}
+
+impl Generations {
+    /// Those from `first` on, which no other life used; none of them is reserved.
+    pub fn beginning(first: u32) -> Generations {
+        Generations { first, end: first, coming: None }
+    }
+
+    /// The generation after `old`; `None` where there are no more.
+    pub fn after(&self, old: u32) -> Option<u32> {
+        Some(old.checked_add(1)?.max(self.first))
+    }
+
+    /// Up to where to reserve now, where it is time to, since `next` is to be used.
+    pub fn wanted(&self, next: u32) -> Option<u32> {
+        let low = next.saturating_add(GENERATIONS / 2) >= self.end;
+        (low && self.coming.is_none()).then(|| next.saturating_add(GENERATIONS))
+    }
+
+    /// All below `end` were reserved at `position`.
+    pub fn add(&mut self, end: u32, position: u64) {
+        assert!(self.coming.is_none(), "one reservation is on its way at a time");
+        self.coming = Some((end, position));
+    }
+
+    /// Whether `next` may be used: no later life will use it again.
+    pub fn may_use(&mut self, next: u32, durable: u64) -> bool {
+        if let Some((end, _)) = self.coming.take_if(|(_, position)| *position <= durable) {
+            self.end = end;
+        }
+        next < self.end
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_generation_of_a_former_life_is_not_given_out_again() {
+        let mut generations = Generations::beginning(0);
+        let end = generations.wanted(0).expect("nothing is reserved");
+        assert!(!generations.may_use(1, 4));
+        generations.add(end, 5);
+        assert!(!generations.may_use(1, 4), "the reservation could be lost");
+        assert!(generations.may_use(1, 5));
+        assert_eq!(generations.after(0), Some(1));
+        assert_eq!(generations.wanted(1), None);
+        let late = end - GENERATIONS / 2;
+        let further = generations.wanted(late).expect("half of it is used");
+        assert!(further > end && generations.may_use(end - 1, 5) && !generations.may_use(end, 5));
+        let next_life = Generations::beginning(end);
+        assert_eq!(next_life.after(0), Some(end));
+        assert_eq!(next_life.after(end + 7), Some(end + 8));
+        assert_eq!(next_life.after(u32::MAX), None);
+    }
 
     #[test]
     fn numbers_wait_for_their_range() {

@@ -28,7 +28,7 @@ use crate::keys::{self, Table};
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::names::NameHasher;
-use crate::numbers::Numbers;
+use crate::numbers::{Generations, Numbers};
 use crate::operate::{Operation, Stop};
 use crate::parking::{Parked, Parking, WaitOn};
 use crate::pools::Pools;
@@ -121,6 +121,7 @@ pub struct Shard<R> {
     pub(crate) random: Random,
     pub(crate) names: NameHasher,
     pub(crate) numbers: Numbers,
+    pub(crate) generations: Generations,
     pub(crate) leases: Leases,
     pub(crate) locks: Locks,
     pub(crate) sessions: Sessions,
@@ -358,6 +359,23 @@ impl<R: Rows> Shard<R> {
         batch.put(keys::key(Table::Counters, &[]), self.counters());
         self.commit(batch)?;
         self.numbers.add(range, self.position);
+        Ok(())
+    }
+
+    /// Whether `next` may be the generation of an inode's content: else the call has to wait until
+    /// more of them are durably reserved.
+    pub(crate) fn may_use_generation(&mut self, next: u32) -> Result<bool, RowsError> {
+        if let Some(end) = self.generations.wanted(next) {
+            self.reserve_generations(end)?;
+        }
+        Ok(self.generations.may_use(next, self.rows.durable()))
+    }
+
+    fn reserve_generations(&mut self, end: u32) -> Result<(), RowsError> {
+        let mut batch = Batch::default();
+        batch.put(opening::generations_key(), opening::generations_row(end));
+        self.commit(batch)?;
+        self.generations.add(end, self.position);
         Ok(())
     }
 

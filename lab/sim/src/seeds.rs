@@ -1,10 +1,11 @@
 //! Running scenarios over seeds, and saying how to replay a failure.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use crate::simulation::Simulation;
 
-/// The environment variable that names the one seed to run.
+/// The environment variable that names the seed to run, or, as `A..B`, the seeds.
 const SEED_VARIABLE: &str = "ROPEWALK_SEED";
 
 /// Runs `scenario` twice with one seed and insists on equal traces. A failure is printed with its
@@ -13,15 +14,26 @@ pub fn run_seed_twice(seed: u64, scenario: impl Fn(&mut Simulation)) {
     run_seeds([seed], scenario);
 }
 
-/// [`run_seed_twice`] for each of `seeds`, or only for the seed that the environment names.
+/// [`run_seed_twice`] for each of `seeds`, or only for those that the environment names.
 pub fn run_seeds(seeds: impl IntoIterator<Item = u64>, scenario: impl Fn(&mut Simulation)) {
     let chosen = std::env::var(SEED_VARIABLE).ok().map(|text| {
-        text.parse().unwrap_or_else(|_| panic!("{SEED_VARIABLE}={text} is not a decimal number"))
+        chosen(&text).unwrap_or_else(|| panic!("{SEED_VARIABLE}={text} is neither N nor A..B"))
     });
     match chosen {
-        Some(seed) => run_twice(seed, &scenario),
+        Some(chosen) => chosen.for_each(|seed| run_twice(seed, &scenario)),
         None => seeds.into_iter().for_each(|seed| run_twice(seed, &scenario)),
     }
+}
+
+fn chosen(text: &str) -> Option<Range<u64>> {
+    let (first, end) = match text.split_once("..") {
+        Some((first, end)) => (first.parse().ok()?, end.parse().ok()?),
+        None => {
+            let seed: u64 = text.parse().ok()?;
+            (seed, seed.checked_add(1)?)
+        }
+    };
+    Some(first..end)
 }
 
 fn run_twice(seed: u64, scenario: &impl Fn(&mut Simulation)) {
@@ -66,6 +78,13 @@ mod tests {
         let command = replay_command(77);
         assert!(command.starts_with("ROPEWALK_SEED=77 cargo test -p ropewalk-sim "));
         assert!(command.ends_with("the_replay_command_names_seed_and_test"), "{command}");
+    }
+
+    #[test]
+    fn a_seed_or_a_range_of_seeds_can_be_chosen() {
+        assert_eq!(chosen("7"), Some(7..8));
+        assert_eq!(chosen("2465..10000"), Some(2465..10_000));
+        assert!(["", "..", "7..", "x", "-1"].iter().all(|text| chosen(text).is_none()));
     }
 
     #[test]

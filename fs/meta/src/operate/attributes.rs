@@ -68,6 +68,9 @@ impl<R: Rows> Operation<'_, R> {
         if kill_privileges {
             self.kill_privileges(number)?;
         }
+        let renews = size < inode.size && !inode.striped;
+        let generation =
+            if renews { self.next_generation(inode.generation)? } else { inode.generation };
         let target = self.touch(number)?;
         target.modified = now;
         target.size = size;
@@ -78,7 +81,7 @@ impl<R: Rows> Operation<'_, R> {
         if inode.striped {
             return self.begin_cut(&inode, size);
         }
-        target.generation += 1;
+        target.generation = generation;
         if u64::from(inode.inline_bytes) > size {
             target.inline_bytes = size as u32;
             let key = keys::key(Table::Inline, &[number]);

@@ -5,9 +5,10 @@ use ropewalk_wire::fs::layout::{Growth, Layout};
 use ropewalk_wire::fs::meta::{Access, Entry, Grant, LeaseMode, MetaReply, Who};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
-use super::{Operation, Step};
+use super::{Operation, Step, Stop};
 use crate::keys::{self, Table};
 use crate::leases::Need;
+use crate::parking::WaitOn;
 use crate::permission::{self, READ, WRITE};
 use crate::rows::Rows;
 
@@ -111,6 +112,10 @@ impl<R: Rows> Operation<'_, R> {
         let layout = shard.pools.layout(&shard.config, &mut shard.random);
         let now = self.now.calendar;
         let old = self.inode(number)?.clone();
+        // A new generation also where nothing left the inode row: somebody may have begun to write
+        // stripes, and those must not come to light when the file grows again.
+        let cut = old.size > 0 || old.striped;
+        let generation = if cut { self.next_generation(old.generation)? } else { old.generation };
         if old.striped {
             self.queue_reap(&old);
         }
@@ -118,10 +123,8 @@ impl<R: Rows> Operation<'_, R> {
             self.batch.remove(keys::key(Table::Inline, &[number]));
         }
         let inode = self.change(number)?;
-        // A new generation also where nothing left the inode row: somebody may have begun to write
-        // stripes, and those must not come to light when the file grows again.
-        if old.size > 0 || old.striped {
-            inode.generation += 1;
+        inode.generation = generation;
+        if cut {
             inode.epoch += 1;
             inode.layout = layout.or(inode.layout);
         }
@@ -135,6 +138,15 @@ impl<R: Rows> Operation<'_, R> {
             self.kill_privileges(number)?;
         }
         Ok(())
+    }
+
+    /// The next generation of an inode's content.
+    pub fn next_generation(&mut self, old: u32) -> Step<u32> {
+        let next = self.shard.generations.after(old).ok_or(Errno::EIO)?;
+        match self.shard.may_use_generation(next)? {
+            true => Ok(next),
+            false => Err(Stop::Wait { on: vec![WaitOn::Durable], keep: false }),
+        }
     }
 }
 

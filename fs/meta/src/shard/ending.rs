@@ -1,6 +1,7 @@
 //! How sessions end: closed by their clients, or expired, fenced, and then taken apart.
 
 use ropewalk_wire::fs::meta::LeaseMode;
+use ropewalk_wire::fs::value::Errno;
 
 use super::{Moment, Shard};
 use crate::inode::encode_row;
@@ -233,7 +234,10 @@ impl<R: Rows> Operation<'_, R> {
                 // The session is refused everywhere by now: what it wrote can go.
                 let found = found.clone();
                 self.queue_reap(&found);
-                self.change(inode)?.generation += 1;
+                let next = self.shard.generations.after(found.generation).ok_or(Errno::EIO)?;
+                // Nothing can wait here; what is reserved is thousands ahead of any file.
+                self.shard.may_use_generation(next)?;
+                self.change(inode)?.generation = next;
                 Ok(())
             }
             Ok(_) | Err(Stop::Errno(_)) => Ok(()),

@@ -16,7 +16,7 @@ use crate::keys::{self, Table};
 use crate::leases::Leases;
 use crate::locks::Locks;
 use crate::names::NameHasher;
-use crate::numbers::{FIRST, Numbers};
+use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
 use crate::pools::{MEMBER_VERSION, POOL_VERSION, Pools};
@@ -61,6 +61,13 @@ impl<R: Rows> Shard<R> {
         let bytes = rows.get(&inode_count_key())?.ok_or_else(|| damaged("inode count"))?;
         let inode_count: u64 =
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("inode count"))?;
+        // Absent before the first start.
+        let first_generation: u32 = match rows.get(&generations_key())? {
+            Some(bytes) => {
+                decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("object generations"))?
+            }
+            None => 0,
+        };
         let pools = read_pools(&rows, now)?;
         let names = NameHasher::new(key, config.hash_bits);
         let mut shard = Shard {
@@ -69,6 +76,7 @@ impl<R: Rows> Shard<R> {
             random,
             names,
             numbers: Numbers::default(),
+            generations: Generations::beginning(first_generation),
             leases: Leases::new(boot << GRANTS_PER_BOOT),
             locks: Locks::default(),
             sessions: Sessions::default(),
@@ -92,6 +100,7 @@ impl<R: Rows> Shard<R> {
         };
         // The boot count goes into the row of the first range of this life.
         shard.reserve_range()?;
+        shard.may_use_generation(first_generation)?;
         shard.read_sessions(now)?;
         shard.read_locks()?;
         shard.read_cuts()?;
@@ -187,6 +196,15 @@ pub(super) fn inode_count_key() -> Vec<u8> {
 
 pub(super) fn inode_count_row(count: u64) -> Vec<u8> {
     encode_row(COUNTERS_VERSION, &count)
+}
+
+/// The row of the first object generation that no life of the server has reserved.
+pub(super) fn generations_key() -> Vec<u8> {
+    keys::key(Table::Counters, &[1])
+}
+
+pub(super) fn generations_row(end: u32) -> Vec<u8> {
+    encode_row(COUNTERS_VERSION, &end)
 }
 
 /// Makes the rows of an empty file system: the superblock, the counters, the root directory.
