@@ -36,7 +36,7 @@ impl Client {
         let before = self.inner.position.get();
         let (era, position) = (head.era, head.written);
         if before.era != era {
-            self.inner.inodes.borrow().values().for_each(|inode| inode.doubt_generation());
+            self.inner.inodes.borrow().values().for_each(|inode| inode.doubt());
         }
         if before.era != era || before.position < position {
             self.inner.position.set(Position { era, position });

@@ -74,8 +74,10 @@ pub(crate) struct State {
     /// it only grows. Apart from the attributes: those may be dropped beside an operation that is
     /// about to name the objects.
     pub generation: u32,
-    /// The server began a new era, in which the content may have an older generation.
-    pub generation_doubtful: bool,
+    /// The same of the version of the inode.
+    pub version: u64,
+    /// The server began a new era, in which generation and version may be older ones.
+    pub doubtful: bool,
     /// Inline bytes, while a lease covers them.
     pub inline: Option<Vec<u8>>,
     pub layout: Option<Layout>,
@@ -184,10 +186,11 @@ impl Inode {
     pub fn learned(&self, attributes: Attributes) {
         let mut state = self.state.borrow_mut();
         let mut attributes = attributes;
-        if std::mem::take(&mut state.generation_doubtful) {
-            state.generation = attributes.object_generation;
+        if std::mem::take(&mut state.doubtful) {
+            (state.generation, state.version) = (0, 0);
         }
         state.generation = state.generation.max(attributes.object_generation);
+        state.version = state.version.max(attributes.version);
         let fresh = std::mem::take(&mut state.stale);
         state.outdated = false;
         if let (Some(old), false) = (&state.attributes, fresh) {
@@ -248,8 +251,8 @@ impl Inode {
     }
 
     /// The server forgot changes that it had acknowledged: a cut may be among them.
-    pub fn doubt_generation(&self) {
-        self.state.borrow_mut().generation_doubtful = true;
+    pub fn doubt(&self) {
+        self.state.borrow_mut().doubtful = true;
     }
 
     /// What was written and not reported is not the file's any more; the next sync says so.
@@ -282,8 +285,9 @@ impl Inode {
     /// history is not ours: a power loss took changes that were acknowledged.
     pub fn reclaimed(&self, attributes: Attributes, grant: Option<Grant>) -> bool {
         let mut state = self.state.borrow_mut();
-        let known = state.attributes.map_or(0, |attributes| attributes.version);
         let granted = grant.map_or(LeaseMode::None, |grant| grant.mode);
+        // Our own writes count, too, whose replies tell no version.
+        let known = state.attributes.map_or(0, |known| known.version).max(state.version);
         if attributes.version < known || granted != state.mode {
             return false;
         }

@@ -74,16 +74,13 @@ impl Run<'_> {
             3..=6 => {
                 let (offset, len) = (size(random).min(now + 70_000), 1 + size(random));
                 let bytes = pattern(random.next_u64(), len);
-                model.change(id, |content| {
-                    content.resize(content.len().max(offset + len), 0);
-                    content[offset..offset + len].copy_from_slice(&bytes);
-                });
+                model.write(id, offset, &bytes);
                 (Step::Write(id, offset as u64, bytes), Outcome::At(offset as u64), model)
             }
             7 | 8 => {
                 let len = 1 + size(random) / 4;
                 let bytes = pattern(random.next_u64(), len);
-                model.change(id, |content| content.extend(&bytes));
+                model.write(id, now, &bytes);
                 (Step::Append(id, bytes), Outcome::At(now as u64), model)
             }
             9..=12 => {

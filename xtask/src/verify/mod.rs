@@ -89,10 +89,6 @@ fn perform(workspace: &Workspace, step: &Step, strict: bool) -> Result<Outcome> 
                 passed &= crate::tidy::command()?;
                 continue;
             }
-            Action::Remark(remark) => {
-                remarks.push(remark.clone());
-                continue;
-            }
             Action::Run(command) => (command, run::run(command, &workspace.root, step.limit)?),
         };
         let count = Count::of(&output.text);

@@ -14,6 +14,9 @@ pub struct FileModel {
     pub bytes: Vec<u8>,
     /// Contents since the last sync, the one that was synced first. Never empty.
     history: Vec<Vec<u8>>,
+    /// Where writes since the last sync ended. Of these a later one may survive an earlier one, as on
+    /// any file system: then its end is that of the file.
+    ends: Vec<usize>,
     pub mode: u16,
     /// Clients that have not synced since a server died: one sync of each may say that it does not
     /// know.
@@ -72,10 +75,21 @@ impl Model {
         file.history.push(file.bytes.clone());
     }
 
+    /// Bytes are written.
+    pub fn write(&mut self, id: usize, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        self.change(id, |content| {
+            content.resize(content.len().max(end), 0);
+            content[offset..end].copy_from_slice(bytes);
+        });
+        self.files[id].ends.push(end);
+    }
+
     /// A sync of a file succeeded: its content is durable, and so is everything about names.
     pub fn synced(&mut self, id: usize, client: usize) {
         let file = &mut self.files[id];
         file.history = vec![file.bytes.clone()];
+        file.ends.clear();
         file.doubtful.retain(|other| *other != client);
         self.history = vec![self.names.clone()];
     }
@@ -130,7 +144,9 @@ impl Model {
             file.useless = true;
             return Ok(false);
         };
-        if !file.history.iter().any(|state| state.len() == found.len()) {
+        let shortest = file.history.iter().map(Vec::len).min().unwrap_or(0);
+        let is_end = found.len() >= shortest && file.ends.contains(&found.len());
+        if !is_end && !file.history.iter().any(|state| state.len() == found.len()) {
             let sizes: Vec<usize> = file.history.iter().map(Vec::len).collect();
             return Err(format!("inode {}: size {} among {sizes:?}", file.inode, found.len()));
         }
@@ -163,6 +179,7 @@ impl Model {
         file.bytes = found;
         if all {
             file.history.clear();
+            file.ends.clear();
             file.doubtful.clear();
         }
         file.history.push(file.bytes.clone());
