@@ -9,7 +9,7 @@ use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{self, Arrived, Prefix};
 
 use crate::api::*;
-use crate::engine::{Core, Landing, LandingKind};
+use crate::engine::{Core, Landing, LandingKind, OF_RECEIVE};
 use crate::path::LinkStage;
 
 impl Core {
@@ -35,6 +35,17 @@ impl Core {
         if matches!(placement, Placement::Violation(_)) {
             self.break_link(link);
         }
+        placement
+    }
+
+    /// [`Core::place`] for a frame whose payload is here with it. What it answers is carried out at
+    /// once: the payload is copied and [`Core::landed`] called before anything else, so that a small
+    /// message on its way to its receive needs no entry in a table.
+    #[inline]
+    pub fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        self.whole = true;
+        let placement = self.place(link, header, payload_bytes);
+        self.whole = false;
         placement
     }
 
@@ -210,6 +221,9 @@ impl Core {
     /// What has to be done with a landing's bytes before [`Core::landed`], if anything.
     #[inline]
     pub fn wants(&self, token: Token) -> Option<Wants> {
+        if token.0 & OF_RECEIVE != 0 {
+            return None;
+        }
         let landing = self.landings.get(SlotId::from_u64(token.0))?;
         let (slice, greeting) = (landing.slice, matches!(landing.kind, LandingKind::Hello));
         (greeting || landing.checksum.is_some()).then_some(Wants {
@@ -220,7 +234,16 @@ impl Core {
     }
 
     /// A payload arrived; `bytes` where [`Core::wants`] asked for them.
+    #[inline]
     pub fn landed(&mut self, token: Token, bytes: &[u8]) {
+        if token.0 & OF_RECEIVE != 0 {
+            let receive = SlotId::from_u64(token.0 & !OF_RECEIVE);
+            return self.receive_done(OperationId(receive));
+        }
+        self.landing_landed(token, bytes);
+    }
+
+    fn landing_landed(&mut self, token: Token, bytes: &[u8]) {
         let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) else { return };
         if let Some(peer) = landing.peer {
             if self.session_of(peer) != landing.session {

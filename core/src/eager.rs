@@ -4,12 +4,14 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::limits::REQUEST_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Placement, Urgency};
-use ropewalk_wire::frame::{EagerBody, FinishBody, Prefix, status_to_wire};
+use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Placement, Token, Urgency};
+use ropewalk_wire::frame::{
+    self, EagerBody, Envelope, FLAG_PAYLOAD_CHECKSUM, FinishBody, Prefix, status_to_wire,
+};
 
 use crate::api::*;
 use crate::credit::Charge;
-use crate::engine::{Core, LandingKind, Order, Payload};
+use crate::engine::{Core, LandingKind, OF_RECEIVE, Order, Payload};
 use crate::matching::{Content, Unmatched, Wanted};
 use crate::operation::{Ending, Kind, ReceiveStage, ReceiveState, SendStage, SendState};
 use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
@@ -44,6 +46,66 @@ impl Core {
         self.want_session(send.peer);
     }
 
+    /// Whether a message can leave in this very moment, with nothing to be remembered of it but the
+    /// count of credit. If so its frame is in [`Core::prompt_frame`], for the rail at once, whose
+    /// answer goes to [`Core::prompt_sent`]; if not, nothing happened.
+    #[inline]
+    pub fn prompt(&mut self, id: OperationId, send: &mut Send) -> bool {
+        let small = send.payload.len <= u64::from(self.config.eager_bytes_max);
+        if send.level != Level::Buffered || !small || self.closing || self.has_outputs() {
+            return false;
+        }
+        send.peer = self.resolve(send.peer);
+        let Some(peer) = self.peers.get_mut(send.peer.0) else { return false };
+        let Some(link) = peer.link() else { return false };
+        let channel = send.channel as usize;
+        let waits = peer.waiting[channel].first.is_some()
+            || peer.frames_pending >= FRAMES_PENDING_MAX
+            || peer.reliable.is_some();
+        if link == LOOP_LINK || waits || !peer.granted.take_eager(send.channel, send.payload.len) {
+            return false;
+        }
+        let message = peer.send_next[channel];
+        peer.send_next[channel] += 1;
+        self.counters.messages_eager_sent += 1;
+        let (session, payload_bytes) = (peer.session, send.payload.len as u32);
+        let mut envelope = Envelope { session, payload_bytes, ..Envelope::default() };
+        if let Some(state) = self.links.get_mut(link) {
+            state.packet += 1;
+            envelope.packet = state.packet;
+        }
+        let body = eager_body(send, message);
+        let token = Token(id.0.to_u64());
+        let frame = &mut self.prompt;
+        (frame.link, frame.payload, frame.token) = (link, send.payload, token);
+        frame::encode_content(&mut frame.header, envelope, &body);
+        true
+    }
+
+    /// The frame of a message that [`Core::prompt`] lets leave at once.
+    #[inline]
+    pub fn prompt_frame(&mut self) -> &mut FrameOrder {
+        &mut self.prompt
+    }
+
+    /// The rail's answer to [`Core::prompt_frame`]. True where the message is over and its memory
+    /// free; else it is an operation like others from now on.
+    #[inline]
+    pub fn prompt_sent(&mut self, id: OperationId, send: Send, answer: Ordered) -> bool {
+        if answer == Ordered::Released {
+            return true;
+        }
+        let mut message = 0;
+        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+            peer.frames_pending += 1;
+            message = peer.send_next[send.channel as usize] - 1;
+        }
+        let state = SendState { send, stage: SendStage::Eager, message };
+        self.operations.insert(id, Kind::Send(state)).held = 1;
+        self.ordered(Token(id.0.to_u64()), answer);
+        false
+    }
+
     /// Starts a waiting send where session, credit and rail allow it.
     #[inline(always)]
     pub(crate) fn start_send(&mut self, id: OperationId) -> bool {
@@ -67,13 +129,7 @@ impl Core {
                 peer.unfinished.insert((send.channel as u8, message), id);
             }
             self.counters.messages_eager_sent += 1;
-            let body = EagerBody {
-                bits: send.bits.into(),
-                message: message.into(),
-                channel: send.channel as u8,
-                acknowledge: send.level as u8,
-                reserved: [0; 6],
-            };
+            let body = eager_body(&send, message);
             let order = Order::Eager { operation: id };
             let payload = Payload { slice: send.payload, urgency: Urgency::Urgent, order };
             self.emit(send.peer, body, Some(payload));
@@ -212,9 +268,15 @@ impl Core {
         let room = state.receive.into.len;
         let bytes = state.message_bytes.min(room);
         let outcome = if state.message_bytes > room { Err(Fault::Truncated) } else { Ok(()) };
-        operation.ending.get_or_insert(Ending { outcome, bytes });
         self.counters.messages_received += 1;
-        self.try_complete(id);
+        if operation.held > 0 || operation.ending.is_some() {
+            operation.ending.get_or_insert(Ending { outcome, bytes });
+            return self.try_complete(id);
+        }
+        let (peer, bits, message_bytes) = (state.from, state.bits, state.message_bytes);
+        *self.outputs.push_completion() =
+            Completion { operation: id, outcome, bytes, message_bytes, peer, bits };
+        self.operations.forget(id);
     }
 
     /// Tells the sender what it waits for, where that is `reached`.
@@ -334,8 +396,11 @@ impl Core {
             self.receive_done(operation);
             return Placement::Drop;
         }
-        self.hold(operation);
         let slice = into.part(0, bytes.min(into.len));
+        if self.whole && prefix.span.get() == 0 && prefix.flags.get() & FLAG_PAYLOAD_CHECKSUM == 0 {
+            return Placement::Into { slice, token: Token(operation.0.to_u64() | OF_RECEIVE) };
+        }
+        self.hold(operation);
         self.land_into(link, Some(id), prefix, slice, LandingKind::Eager { operation })
     }
 
@@ -561,6 +626,16 @@ impl Peer {
             }
             _ => NextMessage::Wrong,
         }
+    }
+}
+
+fn eager_body(send: &Send, message: u64) -> EagerBody {
+    EagerBody {
+        bits: send.bits.into(),
+        message: message.into(),
+        channel: send.channel as u8,
+        acknowledge: send.level as u8,
+        reserved: [0; 6],
     }
 }
 

@@ -12,7 +12,7 @@ use ropewalk_wire::frame::{self, Body, Content, Envelope};
 use crate::api::*;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
-use crate::outputs::Outputs;
+use crate::outputs::{NO_FRAME, Outputs};
 use crate::path::{Links, Peer};
 use crate::remote::Region;
 
@@ -42,6 +42,10 @@ pub struct Core {
     pub(crate) closing: bool,
     /// By channel: messages that no posted receive accepts are dropped.
     pub(crate) only_awaited: [bool; CHANNELS],
+    /// The payload of the frame that is being placed is here, too.
+    pub(crate) whole: bool,
+    /// The frame of a message that leaves at once.
+    pub(crate) prompt: FrameOrder,
     /// No timer is due before.
     pub(crate) wake: Time,
     pub(crate) counters: Counters,
@@ -123,6 +127,10 @@ const ORDERS_MAX: usize = 1 << 22;
 /// of operations.
 const IN_TABLE: u64 = 1 << 31;
 
+/// Marks tokens of placements that name the receive itself: the others name an entry in the table of
+/// landings, whose indices stay below.
+pub(crate) const OF_RECEIVE: u64 = 1 << 31;
+
 impl Core {
     /// A core without peers. `greeting`: the text that peers are told about how to reach this endpoint.
     pub fn new(
@@ -155,6 +163,8 @@ impl Core {
             orphan_bytes: 0,
             closing: false,
             only_awaited: [false; CHANNELS],
+            whole: false,
+            prompt: NO_FRAME,
             wake: Time::NEVER,
             counters: Counters::default(),
             config,

@@ -23,7 +23,7 @@ pub(crate) struct Outputs {
 
 const NOWHERE: SlotId = SlotId { index: 0, generation: 0 };
 
-const NO_FRAME: FrameOrder = FrameOrder {
+pub(crate) const NO_FRAME: FrameOrder = FrameOrder {
     link: LinkId { rail: 0, slot: NOWHERE },
     header: Header::EMPTY,
     payload: Slice::NONE,

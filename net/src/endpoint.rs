@@ -281,18 +281,9 @@ impl Endpoint {
         let Some(mut engine) = self.try_lock() else {
             return self.post_beside(Post { what: what.left(), user, context, memory });
         };
-        let id = match engine.post(context, what, memory, user) {
-            Ok(id) => id,
-            Err(memory) => return Err((memory, Fault::Busy)),
-        };
-        if engine.is_answered() {
-            let completed = engine.take_answer();
-            self.unlock(engine);
-            return Ok(Posted::Done(completed));
-        }
-        engine.dismiss();
+        let posted = engine.post(context, what, memory, user);
         self.unlock(engine);
-        Ok(Posted::Pending(id))
+        posted.map_err(|memory| (memory, Fault::Busy))
     }
 
     /// Another thread has the engine: the post is left to it.

@@ -300,13 +300,18 @@ impl Engine {
         let frame = self.core.frame();
         let (rail, token) = (usize::from(frame.link.rail), frame.token);
         let Some(rail) = self.rails.get_mut(rail) else { return self.loop_frame() };
-        if self.sealed[usize::from(frame.link.rail)] {
-            let checked = self.payload_checksum && frame.payload.len > 0;
-            let checksum = checked.then(|| self.buffers.crc32c(frame.payload));
-            frame::seal(&mut frame.header, checksum);
-        }
-        let answer = rail.send(frame, &self.buffers);
+        let checked = self.sealed[usize::from(frame.link.rail)].then_some(self.payload_checksum);
+        let answer = hand_over(&mut **rail, frame, checked, &self.buffers);
         self.core.ordered(token, answer);
+    }
+
+    /// Gives the frame of a message that leaves at once to its rail.
+    #[inline]
+    pub(crate) fn send_prompt(&mut self) -> Ordered {
+        let frame = self.core.prompt_frame();
+        let rail = usize::from(frame.link.rail);
+        let checked = self.sealed[rail].then_some(self.payload_checksum);
+        hand_over(&mut *self.rails[rail], frame, checked, &self.buffers)
     }
 
     /// Does one of the rarer things.
@@ -432,4 +437,21 @@ impl Engine {
         }
         self.core.no_upgrade(peer, link);
     }
+}
+
+/// Gives a frame to a rail, with checksums where it needs them: of the header, and where `checked` says
+/// so of the payload.
+#[inline(always)]
+fn hand_over(
+    rail: &mut dyn Rail,
+    frame: &mut FrameOrder,
+    checked: Option<bool>,
+    buffers: &BufferTable,
+) -> Ordered {
+    if let Some(checked) = checked {
+        let payload = checked && frame.payload.len > 0;
+        let checksum = payload.then(|| buffers.crc32c(frame.payload));
+        frame::seal(&mut frame.header, checksum);
+    }
+    rail.send(frame, buffers)
 }

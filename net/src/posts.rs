@@ -13,6 +13,7 @@ use ropewalk_core::{
 };
 
 use crate::context::Completed;
+use crate::endpoint::Posted;
 use crate::engine::Engine;
 
 /// What an operation needs beside what the core knows.
@@ -53,6 +54,10 @@ pub(crate) trait What {
     fn writes(&self) -> bool;
     /// Gives it to the core.
     fn start(self, core: &mut Core, id: OperationId, slice: Slice);
+    /// The message that it is, which may leave at once.
+    fn message(&self, _payload: Slice) -> Option<Send> {
+        None
+    }
     /// As a value that can be left for another thread.
     fn left(self) -> Left;
 }
@@ -74,6 +79,14 @@ pub(crate) struct ReceivePost {
     pub oversize: Oversize,
 }
 
+impl SendPost {
+    #[inline(always)]
+    fn send(&self, payload: Slice) -> Send {
+        let SendPost { peer, channel, bits, level } = *self;
+        Send { peer, channel, bits, payload, level }
+    }
+}
+
 impl What for SendPost {
     #[inline(always)]
     fn writes(&self) -> bool {
@@ -81,8 +94,11 @@ impl What for SendPost {
     }
     #[inline(always)]
     fn start(self, core: &mut Core, id: OperationId, payload: Slice) {
-        let SendPost { peer, channel, bits, level } = self;
-        core.post_send(id, Send { peer, channel, bits, payload, level });
+        core.post_send(id, self.send(payload));
+    }
+    #[inline(always)]
+    fn message(&self, payload: Slice) -> Option<Send> {
+        Some(self.send(payload))
     }
     fn left(self) -> Left {
         Left::Send(self)
@@ -155,7 +171,7 @@ impl Engine {
         })
     }
 
-    /// Carries out a post, where a number is free. Whether it ended at once, `is_answered` tells.
+    /// Carries out a post, where a number is free.
     #[inline(always)]
     pub fn post(
         &mut self,
@@ -163,17 +179,46 @@ impl Engine {
         what: impl What,
         memory: Memory,
         user: u64,
-    ) -> Result<OperationId, Memory> {
+    ) -> Result<Posted, Memory> {
         let Some(id) = self.allocate() else { return Err(memory) };
+        let (slice, legal) = self.keep(id, what.writes(), memory, context, user);
+        if let Some(mut send) = what.message(slice)
+            && self.core.prompt(id, &mut send)
+        {
+            let answer = self.send_prompt();
+            if self.core.prompt_sent(id, send, answer) {
+                return Ok(Posted::Done(self.end(&Completion {
+                    operation: id,
+                    outcome: Ok(()),
+                    bytes: slice.len,
+                    message_bytes: slice.len,
+                    peer: Some(send.peer),
+                    bits: send.bits,
+                })));
+            }
+        } else {
+            self.start(id, what, slice, legal);
+        }
         self.caller = Caller::Posts(id);
-        self.start(id, what, memory, context, user);
         self.drain();
-        Ok(id)
+        if self.is_answered() {
+            return Ok(Posted::Done(self.take_answer()));
+        }
+        self.dismiss();
+        Ok(Posted::Pending(id))
     }
 
+    /// Takes the memory of an operation in: where it lies, and whether the operation may have it.
     #[inline(always)]
-    fn start(&mut self, id: OperationId, what: impl What, memory: Memory, context: u32, user: u64) {
-        let (len, legal) = (memory.len(), !what.writes() || memory.is_writable());
+    fn keep(
+        &mut self,
+        id: OperationId,
+        writes: bool,
+        memory: Memory,
+        context: u32,
+        user: u64,
+    ) -> (Slice, bool) {
+        let (len, legal) = (memory.len(), !writes || memory.is_writable());
         let slot = &mut self.slots[id.0.index as usize];
         debug_assert_eq!(slot.generation, id.0.generation, "a post uses a fresh number");
         slot.user = user;
@@ -182,7 +227,11 @@ impl Engine {
             Ok(buffer) => buffer,
             Err(_) => unreachable!("the table has room for all operations, regions and stagings"),
         };
-        let slice = Slice { buffer: slot.buffer, offset: 0, len };
+        (Slice { buffer: slot.buffer, offset: 0, len }, legal)
+    }
+
+    #[inline(always)]
+    fn start(&mut self, id: OperationId, what: impl What, slice: Slice, legal: bool) {
         if legal {
             what.start(&mut self.core, id, slice);
         } else {
@@ -194,10 +243,22 @@ impl Engine {
     pub fn start_left(&mut self, id: OperationId, post: Post) {
         let Post { what, user, context, memory } = post;
         match what {
-            Left::Send(what) => self.start(id, what, memory, context, user),
-            Left::Receive(what) => self.start(id, what, memory, context, user),
-            Left::Access(what) => self.start(id, what, memory, context, user),
+            Left::Send(what) => self.start_kept(id, what, memory, context, user),
+            Left::Receive(what) => self.start_kept(id, what, memory, context, user),
+            Left::Access(what) => self.start_kept(id, what, memory, context, user),
         }
+    }
+
+    fn start_kept(
+        &mut self,
+        id: OperationId,
+        what: impl What,
+        memory: Memory,
+        context: u32,
+        user: u64,
+    ) {
+        let (slice, legal) = self.keep(id, what.writes(), memory, context, user);
+        self.start(id, what, slice, legal);
     }
 
     /// Whether the caller's completion is here: then `take_answer` is called, else `dismiss`.

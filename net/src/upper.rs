@@ -16,6 +16,20 @@ pub(crate) struct Upper<'a> {
     pub pool: &'a Pool,
 }
 
+impl Upper<'_> {
+    /// A buffer for a payload that has no place so far.
+    #[cold]
+    fn stage(&mut self, bytes: u32, token: Token) -> Placement {
+        let Some(buffer) = self.pool.take(bytes as usize) else {
+            return self.core.unstaged(token);
+        };
+        match self.buffers.insert(Memory::pooled(buffer)) {
+            Ok(id) => Placement::Into { slice: self.core.staged(token, id, bytes), token },
+            Err(_) => self.core.unstaged(token),
+        }
+    }
+}
+
 impl Report for Upper<'_> {
     fn buffers(&self) -> &BufferTable {
         self.buffers
@@ -34,15 +48,17 @@ impl Report for Upper<'_> {
             return self.core.corrupt_header(link);
         }
         match self.core.place(link, header, payload_bytes) {
-            Placement::Stage { bytes, token } => {
-                let Some(buffer) = self.pool.take(bytes as usize) else {
-                    return self.core.unstaged(token);
-                };
-                match self.buffers.insert(Memory::pooled(buffer)) {
-                    Ok(id) => Placement::Into { slice: self.core.staged(token, id, bytes), token },
-                    Err(_) => self.core.unstaged(token),
-                }
-            }
+            Placement::Stage { bytes, token } => self.stage(bytes, token),
+            placement => placement,
+        }
+    }
+
+    fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        if self.core.needs_checksum(link) && !frame::verify(header) {
+            return self.core.corrupt_header(link);
+        }
+        match self.core.place_whole(link, header, payload_bytes) {
+            Placement::Stage { bytes, token } => self.stage(bytes, token),
             placement => placement,
         }
     }

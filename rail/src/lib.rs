@@ -105,12 +105,18 @@ pub trait Report {
     /// turned that into `Into`). For a frame without payload the answer `Into` is not given.
     fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement;
 
+    /// [`Report::place`] for a frame whose payload arrived with its header: where the answer is `Into`,
+    /// the bytes go there and `landed` is reported before anything else is.
+    fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
+        self.place(link, header, payload_bytes)
+    }
+
     /// A frame arrived whole: placed, copied and landed in one go. False where it breaks the protocol.
     ///
     /// # Safety
     /// `payload` is mapped, and lies outside of every memory of `buffers`.
     unsafe fn arrived(&mut self, link: LinkId, header: &[u8], payload: Segment) -> bool {
-        match self.place(link, header, payload.len() as u32) {
+        match self.place_whole(link, header, payload.len() as u32) {
             Placement::Into { slice, token } => {
                 // SAFETY: the caller vouches for the payload.
                 unsafe { self.buffers().fill(slice, payload) };
