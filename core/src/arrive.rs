@@ -3,13 +3,15 @@
 //! Frames of a running session take the short way through [`Core::place`]; those that make a session,
 //! or belong to none, go apart.
 
+use ropewalk_base::limits::EAGER_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{LinkId, Placement, Token};
-use ropewalk_wire::frame::{self, Arrived, Prefix};
+use ropewalk_wire::frame::{self, Arrived, Prefix, ShortHeader};
 
 use crate::api::*;
 use crate::engine::{Core, Landing, LandingKind, OF_RECEIVE};
+use crate::operation::{Kind, ReceiveStage};
 use crate::path::LinkStage;
 
 impl Core {
@@ -31,7 +33,22 @@ impl Core {
     /// The header's checksum was verified by the driver where the rail needs one. After `Stage` the
     /// driver calls [`Core::staged`] with a buffer of the asked size.
     pub fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        let placement = self.place_frame(link, header, payload_bytes);
+        let short = frame::decode_short(header);
+        if let Some(short) = short
+            && let Some(placement) = self.place_short(link, short, payload_bytes)
+        {
+            return placement;
+        }
+        let long = short.map(ShortHeader::expand);
+        let placement = match &long {
+            Some((prefix, body)) => {
+                self.place_frame(link, prefix, Arrived::Eager(body), payload_bytes)
+            }
+            None => match frame::decode(header) {
+                Ok((prefix, body)) => self.place_frame(link, prefix, body, payload_bytes),
+                Err(_) => self.malformed(link),
+            },
+        };
         if matches!(placement, Placement::Violation(_)) {
             self.break_link(link);
         }
@@ -65,11 +82,13 @@ impl Core {
         self.violation("the endpoint's staging memory is used up")
     }
 
-    #[inline(always)]
-    fn place_frame(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        let Ok((prefix, body)) = frame::decode(header) else {
-            return self.malformed(link);
-        };
+    fn place_frame(
+        &mut self,
+        link: LinkId,
+        prefix: &Prefix,
+        body: Arrived<'_>,
+        payload_bytes: u32,
+    ) -> Placement {
         if prefix.payload_bytes.get() != payload_bytes {
             return self.malformed(link);
         }
@@ -88,6 +107,50 @@ impl Core {
             return self.dispatch(link, id, prefix, body, payload_bytes);
         }
         self.place_apart(link, prefix, body, payload_bytes)
+    }
+
+    /// The way of nearly all small messages: whole, expected, and matched by a posted receive that it
+    /// fits. `None`, and nothing happened, for any other, which takes the long way.
+    #[inline(always)]
+    fn place_short(
+        &mut self,
+        link: LinkId,
+        short: &ShortHeader,
+        payload_bytes: u32,
+    ) -> Option<Placement> {
+        let state = self.links.get(link)?;
+        let id = state.peer?;
+        let peer = self.peers.get_mut(id.0)?;
+        let channel = Channel::from_u8(short.channel).filter(|it| *it != Channel::Request)?;
+        let (bytes, bits) = (u64::from(short.payload_bytes.get()), short.bits.get());
+        let usual = self.whole
+            && state.stage == LinkStage::Up
+            && peer.link() == Some(link)
+            && peer.session == short.session.get()
+            && peer.reliable.is_none()
+            && short.payload_bytes.get() == payload_bytes
+            && short.acknowledge == Level::Buffered as u8
+            && short.message.get() == peer.receive_next[channel as usize]
+            && peer.received.eager.has_room(bytes);
+        if !usual || bytes == 0 || bytes > u64::from(EAGER_BYTES_MAX) {
+            return None;
+        }
+        let receive = self.matching.first_receive(channel, id, bits)?;
+        let operation = self.operations.get_mut(receive.operation)?;
+        let Kind::Receive(state) = &mut operation.kind else { return None };
+        let into = state.receive.into;
+        if bytes > into.len {
+            return None;
+        }
+        self.matching.take(receive, channel, id, bits);
+        peer.receive_next[channel as usize] += 1;
+        (state.from, state.bits, state.message_bytes) = (Some(id), bits, bytes);
+        state.stage = ReceiveStage::Placing;
+        if peer.received.eager.pass(bytes) {
+            self.tell_credit(id);
+        }
+        let token = Token(receive.operation.0.to_u64() | OF_RECEIVE);
+        Some(Placement::Into { slice: into.part(0, bytes), token })
     }
 
     #[cold]

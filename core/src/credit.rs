@@ -77,6 +77,20 @@ impl Account {
         allowed
     }
 
+    /// Whether a message with so many bytes may come.
+    #[inline]
+    pub fn has_room(&self, payload_bytes: u64) -> bool {
+        self.arrived + charge_bytes(payload_bytes) <= self.told
+    }
+
+    /// A message came and went to its receive in one go; true where the peer should be told.
+    #[inline]
+    pub fn pass(&mut self, payload_bytes: u64) -> bool {
+        let amount = charge_bytes(payload_bytes);
+        self.arrived += amount;
+        self.free(amount)
+    }
+
     /// Frees some of it; true where the peer should be told.
     #[inline]
     fn free(&mut self, amount: u64) -> bool {
@@ -166,7 +180,7 @@ impl Core {
     }
 
     #[cold]
-    fn tell_credit(&mut self, id: PeerId) {
+    pub(crate) fn tell_credit(&mut self, id: PeerId) {
         let (max, pool) = (self.config.eager_window_bytes_max, self.config.eager_pool_bytes);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         // A peer that used half its window is busy: it is lent more, while the pool has some.

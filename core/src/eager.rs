@@ -69,15 +69,20 @@ impl Core {
         peer.send_next[channel] += 1;
         self.counters.messages_eager_sent += 1;
         let (session, payload_bytes) = (peer.session, send.payload.len as u32);
+        let body = eager_body(send, message);
+        let frame = &mut self.prompt;
+        frame.link = link;
+        frame.payload = send.payload;
+        frame.token = Token(id.0.to_u64());
+        if self.rails[usize::from(link.rail)].checksummed {
+            frame::encode_short(&mut frame.header, session, payload_bytes, &body);
+            return true;
+        }
         let mut envelope = Envelope { session, payload_bytes, ..Envelope::default() };
         if let Some(state) = self.links.get_mut(link) {
             state.packet += 1;
             envelope.packet = state.packet;
         }
-        let body = eager_body(send, message);
-        let token = Token(id.0.to_u64());
-        let frame = &mut self.prompt;
-        (frame.link, frame.payload, frame.token) = (link, send.payload, token);
         frame::encode_content(&mut frame.header, envelope, &body);
         true
     }

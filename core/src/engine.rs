@@ -228,6 +228,12 @@ impl Core {
         }
     }
 
+    /// The time, as it was told last.
+    #[inline]
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
     /// When [`Core::advance`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
         (self.wake < Time::NEVER).then_some(self.wake)

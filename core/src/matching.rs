@@ -74,6 +74,14 @@ impl Wanted {
     }
 }
 
+/// A posted receive, and where it is among the others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    pub operation: OperationId,
+    /// Its place in the list of wildcards.
+    wildcard: Option<usize>,
+}
+
 /// Receives and messages that wait for each other.
 #[derive(Debug)]
 pub(crate) struct Matching {
@@ -148,38 +156,52 @@ impl Matching {
     }
 
     /// Takes the receive out that a new message goes to: the earliest posted that accepts it.
-    #[inline(always)]
     pub fn take_receive(
         &mut self,
         channel: Channel,
         peer: PeerId,
         bits: u64,
     ) -> Option<OperationId> {
+        let found = self.first_receive(channel, peer, bits)?;
+        self.take(found, channel, peer, bits);
+        Some(found.operation)
+    }
+
+    /// The receive that a new message goes to. It stays until `take`.
+    #[inline(always)]
+    pub fn first_receive(&self, channel: Channel, peer: PeerId, bits: u64) -> Option<Found> {
         let key = (channel, peer, bits);
         let exact = match self.exact.is_empty() {
             true => None,
             false => self.exact.get(&key).and_then(|queue| queue.front()).copied(),
         };
-        let wildcard = (0..self.wildcards.len())
-            .find(|index| self.wildcards[*index].wanted.accepts(channel, peer, bits));
+        let accepts = |wildcard: &Wildcard| wildcard.wanted.accepts(channel, peer, bits);
+        let first = self.wildcards.front().filter(|wildcard| accepts(wildcard));
+        let wildcard = match first {
+            Some(wildcard) => Some((0, wildcard)),
+            None => self.wildcards.iter().enumerate().skip(1).find(|(_, it)| accepts(it)),
+        };
         match (exact, wildcard) {
-            (Some((post, _)), Some(index)) if self.wildcards[index].post < post => {
-                self.take_wildcard(index)
+            (Some((post, operation)), wildcard)
+                if wildcard.is_none_or(|(_, other)| post < other.post) =>
+            {
+                Some(Found { operation, wildcard: None })
             }
-            (Some((_, operation)), _) => {
-                self.pop_exact(key);
-                Some(operation)
+            (_, Some((index, wildcard))) => {
+                Some(Found { operation: wildcard.operation, wildcard: Some(index) })
             }
-            (None, Some(index)) => self.take_wildcard(index),
-            (None, None) => None,
+            (_, None) => None,
         }
     }
 
+    /// Takes what `first_receive` found just now.
     #[inline(always)]
-    fn take_wildcard(&mut self, index: usize) -> Option<OperationId> {
-        let taken =
-            if index == 0 { self.wildcards.pop_front() } else { self.wildcards.remove(index) };
-        taken.map(|wildcard| wildcard.operation)
+    pub fn take(&mut self, found: Found, channel: Channel, peer: PeerId, bits: u64) {
+        match found.wildcard {
+            Some(0) => drop(self.wildcards.pop_front()),
+            Some(index) => drop(self.wildcards.remove(index)),
+            None => self.pop_exact((channel, peer, bits)),
+        }
     }
 
     fn pop_exact(&mut self, key: Exact) {

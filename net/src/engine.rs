@@ -10,7 +10,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Placement, RemoteKey, Token, Verb};
 use ropewalk_core::{Audience, Completion, Core, LOOP_LINK, Next, OperationId, Output, PeerId};
 use ropewalk_rail::address::Address;
-use ropewalk_rail::{Rail, Report};
+use ropewalk_rail::{Rail, Report, Sight};
 use ropewalk_wire::frame;
 
 use crate::context::{Completed, Queue};
@@ -73,8 +73,9 @@ pub enum PeerEvent {
     Down(PeerId, Fault),
 }
 
-/// Passes at a stretch that only look whether a rail might have work. What they may be late for are
-/// timers and news of the kernel, so that few of them are enough to make spinning cheap.
+/// Passes at a stretch that do not ask for the time, and poll rails only where these see work. What
+/// they may be late for are timers and news of the kernel, so that few of them are enough to make
+/// spinning cheap.
 const SHORT_PASSES_MAX: u32 = 15;
 
 /// Peer events that are kept for a caller who does not ask for them.
@@ -227,16 +228,19 @@ impl Engine {
     /// One pass: time, rails, what they bring about. True where anything happened.
     pub fn progress(&mut self) -> bool {
         self.passes += 1;
-        if self.short_passes < SHORT_PASSES_MAX
-            && !self.core.has_outputs()
-            && !self.rails.iter().any(|rail| rail.may_have_work())
+        let sight = self.rails.iter().map(|rail| rail.look()).max().unwrap_or(Sight::Blind);
+        let mut now = self.core.now();
+        if self.short_passes < SHORT_PASSES_MAX && sight < Sight::Blind && !self.core.has_outputs()
         {
             self.short_passes += 1;
-            return false;
+            if sight == Sight::Nothing {
+                return false;
+            }
+        } else {
+            self.short_passes = 0;
+            now = self.now();
+            self.core.advance(now);
         }
-        self.short_passes = 0;
-        let now = self.now();
-        self.core.advance(now);
         let mut any = self.drain();
         for index in 0..self.rails.len() {
             let Engine { core, rails, buffers, pool, .. } = self;

@@ -65,11 +65,10 @@ pub trait Rail: Send {
     /// happened. One call does a bounded amount of work and serves all its links in turn.
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool;
 
-    /// Whether a poll might find something to do now, time apart: a look without a system call, for
-    /// those who poll at a stretch. A rail that cannot tell so says yes, as this does. A caller polls
-    /// now and then all the same, since news of the kernel are not seen so.
-    fn may_have_work(&self) -> bool {
-        true
+    /// What a poll would find to do now, time apart: a look without a system call, for those who poll
+    /// at a stretch. A caller polls now and then all the same, since news of the kernel are not seen so.
+    fn look(&self) -> Sight {
+        Sight::Blind
     }
 
     /// Prepares for sleep: after `true` the descriptor becomes readable as soon as there is work,
@@ -88,6 +87,17 @@ pub trait Rail: Send {
 
     /// Its counters.
     fn counters(&self) -> RailCounters;
+}
+
+/// What a rail sees of its work without asking the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sight {
+    /// There is none, or it can wait for the next poll that is made without a look.
+    Nothing,
+    /// There is some, and it does not depend on the time.
+    Work,
+    /// It cannot tell: only a poll at the present time does.
+    Blind,
 }
 
 /// What a rail reports, called from within [`Rail::poll`] only.

@@ -1,7 +1,8 @@
 //! Frames between two endpoints of ours: a header of 40 to 104 bytes, then a payload.
 //!
-//! All numbers are little endian. Every header begins with the same 40 bytes ([`Prefix`]); what
-//! follows depends on the kind. Fields for several paths (path, migration, packet, span) are part of
+//! All numbers are little endian. Every header but one begins with the same 40 bytes ([`Prefix`]); what
+//! follows depends on the kind. The exception is [`ShortHeader`]: a small message over a medium that
+//! flips no bits and loses nothing, so short that message and header fit a cache line. Fields for several paths (path, migration, packet, span) are part of
 //! version 1, although one path is all that version 1 uses (DESIGN 3.6).
 //!
 //! Invariants: the header's length is fixed by its kind; the header checksum covers the whole header
@@ -59,6 +60,20 @@ layouts! {
         /// Number of the span in its session and direction; 0 for frames that are never re-sent.
         span: U64,
     } 40
+    /// The whole header of a small message where neither checksums nor spans are needed.
+    ShortHeader {
+        kind: u8,
+        header_bytes: u8,
+        flags: U16,
+        payload_bytes: U32,
+        session: U32,
+        channel: u8,
+        /// What the sender waits for.
+        acknowledge: u8,
+        reserved: U16,
+        bits: U64,
+        message: U64,
+    } 32
     /// First frame of a link, both ways.
     HelloBody {
         endpoint: [u8; 16],
@@ -178,6 +193,7 @@ pub enum Kind {
     Credit = 11,
     Ack = 12,
     Goodbye = 13,
+    Short = 14,
 }
 
 /// A decoded header: what it says after the prefix.
@@ -369,6 +385,61 @@ fn write(header: &mut Header, envelope: Envelope, kind: Kind, tail: &[u8]) {
     header.write(prefix.as_bytes(), tail);
 }
 
+/// Writes a small message's header in its short form. There is no room for a checksum in it, and none
+/// for the number of a span.
+#[inline]
+pub fn encode_short(header: &mut Header, session: u32, payload_bytes: u32, body: &EagerBody) {
+    let short = ShortHeader {
+        kind: Kind::Short as u8,
+        header_bytes: size_of::<ShortHeader>() as u8,
+        flags: 0.into(),
+        payload_bytes: payload_bytes.into(),
+        session: session.into(),
+        channel: body.channel,
+        acknowledge: body.acknowledge,
+        reserved: 0.into(),
+        bits: body.bits,
+        message: body.message,
+    };
+    header.write(short.as_bytes(), &[]);
+}
+
+/// A header in short form; `None` for all others.
+#[inline]
+pub fn decode_short(header: &[u8]) -> Option<&ShortHeader> {
+    let short = ShortHeader::ref_from_bytes(header).ok()?;
+    let shape = short.kind == Kind::Short as u8 && usize::from(short.header_bytes) == header.len();
+    (shape && short.flags.get() == 0 && short.reserved.get() == 0).then_some(short)
+}
+
+impl ShortHeader {
+    /// The same in the form that the other headers have.
+    pub fn expand(&self) -> (Prefix, EagerBody) {
+        let prefix = Prefix {
+            kind: Kind::Eager as u8,
+            header_bytes: self.header_bytes,
+            flags: 0.into(),
+            payload_bytes: self.payload_bytes,
+            header_checksum: 0.into(),
+            payload_checksum: 0.into(),
+            session: self.session,
+            path: 0,
+            migration: 0,
+            version: VERSION.into(),
+            packet: 0.into(),
+            span: 0.into(),
+        };
+        let body = EagerBody {
+            bits: self.bits,
+            message: self.message,
+            channel: self.channel,
+            acknowledge: self.acknowledge,
+            reserved: [0; 6],
+        };
+        (prefix, body)
+    }
+}
+
 /// Fills in the checksums: the payload's, where it is given, and the header's.
 pub fn seal(header: &mut Header, payload_checksum: Option<u32>) {
     let bytes = header.as_bytes_mut();
@@ -490,6 +561,31 @@ mod tests {
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(!verify(&bytes), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_short_header_says_what_the_long_one_does() {
+        let body = EagerBody {
+            bits: 0x0102_0304_0506_0708.into(),
+            message: u64::MAX.into(),
+            channel: 1,
+            acknowledge: 2,
+            reserved: [0; 6],
+        };
+        let mut header = Header::EMPTY;
+        encode_short(&mut header, 77, 24, &body);
+        assert_eq!(header.as_bytes().len(), 32);
+        let (prefix, decoded) = decode_short(header.as_bytes()).expect("short").expand();
+        assert_eq!((prefix.session.get(), prefix.payload_bytes.get()), (77, 24));
+        assert_eq!((prefix.span.get(), prefix.flags.get()), (0, 0));
+        assert_eq!(decoded.as_bytes(), body.as_bytes());
+        assert!(decode(header.as_bytes()).is_err(), "the two forms are not taken for each other");
+        for len in 0..32 {
+            assert!(decode_short(&header.as_bytes()[..len]).is_none());
+        }
+        let long = encode(Envelope::default(), &Body::Eager(body));
+        assert!(decode_short(long.as_bytes()).is_none());
+        assert!(decode_short(&long.as_bytes()[..32]).is_none());
     }
 
     #[test]

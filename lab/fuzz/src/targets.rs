@@ -4,6 +4,7 @@
 //! that survives the journey: encoded and decoded again it is the same.
 
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX};
+use ropewalk_base::verb::Header;
 use ropewalk_meta::inode::Inode;
 use ropewalk_rail::address::Address;
 use ropewalk_rail::{FRAME_PREFIX_BYTES, frame_lengths};
@@ -102,6 +103,14 @@ fn reply_head(bytes: &[u8]) {
 fn frame_header(bytes: &[u8]) {
     // Asked of unverified bytes, and must stand them.
     let sealed = frame::verify(bytes);
+    if let Some(short) = frame::decode_short(bytes) {
+        let (prefix, body) = short.expand();
+        let (session, payload_bytes) = (prefix.session.get(), prefix.payload_bytes.get());
+        let mut again = Header::EMPTY;
+        frame::encode_short(&mut again, session, payload_bytes, &body);
+        assert_eq!(again.as_bytes(), bytes);
+        assert!(frame::decode(bytes).is_err(), "one of both forms");
+    }
     let Ok((prefix, body)) = frame::decode(bytes) else { return };
     assert!(bytes.len() <= HEADER_BYTES_MAX, "a header of {} bytes was accepted", bytes.len());
     let envelope = frame::Envelope {

@@ -348,20 +348,15 @@ impl Link {
         self.closing && (self.ending.is_none() || !self.exposures.is_held(segment, side))
     }
 
-    /// Whether `poll` can be left out: nothing came and nothing waits.
+    /// Whether something came.
     #[inline]
-    pub fn is_idle(&self) -> bool {
-        !self.has_frames() && self.is_quiet()
-    }
-
-    #[inline]
-    fn has_frames(&self) -> bool {
+    pub fn has_frames(&self) -> bool {
         !self.rx.is_empty(&self.parts.segment.ring(self.parts.side.other()))
     }
 
     /// Whether nothing waits on this side: frames may come, and that is all.
     #[inline]
-    fn is_quiet(&self) -> bool {
+    pub fn is_quiet(&self) -> bool {
         self.queues[0].is_empty()
             && self.queues[1].is_empty()
             && self.accesses.is_empty()
@@ -376,14 +371,9 @@ impl Link {
         self.has_frames() && self.broken.is_none() && self.receive(report, common)
     }
 
-    /// Goes on with what waits on this side.
-    #[inline]
-    pub fn work(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
-        !self.is_quiet() && self.work_on(report, common)
-    }
-
+    /// Goes on with what waits on this side, where it is not quiet.
     #[inline(never)]
-    fn work_on(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
+    pub fn work(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         let mut worked = false;
         if self.broken.is_none() && !self.gone {
             worked |= self.flush(report, common);
@@ -572,6 +562,9 @@ impl Drop for Link {
     }
 }
 
+/// What most headers have after their prefix: those of small messages.
+const SHORT_REST: usize = 32 - FRAME_PREFIX_BYTES;
+
 /// Hands a frame up; false where it breaks the framing or the protocol.
 fn deliver(link: LinkId, front: &Front, body: *mut u8, report: &mut dyn Report) -> bool {
     if front.body < FRAME_PREFIX_BYTES {
@@ -586,14 +579,16 @@ fn deliver(link: LinkId, front: &Front, body: *mut u8, report: &mut dyn Report) 
     if header_bytes + payload_bytes as usize != front.body {
         return false;
     }
+    let from = body.wrapping_add(FRAME_PREFIX_BYTES);
     let rest = header_bytes - FRAME_PREFIX_BYTES;
-    // SAFETY: as above; `frame_lengths` bounds the header by `HEADER_BYTES_MAX`.
+    // SAFETY: as above; `frame_lengths` bounds the header by `HEADER_BYTES_MAX`. The length of most
+    // headers is spelled out, so that no function is called for it.
     unsafe {
-        std::ptr::copy_nonoverlapping(
-            body.wrapping_add(FRAME_PREFIX_BYTES),
-            header.as_mut_ptr().add(FRAME_PREFIX_BYTES),
-            rest,
-        );
+        let to = header.as_mut_ptr().add(FRAME_PREFIX_BYTES);
+        match rest {
+            SHORT_REST => std::ptr::copy_nonoverlapping(from, to, SHORT_REST),
+            _ => std::ptr::copy_nonoverlapping(from, to, rest),
+        }
     }
     let payload = memory::Segment::new(body.wrapping_add(header_bytes), payload_bytes as usize);
     // SAFETY: the payload is what is left of the body within the ring, which is no memory of a table.

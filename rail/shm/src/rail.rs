@@ -15,7 +15,7 @@ use ropewalk_base::memory::BufferTable;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, RailCounters, Verb};
-use ropewalk_rail::{Rail, Report};
+use ropewalk_rail::{Rail, Report, Sight};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 
@@ -450,6 +450,9 @@ impl ShmRail {
         for (slot, entry) in links.iter_mut() {
             let Entry::Up(link) = entry else { continue };
             worked |= link.poll(report, common);
+            if link.is_quiet() {
+                continue;
+            }
             worked |= link.work(report, common);
             if link.is_ending()
                 && let Some(fault) = link.ended(now)
@@ -565,14 +568,22 @@ impl Rail for ShmRail {
         worked | self.report_changes(report)
     }
 
-    fn may_have_work(&self) -> bool {
+    fn look(&self) -> Sight {
         let news = self.events_due || self.meetings > 0 || self.inbox.is_filled();
-        let changed = !self.ups.is_empty() || !self.downs.is_empty();
-        news || changed
-            || self.links.iter().any(|(_, entry)| match entry {
-                Entry::Up(link) => !link.is_idle(),
-                Entry::Meeting(_) => true,
-            })
+        if news || !self.ups.is_empty() || !self.downs.is_empty() {
+            return Sight::Blind;
+        }
+        let mut sight = Sight::Nothing;
+        for (_, entry) in self.links.iter() {
+            let Entry::Up(link) = entry else { return Sight::Blind };
+            if !link.is_quiet() {
+                return Sight::Blind;
+            }
+            if link.has_frames() {
+                sight = Sight::Work;
+            }
+        }
+        sight
     }
 
     fn arm(&mut self) -> bool {

@@ -11,7 +11,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Urgency, Verb,
 };
-use ropewalk_rail::{Rail, Report, frame_lengths};
+use ropewalk_rail::{Rail, Report, Sight, frame_lengths};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -28,6 +28,9 @@ use crate::{addresses, socket};
 /// is neither 0 nor used up to the last.
 pub(crate) const LISTENER: u64 = 0;
 pub(crate) const LOOKUPS: u64 = u64::MAX;
+/// Passes without any work after which the kernel is asked less often, and then for all links.
+pub(crate) const QUIET_PASSES: u32 = 256;
+
 /// Counters beyond those that all rails have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpStatistics {
@@ -56,7 +59,8 @@ pub struct TcpRail {
     /// The link that had all recent traffic: read without asking the epoll set first.
     pub(crate) hot: Option<SlotId>,
     pub(crate) last_traffic: Option<SlotId>,
-    pub(crate) hot_passes: u32,
+    /// Passes since something happened.
+    pub(crate) quiet_passes: u32,
     pub(crate) passes_since_wait: u32,
     /// Links that wait for room in their sockets.
     pub(crate) waiting_for_room: usize,
@@ -93,7 +97,7 @@ impl TcpRail {
             stillborn: Vec::new(),
             hot: None,
             last_traffic: None,
-            hot_passes: 0,
+            quiet_passes: 0,
             passes_since_wait: u32::MAX,
             waiting_for_room: 0,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
@@ -311,7 +315,15 @@ impl Rail for TcpRail {
     }
 
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
-        self.pass(now, report)
+        let any = self.pass(now, report);
+        self.quiet_passes = if any { 0 } else { self.quiet_passes.saturating_add(1) };
+        any
+    }
+
+    /// Only the kernel knows whether there is work; while it has been saying no it is asked less often.
+    fn look(&self) -> Sight {
+        let recent = self.quiet_passes < QUIET_PASSES || self.waiting_for_room > 0;
+        if recent || !self.stillborn.is_empty() { Sight::Blind } else { Sight::Nothing }
     }
 
     fn arm(&mut self) -> bool {

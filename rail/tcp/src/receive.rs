@@ -193,7 +193,27 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    /// Takes bytes of a header, in the best case all at once; how many.
+    /// Hands up a frame that lies in the rail's buffer with all of its payload.
+    fn arrived(
+        &mut self,
+        id: LinkId,
+        link: &mut Link,
+        at: usize,
+        header_bytes: usize,
+        payload_bytes: u32,
+    ) -> Result<(), Fault> {
+        note_frame(self.counters, link, payload_bytes);
+        self.counters.bytes_staged += u64::from(payload_bytes);
+        let (header, rest) = self.buffer[at..].split_at_mut(header_bytes);
+        let payload = Segment::new(rest.as_mut_ptr(), payload_bytes as usize);
+        // SAFETY: the caller has seen that the payload lies in the rail's own buffer, which is no memory
+        // of the table and which nobody else touches meanwhile.
+        let legal = unsafe { self.report.arrived(id, header, payload) };
+        if legal { Ok(()) } else { Err(Fault::Protocol) }
+    }
+
+    /// Takes bytes of a frame's beginning, in the best case all of a header or of a short frame at
+    /// once; how many.
     fn consume_header(
         &mut self,
         id: LinkId,
@@ -205,6 +225,11 @@ impl Receiver<'_> {
         let had = usize::from(link.inbound.header_bytes);
         if had == 0 && bytes.len() >= FRAME_PREFIX_BYTES {
             let (length, payload) = lengths(bytes, self.counters)?;
+            let whole = length + payload as usize;
+            if payload > 0 && bytes.len() >= whole {
+                self.arrived(id, link, at, length, payload)?;
+                return Ok(whole);
+            }
             if bytes.len() >= length {
                 let header = &self.buffer[at..at + length];
                 begin(self.report, self.counters, id, link, header, payload)?;
@@ -243,6 +268,17 @@ fn lengths(prefix: &[u8], counters: &mut RailCounters) -> Result<(usize, u32), F
     })
 }
 
+/// Takes note of a complete header.
+fn note_frame(counters: &mut RailCounters, link: &mut Link, payload_bytes: u32) {
+    counters.frames_received += 1;
+    link.greeted = true;
+    let inbound = &mut link.inbound;
+    inbound.bulk = payload_bytes >= LONG_BYTES;
+    if inbound.bulk {
+        inbound.read_bytes = READ_BYTES_MIN;
+    }
+}
+
 /// Asks where the payload of a complete header belongs.
 fn begin(
     report: &mut dyn Report,
@@ -252,13 +288,8 @@ fn begin(
     header: &[u8],
     total: u32,
 ) -> Result<(), Fault> {
-    counters.frames_received += 1;
-    link.greeted = true;
+    note_frame(counters, link, total);
     let inbound = &mut link.inbound;
-    inbound.bulk = total >= LONG_BYTES;
-    if inbound.bulk {
-        inbound.read_bytes = READ_BYTES_MIN;
-    }
     let (place, token) = match report.place(id, header, total) {
         Placement::Into { slice, token } => (slice, Some(token)),
         Placement::Drop => (Slice::NONE, None),

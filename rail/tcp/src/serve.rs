@@ -20,7 +20,7 @@ use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::link::{Link, State};
-use crate::rail::{LISTENER, LOOKUPS, TcpRail};
+use crate::rail::{LISTENER, LOOKUPS, QUIET_PASSES, TcpRail};
 use crate::receive::Receiver;
 use crate::send::{self, Flushed};
 use crate::socket;
@@ -31,8 +31,6 @@ const EVENTS: usize = 64;
 const ACCEPTS_MAX: usize = 32;
 /// Passes over the hot link for each look at the epoll set.
 const PASSES_PER_WAIT: u32 = 16;
-/// Passes without traffic after which a link is not hot any more.
-const HOT_PASSES: u32 = 2048;
 /// How long nothing is accepted after descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -47,17 +45,10 @@ impl TcpRail {
         self.passes_since_wait = self.passes_since_wait.saturating_add(1);
         if let Some(hot) = self.hot
             && self.passes_since_wait < PASSES_PER_WAIT
+            && self.quiet_passes < QUIET_PASSES
             && self.waiting_for_room == 0
         {
-            if self.receive(hot, report) {
-                self.hot_passes = 0;
-                return true;
-            }
-            self.hot_passes += 1;
-            if self.hot_passes > HOT_PASSES {
-                self.hot = None;
-            }
-            return progress;
+            return self.receive(hot, report) || progress;
         }
         self.serve_events(report) || progress
     }
@@ -107,7 +98,6 @@ impl TcpRail {
     fn note_traffic(&mut self, slot: SlotId) {
         self.hot = (self.last_traffic == Some(slot)).then_some(slot);
         self.last_traffic = Some(slot);
-        self.hot_passes = 0;
     }
 
     fn receive(&mut self, slot: SlotId, report: &mut dyn Report) -> bool {
