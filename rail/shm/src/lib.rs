@@ -26,6 +26,8 @@ mod meeting;
 mod native;
 mod rail;
 mod ring;
+#[cfg(test)]
+mod ring_tests;
 mod segment;
 mod sleep;
 mod socket;

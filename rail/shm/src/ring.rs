@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! * the word at the consumer's position is 0 until the record there is complete: before a record
-//!   is written the producer clears the word behind it;
+//!   is published the producer has cleared the word behind it;
 //! * at least one line stays free, so that the clearing never hits an unread record;
 //! * the producer writes between its tail and the consumer's published head plus capacity only;
 //! * every value that the other side wrote is read once and checked before it is used.
@@ -44,14 +44,21 @@ const PAD: u64 = 1 << 62;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
+/// How far ahead of its tail the producer clears words, in lines.
+const LINES_AHEAD: usize = 24;
+
 /// The producer's private state.
 #[derive(Debug, Default)]
 pub struct Producer {
     tail: u64,
     head_cached: u64,
+    /// Between the tail and here the word of every line is 0.
+    cleared: u64,
+    /// Room was reserved and no record published since: lines behind the tail may have been written.
+    reserved: bool,
 }
 
-/// Room for a record that is not published yet. Forgetting it costs nothing.
+/// Room for a record that is not published yet. It may be forgotten, also when it was written to.
 #[derive(Debug)]
 pub struct Reserved {
     /// Where the body goes, as a byte of the ring.
@@ -74,6 +81,9 @@ impl Producer {
         medium: &M,
         body: usize,
     ) -> Result<Option<Reserved>, Corrupt> {
+        if std::mem::replace(&mut self.reserved, true) {
+            self.cleared = self.tail;
+        }
         let record = record_bytes::<M>(body);
         assert!(record <= M::CAPACITY / 2, "a record longer than half a ring might never fit");
         let position = (self.tail as usize) & (M::CAPACITY - 1);
@@ -96,9 +106,12 @@ impl Producer {
             }
         }
         let start = if pad > 0 { 0 } else { position };
-        // Before the body, not after it: the consumer watches the line where the body begins, and
-        // would take it back while the producer waits for the line that is cleared here.
-        medium.clear_word((start + record) & (M::CAPACITY - 1));
+        // Nearly always it was cleared ahead. If not, it is before the body, not after it: the consumer
+        // watches the line where the body begins, and would take it back while the producer waits for
+        // the line that is cleared here.
+        if self.cleared <= self.tail + (pad + record) as u64 {
+            medium.clear_word((start + record) & (M::CAPACITY - 1));
+        }
         Ok(Some(Reserved { at: start + WORD_BYTES, body, pad }))
     }
 
@@ -114,6 +127,24 @@ impl Producer {
             medium.publish_word(position, VALID | PAD | (pad - WORD_BYTES) as u64);
         }
         self.tail += (pad + record) as u64;
+        self.reserved = false;
+        self.clear_ahead(medium);
+    }
+
+    /// Clears the words of the lines that come next. That wins these lines from the consumer, who read
+    /// them a lap ago, which takes longest of all; so it is done after a record was published, when
+    /// nobody waits for it, and the next record meets lines that are the producer's already.
+    #[inline]
+    fn clear_ahead<M: Medium>(&mut self, medium: &M) {
+        let line = M::LINE as u64;
+        // The line at the tail was cleared before the record in front of it was published.
+        self.cleared = self.cleared.max(self.tail + line);
+        let ahead = self.tail + LINES_AHEAD as u64 * line;
+        let end = ahead.min(self.head_cached + M::CAPACITY as u64);
+        while self.cleared + line <= end {
+            medium.clear_word((self.cleared as usize) & (M::CAPACITY - 1));
+            self.cleared += line;
+        }
     }
 
     /// Whether a record with a body of `body` bytes would fit now.
