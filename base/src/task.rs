@@ -11,6 +11,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
+use pin_project_lite::pin_project;
+
 /// One value from one sender to one receiver, across threads.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
     let shared = Arc::new(Mutex::new(Shared { state: State::Empty, waker: None }));
@@ -269,50 +271,75 @@ impl<A, B> Either<A, B> {
     }
 }
 
-/// The first of two futures to complete, the left one in a draw; the other is dropped.
-pub async fn race<A, B>(
-    left: impl Future<Output = A>,
-    right: impl Future<Output = B>,
-) -> Either<A, B> {
-    let mut left = std::pin::pin!(left);
-    let mut right = std::pin::pin!(right);
-    std::future::poll_fn(move |context| {
-        if let Poll::Ready(value) = left.as_mut().poll(context) {
+pin_project! {
+    /// See [`race`].
+    pub struct Race<A, B> {
+        #[pin]
+        left: A,
+        #[pin]
+        right: B,
+    }
+}
+
+/// The first of two futures to complete, the left one in a draw; the other goes with the race.
+///
+/// Not an `async fn`: that would have room for both futures twice, and futures nest.
+pub fn race<A: Future, B: Future>(left: A, right: B) -> Race<A, B> {
+    Race { left, right }
+}
+
+impl<A: Future, B: Future> Future for Race<A, B> {
+    type Output = Either<A::Output, B::Output>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if let Poll::Ready(value) = this.left.poll(context) {
             return Poll::Ready(Either::Left(value));
         }
-        if let Poll::Ready(value) = right.as_mut().poll(context) {
-            return Poll::Ready(Either::Right(value));
-        }
-        Poll::Pending
-    })
-    .await
+        this.right.poll(context).map(Either::Right)
+    }
+}
+
+pin_project! {
+    /// See [`join`].
+    pub struct Join<A: Future, B: Future> {
+        #[pin]
+        left: A,
+        #[pin]
+        right: B,
+        first: Option<A::Output>,
+        second: Option<B::Output>,
+    }
 }
 
 /// Both results; both futures run at the same time.
-pub async fn join<A, B>(left: impl Future<Output = A>, right: impl Future<Output = B>) -> (A, B) {
-    let mut left = std::pin::pin!(left);
-    let mut right = std::pin::pin!(right);
-    let (mut first, mut second) = (None, None);
-    std::future::poll_fn(move |context| {
-        if first.is_none()
-            && let Poll::Ready(value) = left.as_mut().poll(context)
+pub fn join<A: Future, B: Future>(left: A, right: B) -> Join<A, B> {
+    Join { left, right, first: None, second: None }
+}
+
+impl<A: Future, B: Future> Future for Join<A, B> {
+    type Output = (A::Output, B::Output);
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        if this.first.is_none()
+            && let Poll::Ready(value) = this.left.poll(context)
         {
-            first = Some(value);
+            *this.first = Some(value);
         }
-        if second.is_none()
-            && let Poll::Ready(value) = right.as_mut().poll(context)
+        if this.second.is_none()
+            && let Poll::Ready(value) = this.right.poll(context)
         {
-            second = Some(value);
+            *this.second = Some(value);
         }
-        match (first.take(), second.take()) {
+        match (this.first.take(), this.second.take()) {
             (Some(first), Some(second)) => Poll::Ready((first, second)),
-            (some, other) => {
-                (first, second) = (some, other);
+            (first, second) => {
+                (*this.first, *this.second) = (first, second);
                 Poll::Pending
             }
         }
-    })
-    .await
+    }
 }
 
 /// All results, in order, when the last is there.

@@ -3,7 +3,7 @@
 //! Invariants: what a file system answers is held against what the request allows (lengths,
 //! numbers) before it goes to the kernel; no method gets a name that the decoder did not check.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 
 use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::pool::PoolBuffer;
@@ -98,10 +98,16 @@ async fn undo<F: Filesystem>(
         Release { handle, open_flags: 0, lock_owner: 0, flush: false, unlock_flock: false };
     // Nobody is left who could be told of a failure.
     let _ = if header.opcode == Opcode::OpenDirectory as u32 {
-        filesystem.releasedir(context, node, &release).await
+        boxed(filesystem.releasedir(context, node, &release)).await
     } else {
-        filesystem.release(context, node, &release).await
+        boxed(filesystem.release(context, node, &release)).await
     };
+}
+
+/// A method's future in a place of its own: most methods need little room, a few very much, and what
+/// holds one of any kind would have to be as large as the largest, and be moved whole.
+fn boxed<T: Future>(method: T) -> Pin<Box<T>> {
+    Box::pin(method)
 }
 
 /// Serves a WRITE, whose data is in a buffer of its own.
@@ -118,7 +124,7 @@ pub(crate) async fn serve_write<F: Filesystem>(
         _ => return Err(Errno::EIO),
     };
     let size = write.size;
-    let written = filesystem.write(context, header.node, &write, data).await?;
+    let written = boxed(filesystem.write(context, header.node, &write, data)).await?;
     if written > size {
         return Err(Errno::EIO);
     }
@@ -175,29 +181,31 @@ async fn serve_named<F: Filesystem>(
     operation: Operation<'_>,
 ) -> Answer<Response> {
     match operation {
-        Operation::Lookup { name } => entry(filesystem.lookup(context, node, name).await),
+        Operation::Lookup { name } => entry(boxed(filesystem.lookup(context, node, name)).await),
         Operation::SymbolicLink { name, target } => {
-            new_entry(filesystem.symlink(context, node, name, target).await)
+            new_entry(boxed(filesystem.symlink(context, node, name, target)).await)
         }
         Operation::MakeNode { name, mode, device, umask } => {
-            new_entry(filesystem.mknod(context, node, name, mode, device, umask).await)
+            new_entry(boxed(filesystem.mknod(context, node, name, mode, device, umask)).await)
         }
         Operation::MakeDirectory { name, mode, umask } => {
-            new_entry(filesystem.mkdir(context, node, name, mode, umask).await)
+            new_entry(boxed(filesystem.mkdir(context, node, name, mode, umask)).await)
         }
-        Operation::Unlink { name } => empty(filesystem.unlink(context, node, name).await),
-        Operation::RemoveDirectory { name } => empty(filesystem.rmdir(context, node, name).await),
+        Operation::Unlink { name } => empty(boxed(filesystem.unlink(context, node, name)).await),
+        Operation::RemoveDirectory { name } => {
+            empty(boxed(filesystem.rmdir(context, node, name)).await)
+        }
         Operation::Rename { name, new_parent, new_name, flags } => {
-            empty(filesystem.rename(context, node, name, new_parent, new_name, flags).await)
+            empty(boxed(filesystem.rename(context, node, name, new_parent, new_name, flags)).await)
         }
         Operation::Link { old_node, new_name } => {
-            new_entry(filesystem.link(context, old_node, node, new_name).await)
+            new_entry(boxed(filesystem.link(context, old_node, node, new_name)).await)
         }
         Operation::Create { name, flags, mode, umask, .. } => {
-            created(filesystem.create(context, node, name, mode, flags, umask).await)
+            created(boxed(filesystem.create(context, node, name, mode, flags, umask)).await)
         }
         Operation::TemporaryFile { flags, mode, umask } => {
-            created(filesystem.tmpfile(context, node, mode, flags, umask).await)
+            created(boxed(filesystem.tmpfile(context, node, mode, flags, umask)).await)
         }
         _ => Err(Errno::ENOSYS),
     }
@@ -211,35 +219,39 @@ async fn serve_inode<F: Filesystem>(
 ) -> Answer<Response> {
     match operation {
         Operation::GetAttributes { handle } => {
-            let reply = filesystem.getattr(context, node, handle).await?;
+            let reply = boxed(filesystem.getattr(context, node, handle)).await?;
             Ok(Response::Attributes(reply.to_abi()))
         }
         Operation::SetAttributes(changes) => {
-            let reply = filesystem.setattr(context, node, &changes).await?;
+            let reply = boxed(filesystem.setattr(context, node, &changes)).await?;
             Ok(Response::Attributes(reply.to_abi()))
         }
         Operation::Statx { handle, mask, .. } => {
-            let reply = filesystem.statx(context, node, handle, mask).await?;
+            let reply = boxed(filesystem.statx(context, node, handle, mask)).await?;
             Ok(Response::Statx(reply.to_abi()))
         }
-        Operation::SetXattr(set) => empty(filesystem.setxattr(context, node, &set).await),
+        Operation::SetXattr(set) => empty(boxed(filesystem.setxattr(context, node, &set)).await),
         Operation::GetXattr { name, size } => {
-            xattr(filesystem.getxattr(context, node, name, size).await, size)
+            xattr(boxed(filesystem.getxattr(context, node, name, size)).await, size)
         }
         Operation::ListXattr { size } => {
-            xattr(filesystem.listxattr(context, node, size).await, size)
+            xattr(boxed(filesystem.listxattr(context, node, size)).await, size)
         }
-        Operation::RemoveXattr { name } => empty(filesystem.removexattr(context, node, name).await),
-        Operation::Access { mask } => empty(filesystem.access(context, node, mask).await),
+        Operation::RemoveXattr { name } => {
+            empty(boxed(filesystem.removexattr(context, node, name)).await)
+        }
+        Operation::Access { mask } => empty(boxed(filesystem.access(context, node, mask)).await),
         Operation::ReadLink => {
-            let target = filesystem.readlink(context, node).await?;
+            let target = boxed(filesystem.readlink(context, node)).await?;
             if target.len() > crate::abi::PATH_BYTES_MAX {
                 return Err(Errno::ENAMETOOLONG);
             }
             Ok(Response::Bytes(target))
         }
-        Operation::StatFs => Ok(Response::StatFs(filesystem.statfs(context, node).await?.to_abi())),
-        Operation::SyncFs => empty(filesystem.syncfs(context, node).await),
+        Operation::StatFs => {
+            Ok(Response::StatFs(boxed(filesystem.statfs(context, node)).await?.to_abi()))
+        }
+        Operation::SyncFs => empty(boxed(filesystem.syncfs(context, node)).await),
         _ => Err(Errno::ENOSYS),
     }
 }
@@ -252,13 +264,13 @@ async fn serve_file<F: Filesystem>(
 ) -> Answer<Response> {
     match operation {
         Operation::Open { flags, kill_privileges } => {
-            opened(filesystem.open(context, node, flags, kill_privileges).await)
+            opened(boxed(filesystem.open(context, node, flags, kill_privileges)).await)
         }
         Operation::OpenDirectory { flags } => {
-            opened(filesystem.opendir(context, node, flags).await)
+            opened(boxed(filesystem.opendir(context, node, flags)).await)
         }
         Operation::Read(header) => {
-            let data = filesystem.read(context, node, &header).await?;
+            let data = boxed(filesystem.read(context, node, &header)).await?;
             if data.len() > header.size as usize {
                 return Err(Errno::EIO);
             }
@@ -267,30 +279,32 @@ async fn serve_file<F: Filesystem>(
         Operation::ReadDirectory { header, plus } => {
             let limit = header.size.min(context.shared.max_write_bytes.get());
             let mut reply = DirectoryReply::new(limit as usize, plus);
-            filesystem.readdir(context, node, &header, &mut reply).await?;
+            boxed(filesystem.readdir(context, node, &header, &mut reply)).await?;
             Ok(Response::Directory(reply))
         }
-        Operation::Release(release) => empty(filesystem.release(context, node, &release).await),
+        Operation::Release(release) => {
+            empty(boxed(filesystem.release(context, node, &release)).await)
+        }
         Operation::ReleaseDirectory(release) => {
-            empty(filesystem.releasedir(context, node, &release).await)
+            empty(boxed(filesystem.releasedir(context, node, &release)).await)
         }
         Operation::Flush { handle, lock_owner } => {
-            empty(filesystem.flush(context, node, handle, lock_owner).await)
+            empty(boxed(filesystem.flush(context, node, handle, lock_owner)).await)
         }
         Operation::Fsync { handle, data_only } => {
-            empty(filesystem.fsync(context, node, handle, data_only).await)
+            empty(boxed(filesystem.fsync(context, node, handle, data_only)).await)
         }
         Operation::FsyncDirectory { handle, data_only } => {
-            empty(filesystem.fsyncdir(context, node, handle, data_only).await)
+            empty(boxed(filesystem.fsyncdir(context, node, handle, data_only)).await)
         }
         Operation::GetLock { handle, owner, lock } => {
-            let found = filesystem.getlk(context, node, handle, owner, &lock).await?;
+            let found = boxed(filesystem.getlk(context, node, handle, owner, &lock)).await?;
             Ok(Response::Lock(abi::LockOut { lock: found.to_abi() }))
         }
         Operation::SetLock { handle, owner, lock, flock, wait } => empty(match (flock, wait) {
-            (true, _) => filesystem.flock(context, node, handle, owner, &lock, wait).await,
-            (false, true) => filesystem.setlkw(context, node, handle, owner, &lock).await,
-            (false, false) => filesystem.setlk(context, node, handle, owner, &lock).await,
+            (true, _) => boxed(filesystem.flock(context, node, handle, owner, &lock, wait)).await,
+            (false, true) => boxed(filesystem.setlkw(context, node, handle, owner, &lock)).await,
+            (false, false) => boxed(filesystem.setlk(context, node, handle, owner, &lock)).await,
         }),
         _ => serve_file_extra(filesystem, context, node, operation).await,
     }
@@ -304,14 +318,14 @@ async fn serve_file_extra<F: Filesystem>(
 ) -> Answer<Response> {
     match operation {
         Operation::Fallocate { handle, offset, length, mode } => {
-            empty(filesystem.fallocate(context, node, handle, offset, length, mode).await)
+            empty(boxed(filesystem.fallocate(context, node, handle, offset, length, mode)).await)
         }
         Operation::Seek { handle, offset, whence } => {
-            let offset = filesystem.lseek(context, node, handle, offset, whence).await?;
+            let offset = boxed(filesystem.lseek(context, node, handle, offset, whence)).await?;
             Ok(Response::Seek(abi::SeekOut { offset }))
         }
         Operation::CopyFileRange { arguments, wide_reply } => {
-            let bytes = filesystem.copy_file_range(context, node, &arguments).await?;
+            let bytes = boxed(filesystem.copy_file_range(context, node, &arguments)).await?;
             if bytes > arguments.len {
                 return Err(Errno::EIO);
             }
@@ -323,7 +337,7 @@ async fn serve_file_extra<F: Filesystem>(
             Ok(Response::Write(abi::WriteOut { size, padding: 0 }))
         }
         Operation::Ioctl(ioctl) => {
-            let reply = filesystem.ioctl(context, node, &ioctl).await?;
+            let reply = boxed(filesystem.ioctl(context, node, &ioctl)).await?;
             if reply.output.len() > ioctl.output_bytes_max as usize {
                 return Err(Errno::EIO);
             }
@@ -331,7 +345,7 @@ async fn serve_file_extra<F: Filesystem>(
             Ok(Response::Ioctl(head, reply.output))
         }
         Operation::Poll(poll) => {
-            let events = filesystem.poll(context, node, &poll).await?;
+            let events = boxed(filesystem.poll(context, node, &poll)).await?;
             Ok(Response::Poll(abi::PollOut { events, padding: 0 }))
         }
         // A WRITE in one piece has extensions, which no kernel sends.
