@@ -5,6 +5,12 @@
 //! offers it, the sleeper makes every running thread of the registered processes pass a barrier
 //! (`membarrier`), and the sender gets by with a barrier for the compiler. Both sides of a link have
 //! to have registered, otherwise both use fences.
+//!
+//! That interrupts every processor that runs one of them, for some microseconds. A rail that sleeps
+//! after every few frames therefore asks its peers for fences, by a flag beside its sleeping word
+//! ([`Habit`]). The barrier of the sleep in which it sets the flag is still the heavy one: a peer that
+//! read the flag before had published by then what it will not look again for, and every peer that
+//! reads it afterwards sees it. Taking the flag back needs no more than going on with heavy barriers.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
@@ -41,5 +47,59 @@ pub fn light(asymmetric: bool) {
         compiler_fence(Ordering::SeqCst);
     } else {
         fence(Ordering::SeqCst);
+    }
+}
+
+/// How often a rail sleeps for the frames that it gets, and so which of both barriers is the cheaper.
+#[derive(Debug, Default)]
+pub struct Habit {
+    /// Frames received when it slept last.
+    frames: u64,
+    /// Frames between two sleeps, times eight: a floating mean.
+    between: u64,
+    /// Peers are asked for fences.
+    fenced: bool,
+}
+
+/// A heavy barrier costs about as much as so many fences; between both limits nothing changes.
+const FRAMES_FEW: u64 = 16;
+const FRAMES_MANY: u64 = 64;
+
+impl Habit {
+    /// The rail goes to sleep, having received so many frames in its life. Whether peers shall fence
+    /// from now on, where that changes.
+    pub fn sleeps(&mut self, frames: u64) -> Option<bool> {
+        let since = (frames - self.frames).min(8 * FRAMES_MANY);
+        self.frames = frames;
+        self.between = self.between - self.between / 8 + since;
+        let before = self.fenced;
+        match self.between / 8 {
+            0..FRAMES_FEW => self.fenced = true,
+            FRAMES_MANY.. => self.fenced = false,
+            _ => {}
+        }
+        (self.fenced != before).then_some(self.fenced)
+    }
+
+    /// Whether peers fence.
+    pub fn is_fenced(&self) -> bool {
+        self.fenced
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_fence_for_those_who_sleep_often() {
+        let mut habit = Habit::default();
+        assert_eq!(habit.sleeps(1), Some(true), "a newcomer sleeps after its first frame");
+        assert!((0..100).all(|round| habit.sleeps(1 + 3 * round).is_none()) && habit.is_fenced());
+        let busy = (1..100).find(|round| habit.sleeps(1000 + 500 * round) == Some(false));
+        assert!(busy.is_some_and(|rounds| rounds < 10) && !habit.is_fenced());
+        let frames = 1000 + 500 * 100;
+        let calm = (1..100).find(|_| habit.sleeps(frames) == Some(true));
+        assert!(calm.is_some_and(|rounds| rounds > 3), "one long pause is no habit: {calm:?}");
     }
 }

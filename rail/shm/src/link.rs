@@ -59,6 +59,16 @@ pub struct Parts {
     pub presence: Presence,
 }
 
+impl Parts {
+    /// Between what was published and a look at whether the peer sleeps.
+    #[inline]
+    fn barrier(&self) {
+        // The flag is read after everything was published: see `barrier`.
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        barrier::light(self.asymmetric && self.board.fenced().load(Ordering::Relaxed) == 0);
+    }
+}
+
 /// A frame that waits for room.
 #[derive(Debug)]
 struct Queued {
@@ -224,7 +234,7 @@ impl Link {
 
     /// Rings where the peer sleeps and has not been rung for that sleep yet.
     fn wake_peer(&mut self, common: &mut Common) {
-        barrier::light(self.parts.asymmetric);
+        self.parts.barrier();
         if self.waker.due(&*self.parts.board) {
             common.counters.doorbells += 1;
             common.counters.system_calls += 1;
@@ -425,7 +435,7 @@ impl Link {
         common.counters.bytes_received += bytes as u64;
         if frames > 0 {
             rx.publish(&ring);
-            barrier::light(parts.asymmetric);
+            parts.barrier();
             let wants = parts.segment.wants_room(other).load(Ordering::Relaxed);
             if wants != 0 && !*gone {
                 self.wake_peer(common);

@@ -7,6 +7,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
@@ -19,6 +20,7 @@ use ropewalk_rail::{Rail, Report, Sight};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 
+use crate::barrier::Habit;
 use crate::link::{Common, Link, Parts, Presence};
 use crate::local::{self, Inbox, Letter, Peer};
 use crate::mapping::{Mapping, Sharing};
@@ -68,6 +70,7 @@ pub struct ShmRail {
     asymmetric: bool,
     probe: Box<u64>,
     sleeper: Sleeper,
+    habit: Habit,
     links: Slots<Entry>,
     meetings: usize,
     common: Common,
@@ -109,6 +112,7 @@ impl ShmRail {
             asymmetric: barrier::register(),
             probe: Box::new(meeting::random()),
             sleeper: Sleeper::default(),
+            habit: Habit::default(),
             links: Slots::with_limit(LINKS_MAX),
             meetings: 0,
             common: Common {
@@ -588,7 +592,12 @@ impl Rail for ShmRail {
 
     fn arm(&mut self) -> bool {
         self.sleeper.fall_asleep(&*self.board);
-        barrier::heavy(self.asymmetric);
+        let change = self.habit.sleeps(self.common.counters.frames_received);
+        if let Some(fenced) = change {
+            self.board.fenced().store(u32::from(fenced), Ordering::Relaxed);
+        }
+        // The sleep in which peers are told is not one of which they know.
+        barrier::heavy(self.asymmetric && (change.is_some() || !self.habit.is_fenced()));
         let news = self.inbox.is_filled() || !self.ups.is_empty() || !self.downs.is_empty();
         let work = news
             || self.links.iter_mut().any(|(_, entry)| match entry {

@@ -206,6 +206,14 @@ impl Medium for Ring<'_> {
 #[derive(Debug)]
 pub struct Board(pub Mapping);
 
+impl Board {
+    /// Not 0: peers put a fence between what they publish and their look at the sleeping word.
+    #[inline]
+    pub fn fenced(&self) -> &AtomicU32 {
+        self.0.u32(4)
+    }
+}
+
 impl EpochWord for Board {
     #[inline]
     fn load(&self) -> u32 {
