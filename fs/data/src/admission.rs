@@ -58,7 +58,7 @@ impl Inner {
                     Err(failure) => self.answer(call, responder, Err(failure)),
                 }
             }
-            DataRequest::Read { file, pieces, bulk } => {
+            DataRequest::Read { file, pieces, bulk, verify } => {
                 let read = self.check_file(file).and_then(|()| {
                     let plan = Plan::new(pieces, self.store.object_bytes());
                     plan.map_err(|_| Errno::EINVAL.into())
@@ -69,13 +69,13 @@ impl Inner {
                         self.answer(call, responder, Err(Errno::EINVAL.into()));
                     }
                     (Ok(plan), None) => {
-                        let body = self.read_embedded(&Read { file, plan });
+                        let body = self.read_embedded(&Read { file, plan, verify });
                         self.answer_body(call, responder, body);
                     }
                     (Ok(plan), Some(bulk)) => match Region::new(call.peer, bulk, plan.bytes) {
                         None => self.answer(call, responder, Err(Errno::EINVAL.into())),
                         Some(region) => self.start(call, responder, async move |inner| {
-                            inner.read_bulk(&Read { file, plan }, region).await
+                            inner.read_bulk(&Read { file, plan, verify }, region).await
                         }),
                     },
                 }

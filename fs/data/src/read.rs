@@ -1,5 +1,6 @@
-//! Reads: bytes come from the store, verified there, and go with the reply or into the client's
-//! region.
+//! Reads: bytes come from the store and go with the reply or into the client's region. The client
+//! verifies them; where they differ from their checksums it asks once more, and then the store does,
+//! which knows the object's name.
 //!
 //! A piece whose object does not exist is `Absent`; zeros stand for it, with their checksums, so that
 //! the places of the other pieces do not depend on it.
@@ -20,6 +21,7 @@ use crate::write::object;
 pub(crate) struct Read {
     pub file: FileId,
     pub plan: Plan,
+    pub verify: bool,
 }
 
 /// What the reply says of the bytes.
@@ -54,7 +56,7 @@ impl Inner {
         bytes.resize(read.plan.bytes as usize, 0);
         let filled = read.plan.chunks().iter().try_for_each(|chunk| {
             let into = &mut bytes[chunk.start as usize..][..chunk.len as usize];
-            self.fill(read.file, chunk, into, &mut outcome)
+            self.fill(read, chunk, into, &mut outcome)
         });
         let body = filled.map(|()| outcome.encode(&bytes));
         self.scratch.replace(bytes);
@@ -77,7 +79,7 @@ impl Inner {
                     self.transfers.buffer(chunk.len).await?
                 }
             };
-            self.fill(read.file, &chunk, &mut lent.buffer, &mut outcome)?;
+            self.fill(read, &chunk, &mut lent.buffer, &mut outcome)?;
             let moving = self.transfers.put(region, chunk.start, lent);
             if let Some(moving) = before.replace(moving) {
                 self.transfers.end(moving).await?;
@@ -92,7 +94,7 @@ impl Inner {
     /// Reads one chunk.
     fn fill(
         &self,
-        file: FileId,
+        read: &Read,
         chunk: &Chunk,
         mut into: &mut [u8],
         outcome: &mut Outcome,
@@ -100,9 +102,13 @@ impl Inner {
         for part in &chunk.parts {
             let (own, rest) = into.split_at_mut(part.len as usize);
             into = rest;
-            let (object, offset) = (object(file, part.stripe), u64::from(part.offset));
-            let read = self.store.read(object, offset, own, &mut outcome.checksums);
-            match read.map_err(|error| self.failed("read", &error))? {
+            let (object, offset) = (object(read.file, part.stripe), u64::from(part.offset));
+            let sums = &mut outcome.checksums;
+            let found = match read.verify {
+                true => self.store.read(object, offset, own, sums),
+                false => self.store.read_unverified(object, offset, own, sums),
+            };
+            match found.map_err(|error| self.failed("read", &error))? {
                 ReadOutcome::Present { .. } => {}
                 ReadOutcome::Absent => {
                     own.fill(0);

@@ -73,6 +73,9 @@ pub enum DataRequest<'a> {
         pieces: Vec<ObjectRange>,
         /// None: the bytes come in the reply (at most `EMBEDDED_BYTES_MAX`).
         bulk: Option<Bulk>,
+        /// The server compares the bytes with their checksums, and names the object where they
+        /// differ. Otherwise that is left to the reader, who has to do it in any case.
+        verify: bool,
     },
     /// Throws away the bytes of a range; whole objects where it covers them.
     Punch { file: FileId, pieces: Vec<ObjectRange> },

@@ -22,6 +22,12 @@ pub(super) fn entry_of(checksum: u32) -> u32 {
     (checksum ^ ZERO_CHECKSUM).max(1)
 }
 
+/// The checksum that a table entry stands for. Two of them share the entry 1: for these only the
+/// content tells.
+pub(super) fn checksum_of(entry: u32) -> Option<u32> {
+    (entry > 1).then_some(entry ^ ZERO_CHECKSUM)
+}
+
 /// The table entry of a block's content, never 0.
 pub(super) fn entry(block: &[u8]) -> u32 {
     entry_of(checksum::crc32c(block))
@@ -160,6 +166,9 @@ mod tests {
     fn holes_and_written_blocks_have_different_entries() {
         assert_eq!(checksum::crc32c(&[0; BLOCK_BYTES]), ZERO_CHECKSUM);
         assert_eq!(entry(&[0; BLOCK_BYTES]), 1);
+        assert_eq!((checksum_of(0), checksum_of(1)), (None, None));
+        let content = [7; BLOCK_BYTES];
+        assert_eq!(checksum_of(entry(&content)), Some(checksum::crc32c(&content)));
         assert_ne!(entry(&[7; BLOCK_BYTES]), entry(&[8; BLOCK_BYTES]));
     }
 

@@ -1,9 +1,10 @@
-//! Reading: every block is compared with its checksum before a byte of it is used.
+//! Reading: every block is compared with its checksum before a byte of it is used, here or by the
+//! reader, who is given the checksums.
 
 use ropewalk_base::checksum;
 use ropewalk_base::disk::File;
 
-use super::block::{BLOCK_BYTES, Block, ZERO_CHECKSUM, blocks_of, entry, entry_of};
+use super::block::{BLOCK_BYTES, Block, ZERO_CHECKSUM, blocks_of, checksum_of, entry, entry_of};
 use super::error::about;
 use super::write::part_of;
 use super::{Inner, ObjectError, ObjectId, ObjectStore, State};
@@ -21,6 +22,18 @@ pub enum ReadOutcome {
 }
 
 impl ObjectStore {
+    /// [`ObjectStore::read`] for a reader who compares the bytes with the checksums: those of whole
+    /// blocks are what was noted when they were written, whatever the device says now.
+    pub fn read_unverified(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        into: &mut [u8],
+        checksums: &mut Vec<u32>,
+    ) -> Result<ReadOutcome, ObjectError> {
+        self.read_with(object, offset, into, checksums, false)
+    }
+
     /// Reads `into.len()` bytes at `offset`, and appends to `checksums` the CRC32C of the bytes
     /// within each block that the range touches. Blocks on the device where its cache misses.
     pub fn read(
@@ -30,12 +43,23 @@ impl ObjectStore {
         into: &mut [u8],
         checksums: &mut Vec<u32>,
     ) -> Result<ReadOutcome, ObjectError> {
+        self.read_with(object, offset, into, checksums, true)
+    }
+
+    fn read_with(
+        &self,
+        object: ObjectId,
+        offset: u64,
+        into: &mut [u8],
+        checksums: &mut Vec<u32>,
+        verify: bool,
+    ) -> Result<ReadOutcome, ObjectError> {
         let state = &mut *self.inner.state.borrow_mut();
         self.inner.check_range(object, offset, into.len() as u64)?;
         if !self.inner.load(state, object, false)? {
             return Ok(ReadOutcome::Absent);
         }
-        let result = self.inner.read_present(state, object, offset, into, checksums);
+        let result = self.inner.read_present(state, object, offset, into, checksums, verify);
         if let Err(ObjectError::Corrupt { .. }) = result {
             state.corrupt_blocks += 1;
         }
@@ -103,6 +127,7 @@ impl Inner {
         offset: u64,
         into: &mut [u8],
         checksums: &mut Vec<u32>,
+        verify: bool,
     ) -> Result<(), ObjectError> {
         let length = into.len() as u64;
         let blocks = if length == 0 { 0..0 } else { blocks_of(offset, length) };
@@ -112,7 +137,7 @@ impl Inner {
             let run = self.in_place_run(state, object, block, offset, length);
             if run > 0 {
                 let target = &mut into[done..done + run * BLOCK_BYTES];
-                self.read_run(state, object, block, target, checksums)?;
+                self.read_run(state, object, block, target, checksums, verify)?;
                 done += target.len();
                 block += run as u32;
                 continue;
@@ -166,6 +191,7 @@ impl Inner {
         first: u32,
         into: &mut [u8],
         checksums: &mut Vec<u32>,
+        verify: bool,
     ) -> Result<(), ObjectError> {
         let known = &state.objects[&object];
         let file = known.file.as_ref().expect("an object with blocks has a file");
@@ -173,6 +199,10 @@ impl Inner {
             .map_err(about(object, READING))?;
         for (index, content) in into.chunks_exact(BLOCK_BYTES).enumerate() {
             let block = first + index as u32;
+            if let (false, Some(noted)) = (verify, checksum_of(known.entry(block))) {
+                checksums.push(noted);
+                continue;
+            }
             let found = checksum::crc32c(content);
             if entry_of(found) != known.entry(block) {
                 return Err(ObjectError::Corrupt { object, block });

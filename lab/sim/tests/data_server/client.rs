@@ -184,7 +184,7 @@ impl Client {
     }
 
     pub async fn read_embedded(&self, file: FileId, pieces: &[ObjectRange]) -> Outcome<Content> {
-        let request = DataRequest::Read { file, pieces: pieces.to_vec(), bulk: None };
+        let request = DataRequest::Read { file, pieces: pieces.to_vec(), bulk: None, verify: true };
         let take = |reply: DataReply<'_>| match reply {
             DataReply::Read { found, bytes, checksums } => {
                 (found, bytes.0.to_vec(), checksums.0.to_vec())
@@ -205,7 +205,7 @@ impl Client {
         let memory = Memory::pooled(self.pool.copy_of(&whole).expect("within the budget"));
         let key = self.endpoint.expose(memory, true, Audience::Everybody).expect("exposed");
         let bulk = Some(bulk(key, MARGIN as u64));
-        let request = DataRequest::Read { file, pieces: pieces.to_vec(), bulk };
+        let request = DataRequest::Read { file, pieces: pieces.to_vec(), bulk, verify: true };
         let take = |reply: DataReply<'_>| match reply {
             DataReply::Read { found, bytes, checksums } => {
                 assert!(bytes.0.is_empty(), "with bulk nothing is embedded");

@@ -204,8 +204,12 @@ fn a_region_that_vanished_is_an_error_of_the_caller() {
     let client = cluster.client.clone();
     run(&mut simulation, async move {
         let bulk = Bulk { key_slot: u64::MAX, key_secret: 1, offset: 0 };
-        let request =
-            DataRequest::Read { file: file(1), pieces: vec![range(0, 0, 10)], bulk: Some(bulk) };
+        let request = DataRequest::Read {
+            file: file(1),
+            pieces: vec![range(0, 0, 10)],
+            bulk: Some(bulk),
+            verify: true,
+        };
         let refused = client.call(&request, |_| ()).await;
         assert_eq!(refused.err(), Some(Failed::Errno(Errno::EINVAL)));
         let refused = client.connection.call(Service::Session, &[]).await;

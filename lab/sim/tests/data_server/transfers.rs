@@ -193,7 +193,12 @@ fn requests_beyond_the_limits_are_refused_and_change_nothing() {
             let sums = vec![0; 4 * pieces.len()];
             let source = Source::Embedded(Bytes(&[]));
             assert_eq!(client.write_from(file(1), pieces, source, &sums).await, Err(INVALID));
-            let request = DataRequest::Read { file: file(1), pieces: pieces.to_vec(), bulk: None };
+            let request = DataRequest::Read {
+                file: file(1),
+                pieces: pieces.to_vec(),
+                bulk: None,
+                verify: true,
+            };
             assert_eq!(client.call(&request, |_| ()).await.err(), Some(INVALID));
             let punch = DataRequest::Punch { file: file(1), pieces: pieces.to_vec() };
             if pieces.first().is_none_or(|piece| piece.len != big) {
@@ -210,7 +215,8 @@ fn requests_beyond_the_limits_are_refused_and_change_nothing() {
             assert_eq!(client.write_from(file(1), pieces, one, sums).await, Err(INVALID));
         }
         let long = [range(0, 0, EMBEDDED_BYTES_MAX + 1)];
-        let request = DataRequest::Read { file: file(1), pieces: long.to_vec(), bulk: None };
+        let request =
+            DataRequest::Read { file: file(1), pieces: long.to_vec(), bulk: None, verify: true };
         assert_eq!(client.call(&request, |_| ()).await.err(), Some(INVALID));
         // A region that nobody exposed, and one that wraps around.
         for offset in [0, u64::MAX] {
