@@ -284,6 +284,7 @@ pin_project! {
 /// The first of two futures to complete, the left one in a draw; the other goes with the race.
 ///
 /// Not an `async fn`: that would have room for both futures twice, and futures nest.
+#[must_use = "futures do nothing unless they are awaited"]
 pub fn race<A: Future, B: Future>(left: A, right: B) -> Race<A, B> {
     Race { left, right }
 }
@@ -313,6 +314,7 @@ pin_project! {
 }
 
 /// Both results; both futures run at the same time.
+#[must_use = "futures do nothing unless they are awaited"]
 pub fn join<A: Future, B: Future>(left: A, right: B) -> Join<A, B> {
     Join { left, right, first: None, second: None }
 }

@@ -281,6 +281,10 @@ impl Endpoint {
         let Some(mut engine) = self.try_lock() else {
             return self.post_beside(Post { what: what.left(), user, context, memory });
         };
+        // What this thread left for a former holder comes before what it posts now.
+        if self.shared.command_count.load(Ordering::SeqCst) > 0 {
+            self.shared.run_commands(&mut engine);
+        }
         let posted = engine.post(context, what, memory, user);
         self.unlock(engine);
         posted.map_err(|memory| (memory, Fault::Busy))

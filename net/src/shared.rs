@@ -179,7 +179,7 @@ impl Shared {
         self.nudged.store(true, Ordering::Relaxed);
     }
 
-    fn run_commands(&self, engine: &mut Engine) {
+    pub fn run_commands(&self, engine: &mut Engine) {
         loop {
             let command = self.commands.lock().expect("never left half-changed").pop_front();
             let Some(command) = command else { break };

@@ -51,7 +51,7 @@ impl Drop for Wanting<'_> {
 pub(crate) struct Opened {
     pub entry: Entry,
     pub content: Content,
-    pub inline: Vec<u8>,
+    pub inline: Option<Vec<u8>>,
     pub layout: Layout,
     pub written: Vec<(u32, u32)>,
     pub created: bool,
@@ -61,7 +61,8 @@ pub(crate) struct Opened {
 pub(crate) fn opened(reply: MetaReply<'_>) -> Result<Opened, Errno> {
     match reply {
         MetaReply::Opened { entry, content, inline, layout, written, created } => {
-            Ok(Opened { entry, content, inline: inline.0.to_vec(), layout, written, created })
+            let inline = inline.map(|inline| inline.0.to_vec());
+            Ok(Opened { entry, content, inline, layout, written, created })
         }
         _ => unexpected(),
     }
@@ -101,7 +102,7 @@ impl Client {
         }
         state.layout = Some(opened.layout);
         state.inline = match opened.content {
-            Content::Inline => Some(opened.inline.clone()),
+            Content::Inline => opened.inline.clone(),
             Content::Striped(layout) => {
                 state.layout = Some(layout);
                 None

@@ -32,6 +32,8 @@ pub struct Config {
     pub root_owner: (u32, u32),
     /// The identity of the store: data servers register with it, and with no other afterwards.
     pub store: u128,
+    /// What was acknowledged before this start may be lost in part: a new era begins.
+    pub forgetful: bool,
     /// A store without rows becomes an empty file system; else it is one that lost everything.
     pub format: bool,
     /// Bits of name hashes; fewer than the default only to provoke collisions.
@@ -53,6 +55,7 @@ impl Default for Config {
             growth: Growth::Stepped { narrow: 1, wide: 64 },
             root_owner: (0, 0),
             store: 0,
+            forgetful: true,
             format: true,
             hash_bits: HASH_BITS,
             execute_duplicates: false,

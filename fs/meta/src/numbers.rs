@@ -48,38 +48,51 @@ impl Numbers {
     }
 }
 
-/// Generations that are reserved at a time. A start gives up what its predecessor reserved, so that
-/// 32 bits are enough for a million starts.
-const GENERATIONS: u32 = 4096;
+/// Generations that are reserved at a time. Only a power loss gives up what was reserved: 32 bits are
+/// enough for tens of thousands of them.
+const GENERATIONS: u32 = 1 << 16;
 
 /// Which generations the content of files may get. Each inode counts its own; but after a power loss
 /// its row may say less than clients and data servers have seen, who wrote objects under a generation
-/// that nobody remembers. So those of each life of the server begin above those of all lives before.
+/// that nobody remembers. So those of each era of the store begin above those of all eras before.
 #[derive(Debug)]
 pub struct Generations {
-    /// The first of this life.
+    /// The first of this era.
     first: u32,
-    /// Those below may be used.
+    /// Those below are durably reserved, and may be used.
     end: u32,
     /// Reserved up to here, with the position of the row that says so.
     coming: Option<(u32, u64)>,
 }
 
 impl Generations {
-    /// Those from `first` on, which no other life used; none of them is reserved.
-    pub fn beginning(first: u32) -> Generations {
-        Generations { first, end: first, coming: None }
+    /// From `first` on; those below `end` are durably reserved.
+    pub fn new(first: u32, end: u32) -> Generations {
+        Generations { first, end, coming: None }
+    }
+
+    /// The first of this era.
+    pub fn first(&self) -> u32 {
+        self.first
     }
 
     /// The generation after `old`; `None` where there are no more.
     pub fn after(&self, old: u32) -> Option<u32> {
-        Some(old.checked_add(1)?.max(self.first))
+        let next = old.checked_add(1)?.max(self.first);
+        (next < u32::MAX - GENERATIONS).then_some(next)
+    }
+
+    /// Everything up to this position is durable.
+    pub fn settle(&mut self, durable: u64) {
+        if let Some((end, _)) = self.coming.take_if(|(_, position)| *position <= durable) {
+            self.end = end;
+        }
     }
 
     /// Up to where to reserve now, where it is time to, since `next` is to be used.
     pub fn wanted(&self, next: u32) -> Option<u32> {
-        let low = next.saturating_add(GENERATIONS / 2) >= self.end;
-        (low && self.coming.is_none()).then(|| next.saturating_add(GENERATIONS))
+        let low = next + GENERATIONS / 2 >= self.end;
+        (low && self.coming.is_none()).then_some(next + GENERATIONS)
     }
 
     /// All below `end` were reserved at `position`.
@@ -88,11 +101,8 @@ impl Generations {
         self.coming = Some((end, position));
     }
 
-    /// Whether `next` may be used: no later life will use it again.
-    pub fn may_use(&mut self, next: u32, durable: u64) -> bool {
-        if let Some((end, _)) = self.coming.take_if(|(_, position)| *position <= durable) {
-            self.end = end;
-        }
+    /// Whether `next` may be used: no later era will use it again.
+    pub fn may_use(&self, next: u32) -> bool {
         next < self.end
     }
 }
@@ -102,22 +112,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_generation_of_a_former_life_is_not_given_out_again() {
-        let mut generations = Generations::beginning(0);
+    fn a_generation_of_a_former_era_is_not_given_out_again() {
+        let mut generations = Generations::new(0, 0);
         let end = generations.wanted(0).expect("nothing is reserved");
-        assert!(!generations.may_use(1, 4));
         generations.add(end, 5);
-        assert!(!generations.may_use(1, 4), "the reservation could be lost");
-        assert!(generations.may_use(1, 5));
-        assert_eq!(generations.after(0), Some(1));
-        assert_eq!(generations.wanted(1), None);
+        generations.settle(4);
+        assert!(!generations.may_use(1), "the reservation could be lost");
+        generations.settle(5);
+        assert!(generations.may_use(1));
+        assert_eq!((generations.after(0), generations.wanted(1)), (Some(1), None));
         let late = end - GENERATIONS / 2;
         let further = generations.wanted(late).expect("half of it is used");
-        assert!(further > end && generations.may_use(end - 1, 5) && !generations.may_use(end, 5));
-        let next_life = Generations::beginning(end);
-        assert_eq!(next_life.after(0), Some(end));
-        assert_eq!(next_life.after(end + 7), Some(end + 8));
-        assert_eq!(next_life.after(u32::MAX), None);
+        assert!(further > end && generations.may_use(end - 1) && !generations.may_use(end));
+        let next_era = Generations::new(end, end);
+        assert_eq!(next_era.after(0), Some(end));
+        assert_eq!(next_era.after(end + 7), Some(end + 8));
+    }
+
+    #[test]
+    fn a_generation_beyond_all_that_is_reserved_is_reserved_at_once() {
+        // As where rows are older than the reservation.
+        let mut generations = Generations::new(0, 0);
+        generations.add(GENERATIONS, 1);
+        generations.settle(1);
+        let next = generations.after(5 * GENERATIONS).expect("there are more");
+        assert_eq!(generations.wanted(next), Some(next + GENERATIONS));
+        for old in [u32::MAX, u32::MAX - 1, u32::MAX - GENERATIONS] {
+            assert_eq!(generations.after(old), None);
+        }
     }
 
     #[test]

@@ -365,15 +365,17 @@ impl<R: Rows> Shard<R> {
     /// Whether `next` may be the generation of an inode's content: else the call has to wait until
     /// more of them are durably reserved.
     pub(crate) fn may_use_generation(&mut self, next: u32) -> Result<bool, RowsError> {
+        self.generations.settle(self.rows.durable());
         if let Some(end) = self.generations.wanted(next) {
             self.reserve_generations(end)?;
         }
-        Ok(self.generations.may_use(next, self.rows.durable()))
+        Ok(self.generations.may_use(next))
     }
 
     fn reserve_generations(&mut self, end: u32) -> Result<(), RowsError> {
         let mut batch = Batch::default();
-        batch.put(opening::generations_key(), opening::generations_row(end));
+        let row = opening::generations_row(self.generations.first(), end);
+        batch.put(opening::generations_key(), row);
         self.commit(batch)?;
         self.generations.add(end, self.position);
         Ok(())

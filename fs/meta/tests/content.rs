@@ -60,7 +60,7 @@ fn opening_a_small_file_brings_its_bytes() {
     cluster.call(0, write(file, 0, 0, b"hello")).ok();
     let answer = cluster.call(1, open(file, READ));
     let MetaReply::Opened { inline, content, .. } = answer.ok() else { panic!() };
-    assert_eq!((inline, content), (Bytes(b"hello"), Content::Inline));
+    assert_eq!((inline, content), (Some(Bytes(b"hello")), Content::Inline));
 }
 
 #[test]

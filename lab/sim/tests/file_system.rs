@@ -56,6 +56,53 @@ fn files_of_all_sizes_read_back() {
     }
 }
 
+/// Who opens a file to write to it knows nothing of its bytes, and must not think that he does.
+#[test]
+fn what_lies_before_a_write_is_read_by_who_opened_for_writing_only() {
+    let writing = OpenOptions::WRITE;
+    let appending = OpenOptions { append: true, ..writing };
+    for (number, len) in [3, 100, 5000, INLINE - 10, INLINE, STRIPE + 9].into_iter().enumerate() {
+        for (options, at, cut) in
+            [(appending, len, None), (writing, 1, None), (appending, 2, Some(2))]
+        {
+            let mut simulation = Simulation::new(number as u64);
+            let config = ClusterConfig { data_servers: 1, clients: 2, ..ClusterConfig::default() };
+            let cluster = Cluster::start(&mut simulation, config);
+            let mut expected = pattern(7, len);
+            let bytes = expected.clone();
+            cluster.run(&mut simulation, 0, |client| async move {
+                let file = create(&client, b"file").await;
+                write(&client, &file, 0, &bytes).await.expect("written");
+            });
+            simulation.run_for(Duration::from_secs(1));
+            expected.truncate(cut.unwrap_or(len));
+            expected.resize(expected.len().max(at + 2), 0);
+            expected[at..at + 2].copy_from_slice(b"xy");
+            for reader in [1, 0] {
+                let expected = expected.clone();
+                cluster.run(&mut simulation, reader, |client| async move {
+                    if reader == 1 {
+                        if let Some(size) = cut {
+                            let inode =
+                                open(&client, b"file", READ).await.expect("opened").number();
+                            let change = AttributeChange {
+                                size: Some(size as u64),
+                                ..AttributeChange::default()
+                            };
+                            let set = client.set_attributes(&Caller::root(), inode, change).await;
+                            set.expect("cut");
+                        }
+                        let file = open(&client, b"file", options).await.expect("opened");
+                        write(&client, &file, at as u64, b"xy").await.expect("written");
+                    }
+                    let file = open(&client, b"file", READ).await.expect("opened");
+                    assert_same(&read_all(&client, &file).await.expect("read"), &expected);
+                });
+            }
+        }
+    }
+}
+
 #[test]
 fn one_client_does_what_programs_do() {
     let mut simulation = Simulation::new(2);

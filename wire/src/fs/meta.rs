@@ -596,9 +596,9 @@ pub enum MetaReply<'a> {
         entry: Entry,
         content: Content,
         /// Inline: the content, so that reading a small file costs no further message (opened for
-        /// reading, or acquired). Shorter than the size: the rest is zeros.
+        /// reading, or acquired). Shorter than the size: the rest is zeros. `None`: not told.
         #[serde(borrow)]
-        inline: Bytes<'a>,
+        inline: Option<Bytes<'a>>,
         /// The layout that the file will have when it leaves the inode row (or has).
         layout: super::layout::Layout,
         /// Written stripes: first and count of each run.

@@ -79,10 +79,11 @@ impl<R: Rows> Operation<'_, R> {
         with_bytes: bool,
     ) -> Step<()> {
         let inode = self.inode(number)?.clone();
-        let inline = if with_bytes && inode.is_file() && !inode.striped {
-            self.inline_bytes(number)?
-        } else {
-            Vec::new()
+        // Nothing costs nothing to tell.
+        let told = with_bytes || inode.inline_bytes == 0;
+        let inline = match inode.is_file() && !inode.striped && told {
+            true => Some(self.inline_bytes(number)?),
+            false => None,
         };
         let entry = Entry {
             attributes: inode.attributes(),
@@ -92,7 +93,7 @@ impl<R: Rows> Operation<'_, R> {
         self.answer(&MetaReply::Opened {
             entry,
             content: inode.content(),
-            inline: Bytes(&inline),
+            inline: inline.as_deref().map(Bytes),
             layout: inode.layout.unwrap_or(NO_LAYOUT),
             written: inode.written.as_slice().to_vec(),
             created,

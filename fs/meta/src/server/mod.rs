@@ -337,6 +337,7 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
         EmbeddedStore::open(world, directory, boot, config.store, config.accept_loss).await?;
     store.ready().await?;
     config.shard.store = boot.store;
+    config.shard.forgetful = boot.era == boot.id;
     config.shard.format = expect != Expect::Existing;
     let random = Random::from_seed(world.random_u64());
     let rows = StoreRows::new(store.clone());

@@ -235,7 +235,8 @@ impl<R: Rows> Operation<'_, R> {
                 let found = found.clone();
                 self.queue_reap(&found);
                 let next = self.shard.generations.after(found.generation).ok_or(Errno::EIO)?;
-                // Nothing can wait here; what is reserved is thousands ahead of any file.
+                // Nothing can wait here. What the start reserved was durable before anything was
+                // served, and what is reserved is tens of thousands ahead of any file.
                 self.shard.may_use_generation(next)?;
                 self.change(inode)?.generation = next;
                 Ok(())

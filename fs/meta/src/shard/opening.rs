@@ -62,12 +62,13 @@ impl<R: Rows> Shard<R> {
         let inode_count: u64 =
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("inode count"))?;
         // Absent before the first start.
-        let first_generation: u32 = match rows.get(&generations_key())? {
+        let (first, end): (u32, u32) = match rows.get(&generations_key())? {
             Some(bytes) => {
                 decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("object generations"))?
             }
-            None => 0,
+            None => (0, 0),
         };
+        let first = if config.forgetful { end } else { first };
         let pools = read_pools(&rows, now)?;
         let names = NameHasher::new(key, config.hash_bits);
         let mut shard = Shard {
@@ -76,7 +77,7 @@ impl<R: Rows> Shard<R> {
             random,
             names,
             numbers: Numbers::default(),
-            generations: Generations::beginning(first_generation),
+            generations: Generations::new(first, end),
             leases: Leases::new(boot << GRANTS_PER_BOOT),
             locks: Locks::default(),
             sessions: Sessions::default(),
@@ -100,7 +101,7 @@ impl<R: Rows> Shard<R> {
         };
         // The boot count goes into the row of the first range of this life.
         shard.reserve_range()?;
-        shard.may_use_generation(first_generation)?;
+        shard.may_use_generation(first)?;
         shard.read_sessions(now)?;
         shard.read_locks()?;
         shard.read_cuts()?;
@@ -198,13 +199,13 @@ pub(super) fn inode_count_row(count: u64) -> Vec<u8> {
     encode_row(COUNTERS_VERSION, &count)
 }
 
-/// The row of the first object generation that no life of the server has reserved.
+/// The row of the object generations of this era: the first one, and the first that is not reserved.
 pub(super) fn generations_key() -> Vec<u8> {
     keys::key(Table::Counters, &[1])
 }
 
-pub(super) fn generations_row(end: u32) -> Vec<u8> {
-    encode_row(COUNTERS_VERSION, &end)
+pub(super) fn generations_row(first: u32, end: u32) -> Vec<u8> {
+    encode_row(COUNTERS_VERSION, &(first, end))
 }
 
 /// Makes the rows of an empty file system: the superblock, the counters, the root directory.

@@ -58,8 +58,17 @@ pub enum Outcome {
     Failed(Errno),
 }
 
-/// Open files by their place in the model, and whether they were opened to append.
-pub type Handles = Rc<RefCell<BTreeMap<(usize, bool), Rc<File>>>>;
+/// What a file was opened for, and may be used for by that: as programs do, few of which open for more
+/// than they need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Purpose {
+    Reading,
+    Writing,
+    Appending,
+}
+
+/// Open files by their place in the model.
+pub type Handles = Rc<RefCell<BTreeMap<(usize, Purpose), Rc<File>>>>;
 
 /// What a step needs to know beside itself.
 #[derive(Clone)]
@@ -73,13 +82,17 @@ pub struct Place {
 }
 
 impl Place {
-    async fn file(&self, id: usize, append: bool) -> Result<Rc<File>, Errno> {
-        if let Some(file) = self.handles.borrow().get(&(id, append)) {
+    async fn file(&self, id: usize, purpose: Purpose) -> Result<Rc<File>, Errno> {
+        if let Some(file) = self.handles.borrow().get(&(id, purpose)) {
             return Ok(file.clone());
         }
-        let options = OpenOptions { append, ..BOTH };
+        let options = match purpose {
+            Purpose::Reading => OpenOptions::READ,
+            Purpose::Writing => OpenOptions::WRITE,
+            Purpose::Appending => OpenOptions { append: true, ..OpenOptions::WRITE },
+        };
         let file = Rc::new(self.client.open(&Caller::root(), self.inodes[id], options).await?);
-        self.handles.borrow_mut().insert((id, append), file.clone());
+        self.handles.borrow_mut().insert((id, purpose), file.clone());
         Ok(file)
     }
 
@@ -96,19 +109,22 @@ impl Place {
                 let (attributes, file, new) =
                     client.create(&root, at(&name), &name.1, 0o644, true, BOTH).await?;
                 assert!(new, "an exclusive create makes a new file");
-                self.handles.borrow_mut().insert((self.inodes.len(), false), Rc::new(file));
+                let file = Rc::new(file);
+                for purpose in [Purpose::Reading, Purpose::Writing] {
+                    self.handles.borrow_mut().insert((self.inodes.len(), purpose), file.clone());
+                }
                 return Ok(Outcome::Inode(attributes.inode));
             }
             Step::Write(id, offset, bytes) => {
-                let file = self.file(id, false).await?;
+                let file = self.file(id, Purpose::Writing).await?;
                 return Ok(Outcome::At(write(client, &file, offset, &bytes).await?));
             }
             Step::Append(id, bytes) => {
-                let file = self.file(id, true).await?;
+                let file = self.file(id, Purpose::Appending).await?;
                 return Ok(Outcome::At(write(client, &file, 0, &bytes).await?));
             }
             Step::Read(id, offset, len) => {
-                let file = self.file(id, false).await?;
+                let file = self.file(id, Purpose::Reading).await?;
                 return Ok(Outcome::Bytes(read(client, &file, offset, len).await?));
             }
             Step::Truncate(id, size) => {
@@ -140,7 +156,7 @@ impl Place {
                 return Ok(Outcome::Names(list_in(client, self.directories[directory]).await));
             }
             Step::Sync(id) => {
-                let file = self.file(id, false).await?;
+                let file = self.file(id, Purpose::Writing).await?;
                 client.sync(&file).await?;
             }
             Step::Close(id) => {
