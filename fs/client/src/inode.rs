@@ -114,6 +114,19 @@ pub(crate) struct Directory {
     pub entries: BTreeMap<Vec<u8>, Option<u64>>,
 }
 
+impl State {
+    /// Counts what is written and not reported as allocated, too: programs take a file for a hole
+    /// where it has a size and no blocks.
+    fn with_blocks(&self, mut attributes: Attributes) -> Attributes {
+        let reported = self.dirty.is_clean() && self.under_way.is_clean();
+        if let (Some(Content::Striped(layout)), false) = (&self.content, reported) {
+            let bytes = self.written.bytes(layout.stripe_bytes, attributes.size);
+            attributes.blocks = attributes.blocks.max(bytes.div_ceil(512));
+        }
+        attributes
+    }
+}
+
 impl Inode {
     pub fn new(number: u64) -> Inode {
         Inode {
@@ -210,14 +223,15 @@ impl Inode {
 
     /// What a reply told, with what is known here beyond it.
     pub fn seen(&self, told: Attributes) -> Attributes {
-        self.state.borrow().attributes.unwrap_or(told)
+        let state = self.state.borrow();
+        state.attributes.map_or(told, |known| state.with_blocks(known))
     }
 
     /// Attributes that a lease covers.
     pub fn cached(&self) -> Option<Attributes> {
         let state = self.state.borrow();
         let covered = state.mode >= LeaseMode::Read && !state.closing && !state.outdated;
-        state.attributes.filter(|_| covered)
+        state.attributes.filter(|_| covered).map(|known| state.with_blocks(known))
     }
 
     /// Others may write, and sync, from now on.

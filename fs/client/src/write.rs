@@ -218,6 +218,7 @@ impl Client {
         state.outdated |= kill_privileges;
         if let Some(attributes) = &mut state.attributes {
             attributes.size = attributes.size.max(size);
+            attributes.blocks = attributes.blocks.max(end.div_ceil(512) as u64);
             // At least so much: an older one after a restart says that this write was lost.
             attributes.version += 1;
             attributes.modified = now;

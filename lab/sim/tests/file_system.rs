@@ -56,6 +56,26 @@ fn files_of_all_sizes_read_back() {
     }
 }
 
+/// `tar -S` takes a file for one hole that has a size and no blocks.
+#[test]
+fn what_was_just_written_has_blocks() {
+    let mut simulation = Simulation::new(3);
+    let config = ClusterConfig { data_servers: 2, ..ClusterConfig::default() };
+    let cluster = Cluster::start(&mut simulation, config);
+    cluster.run(&mut simulation, 0, |client| async move {
+        let far = create(&client, b"far").await;
+        write(&client, &far, 5 << 20, b"z").await.expect("written");
+        let blocks = client.attributes(far.number()).await.expect("told").blocks;
+        assert_eq!(blocks, 1, "one byte of the last stripe");
+        for len in [1, 70_000] {
+            let dense = create(&client, format!("dense{len}").as_bytes()).await;
+            write(&client, &dense, 0, &pattern(1, len)).await.expect("written");
+            let blocks = client.attributes(dense.number()).await.expect("told").blocks;
+            assert!(blocks * 512 >= len as u64, "{blocks} blocks for {len} bytes");
+        }
+    });
+}
+
 /// Who opens a file to write to it knows nothing of its bytes, and must not think that he does.
 #[test]
 fn what_lies_before_a_write_is_read_by_who_opened_for_writing_only() {
