@@ -267,3 +267,15 @@ fn an_address_that_cannot_be_right_is_not_waited_for() {
     let usage = ropewalk(place.path(), "tcp://127.0.0.1:1", &["stat"]).badly();
     assert!(usage.contains("Usage: ") && !usage.contains("--address"), "{usage}");
 }
+
+#[test]
+fn a_mount_point_that_cannot_be_is_found_out_before_anything_is_waited_for_or_made() {
+    let place = tempfile::tempdir().unwrap();
+    // One that waits for the server does so for a day.
+    let mount = ["mount", "tcp://127.0.0.1:1", "missing", "--patience", "86400"];
+    let error = ropewalk(place.path(), "", &mount).badly();
+    assert!(error.contains("missing"), "{error}");
+    let error = ropewalk(place.path(), "", &["up", "new", "--mount", "missing"]).badly();
+    assert!(error.contains("missing"), "{error}");
+    assert!(!place.path().join("new/meta").exists(), "no cluster was made");
+}

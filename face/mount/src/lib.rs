@@ -38,5 +38,5 @@ pub use errno::Errno;
 pub use filesystem::{Context, Filesystem};
 pub use negotiate::Settings;
 pub use notify::Notifier;
-pub use session::{Mount, MountOptions, clear_dead_mount};
+pub use session::{Mount, MountOptions, check_mount_point, clear_dead_mount};
 pub use source::Device;

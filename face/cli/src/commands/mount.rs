@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_mount::session::mounted_kind;
-use ropewalk_mount::{MountOptions, clear_dead_mount};
+use ropewalk_mount::{MountOptions, check_mount_point, clear_dead_mount};
 
 use super::{LOOK, client_rails, seconds};
 use crate::background;
@@ -60,6 +60,16 @@ impl MountArguments {
     }
 }
 
+/// Looks at a mount point before anybody waits for servers, or makes any.
+pub fn ready_mount_point(path: &Path, options: &MountOptions) -> anyhow::Result<()> {
+    // A mount whose process was killed answers nothing any more: it is nobody's loss.
+    if let Ok(cleared) = clear_dead_mount(path) {
+        complain!("cleared {cleared} dead mount(s) on {}", path.display());
+    }
+    check_mount_point(path, options)?;
+    Ok(())
+}
+
 /// Mounts a cluster on `path`, where nobody alive is mounted.
 pub fn start_mount(
     cluster: ClusterId,
@@ -69,10 +79,7 @@ pub fn start_mount(
     patience: Option<Duration>,
 ) -> anyhow::Result<Mounted> {
     check_address(address)?;
-    // A mount whose process was killed answers nothing any more: it is nobody's loss.
-    if let Ok(cleared) = clear_dead_mount(path) {
-        complain!("cleared {cleared} dead mount(s) on {}", path.display());
-    }
+    ready_mount_point(path, &options)?;
     Mounted::start(cluster, client_rails()?, address, path, options, patience)
 }
 

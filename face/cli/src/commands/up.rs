@@ -7,7 +7,7 @@ use anyhow::Context;
 use ropewalk_mount::MountOptions;
 
 use super::down::hold;
-use super::mount::start_mount;
+use super::mount::{ready_mount_point, start_mount};
 use super::serve::{Servers, below};
 use crate::report::announce;
 use crate::stop::Stop;
@@ -67,6 +67,9 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let stop = Stop::watch_aloud().context("signals cannot be watched")?;
     // Held to the end.
     let _running = hold(&directory)?;
+    if let Some(path) = &arguments.mount {
+        ready_mount_point(path, &MountOptions::default())?;
+    }
     let found = cluster::found_or_new(&directory)?;
     let id = found.0;
     let mut plan = below(&directory, found, arguments.listen, arguments.data_servers);

@@ -318,7 +318,8 @@ fn absolute(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-fn check_mount_point(path: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
+/// Whether a mount could be made there: an empty directory where nothing is mounted. Its absolute path.
+pub fn check_mount_point(path: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
     let named = path.to_owned();
     let path = match absolute(path) {
         Ok(path) => path,
