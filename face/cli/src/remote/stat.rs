@@ -227,7 +227,8 @@ fn object(found: &Found) -> Value {
         json!({
             "stripe_bytes": striped.layout.stripe_bytes,
             "growth": growth(&striped.layout),
-            "seed": striped.layout.seed,
+            // As text: readers of JSON round numbers of 64 bits.
+            "seed": format!("{:#018x}", striped.layout.seed),
             "pool": striped.layout.pool_version,
             "servers": servers.collect::<Vec<_>>(),
             "stripes": striped.stripes(a.size).map(stripe).collect::<Vec<_>>(),
