@@ -95,7 +95,11 @@ impl Client {
     async fn reserve(&self, inode: &Inode, epoch: u32, len: u64) -> Result<u64, Errno> {
         let request = MetaRequest::ReserveAppend { inode: inode.number, epoch, len };
         self.ask(&request, |reply| match reply {
-            MetaReply::Written { offset, .. } => Ok(offset),
+            MetaReply::Written { offset, version, .. } => {
+                let mut state = inode.state.borrow_mut();
+                state.version = state.version.max(version);
+                Ok(offset)
+            }
             _ => unexpected(),
         })
         .await

@@ -300,7 +300,7 @@ impl Inode {
     pub fn reclaimed(&self, attributes: Attributes, grant: Option<Grant>) -> bool {
         let mut state = self.state.borrow_mut();
         let granted = grant.map_or(LeaseMode::None, |grant| grant.mode);
-        // Our own writes count, too, whose replies tell no version.
+        // Whatever told it: attributes, or the reply to a write.
         let known = state.attributes.map_or(0, |known| known.version).max(state.version);
         if attributes.version < known || granted != state.mode {
             return false;

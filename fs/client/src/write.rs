@@ -195,15 +195,17 @@ impl Client {
             append,
             kill_privileges,
         };
-        let (offset, size) = self
+        let (offset, size, version) = self
             .ask(&request, |reply| match reply {
-                MetaReply::Written { offset, size } => Ok((offset, size)),
+                MetaReply::Written { offset, size, version } => Ok((offset, size, version)),
                 _ => unexpected(),
             })
             .await?;
         self.note_change(inode);
         let now = self.now();
         let mut state = inode.state.borrow_mut();
+        // An older one after a restart says that this write was lost.
+        state.version = state.version.max(version);
         let (begin, end) = (offset as usize, offset as usize + bytes.len());
         if let Some(inline) = &mut state.inline {
             if inline.len() < end {
@@ -219,8 +221,7 @@ impl Client {
         if let Some(attributes) = &mut state.attributes {
             attributes.size = attributes.size.max(size);
             attributes.blocks = attributes.blocks.max(end.div_ceil(512) as u64);
-            // At least so much: an older one after a restart says that this write was lost.
-            attributes.version += 1;
+            attributes.version = attributes.version.max(version);
             attributes.modified = now;
             attributes.changed = now;
         }

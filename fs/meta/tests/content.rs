@@ -39,7 +39,9 @@ fn inline_files_grow_to_their_limit_and_have_holes() {
     cluster.call(0, write(file, 0, 10, b"end")).ok();
     assert_eq!(read(&mut cluster, file), b"\0\0\0\0\0\0\0\0\0\0end");
     let answer = cluster.call(0, write(file, 0, INLINE_BYTES_MAX - 1, b"x"));
-    assert_eq!(answer.ok(), MetaReply::Written { offset: 16383, size: 16384 });
+    assert!(
+        matches!(answer.ok(), MetaReply::Written { offset, size, .. } if (offset, size) == (16383, 16384))
+    );
     assert_eq!(cluster.call(0, write(file, 0, INLINE_BYTES_MAX, b"x")).errno(), Errno::E2BIG);
     assert_eq!(cluster.call(0, write(file, 0, u64::MAX, b"x")).errno(), Errno::EFBIG);
     assert_eq!(cluster.attributes(0, file).attributes().blocks, 32);
@@ -119,7 +121,9 @@ fn appends_reserve_their_place() {
     let mut end = MIB;
     for (client, len) in [(0, 10), (1, 20), (0, 30)] {
         let answer = cluster.call(client, append(len));
-        assert_eq!(answer.ok(), MetaReply::Written { offset: end, size: end + len });
+        assert!(
+            matches!(answer.ok(), MetaReply::Written { offset, size, .. } if (offset, size) == (end, end + len))
+        );
         end += len;
     }
     assert_eq!(cluster.call(0, append(u64::MAX)).errno(), Errno::EFBIG);

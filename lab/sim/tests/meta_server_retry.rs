@@ -166,11 +166,15 @@ impl Trial<'_> {
             kill_privileges: false,
         };
         let written = self.disturbed("write inline", write);
-        assert_eq!(written.ok(), MetaReply::Written { offset: 0, size: 12 });
+        assert!(
+            matches!(written.ok(), MetaReply::Written { offset, size, .. } if (offset, size) == (0, 12))
+        );
         assert_eq!(self.size(inode), 12, "appended once");
         let reserve = MetaRequest::ReserveAppend { inode, epoch, len: 8 };
         let reserved = self.disturbed("reserve append", reserve);
-        assert_eq!(reserved.ok(), MetaReply::Written { offset: 12, size: 20 });
+        assert!(
+            matches!(reserved.ok(), MetaReply::Written { offset, size, .. } if (offset, size) == (12, 20))
+        );
         assert_eq!(self.size(inode), 20, "reserved once");
         let who = Who::ROOT;
         let change = AttributeChange { size: Some(30), mode: Some(0o644), ..Default::default() };

@@ -618,10 +618,11 @@ pub enum MetaReply<'a> {
         #[serde(borrow)]
         bytes: Bytes<'a>,
     },
-    /// WriteInline, ReserveAppend: where the bytes went, and the file's size now.
+    /// WriteInline, ReserveAppend: where the bytes went, and the file's size and version now.
     Written {
         offset: u64,
         size: u64,
+        version: u64,
     },
     /// SetLock: not now; a callback tells when.
     Queued,

@@ -55,7 +55,8 @@ impl<R: Rows> Operation<'_, R> {
             return Err(Errno::E2BIG.into());
         }
         if data.is_empty() {
-            return self.answer(&MetaReply::Written { offset, size: inode.size });
+            let (size, version) = (inode.size, inode.version);
+            return self.answer(&MetaReply::Written { offset, size, version });
         }
         let mut bytes = self.inline_bytes(number)?;
         let (begin, end) = (offset as usize, end as usize);
@@ -73,7 +74,8 @@ impl<R: Rows> Operation<'_, R> {
         if kill_privileges {
             self.kill_privileges(number)?;
         }
-        self.answer(&MetaReply::Written { offset, size })
+        let version = self.inode(number)?.version;
+        self.answer(&MetaReply::Written { offset, size, version })
     }
 
     pub fn leave_inline(&mut self, number: u64, version: u64, report: &Report<'_>) -> Step<()> {
@@ -108,7 +110,8 @@ impl<R: Rows> Operation<'_, R> {
             target.size = size;
             target.modified = now;
         }
-        self.answer(&MetaReply::Written { offset, size })
+        let version = self.inode(number)?.version;
+        self.answer(&MetaReply::Written { offset, size, version })
     }
 
     pub fn report(&mut self, number: u64, report: &Report<'_>) -> Step<()> {
