@@ -199,3 +199,61 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+    use ropewalk_base::memory::Memory;
+    use ropewalk_core::{Channel, Level, Oversize};
+    use ropewalk_rail::address::Address;
+    use ropewalk_rail_shm::{ShmConfig, ShmRail};
+
+    use crate::context::Completed;
+    use crate::endpoint::{Endpoint, EndpointConfig, Posted};
+
+    fn endpoint(number: u64) -> Endpoint {
+        let mut config = EndpointConfig::new(ClusterId(1));
+        config.endpoint = EndpointId(number.into());
+        config.incarnation = Incarnation(number);
+        config.service_thread = false;
+        let name = format!("order{}-{number}", std::process::id());
+        let rail = ShmRail::open(ShmConfig::within_process(name)).unwrap();
+        Endpoint::open(config, vec![Box::new(rail)]).unwrap()
+    }
+
+    #[test]
+    fn what_was_left_for_a_holder_goes_before_what_is_posted_after_it() {
+        let (sender, receiver) = (endpoint(1), endpoint(2));
+        let own = (sender.context(false).unwrap(), receiver.context(false).unwrap());
+        let peer = sender.lookup(&Address::parse(receiver.addresses()).unwrap()).unwrap();
+        let pool = ropewalk_base::pool::Pool::with_budget(1 << 16);
+        let post = |user| {
+            let (bytes, level) = (Memory::constant(b"x"), Level::Buffered);
+            sender.post_send(&own.0, peer, Channel::Tagged, user, bytes, level, user).unwrap()
+        };
+        let receive = || {
+            let memory = Memory::pooled(pool.take(8).unwrap());
+            let cut = Oversize::Truncate;
+            let posted =
+                receiver.post_receive(&own.1, Channel::Tagged, None, 0, 0, memory, cut, 0).unwrap();
+            let done = |completed: Completed| completed.bits;
+            match posted {
+                Posted::Done(completed) => done(completed),
+                Posted::Pending(_) => loop {
+                    sender.progress();
+                    if let Some(completed) = receiver.test(&own.1) {
+                        break done(completed);
+                    }
+                },
+            }
+        };
+        post(0);
+        assert_eq!(receive(), 0, "the session is there");
+        let holder = sender.locked();
+        assert!(matches!(post(1), Posted::Pending(_)), "left for the holder");
+        // As one who has looked for commands for the last time already.
+        drop(holder);
+        post(2);
+        assert_eq!((receive(), receive()), (1, 2));
+    }
+}
