@@ -33,6 +33,7 @@ mod matching;
 mod operation;
 mod outputs;
 mod path;
+mod prompt;
 mod reliable;
 mod remote;
 mod rendezvous;

@@ -17,6 +17,23 @@ pub(crate) struct Upper<'a> {
 }
 
 impl Upper<'_> {
+    /// The core's answer to a header that is sound, with a buffer where it wants one.
+    #[inline]
+    fn placed(
+        &mut self,
+        link: LinkId,
+        header: &[u8],
+        place: impl FnOnce(&mut Core) -> Placement,
+    ) -> Placement {
+        if self.core.needs_checksum(link) && !frame::verify(header) {
+            return self.core.corrupt_header(link);
+        }
+        match place(self.core) {
+            Placement::Stage { bytes, token } => self.stage(bytes, token),
+            placement => placement,
+        }
+    }
+
     /// A buffer for a payload that has no place so far.
     #[cold]
     fn stage(&mut self, bytes: u32, token: Token) -> Placement {
@@ -44,23 +61,11 @@ impl Report for Upper<'_> {
     }
 
     fn place(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        if self.core.needs_checksum(link) && !frame::verify(header) {
-            return self.core.corrupt_header(link);
-        }
-        match self.core.place(link, header, payload_bytes) {
-            Placement::Stage { bytes, token } => self.stage(bytes, token),
-            placement => placement,
-        }
+        self.placed(link, header, |core| core.place(link, header, payload_bytes))
     }
 
     fn place_whole(&mut self, link: LinkId, header: &[u8], payload_bytes: u32) -> Placement {
-        if self.core.needs_checksum(link) && !frame::verify(header) {
-            return self.core.corrupt_header(link);
-        }
-        match self.core.place_whole(link, header, payload_bytes) {
-            Placement::Stage { bytes, token } => self.stage(bytes, token),
-            placement => placement,
-        }
+        self.placed(link, header, |core| core.place_whole(link, header, payload_bytes))
     }
 
     fn landed(&mut self, _link: LinkId, token: Token) {

@@ -5,8 +5,9 @@
 //! the medium can. `net` owns rails, hands them the orders of the core, and polls them.
 //!
 //! Invariants that every rail keeps, and that the conformance suite checks:
-//! * `place` is called once per frame, in the order of arrival, with the complete header and before
-//!   any byte of the payload is moved beyond what was read together with the header;
+//! * `place` (or `place_whole`, by way of `arrived`) is called once per frame, in the order of arrival,
+//!   with the complete header and before any byte of the payload is moved beyond what was read
+//!   together with the header;
 //! * after `Placement::Into` the rail reports `landed` exactly once, or `link_down` for the link;
 //! * after `Ordered::Pending` the rail reports `done` or `failed` exactly once, at the latest before
 //!   the `link_down` of the link; after that it holds no reference to the order's buffers;

@@ -1,0 +1,77 @@
+//! The short way out: a small message that can leave at once is never an operation.
+
+use ropewalk_base::verb::{FrameOrder, Ordered, Token};
+use ropewalk_wire::frame::{self, Envelope};
+
+use crate::api::*;
+use crate::eager::eager_body;
+use crate::engine::Core;
+use crate::operation::{Kind, SendStage, SendState};
+use crate::path::FRAMES_PENDING_MAX;
+
+impl Core {
+    /// Whether a message can leave in this very moment, with nothing to be remembered of it but the
+    /// count of credit. If so its frame is in [`Core::prompt_frame`], for the rail at once, whose
+    /// answer goes to [`Core::prompt_sent`]; if not, nothing happened.
+    #[inline]
+    pub fn prompt(&mut self, id: OperationId, send: &mut Send) -> bool {
+        let small = send.payload.len <= u64::from(self.config.eager_bytes_max);
+        if send.level != Level::Buffered || !small || self.closing || self.has_outputs() {
+            return false;
+        }
+        send.peer = self.resolve(send.peer);
+        let Some(peer) = self.peers.get_mut(send.peer.0) else { return false };
+        let Some(link) = peer.link() else { return false };
+        let channel = send.channel as usize;
+        let waits = peer.waiting[channel].first.is_some()
+            || peer.frames_pending >= FRAMES_PENDING_MAX
+            || peer.reliable.is_some();
+        if link == LOOP_LINK || waits || !peer.granted.take_eager(send.channel, send.payload.len) {
+            return false;
+        }
+        let message = peer.send_next[channel];
+        peer.send_next[channel] += 1;
+        self.counters.messages_eager_sent += 1;
+        let (session, payload_bytes) = (peer.session, send.payload.len as u32);
+        let body = eager_body(send, message);
+        let frame = &mut self.prompt;
+        frame.link = link;
+        frame.payload = send.payload;
+        frame.token = Token(id.0.to_u64());
+        if self.rails[usize::from(link.rail)].checksummed {
+            frame::encode_short(&mut frame.header, session, payload_bytes, &body);
+            return true;
+        }
+        let mut envelope = Envelope { session, payload_bytes, ..Envelope::default() };
+        if let Some(state) = self.links.get_mut(link) {
+            state.packet += 1;
+            envelope.packet = state.packet;
+        }
+        frame::encode_content(&mut frame.header, envelope, &body);
+        true
+    }
+
+    /// The frame of a message that [`Core::prompt`] lets leave at once.
+    #[inline]
+    pub fn prompt_frame(&mut self) -> &mut FrameOrder {
+        &mut self.prompt
+    }
+
+    /// The rail's answer to [`Core::prompt_frame`]. True where the message is over and its memory
+    /// free; else it is an operation like others from now on.
+    #[inline]
+    pub fn prompt_sent(&mut self, id: OperationId, send: Send, answer: Ordered) -> bool {
+        if answer == Ordered::Released {
+            return true;
+        }
+        let mut message = 0;
+        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+            peer.frames_pending += 1;
+            message = peer.send_next[send.channel as usize] - 1;
+        }
+        let state = SendState { send, stage: SendStage::Eager, message };
+        self.operations.insert(id, Kind::Send(state)).held = 1;
+        self.ordered(Token(id.0.to_u64()), answer);
+        false
+    }
+}
