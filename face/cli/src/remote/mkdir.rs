@@ -6,8 +6,7 @@ use std::rc::Rc;
 use anyhow::bail;
 use ropewalk_client::{Errno, InodeKind, Node};
 
-use super::{Reach, Session, of, shown, within};
-use crate::report::complain;
+use super::{Reach, Session, for_each, of, shown};
 
 /// Arguments of `ropewalk mkdir`.
 #[derive(Debug, clap::Args)]
@@ -33,21 +32,8 @@ pub fn run(arguments: &Mkdir) -> anyhow::Result<()> {
     rustix::process::umask(mask);
     let mode = 0o777 & !(mask.bits() as u16);
     arguments.reach.run("mkdir", async |session| {
-        let mut failures = 0;
-        for path in &arguments.paths {
-            match make(arguments, session, within(path), mode).await {
-                Ok(()) => {}
-                Err(error) if arguments.paths.len() == 1 => return Err(error),
-                Err(error) => {
-                    complain!("ropewalk: {error:#}");
-                    failures += 1;
-                }
-            }
-        }
-        if failures > 0 {
-            bail!("{failures} of {} could not be made", arguments.paths.len());
-        }
-        Ok(())
+        for_each(&arguments.paths, "made", async |path| make(arguments, session, path, mode).await)
+            .await
     })
 }
 

@@ -12,11 +12,11 @@ pub mod text;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::task::{Either, race};
 use ropewalk_base::world::World;
@@ -131,6 +131,30 @@ impl Session {
     pub async fn find(&self, path: &[u8], follow: bool) -> anyhow::Result<Attributes> {
         self.client.resolve(&self.caller, path, follow).await.map_err(of(path))
     }
+}
+
+/// Does a command's work for each path. With several, one that fails is told and the others still have
+/// their turn; then the command fails. `failed`: what could not be done, for "2 of 5 could not be ...".
+pub async fn for_each(
+    paths: &[PathBuf],
+    failed: &str,
+    mut work: impl AsyncFnMut(&[u8]) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut failures = 0;
+    for path in paths {
+        match work(within(path)).await {
+            Ok(()) => {}
+            Err(error) if paths.len() == 1 => return Err(error),
+            Err(error) => {
+                complain!("ropewalk: {error:#}");
+                failures += 1;
+            }
+        }
+    }
+    if failures > 0 {
+        bail!("{failures} of {} could not be {failed}", paths.len());
+    }
+    Ok(())
 }
 
 /// A path within the cluster as the user wrote it, without the colon.

@@ -7,8 +7,7 @@ use anyhow::bail;
 use ropewalk_base::task::{Semaphore, join_all};
 use ropewalk_client::{Attributes, Errno, InodeKind, Listed};
 
-use super::{Reach, Session, cause, join, of, shown, within};
-use crate::report::complain;
+use super::{Reach, Session, cause, for_each, join, of, shown, within};
 
 /// Unlinks that are under way at a time.
 const AT_ONCE: usize = 32;
@@ -44,22 +43,8 @@ pub fn run(arguments: &Rm) -> anyhow::Result<()> {
         }
     }
     arguments.reach.run("rm", async |session| {
-        let mut failures = 0;
-        for path in &arguments.paths {
-            match remove(arguments, session, within(path)).await {
-                Ok(()) => {}
-                Err(error) if arguments.paths.len() == 1 => return Err(error),
-                Err(error) => {
-                    // The others still go.
-                    complain!("ropewalk: {error:#}");
-                    failures += 1;
-                }
-            }
-        }
-        if failures > 0 {
-            bail!("{failures} of {} could not be removed", arguments.paths.len());
-        }
-        Ok(())
+        for_each(&arguments.paths, "removed", async |path| remove(arguments, session, path).await)
+            .await
     })
 }
 
