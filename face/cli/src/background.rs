@@ -57,6 +57,10 @@ pub fn start(log: &Path) -> anyhow::Result<()> {
     let mut file = File::open(log).with_context(cannot)?;
     file.seek(SeekFrom::Start(begin))?;
     file.read_to_string(&mut said)?;
+    if begin == 0 && file.metadata()?.is_file() {
+        // All that it has is said now. Where it cannot be removed it stays.
+        let _ = fs::remove_file(log);
+    }
     bail!("it did not start ({status}): {}", said.trim_end().trim_start_matches("ropewalk: "))
 }
 
@@ -91,7 +95,7 @@ pub fn new_log(name: &str) -> anyhow::Result<PathBuf> {
 /// At a good end: a log in which nothing stands is no use to anybody.
 pub fn drop_empty_log() {
     let Some(log) = std::env::var_os(BACKGROUND) else { return };
-    if fs::metadata(&log).is_ok_and(|meta| meta.len() == 0) {
+    if fs::metadata(&log).is_ok_and(|meta| meta.is_file() && meta.len() == 0) {
         // Where it cannot be removed it stays, empty.
         let _ = fs::remove_file(&log);
     }

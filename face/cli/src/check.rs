@@ -10,11 +10,10 @@ use ropewalk_client::operator::check::{
 };
 use serde_json::{Value, json};
 
+use crate::commands::seconds;
 use crate::operate::Target;
 use crate::report::{Closed, bytes, complain, print_json, say, table};
 
-/// How long a server has for each answer.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Findings that the table shows; all are counted, and `--json` prints all.
 const SHOWN_MAX: usize = 1000;
 
@@ -33,6 +32,9 @@ pub struct Check {
     /// Wait so long at each page of some hundred files or objects, to leave the servers to others.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
     pause: u64,
+    /// How long a server has for each answer.
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    patience: Duration,
     /// One JSON object a line: each finding when it is found, the summary last.
     #[arg(long)]
     json: bool,
@@ -41,22 +43,26 @@ pub struct Check {
 const REMEDIES: &str = "\
 What is found, and what to do:
   orphan      An object without an inode. Garbage: --repair removes it.
-  stale       An object of a generation that was thrown away. Garbage: --repair removes it.
-  unrecorded  An object of which its file does not know, while nobody has the file open: a client
-              died before it told of it. Its bytes do not count as written. Copy the file and
-              remove the old one.
-  newer       An object that is newer than its inode: the metadata were put back to an earlier
-              state. Nothing of it is lost, but nobody can say to what it belongs.
-  misplaced   An object on a server where nobody looks for it: data directories were mixed up.
-  absent      Bytes that were written are gone; reading them gives EIO. Bring the disk of this
-              server back, or restore the file from elsewhere.
+  stale       An object of a generation that was thrown away. Garbage: --repair
+              removes it.
+  unrecorded  An object of which its file does not know, while nobody has the
+              file open: a client died before it told of it. Its bytes do not
+              count as written. Copy the file and remove the old one.
+  newer       An object that is newer than its inode: the metadata were put back
+              to an earlier state. Nothing of it is lost, but nobody can say to
+              what it belongs.
+  misplaced   An object on a server where nobody looks for it: data directories
+              were mixed up.
+  absent      Bytes that were written are gone; reading them gives EIO. Bring
+              the disk of this server back, or restore the file from elsewhere.
   damaged     What lies under the object's name is something else; as absent.
-  corrupt     A block does not match its checksum (found with --read); reading it gives EIO, writing
-              it whole heals it. Restore the file from elsewhere, and look after the disk.
+  corrupt     A block does not match its checksum (found with --read); reading
+              it gives EIO, writing it whole heals it. Restore the file from
+              elsewhere, and look after the disk.
   unreadable  The server's disk does not give the object; its log says why.
 
-The cluster may be in use meanwhile: whatever looks wrong is asked for again, and counts when it is
-certain.
+The cluster may be in use meanwhile: whatever looks wrong is asked for again, and counts when \
+it is certain.
 
 Exit status: 0 nothing is wrong, 1 something was found, 2 not everything could be compared.";
 
@@ -80,7 +86,7 @@ fn run(arguments: &Check) -> anyhow::Result<CheckSummary> {
     let rows = RefCell::new(Vec::new());
     // A repair goes on also where nobody listens any more.
     let untold = Cell::new(None);
-    let summary = arguments.target.run(PATIENCE, async |_, operator| {
+    let summary = arguments.target.run(arguments.patience, async |_, operator| {
         let bar = bar();
         let tell = |event: Event<'_>| match event {
             Event::Found(finding) if arguments.json => {

@@ -207,9 +207,11 @@ pub const META: &str = "meta";
 
 /// A cluster's identity as people write it.
 pub fn parse_id(text: &str) -> Result<ClusterId, String> {
-    u128::from_str_radix(text.trim(), 16)
-        .map(ClusterId)
-        .map_err(|_| "a cluster is named by up to 32 hexadecimal digits".to_string())
+    let text = text.trim();
+    let parsed = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+    parsed.map(ClusterId).ok_or_else(|| {
+        "a cluster is named by 32 hexadecimal digits, as 'ropewalk format' prints them".to_string()
+    })
 }
 
 /// The identity of the cluster in `directory`; none where there is none.
@@ -259,8 +261,43 @@ pub fn found_or_new(directory: &Path) -> anyhow::Result<(ClusterId, Expect)> {
              file 'cluster': restore them, or choose another directory",
             directory.display()
         ),
-        (None, None) => Ok((new_id(), Expect::Any)),
+        (None, None) => match stranger_in(directory)? {
+            None => Ok((new_id(), Expect::Any)),
+            Some(name) => bail!(
+                "{0} is no cluster's directory, but it is not empty either ('{name}' is in there): \
+                 name an empty or a new one, for instance {0}/cluster",
+                directory.display()
+            ),
+        },
     }
+}
+
+/// What may lie in a directory before a cluster is made there: what a start leaves that did not come
+/// to its end, and what a new file system has.
+const EARLY: [&str; 5] = [META, "cluster.new", "log", "running", "lost+found"];
+
+/// Something in a directory that no cluster brought there.
+fn stranger_in(directory: &Path) -> anyhow::Result<Option<String>> {
+    let ours = |name: &String| {
+        let number = name.strip_prefix("data");
+        EARLY.contains(&name.as_str()) || number.is_some_and(|text| text.parse::<u32>().is_ok())
+    };
+    Ok(names_in(directory)?.into_iter().find(|name| !ours(name)))
+}
+
+/// The names in a directory, in order; none where it does not exist.
+fn names_in(directory: &Path) -> anyhow::Result<Vec<String>> {
+    let cannot = || format!("cannot list {}", directory.display());
+    let entries = match std::fs::read_dir(directory) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.with_context(cannot)?,
+    };
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        Ok(entry.with_context(cannot)?.file_name().to_string_lossy().into_owned())
+    };
+    let mut names = entries.map(name).collect::<anyhow::Result<Vec<String>>>()?;
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// An identity that no other cluster has.
@@ -271,12 +308,7 @@ pub fn new_id() -> ClusterId {
 
 /// A directory of a data server below this one, and its cluster.
 fn data_below(directory: &Path) -> anyhow::Result<Option<(String, ClusterId)>> {
-    let entries = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        entries => entries.with_context(|| format!("cannot list {}", directory.display()))?,
-    };
-    for entry in entries {
-        let name = entry?.file_name().to_string_lossy().into_owned();
+    for name in names_in(directory)? {
         if name.starts_with("data")
             && let Ok(Some((id, _))) = superblock::look(&HostDisk, &directory.join(&name))
         {

@@ -32,12 +32,15 @@ struct Arguments {
 
 const TOUR: &str = "\
 Begin with:
-  ropewalk demo                                 sees it work on real data, and cleans up
-  ropewalk up /var/tmp/cluster --mount /mnt     a cluster of your own; --background leaves you
-                                                the terminal, 'ropewalk down' ends it
-  ropewalk cp -r /usr/share/doc :/              works without the mount, too: ':/' is the cluster
+  ropewalk demo                              shows it at work on real data, and
+                                             cleans up
+  ropewalk up /var/tmp/rope --mount /mnt     a cluster of your own; --background
+                                             leaves you the terminal, and
+                                             'ropewalk down' ends it
+  ropewalk cp -r /usr/share/doc :/           works without the mount, too: ':/'
+                                             is the cluster
   ropewalk ls -l :/doc; ropewalk df; ropewalk status
-  ropewalk COMMAND --help                       has examples of each";
+  ropewalk COMMAND --help                    has examples of each";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -83,7 +86,7 @@ enum Command {
     Rm(remote::rm::Rm),
     /// Prints a completion script for a shell.
     #[command(after_help = "Examples:
-  ropewalk completions bash > ~/.local/share/bash-completion/completions/ropewalk
+  . <(ropewalk completions bash)                    in ~/.bashrc
   ropewalk completions zsh > ~/.zfunc/_ropewalk
   ropewalk completions fish > ~/.config/fish/completions/ropewalk.fish")]
     Completions {
@@ -138,12 +141,10 @@ mod tests {
     use super::*;
 
     /// Every command with its full name, those within others included.
-    fn all(command: &clap::Command, above: &str) -> Vec<(String, String)> {
-        let mut found = Vec::new();
+    fn commands(command: &clap::Command, name: &str) -> Vec<(String, clap::Command)> {
+        let mut found = vec![(name.to_string(), command.clone())];
         for command in command.get_subcommands().filter(|command| command.get_name() != "help") {
-            let name = format!("{above} {}", command.get_name());
-            found.extend(all(command, &name));
-            found.push((name, command.clone().render_long_help().to_string()));
+            found.extend(commands(command, &format!("{name} {}", command.get_name())));
         }
         found
     }
@@ -151,12 +152,30 @@ mod tests {
     #[test]
     fn the_help_of_every_command_has_an_example() {
         Arguments::command().debug_assert();
-        let all = all(&Arguments::command(), "ropewalk");
-        assert!(all.len() >= 18, "{}", all.len());
-        for (name, help) in all {
+        let all = commands(&Arguments::command(), "ropewalk");
+        assert!(all.len() >= 19, "{}", all.len());
+        for (name, mut command) in all.into_iter().skip(1) {
+            let help = command.render_long_help().to_string();
             assert!(help.contains("Example"), "{name} --help has no example");
             let plain = name.trim_end_matches(" meta").trim_end_matches(" data");
             assert!(help.contains(plain), "{name} --help does not show how {plain} is called");
+        }
+    }
+
+    #[test]
+    fn the_help_of_every_command_is_readable_on_a_terminal_of_80_columns() {
+        for (name, command) in commands(&Arguments::command(), "ropewalk") {
+            let after = [command.get_after_help(), command.get_after_long_help()];
+            for text in after.into_iter().flatten().map(ToString::to_string) {
+                let mut flows = false;
+                for line in text.lines() {
+                    // What is laid out by hand must fit; what flows is wrapped where it is shown.
+                    let laid_out = line.starts_with("  ");
+                    assert!(!laid_out || line.chars().count() <= 80, "{name}: '{line}'");
+                    assert!(!(flows && !laid_out && !line.is_empty()), "{name} breaks '{line}'");
+                    flows = !laid_out && !line.is_empty();
+                }
+            }
         }
     }
 

@@ -7,11 +7,10 @@ use ropewalk_client::operator::status::{
 };
 use serde_json::{Value, json};
 
+use crate::commands::seconds as patience;
 use crate::operate::Target;
 use crate::report::{bytes, print_json, say, table};
 
-/// How long the metadata server has for an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Sessions that are listed.
 const SESSIONS_SHOWN: usize = 32;
 /// The shortest pause between two looks.
@@ -27,6 +26,9 @@ pub struct Status {
     /// Seconds over which rates are measured; 0 shows none.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
+    /// How long a server has for an answer.
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = patience)]
+    patience: Duration,
     /// Go on, once an interval, until Ctrl-C.
     #[arg(long)]
     watch: bool,
@@ -53,7 +55,7 @@ struct Sample {
 /// Shows what the servers of a cluster are and do.
 pub fn status(arguments: &Status) -> anyhow::Result<()> {
     let interval = Duration::from_secs_f64(arguments.interval);
-    arguments.target.run(PATIENCE, async |world, operator| {
+    arguments.target.run(arguments.patience, async |world, operator| {
         let mut last = None;
         if !interval.is_zero() {
             last = Some((operator.status().await?, world.now()));

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use support::command::ropewalk;
 use support::servers::Servers;
 use support::{PROGRAM, Process, installed, mounts_usable};
 
@@ -278,6 +279,10 @@ fn a_flipped_byte_is_an_error_that_names_the_object() {
     let inode = rustix::fs::stat(fresh.join("file")).unwrap().st_ino;
     let name = format!("object {inode}.0.0");
     assert!(site.servers.said().contains(&name), "{name} is not in: {}", site.servers.said());
+    // A copy without the mount says of which file, and from where.
+    let copy = ["cp", ":/file", "copy"];
+    let error = ropewalk(place.path(), &site.servers.address(), &copy).badly();
+    assert!(error.contains(&format!("inode {inode}: data server 0 does not give")), "{error}");
     // What lies elsewhere in the file is served, where the kernel does not ask for more than is read.
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = File::options().read(true).custom_flags(direct).open(fresh.join("file")).unwrap();

@@ -64,6 +64,25 @@ fn status_shows_the_servers_and_a_killed_one_as_down() {
 }
 
 #[test]
+fn a_check_right_after_a_restart_of_the_metadata_server_waits_for_the_heartbeats() {
+    let place = tempfile::tempdir().unwrap();
+    let mut servers = Servers::start(place.path(), 2);
+    wait_for(&servers, "both join", |status| states(status) == ["up", "up"]);
+    servers.meta.take().expect("it runs").kill();
+    servers.start_meta();
+    let (code, found, summary) = servers.check(&[]);
+    assert_eq!((code, found.len()), (0, 0), "{summary}");
+    // One that does not come is named by what is known of it: its address is not.
+    servers.stop_data(1);
+    servers.meta.take().expect("it runs").kill();
+    servers.start_meta();
+    let (code, _, summary) = servers.check(&["--patience", "1"]);
+    assert_eq!(code, 2, "{summary}");
+    let reason = summary["unreached"]["1"].as_str().expect("a reason");
+    assert!(reason.starts_with("data server 1 was not heard of since"), "{reason}");
+}
+
+#[test]
 fn objects_that_nobody_knows_are_found_and_repaired() {
     let place = tempfile::tempdir().unwrap();
     let mut servers = Servers::start(place.path(), 2);

@@ -5,10 +5,11 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use support::command::{Said, ropewalk};
+use support::command::{Plain, Said, ropewalk};
 use support::{PROGRAM, Process};
 
 /// An address of loopback that was free a moment ago.
@@ -250,7 +251,7 @@ fn an_address_that_cannot_be_right_is_not_waited_for() {
                 "--directory",
                 "d",
                 "--cluster",
-                "1",
+                "00000000000000000000000000000001",
                 "--meta",
                 address,
             ],
@@ -278,4 +279,62 @@ fn a_mount_point_that_cannot_be_is_found_out_before_anything_is_waited_for_or_ma
     let error = ropewalk(place.path(), "", &["up", "new", "--mount", "missing"]).badly();
     assert!(error.contains("missing"), "{error}");
     assert!(!place.path().join("new/meta").exists(), "no cluster was made");
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_behind() {
+    let place = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap().to_string();
+    for options in [&[][..], &["--background"]] {
+        let up = [&["up", "new", "--listen", &listen][..], options].concat();
+        let error = ropewalk(place.path(), "", &up).badly();
+        assert!(error.contains(&listen), "{options:?}: {error}");
+        assert!(!place.path().join("new").exists(), "{options:?} left something");
+    }
+    let new = place.path().join("new");
+    let words = ["up", new.to_str().unwrap(), "--listen", "127.0.0.1:0"];
+    Process::start(&words, "serves at").stop();
+    assert!(!new.join("running").exists(), "nobody serves it, but it says so");
+    let error = ropewalk(place.path(), "", &["down", "new"]).badly();
+    assert!(error.contains("nothing is up in new"), "{error}");
+}
+
+#[test]
+fn no_cluster_is_made_among_the_files_of_others() {
+    let place = tempfile::tempdir().unwrap();
+    fs::create_dir(place.path().join("home")).unwrap();
+    fs::write(place.path().join("home/letter"), b"mine").unwrap();
+    for command in [&["up", "home", "--listen", "127.0.0.1:0"][..], &["format", "home"]] {
+        let error = ropewalk(place.path(), "", command).badly();
+        assert!(
+            error.contains("'letter' is in there") && error.contains("home/cluster"),
+            "{error}"
+        );
+    }
+    let left: Vec<_> = fs::read_dir(place.path().join("home")).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    // What a new file system has, and what a start left that was killed, is no stranger's.
+    fs::rename(place.path().join("home/letter"), place.path().join("home/running")).unwrap();
+    fs::create_dir(place.path().join("home/lost+found")).unwrap();
+    ropewalk(place.path(), "", &["format", "home"]).well();
+}
+
+#[test]
+fn names_and_numbers_that_cannot_be_meant_are_refused_with_how_to_write_them() {
+    let place = tempfile::tempdir().unwrap();
+    let run = |arguments: &[&str]| ropewalk(place.path(), "", arguments).badly();
+    let error = run(&["up", "new", "--listen", "localhost:7700"]);
+    assert!(error.contains("'localhost' is not") && error.contains("127.0.0.1:7700"), "{error}");
+    let error = run(&["serve", "meta", "--directory", "meta", "--cluster", "abc"]);
+    assert!(error.contains("32 hexadecimal digits"), "{error}");
+    // Somebody else's directory is no empty one.
+    let plain = Plain::new(place.path());
+    let closed = place.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("running"), "1\n").unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let error = plain.run("", &["down", closed.to_str().unwrap()]).badly();
+    assert!(error.contains("cannot ask whoever serves"), "{error}");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -181,7 +181,12 @@ impl Client {
                 match outcome {
                     Ok(true) => {}
                     Ok(false) => damaged = Some(part.server),
-                    Err(errno) => return (Err(errno), Some(buffer)),
+                    Err(errno) => {
+                        if errno == Errno::EIO {
+                            self.tell_of_lost(inode, part, offset);
+                        }
+                        return (Err(errno), Some(buffer));
+                    }
                 }
             }
             match damaged {
@@ -194,6 +199,18 @@ impl Client {
             }
         }
         (Err(Errno::EIO), Some(buffer))
+    }
+
+    /// Tells which bytes a data server does not give: who reads the file learns no more than EIO.
+    fn tell_of_lost(&self, inode: &Inode, part: &Part, offset: u64) {
+        let begin = offset + part.begin as u64;
+        (self.inner.config.log)(&format!(
+            "inode {}: data server {} does not give bytes {begin} to {}; 'ropewalk check --read' names \
+             what is damaged, or lost",
+            inode.number,
+            part.server,
+            begin + part.len as u64 - 1
+        ));
     }
 
     async fn transfer_in(

@@ -1,10 +1,12 @@
 //! `ropewalk down`, and how it finds whoever serves a directory.
 //!
 //! Whoever serves holds a lock on a file in the directory for as long as it lives, and has written
-//! its number there: the number of a process that is gone is never taken for one that serves.
+//! its number there: the number of a process that is gone is never taken for one that serves. At its
+//! end it takes the file away; only one that was killed leaves it.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -36,30 +38,62 @@ pub struct Down {
 
 /// The right to serve a directory.
 pub struct Running {
+    path: PathBuf,
+    /// The directory was made for it.
+    made: bool,
+    // Locked: closed last.
     _file: File,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Nobody else has the lock, so the file is ours. Where it stays, the lock says that nobody serves.
+        let _ = std::fs::remove_file(&self.path);
+        if self.made
+            && let Some(directory) = self.path.parent()
+        {
+            // A start that failed leaves nothing; where something was made, this does nothing.
+            let _ = std::fs::remove_dir(directory);
+        }
+    }
 }
 
 /// Takes the right to serve a directory.
 pub fn hold(directory: &Path) -> anyhow::Result<Running> {
+    let made = !directory.exists();
     std::fs::create_dir_all(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
     let path = directory.join(RUNNING);
     let cannot = || format!("cannot use {}", path.display());
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = open.with_context(cannot)?;
+    let open = || {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false).open(&path)
+    };
     let begin = Instant::now();
-    while !is_free(&file).with_context(cannot)? {
+    let mut file = loop {
+        let mut file = open().with_context(cannot)?;
+        // One that ended meanwhile has taken its file away: a lock on that one says nothing.
+        if is_free(&file).with_context(cannot)? && is_at(&file, &path) {
+            break file;
+        }
         if begin.elapsed() > DYING {
             let by = number(&mut file)?.map_or(String::new(), |pid| format!(" by process {pid}"));
             let directory = directory.display();
             bail!("{directory} is served already{by}: 'ropewalk down {directory}' ends it");
         }
         std::thread::sleep(LOOK);
-    }
+    };
     file.set_len(0).with_context(cannot)?;
     file.seek(SeekFrom::Start(0))?;
     writeln!(file, "{}", std::process::id()).with_context(cannot)?;
-    Ok(Running { _file: file })
+    Ok(Running { path, made, _file: file })
+}
+
+/// Whether this file is the one of that name.
+fn is_at(file: &File, path: &Path) -> bool {
+    let number = |found: std::fs::Metadata| (found.dev(), found.ino());
+    let (ours, there) = (file.metadata().map(number), path.metadata().map(number));
+    ours.is_ok_and(|ours| there.is_ok_and(|there| ours == there))
 }
 
 /// Whether nobody holds the lock; then it is ours.
@@ -83,7 +117,10 @@ pub fn down(arguments: &Down) -> anyhow::Result<()> {
     let directory = arguments.directory.display();
     let path = arguments.directory.join(RUNNING);
     let file = OpenOptions::new().read(true).write(true).open(&path);
-    let mut file = file.with_context(|| format!("nothing was ever up in {directory}"))?;
+    let mut file = match file {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!("nothing is up in {directory}"),
+        file => file.with_context(|| format!("cannot ask whoever serves {directory}"))?,
+    };
     let begin = Instant::now();
     let mut asked = false;
     while !is_free(&file)? {

@@ -15,13 +15,13 @@ use crate::report::say;
 /// Arguments of `ropewalk format`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk format /var/lib/ropewalk        prints the identity, which 'serve --cluster' takes on
-                                           nodes that do not have this directory
+  ropewalk format /srv/rope                prints the identity that other nodes
+                                           take ('serve --cluster')
   ropewalk format --config ropewalk.toml   the directories that the file names
   ropewalk format /srv/rope --meta-directory /fast/meta
 
-Once for each cluster, where its metadata shall be. Servers refuse the data of another one. Data servers
-make their directories themselves when they join.")]
+Once for each cluster, where its metadata shall be. Servers refuse the data of another one. Data \
+servers make their directories themselves when they join.")]
 pub struct Format {
     /// The directory below which the servers keep their data; made where it does not exist.
     #[arg(required_unless_present = "config")]

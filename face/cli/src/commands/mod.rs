@@ -6,6 +6,7 @@ pub mod mount;
 pub mod serve;
 pub mod up;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ropewalk_rail::Rail;
@@ -21,6 +22,19 @@ pub fn client_rails() -> anyhow::Result<Vec<Box<dyn Rail>>> {
         Box::new(ShmRail::open(ShmConfig::default())?),
         Box::new(TcpRail::open(TcpConfig::default())?),
     ])
+}
+
+/// Where a server listens, as the user writes it.
+pub fn listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let said = match text.rsplit_once(':') {
+            Some((host, port)) if port.parse::<u16>().is_ok() => {
+                format!("'{host}' is not an address of this host in digits")
+            }
+            _ => "it takes an address and a port".to_string(),
+        };
+        format!("{said}; write it like 127.0.0.1:7700 or [::1]:7700")
+    })
 }
 
 /// Seconds, also parts of one, as the user writes them.

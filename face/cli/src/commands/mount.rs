@@ -19,10 +19,12 @@ use crate::stop::Stop;
 /// Arguments of `ropewalk mount`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk mount tcp://127.0.0.1:7700 /mnt              until 'ropewalk umount /mnt' or Ctrl-C
-  ropewalk mount tcp://127.0.0.1:7700 /mnt --background returns when it is mounted
-  ropewalk mount tcp://node1:7700 /mnt --patience 600   waits ten minutes for a dead server
-  ropewalk mount --config ropewalk.toml                 what the file's [mount] says
+  ropewalk mount tcp://127.0.0.1:7700 /mnt     until 'umount' or Ctrl-C
+  ropewalk mount --config ropewalk.toml        what the file's [mount] says
+  ropewalk mount tcp://node1:7700 /mnt --background
+                                               returns when it is mounted
+  ropewalk mount tcp://node1:7700 /mnt --patience 600
+                                               waits so long for a dead server
 
 Mounts of one cluster, on one host or many, see each other's changes at once.")]
 pub struct MountArguments {

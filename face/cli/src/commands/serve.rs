@@ -14,7 +14,7 @@ use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 use ropewalk_store::superblock::Expect;
 
 use super::up::LISTEN;
-use super::{LOOK, seconds};
+use super::{LOOK, listen, seconds};
 use crate::cluster::{self, DataPlace, MetaPlace, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::mounted::Mounted;
@@ -43,10 +43,11 @@ A directory that is empty or gone is refused: only 'ropewalk format' makes a fil
     /// A data server.
     #[command(after_help = "Examples:
   ropewalk serve data --server 0 --directory /var/lib/ropewalk/data0
-  ropewalk serve data --server 2 --directory /disk2/rope --cluster ID --meta tcp://node1:7700
+  ropewalk serve data --server 2 --directory /disk2/rope \\
+           --cluster ID --meta tcp://node1:7700
 
-A server with a number that the cluster did not have yet joins it: new files use it, too. One that comes
-back without what it had is refused, unless --replace gives that up.")]
+A server with a number that the cluster did not have yet joins it: new files use it, too. One \
+that comes back without what it had is refused, unless --replace gives that up.")]
     Data {
         /// The server's number within the cluster, from 0 on.
         #[arg(long)]
@@ -63,8 +64,8 @@ back without what it had is refused, unless --replace gives that up.")]
     },
     /// The metadata server and the data servers of a config file, in one process.
     #[command(after_help = "Examples:
-  ropewalk serve all --config ropewalk.toml                            what the file says
-  ropewalk serve all --directory /var/lib/ropewalk --data-servers 4    without one
+  ropewalk serve all --config ropewalk.toml                   as the file says
+  ropewalk serve all --directory /srv/rope --data-servers 4   without a file
 
 The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that on its own.")]
     All {
@@ -91,7 +92,7 @@ pub struct Place {
     cluster: Option<ClusterId>,
     /// Where to listen; port 0 lets the system choose. 127.0.0.1 unless said otherwise: port 7700
     /// for the metadata server, any free one for a data server.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen)]
     listen: Option<SocketAddr>,
     /// Allow an address that other hosts can reach, although nobody has to prove who he is.
     #[arg(long)]

@@ -7,6 +7,7 @@ use anyhow::Context;
 use ropewalk_mount::MountOptions;
 
 use super::down::hold;
+use super::listen;
 use super::mount::{ready_mount_point, start_mount};
 use super::serve::{Servers, below};
 use crate::report::announce;
@@ -19,17 +20,18 @@ pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 
 /// Arguments of `ropewalk up`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk up /var/tmp/cluster                       serves at tcp://127.0.0.1:7700
-  ropewalk up /var/tmp/cluster --mount /mnt          and is mounted
-  ropewalk up /var/tmp/cluster --background          returns when it serves; it logs into
-                                                     /var/tmp/cluster/log, 'ropewalk down' ends it
-  ropewalk up /var/tmp/cluster --data-servers 8      with more data servers
+  ropewalk up /var/tmp/cluster                    serves at tcp://127.0.0.1:7700
+  ropewalk up /var/tmp/cluster --mount /mnt       and is mounted
+  ropewalk up /var/tmp/cluster --background       returns when it serves; logs
+                                                  into /var/tmp/cluster/log, and
+                                                  'ropewalk down' ends it
+  ropewalk up /var/tmp/cluster --data-servers 8   with more data servers
   ropewalk up /srv/rope --listen 10.0.0.1:7700 --insecure
-                                                     for other hosts, whoever they are
+                                                  for other hosts, whoever they
+                                                  are
 
-The directory is made at the first start, and serves again what it holds at every later one; where some
-of that is gone by then, it says so and does not start. Ctrl-C
-ends it in good order; whatever else ends it loses nothing that was acknowledged.")]
+The directory is made at the first start, and serves again what it holds at every later one; \
+where some of that is gone by then, it says so and does not start. Ctrl-C ends it in good order; whatever else ends it loses nothing that was acknowledged.")]
 pub struct Up {
     /// Where the servers keep their data; made where it does not exist.
     directory: PathBuf,
@@ -45,7 +47,7 @@ pub struct Up {
     mount: Option<PathBuf>,
     /// Where the metadata server listens; port 0 lets the system choose. Data servers take any free
     /// port of the same address.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = LISTEN)]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = LISTEN, value_parser = listen)]
     listen: SocketAddr,
     /// Allow an address that other hosts can reach, although nobody has to prove who he is.
     #[arg(long)]
@@ -59,9 +61,15 @@ pub struct Up {
 pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let directory = std::path::absolute(&arguments.directory)?;
     if background::is_wanted(arguments.background) {
+        let made = !directory.exists();
         std::fs::create_dir_all(&directory)
             .with_context(|| format!("cannot make {}", directory.display()))?;
-        return background::start(&directory.join("log"));
+        return background::start(&directory.join("log")).inspect_err(|_| {
+            if made {
+                // Only where nothing is in there.
+                let _ = std::fs::remove_dir(&directory);
+            }
+        });
     }
     background::enter()?;
     let stop = Stop::watch_aloud().context("signals cannot be watched")?;

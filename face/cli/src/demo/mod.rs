@@ -35,8 +35,9 @@ use work::{News, work};
   ropewalk demo                              the Rust toolchain, through a mount
   ropewalk demo --source /usr/share --json   another tree, figures as JSON
   ropewalk demo --no-mount                   through the client library
-  ropewalk demo --directory /var/tmp/demo    keeps the data there; 'ropewalk up' serves it again, and
-                                             a second demo copies into run-2 beside it
+  ropewalk demo --directory /var/tmp/demo    keeps the data there: 'ropewalk up'
+                                             serves it again, and a second demo
+                                             copies into run-2 beside it
 
 Where /dev/fuse cannot be used, it says why and goes through the client library. Ctrl-C unmounts, \
 stops the servers and removes what was temporary; a second one ends at once, and says what stays.

@@ -10,11 +10,11 @@ use crate::status::ago;
 /// Arguments of `ropewalk df`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk df           room on each data server, of the whole, and of the metadata
+  ropewalk df           room on each data server, in all, and of the metadata
   ropewalk df --json    an object a line, sizes in bytes
 
-Each server reports the disk that it lies on: servers that share a disk count it each. One that is silent
-is shown as it was when it was heard last.")]
+Each server reports the disk that it lies on: servers that share a disk count it each. One that \
+is silent is shown as it was when it was heard last.")]
 pub struct Df {
     /// A JSON object for each data server, one for the metadata, and one for the whole.
     #[arg(long)]

@@ -15,7 +15,7 @@ use crate::report::{bytes, complain, print, print_json};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ropewalk ls                         the root of the cluster on this host
-  ropewalk ls -la :/data              all of a directory, with modes, owners, sizes and times
+  ropewalk ls -la :/data              with modes, owners, sizes and times
   ropewalk ls --json :/ | jq .size    an object a line, for programs
   ropewalk ls -A tcp://node1:7700 :/  another cluster (or set ROPEWALK_ADDRESS)
 

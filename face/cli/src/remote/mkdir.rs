@@ -12,7 +12,7 @@ use super::{Reach, Session, for_each, of, shown};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ropewalk mkdir :/data          in a directory that is there
-  ropewalk mkdir -p :/data/a/b   with those on the way, and no word where it is there already
+  ropewalk mkdir -p :/data/a/b   with those on the way; what is there is fine
 
 Whoever makes it owns it; the umask counts, as with mkdir(1).")]
 pub struct Mkdir {

@@ -21,12 +21,12 @@ const STRIPES_SHOWN: usize = 16;
 /// Arguments of `ropewalk stat`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk stat :/data/big          attributes, layout, and how the stripes spread
+  ropewalk stat :/data/big          attributes, layout, where the stripes are
   ropewalk stat --all :/data/big    every stripe, also where there are many
   ropewalk stat --json :/data/big   an object a line, stripes included
 
-Small files lie in their inode, on the metadata server; a file's stripes appear on data servers when
-they are first written, and stay where they are.")]
+Small files lie in their inode, on the metadata server; a file's stripes appear on data servers \
+when they are first written, and stay where they are.")]
 pub struct Stat {
     /// What to look at, within the cluster; the colon may be left out.
     #[arg(value_name = "PATH", required = true)]

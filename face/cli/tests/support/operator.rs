@@ -34,16 +34,20 @@ impl Servers {
             cluster: made.trim().to_string(),
             address: format!("tcp://127.0.0.1:{port}"),
         };
-        let listen = format!("127.0.0.1:{port}");
-        let place = servers.path("meta");
-        let (place, cluster) = (place.to_str().expect("UTF-8"), &*servers.cluster);
-        let arguments =
-            ["serve", "meta", "--directory", place, "--cluster", cluster, "--listen", &listen];
-        servers.meta = Some(Process::start(&arguments, "serving at"));
+        servers.start_meta();
         for number in 0..count {
             servers.start_data(number);
         }
         servers
+    }
+
+    pub fn start_meta(&mut self) {
+        let place = self.path("meta");
+        let (place, cluster) = (place.to_str().expect("UTF-8"), &*self.cluster);
+        let listen = self.address.trim_start_matches("tcp://");
+        let arguments =
+            ["serve", "meta", "--directory", place, "--cluster", cluster, "--listen", listen];
+        self.meta = Some(Process::start(&arguments, "serving at"));
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -31,11 +31,14 @@ use ropewalk_wire::fs::value::Bytes;
 
 pub use super::judge::Problem;
 use super::judge::{is_expected, judge, layout, problem_of};
+use super::status::ClusterState;
 use super::{Operator, OperatorError, PAGE_BYTES};
 
 /// How often a suspect is asked for before it is given up as unsettled, and the pause in between.
 const ROUNDS: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(400);
+/// Within so long data servers find their metadata server after its start, and tell where they are.
+const HEARTBEATS: Duration = Duration::from_secs(5);
 /// Bytes of a page of objects: few enough that a slow disk tells them within seconds.
 const OBJECTS_BYTES: u32 = 32 << 10;
 
@@ -204,7 +207,7 @@ impl Operator {
 impl Check<'_> {
     /// The servers that live. Those that do not are not waited for again.
     async fn begin(&self) -> Result<Vec<u32>, OperatorError> {
-        let state = self.operator.status().await?;
+        let state = self.heard().await?;
         let mut expected = Looked { inodes: state.meta.inodes, ..Looked::default() };
         let mut living = Vec::new();
         for known in state.servers {
@@ -215,13 +218,33 @@ impl Check<'_> {
                     living.push(server);
                 }
                 None => {
-                    let server_name = format!("data server {server} at '{address}'");
-                    self.unreached(server, &OperatorError::Silent { server: server_name });
+                    let error = if address.is_empty() {
+                        OperatorError::Unheard { server }
+                    } else {
+                        let server = format!("data server {server} at {address}");
+                        OperatorError::Silent { server }
+                    };
+                    self.unreached(server, &error);
                 }
             }
         }
         (self.tell)(Event::Begin(expected));
         Ok(living)
+    }
+
+    /// The servers, when each of them was heard of. Where the metadata server has just been started,
+    /// it does not know yet where they are.
+    async fn heard(&self) -> Result<ClusterState, OperatorError> {
+        let world = &self.operator.world;
+        let begin = world.now();
+        loop {
+            let state = self.operator.status().await?;
+            let unheard = state.servers.iter().any(|known| known.address.is_empty());
+            if !unheard || world.now().since(begin) >= HEARTBEATS.min(self.operator.patience) {
+                return Ok(state);
+            }
+            world.sleep(PAUSE).await;
+        }
     }
 
     /// Compares the objects of one server with the inodes. Fails where the metadata server does.

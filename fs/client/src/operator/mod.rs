@@ -39,6 +39,11 @@ const PAGE_BYTES: u32 = 128 << 10;
 pub enum OperatorError {
     #[error("{server} does not answer; is it running, and is its address right?")]
     Silent { server: String },
+    #[error(
+        "data server {server} was not heard of since the metadata server started; is it running, and \
+         does it know the metadata server's address?"
+    )]
+    Unheard { server: u32 },
     #[error("{server} refuses: {errno}")]
     Refused { server: String, errno: Errno },
     #[error("{server} serves another cluster: {found}")]
