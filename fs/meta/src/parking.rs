@@ -2,7 +2,7 @@
 //! numbers, a first data server.
 //!
 //! Invariants: a parked call has changed nothing and is executed again from its beginning when one
-//! of the things it waits for came about; calls are tried again in the order in which they came.
+//! of the things it waits for came about, or its reply is stored and told then; calls are tried again in the order in which they came.
 
 use std::collections::{BTreeMap, BTreeSet};
 

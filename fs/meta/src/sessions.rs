@@ -155,6 +155,12 @@ impl Sessions {
         Verdict::New { abandoned: slot.parked.take() }
     }
 
+    /// The reply to a call, and its position, where it is stored.
+    pub fn stored(&self, id: u64, slot: u16, sequence: u64) -> Option<(Vec<u8>, u64)> {
+        let slot = self.sessions.get(&id)?.slots.get(usize::from(slot))?;
+        slot.reply.clone().filter(|_| slot.sequence == sequence)
+    }
+
     /// Notes the reply to the slot's call, which changed rows.
     pub fn store(&mut self, id: u64, slot: u16, reply: Vec<u8>, position: u64) {
         if let Some(slot) = self.slot(id, slot) {

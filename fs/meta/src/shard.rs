@@ -188,8 +188,9 @@ impl<R: Rows> Shard<R> {
             Verdict::Stored(reply, _) if self.is_lost_temporary(&call.request, &reply) => {}
             Verdict::Stored(..) if self.config.execute_duplicates => {}
             Verdict::Stored(reply, position) => {
-                let bytes = self.refresh(call.session, &call.request, reply);
-                return Outcome::Reply(Reply { bytes, position, durable: false });
+                let (id, ticket) =
+                    ((call.session, call.slot, call.sequence), self.parking.ticket());
+                return self.answer_again(id, &call.request, (reply, position), ticket);
             }
             Verdict::New { abandoned: Some(ticket) } => self.drop_parked(ticket),
             Verdict::New { abandoned: None } | Verdict::Again => {}
@@ -210,21 +211,21 @@ impl<R: Rows> Shard<R> {
     ) -> Outcome {
         let early = serves_in_grace(request) && !self.awaits_reclaim(session, request);
         let stop = if self.grace.is_some() && !early {
-            Stop::Wait { on: vec![WaitOn::Grace], keep: false }
+            Stop::Wait { on: vec![WaitOn::Grace] }
         } else if self.full && !serves_when_full(request) {
             Stop::Errno(Errno::ENOSPC)
         } else {
             let mut operation = Operation::new(self, session, ticket, now);
             match operation.dispatch(request) {
                 Ok(()) => {
+                    let after_cut = operation.told_after_cut;
                     let (batch, bytes, durable) = operation.finish();
-                    return self.conclude(session, slot, sequence, batch, bytes, durable);
-                }
-                Err(Stop::Wait { on, keep: true }) => {
-                    let (batch, ..) = operation.finish();
-                    match self.commit(batch) {
-                        Ok(()) => Stop::Wait { on, keep: false },
-                        Err(error) => Stop::Rows(error),
+                    let outcome = self.conclude(session, slot, sequence, batch, bytes, durable);
+                    match (outcome, after_cut) {
+                        (Outcome::Reply(_), Some(inode)) => {
+                            Stop::Wait { on: vec![WaitOn::Inode(inode)] }
+                        }
+                        (outcome, _) => return outcome,
                     }
                 }
                 Err(stop) => stop,
@@ -237,16 +238,43 @@ impl<R: Rows> Shard<R> {
                 encode(&result, &mut bytes);
                 Outcome::Reply(Reply { bytes, position: self.position, durable: false })
             }
-            Stop::Wait { on, .. } => {
-                let mut bytes = Vec::new();
-                encode(request, &mut bytes);
-                let parked = Parked { session, slot, sequence, request: bytes, on };
-                self.parking.park(ticket, parked);
-                self.sessions.set_parked(session, slot, Some(ticket));
-                Outcome::Wait(ticket)
-            }
+            Stop::Wait { on } => self.park((session, slot, sequence), request, on, ticket),
             Stop::Rows(error) => self.stop(error),
         }
+    }
+
+    /// Answers a call that was executed before from its stored reply: at once, or when the cut that
+    /// it ordered is done.
+    fn answer_again(
+        &mut self,
+        (session, slot, sequence): (u64, u16, u64),
+        request: &MetaRequest<'_>,
+        (reply, position): (Vec<u8>, u64),
+        ticket: u64,
+    ) -> Outcome {
+        if let MetaRequest::SetAttributes { inode, .. } = *request
+            && self.cuts.contains_key(&inode)
+        {
+            let on = vec![WaitOn::Inode(inode)];
+            return self.park((session, slot, sequence), request, on, ticket);
+        }
+        let bytes = self.refresh(session, request, reply);
+        Outcome::Reply(Reply { bytes, position, durable: false })
+    }
+
+    /// Lets a call wait.
+    fn park(
+        &mut self,
+        (session, slot, sequence): (u64, u16, u64),
+        request: &MetaRequest<'_>,
+        on: Vec<WaitOn>,
+        ticket: u64,
+    ) -> Outcome {
+        let mut bytes = Vec::new();
+        encode(request, &mut bytes);
+        self.parking.park(ticket, Parked { session, slot, sequence, request: bytes, on });
+        self.sessions.set_parked(session, slot, Some(ticket));
+        Outcome::Wait(ticket)
     }
 
     /// Whether the request tells of a lease that the session has yet to reclaim: one that was under
@@ -318,7 +346,12 @@ impl<R: Rows> Shard<R> {
             let Parked { session, slot, sequence, request, on } = parked;
             self.sessions.set_parked(session, slot, None);
             let outcome = match decode::<MetaRequest<'_>>(&request) {
-                Ok(request) => self.run(session, slot, sequence, &request, now, ticket),
+                Ok(request) => match self.sessions.stored(session, slot, sequence) {
+                    Some(stored) => {
+                        self.answer_again((session, slot, sequence), &request, stored, ticket)
+                    }
+                    None => self.run(session, slot, sequence, &request, now, ticket),
+                },
                 Err(_) => Outcome::Refused(Status::Malformed),
             };
             // Whoever stood behind it is tried when it is done, and also when it goes on to wait for

@@ -161,6 +161,58 @@ fn a_cut_is_finished_before_it_is_acknowledged_also_across_a_crash() {
 }
 
 #[test]
+fn a_file_is_cut_once_whatever_others_append_before_the_reply() {
+    for crash in [false, true] {
+        let mut cluster = cluster();
+        let file = striped(&mut cluster, b"a", 5 * MIB);
+        // Closed: the next one to write has it for itself.
+        cluster.close(0, file);
+        cluster.hold_cuts = true;
+        // Another client waits for the lease; the holder's cut passes it.
+        cluster.clients[0].silent = true;
+        let opening = cluster.send(1, 5, 1, open(file, WRITE));
+        assert!(matches!(opening, Outcome::Wait(_)));
+        let cutting = cluster.send(0, 5, 1, resize(file, MIB));
+        assert!(matches!(cutting, Outcome::Wait(_)));
+        let cut = cluster.shard().poll_cut().expect("something to cut");
+        cluster.clients[0].silent = false;
+        let held = cluster.clients[0].grants[&file].number;
+        let (opening, cutting) = if crash {
+            // What was open comes back; the lease was given up before.
+            cluster.clients[0].grants.remove(&file);
+            cluster.restart();
+            assert_eq!(cluster.shard().poll_cut(), Some(cut));
+            let again = cluster.send(1, 5, 1, open(file, WRITE));
+            let cutting = cluster.send(0, 5, 1, resize(file, MIB));
+            (again, cutting)
+        } else {
+            cluster.answer_recall(0, file, held, LeaseMode::None);
+            (opening, cutting)
+        };
+        // Slow enough to be recalled before it is done.
+        cluster.clients[1].silent = true;
+        let now = cluster.moment();
+        cluster.shard().handle_cut(cut, true, now);
+        let opened = cluster.wait(opening);
+        let grant = opened.grant().expect("a lease");
+        let epoch = grant.epoch;
+        assert_eq!(opened.attributes().size, MIB);
+        // What is appended behind the new end, and acknowledged, is not cut by the same call.
+        let more = runs(&[(1, 1)]);
+        let report = MetaRequest::Report { inode: file, report: report(epoch, 2 * MIB, &more) };
+        let sequence = cluster.next_sequence(1, 1);
+        let reported = cluster.send(1, 1, sequence, report);
+        assert_eq!(cluster.wait(reported).attributes().size, 2 * MIB);
+        cluster.clients[1].silent = false;
+        cluster.answer_recall(1, file, grant.number, LeaseMode::None);
+        assert_eq!(cluster.shard().poll_cut(), None, "cut twice (crash: {crash})");
+        assert_eq!(cluster.wait(cutting).attributes().size, MIB, "as it was when it was cut");
+        assert_eq!(cluster.attributes(0, file).attributes().size, 2 * MIB);
+        invariants::check(cluster.shard());
+    }
+}
+
+#[test]
 fn truncation_to_nothing_and_removal_leave_objects_to_be_reaped() {
     let mut cluster = cluster();
     let small = cluster.create(0, b"small");

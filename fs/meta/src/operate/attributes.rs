@@ -4,11 +4,10 @@ use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::meta::{AttributeChange, TimeChange, Who};
 use ropewalk_wire::fs::value::Errno;
 
-use super::{Operation, Step, Stop};
+use super::{Operation, Step};
 use crate::inode::{Inode, encode_row};
 use crate::keys::{self, Table};
 use crate::leases::Need;
-use crate::parking::WaitOn;
 use crate::permission::{self, SET_GROUP, WRITE};
 use crate::rows::Rows;
 use crate::shard::{CUT_VERSION, Cut};
@@ -92,9 +91,10 @@ impl<R: Rows> Operation<'_, R> {
         Ok(())
     }
 
-    /// Shrinking stripes has two steps. The first is committed here: the new size and epoch, and the
-    /// intent to cut. The call then waits until the objects were cut (after a crash the intent row
-    /// goes on with that) and is executed again, when nothing is left to shrink.
+    /// Shrinking stripes has two steps. The first is the batch of this operation: the new size and
+    /// epoch, the intent to cut, and the reply. The reply is told when the objects were cut (after a
+    /// crash the intent row goes on with that). The call is not executed again: others may have
+    /// written behind the new end by then.
     fn begin_cut(&mut self, inode: &Inode, size: u64) -> Step<()> {
         let layout = inode.layout.ok_or(Errno::EIO)?;
         let stripe_bytes = u64::from(layout.stripe_bytes);
@@ -114,7 +114,8 @@ impl<R: Rows> Operation<'_, R> {
         self.batch.put(key, encode_row(CUT_VERSION, &cut));
         self.shard.cuts.insert(number, cut);
         self.shard.cut_queue.push_back(number);
-        Err(Stop::Wait { on: vec![WaitOn::Inode(number)], keep: true })
+        self.told_after_cut = Some(number);
+        Ok(())
     }
 
     /// Takes setuid, setgid and capabilities from a file, as a write by another user does.

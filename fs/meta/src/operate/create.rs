@@ -181,7 +181,7 @@ impl<R: Rows> Operation<'_, R> {
         kind: InodeKind,
         mode: u16,
     ) -> Step<u64> {
-        let wait = |on| Stop::Wait { on: vec![on], keep: false };
+        let wait = |on| Stop::Wait { on: vec![on] };
         let layout = match kind {
             InodeKind::File => {
                 let shard = &mut *self.shard;

@@ -41,8 +41,8 @@ use crate::shard::{Moment, Shard};
 pub(crate) enum Stop {
     /// The reply is this error; nothing changed.
     Errno(Errno),
-    /// It has to wait for one of these. Where `keep`, what it changed so far is committed first.
-    Wait { on: Vec<WaitOn>, keep: bool },
+    /// It has to wait for one of these.
+    Wait { on: Vec<WaitOn> },
     /// The store failed.
     Rows(RowsError),
 }
@@ -86,6 +86,8 @@ pub(crate) struct Operation<'a, R> {
     pub reply: Vec<u8>,
     /// The reply waits until everything so far is durable.
     pub durable: bool,
+    /// The reply waits until this inode's objects are cut.
+    pub told_after_cut: Option<u64>,
     inodes: Vec<(Inode, State)>,
     needed: Vec<u64>,
     conflicted: bool,
@@ -101,6 +103,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             batch: Batch::default(),
             reply: Vec::new(),
             durable: false,
+            told_after_cut: None,
             inodes: Vec::new(),
             needed: Vec::new(),
             conflicted: false,
@@ -300,7 +303,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             return Ok(());
         }
         let on = self.needed.iter().map(|inode| WaitOn::Inode(*inode)).collect();
-        Err(Stop::Wait { on, keep: false })
+        Err(Stop::Wait { on })
     }
 
     /// The lease that the session has on an inode, or a read lease where nobody minds.

@@ -146,7 +146,7 @@ impl<R: Rows> Operation<'_, R> {
         let next = self.shard.generations.after(old).ok_or(Errno::EIO)?;
         match self.shard.may_use_generation(next)? {
             true => Ok(next),
-            false => Err(Stop::Wait { on: vec![WaitOn::Durable], keep: false }),
+            false => Err(Stop::Wait { on: vec![WaitOn::Durable] }),
         }
     }
 }
