@@ -7,7 +7,7 @@ use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::checksum::crc32c;
 use ropewalk_base::task::{Either, race};
 use ropewalk_net::Address;
-use ropewalk_rpc::{CallError, Connection, Options};
+use ropewalk_rpc::{CallError, Connection, Options, Reply};
 use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Layout, Pool};
@@ -17,6 +17,8 @@ use ropewalk_wire::fs::{decode, encode};
 
 use crate::call::{errno_of, unexpected};
 use crate::client::Client;
+use crate::guards::InDoubt;
+use crate::inode::Inode;
 
 /// How long to wait before the address of a server that is not known is asked for again.
 const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
@@ -134,19 +136,50 @@ impl Client {
         request: &DataRequest<'_>,
         read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
     ) -> Result<(T, u64), Errno> {
-        let mut body = Vec::with_capacity(256);
-        encode(request, &mut body);
+        let mut call = DataCall::new(server, request);
+        self.call_data(&mut call).await?;
+        call.result(read)
+    }
+
+    /// As [`Client::ask_data`], for a change to a file's bytes that a lease of this session allows.
+    /// Where the session is another one by the time the call could leave, it does not (`ESTALE`);
+    /// where no answer comes, the inode is in doubt.
+    pub(crate) async fn change_data<T>(
+        &self,
+        inode: &Inode,
+        session: u64,
+        server: u32,
+        request: &DataRequest<'_>,
+        read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
+    ) -> Result<(T, u64), Errno> {
+        let doubt = InDoubt::new(inode);
+        let mut call = DataCall { session: Some(session), ..DataCall::new(server, request) };
+        let outcome = self.call_data(&mut call).await;
+        if call.answered {
+            doubt.answered();
+        }
+        outcome?;
+        call.result(read)
+    }
+
+    async fn call_data(&self, call: &mut DataCall) -> Result<(), Errno> {
         self.count(|counts| counts.data_calls += 1);
         // Transfers hold large buffers: they do not wait for a server where nobody waits for them.
-        let holds_much = matches!(request, DataRequest::Read { .. } | DataRequest::Write { .. });
-        let abandoned = Abandoned::current().filter(|_| holds_much);
+        let abandoned = Abandoned::current().filter(|_| call.holds_much);
         let (session, outcome) = loop {
-            let known = self.server(server).await?;
-            let session = known.connection.session();
-            let call = known.connection.call(Service::Data, &body);
+            let known = match self.server(call.server).await {
+                Ok(known) => known,
+                Err(errno) => {
+                    // A server that went elsewhere has nothing of what was sent to where it was.
+                    call.answered = true;
+                    return Err(errno);
+                }
+            };
+            let session = call.session.unwrap_or(known.connection.session());
+            let asked = known.connection.call_as(call.session, Service::Data, &call.body);
             // A server that was started again elsewhere has nothing of the call that went to where
             // it was: the call goes to where it is now.
-            let answered = race(call, self.moved(server, &known.address));
+            let answered = race(asked, self.moved(call.server, &known.address));
             let ended = match &abandoned {
                 None => answered.await,
                 Some(abandoned) => match race(answered, abandoned.wait()).await {
@@ -159,14 +192,46 @@ impl Client {
                 Either::Right(()) => {}
             }
         };
-        let reply = match outcome {
-            Ok(reply) => reply,
-            Err(CallError::Fenced | CallError::NoSession) => {
-                self.lost_session(session).await?;
-                return Err(Errno::ESTALE);
+        match outcome {
+            Ok(reply) => {
+                (call.reply, call.answered) = (Some(reply), true);
+                Ok(())
             }
-            Err(error) => return Err(errno_of(error)),
-        };
+            Err(CallError::Fenced | CallError::NoSession) => {
+                call.answered = true;
+                self.lost_session(session).await?;
+                Err(Errno::ESTALE)
+            }
+            Err(error) => Err(errno_of(error)),
+        }
+    }
+}
+
+/// A call to a data server.
+struct DataCall {
+    server: u32,
+    body: Vec<u8>,
+    holds_much: bool,
+    /// In whose name; else in that of whichever session there is.
+    session: Option<u64>,
+    /// Nothing can come of it any more that its reply does not tell.
+    answered: bool,
+    reply: Option<Reply>,
+}
+
+impl DataCall {
+    fn new(server: u32, request: &DataRequest<'_>) -> DataCall {
+        let mut body = Vec::with_capacity(256);
+        encode(request, &mut body);
+        let holds_much = matches!(request, DataRequest::Read { .. } | DataRequest::Write { .. });
+        DataCall { server, body, holds_much, session: None, answered: false, reply: None }
+    }
+
+    fn result<T>(
+        &self,
+        read: impl FnOnce(DataReply<'_>) -> Result<T, Errno>,
+    ) -> Result<(T, u64), Errno> {
+        let reply = self.reply.as_ref().ok_or(Errno::EIO)?;
         match decode::<DataResult<'_>>(reply.body()) {
             Ok(Ok(answer)) => Ok((read(answer)?, reply.head.era)),
             Ok(Err(errno)) => Err(errno),

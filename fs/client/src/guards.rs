@@ -89,6 +89,32 @@ impl Drop for Unsynced<'_> {
     }
 }
 
+/// A change that a data server was asked for. Without an answer nobody knows whether, or when, it
+/// comes about: before others may write, or we do again, the file gets a new write epoch.
+pub(crate) struct InDoubt<'a> {
+    inode: &'a Inode,
+    answered: bool,
+}
+
+impl<'a> InDoubt<'a> {
+    pub fn new(inode: &'a Inode) -> InDoubt<'a> {
+        InDoubt { inode, answered: false }
+    }
+
+    /// It was done or refused, or never left.
+    pub fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for InDoubt<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.inode.in_doubt.set(true);
+        }
+    }
+}
+
 /// A buffer that servers may reach.
 pub(crate) struct Exposed<'a> {
     endpoint: &'a LocalEndpoint,

@@ -31,6 +31,8 @@ pub(crate) struct Inode {
     pub used: Cell<u64>,
     /// Data servers with bytes that were not made durable: their eras at the first such write.
     pub unsynced: RefCell<BTreeMap<u32, u64>>,
+    /// A change that a data server was asked for was given up, and may come about at any time.
+    pub in_doubt: Cell<bool>,
     /// Others may have written since the last sync: the next one has to reach every server that has
     /// bytes of the file.
     pub shared_before: Cell<bool>,
@@ -79,7 +81,7 @@ pub(crate) struct State {
     /// The server began a new era, in which generation and version may be older ones.
     pub doubtful: bool,
     /// Inline bytes, while a lease covers them.
-    pub inline: Option<Vec<u8>>,
+    pub inline: Option<Inline>,
     pub layout: Option<Layout>,
     pub written: Runs,
     pub dirty: Dirty,
@@ -87,6 +89,13 @@ pub(crate) struct State {
     pub under_way: Dirty,
     pub readers: u32,
     pub writers: u32,
+}
+
+/// Inline bytes of a file, and the version of the inode that has them.
+#[derive(Debug)]
+pub(crate) struct Inline {
+    pub bytes: Vec<u8>,
+    pub version: u64,
 }
 
 /// Changes that the metadata server was not told yet.
@@ -115,6 +124,32 @@ pub(crate) struct Directory {
 }
 
 impl State {
+    /// Takes inline bytes of a reply, unless something newer is known: replies overtake each other.
+    pub fn take_inline(&mut self, bytes: &[u8], version: u64) {
+        if version >= self.version {
+            self.inline = Some(Inline { bytes: bytes.to_vec(), version });
+        }
+    }
+
+    /// Takes a write that made this version into the inline bytes; they are forgotten where a change
+    /// in between is not known here.
+    pub fn write_inline(&mut self, offset: usize, bytes: &[u8], version: u64) {
+        let Some(inline) = &mut self.inline else { return };
+        if inline.version >= version {
+            return;
+        }
+        if inline.version + 1 < version {
+            self.inline = None;
+            return;
+        }
+        let end = offset + bytes.len();
+        if inline.bytes.len() < end {
+            inline.bytes.resize(end, 0);
+        }
+        inline.bytes[offset..end].copy_from_slice(bytes);
+        inline.version = version;
+    }
+
     /// Counts what is written and not reported as allocated, too: programs take a file for a hole
     /// where it has a size and no blocks.
     fn with_blocks(&self, mut attributes: Attributes) -> Attributes {
@@ -141,6 +176,7 @@ impl Inode {
             reporting: Semaphore::new(1),
             used: Cell::new(0),
             unsynced: RefCell::new(BTreeMap::new()),
+            in_doubt: Cell::new(false),
             shared_before: Cell::new(true),
             promised: Cell::new(true),
             changed: Cell::new(None),
@@ -291,6 +327,8 @@ impl Inode {
     pub fn lose_lease(&self) {
         self.lose_changes();
         self.met_others();
+        // With the session goes all that was asked for in its name.
+        self.in_doubt.set(false);
         self.state.borrow_mut().mode = LeaseMode::None;
         self.idle.notify_all();
     }

@@ -12,7 +12,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::call::unexpected;
 use crate::client::Client;
-use crate::guards::Reported;
+use crate::guards::{InDoubt, Reported};
 use crate::inode::{Dirty, Inode, Use};
 
 /// How long a recall waits for the reply that told of the lease: beyond that it was lost on the way
@@ -101,13 +101,14 @@ impl Client {
             return inode;
         }
         state.layout = Some(opened.layout);
-        state.inline = match opened.content {
-            Content::Inline => opened.inline.clone(),
-            Content::Striped(layout) => {
-                state.layout = Some(layout);
-                None
+        state.inline = None;
+        match (&opened.content, &opened.inline) {
+            (Content::Inline, Some(bytes)) => {
+                state.take_inline(bytes, opened.entry.attributes.version);
             }
-        };
+            (Content::Inline, None) => {}
+            (Content::Striped(layout), _) => state.layout = Some(*layout),
+        }
         state.content = Some(opened.content.clone());
         let mut written = Runs::from_slice(&opened.written);
         // The reply may not know of what was reported while it was under way. What has no room will
@@ -137,6 +138,11 @@ impl Client {
                 For::Writing => matches!(mode, LeaseMode::Write | LeaseMode::Shared),
             };
             if enough && known {
+                if purpose == For::Writing && inode.in_doubt.get() {
+                    let _reporting = inode.reporting.acquire().await;
+                    self.renew_epoch(inode).await?;
+                    continue;
+                }
                 return Ok(Use::new(inode));
             }
             wanting.get_or_insert_with(|| Wanting::new(inode));
@@ -252,6 +258,12 @@ impl Client {
             inode.state.borrow_mut().dirty = Dirty::default();
             self.say_lost(inode);
         }
+        if let Err(errno) = self.renew_epoch(inode).await {
+            (self.inner.config.log)(&format!(
+                "inode {}: no new write epoch: {errno}",
+                inode.number
+            ));
+        }
         let open = inode.opened();
         inode.lower(number, keep);
         let request =
@@ -296,6 +308,41 @@ impl Client {
             inode.learned(attributes);
         }
         inode.idle.notify_all();
+    }
+
+    /// Makes sure that nothing comes about any more of changes that were given up, once others write,
+    /// or we do again. By whoever has the turn to report: a report of the former epoch is refused.
+    async fn renew_epoch(&self, inode: &Inode) -> Result<(), Errno> {
+        if !inode.in_doubt.replace(false) {
+            return Ok(());
+        }
+        let doubt = InDoubt::new(inode);
+        let request = MetaRequest::RenewEpoch { inode: inode.number };
+        let answer = self
+            .ask(&request, |reply| match reply {
+                MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
+                _ => unexpected(),
+            })
+            .await;
+        match answer {
+            Ok((attributes, grant)) => {
+                doubt.answered();
+                self.note_change(inode);
+                inode.granted(grant);
+                inode.learned(attributes);
+                if grant.is_none() {
+                    // It is being recalled: the new epoch comes with the next lease.
+                    inode.refresh();
+                }
+                Ok(())
+            }
+            // Whoever has no lease any more was fenced.
+            Err(Errno::ESTALE) => {
+                doubt.answered();
+                Ok(())
+            }
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Tells the metadata server what changed under the lease. Where the lease went with its session

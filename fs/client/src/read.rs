@@ -119,17 +119,17 @@ impl Client {
         };
         {
             let state = inode.state.borrow();
-            if let (Some(bytes), true) = (&state.inline, state.mode >= LeaseMode::Read) {
-                copy(bytes, out);
+            if let (Some(inline), true) = (&state.inline, state.mode >= LeaseMode::Read) {
+                copy(&inline.bytes, out);
                 return Ok(());
             }
         }
         let request = MetaRequest::ReadInline { inode: inode.number };
         self.ask(&request, |reply| match reply {
-            MetaReply::Content { bytes } => {
+            MetaReply::Inline { bytes, version } => {
                 copy(bytes.0, out);
                 if inode.mode() >= LeaseMode::Read {
-                    inode.state.borrow_mut().inline = Some(bytes.0.to_vec());
+                    inode.state.borrow_mut().take_inline(bytes.0, version);
                 }
                 Ok(())
             }

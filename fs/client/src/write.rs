@@ -206,13 +206,8 @@ impl Client {
         let mut state = inode.state.borrow_mut();
         // An older one after a restart says that this write was lost.
         state.version = state.version.max(version);
-        let (begin, end) = (offset as usize, offset as usize + bytes.len());
-        if let Some(inline) = &mut state.inline {
-            if inline.len() < end {
-                inline.resize(end, 0);
-            }
-            inline[begin..end].copy_from_slice(bytes);
-        }
+        let end = offset as usize + bytes.len();
+        state.write_inline(offset as usize, bytes, version);
         if state.mode < LeaseMode::Read {
             state.inline = None;
         }
@@ -234,7 +229,8 @@ impl Client {
         if !self.is_inline(inode) {
             return Ok(());
         }
-        match self.move_out(inode).await {
+        let session = self.inner.meta.session();
+        match self.move_out(inode, session).await {
             Err(Errno::ESTALE) => {
                 // Somebody was faster; what is true now is learned with the next lease.
                 inode.state.borrow_mut().content = None;
@@ -244,7 +240,7 @@ impl Client {
         }
     }
 
-    async fn move_out(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+    async fn move_out(&self, inode: &Rc<Inode>, session: u64) -> Result<(), Errno> {
         let request = MetaRequest::GetAttributes { inode: inode.number };
         let attributes = self.ask_attributes(inode, &request).await?;
         let (layout, epoch) = {
@@ -258,7 +254,7 @@ impl Client {
                 let buffer = self.inner.pool.copy_of(&bytes).ok_or(Errno::ENOMEM)?;
                 let earlier = Unsynced::take(inode);
                 let (outcome, _) =
-                    self.transfer_out(inode, &layout, 0, buffer, 0..bytes.len()).await;
+                    self.transfer_out(inode, session, &layout, 0, buffer, 0..bytes.len()).await;
                 let kept = match outcome {
                     Ok(runs) if inode.promised.get() => {
                         self.keep_durable(inode, &layout, &runs).await.map(|()| runs)
@@ -319,7 +315,7 @@ impl Client {
     pub(crate) async fn inline_bytes(&self, inode: &Inode) -> Result<Vec<u8>, Errno> {
         let request = MetaRequest::ReadInline { inode: inode.number };
         self.ask(&request, |reply| match reply {
-            MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
+            MetaReply::Inline { bytes, .. } => Ok(bytes.0.to_vec()),
             _ => unexpected(),
         })
         .await
@@ -333,6 +329,9 @@ impl Client {
         buffer: PoolBuffer,
         range: std::ops::Range<usize>,
     ) -> (Result<u64, Errno>, Option<PoolBuffer>) {
+        // Whatever waits on its way does not leave in the name of a later session, which has no
+        // lease.
+        let session = self.inner.meta.session();
         let (layout, tenure) = {
             let state = inode.state.borrow();
             match &state.content {
@@ -351,7 +350,8 @@ impl Client {
         if !has_room(inode, &layout, offset, len) {
             return (Err(Errno::EFBIG), Some(buffer));
         }
-        let (outcome, buffer) = self.transfer_out(inode, &layout, offset, buffer, range).await;
+        let (outcome, buffer) =
+            self.transfer_out(inode, session, &layout, offset, buffer, range).await;
         let written = match outcome {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
@@ -409,6 +409,7 @@ impl Client {
     async fn transfer_out(
         &self,
         inode: &Rc<Inode>,
+        session: u64,
         layout: &Layout,
         offset: u64,
         buffer: PoolBuffer,
@@ -438,7 +439,7 @@ impl Client {
             let sent = join_all(parts.iter().zip(&sums).map(|(part, sums)| {
                 let begin = range.start + part.begin;
                 let source = Source::Embedded(Bytes(&buffer[begin..begin + part.len]));
-                self.send_part(inode, part, sums, id, source)
+                self.send_part(inode, session, part, sums, id, source)
             }))
             .await;
             let outcome = sent.into_iter().collect::<Result<Vec<()>, Errno>>();
@@ -450,7 +451,7 @@ impl Client {
         };
         let sent = join_all(parts.iter().zip(&sums).map(|(part, sums)| {
             let source = Source::Bulk(bulk(key, range.start + part.begin));
-            self.send_part(inode, part, sums, id, source)
+            self.send_part(inode, session, part, sums, id, source)
         }))
         .await;
         let buffer = exposed.end().await;
@@ -461,6 +462,7 @@ impl Client {
     async fn send_part(
         &self,
         inode: &Rc<Inode>,
+        session: u64,
         part: &Part,
         sums: &[u8],
         file: ropewalk_wire::fs::data::FileId,
@@ -473,7 +475,7 @@ impl Client {
             checksums: Bytes(sums),
         };
         let ((), era) = self
-            .ask_data(part.server, &request, |reply| match reply {
+            .change_data(inode, session, part.server, &request, |reply| match reply {
                 DataReply::Written => Ok(()),
                 _ => unexpected(),
             })

@@ -162,6 +162,10 @@ impl<R: Rows> Shard<R> {
             return Outcome::Refused(Status::Unavailable);
         }
         if call.session == 0 {
+            if self.grace.is_some() && !serves_in_grace(&call.request) {
+                // Without a session nothing bounds how many would wait here.
+                return Outcome::Refused(Status::Unavailable);
+            }
             return match call.request {
                 MetaRequest::Heartbeat(_)
                 | MetaRequest::GetPool { .. }
@@ -280,7 +284,9 @@ impl<R: Rows> Shard<R> {
     /// Whether the request tells of a lease that the session has yet to reclaim: one that was under
     /// way when the server died, and comes before the reclaim.
     fn awaits_reclaim(&self, session: u64, request: &MetaRequest<'_>) -> bool {
-        let (MetaRequest::Release { inode, .. } | MetaRequest::Report { inode, .. }) = request
+        let (MetaRequest::Release { inode, .. }
+        | MetaRequest::Report { inode, .. }
+        | MetaRequest::RenewEpoch { inode }) = request
         else {
             return false;
         };
@@ -492,6 +498,7 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::ReclaimDone
             | MetaRequest::Release { .. }
             | MetaRequest::Report { .. }
+            | MetaRequest::RenewEpoch { .. }
             | MetaRequest::Heartbeat(_)
             | MetaRequest::GetPool { .. }
             | MetaRequest::StatFileSystem

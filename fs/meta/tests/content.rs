@@ -27,7 +27,7 @@ fn striped(cluster: &mut Cluster, name: &[u8], size: u64) -> u64 {
 
 fn read(cluster: &mut Cluster, inode: u64) -> Vec<u8> {
     match cluster.call(0, MetaRequest::ReadInline { inode }).ok() {
-        MetaReply::Content { bytes } => bytes.0.to_vec(),
+        MetaReply::Inline { bytes, .. } => bytes.0.to_vec(),
         other => panic!("{other:?}"),
     }
 }

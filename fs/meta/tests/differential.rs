@@ -388,7 +388,7 @@ impl Run {
                 }
                 Kind::File => {
                     let answer = self.cluster.call(client, MetaRequest::ReadInline { inode });
-                    let MetaReply::Content { bytes } = answer.ok() else { panic!("no content") };
+                    let MetaReply::Inline { bytes, .. } = answer.ok() else { panic!("no content") };
                     let mut bytes = bytes.0.to_vec();
                     bytes.resize(node.data.len(), 0);
                     assert_eq!(bytes, node.data);

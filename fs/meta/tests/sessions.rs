@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use ropewalk_meta::{Config, Outcome};
+use ropewalk_meta::{Call, Config, Outcome};
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::meta::*;
@@ -93,7 +93,8 @@ fn writers_share_and_appends_lose_nothing() {
         cluster.call(client, append(data)).ok();
     }
     let answer = cluster.call(0, MetaRequest::ReadInline { inode: file });
-    assert_eq!(answer.ok(), MetaReply::Content { bytes: Bytes(&b"even.odd..".repeat(5)) });
+    let MetaReply::Inline { bytes, .. } = answer.ok() else { panic!("no bytes") };
+    assert_eq!(bytes, Bytes(&b"even.odd..".repeat(5)));
     // When the other has closed it, the one that is left can be alone again.
     cluster.close(1, file);
     let acquire = MetaRequest::Acquire { inode: file, mode: LeaseMode::Write };
@@ -190,6 +191,12 @@ fn after_a_restart_nothing_is_given_away_before_all_have_reclaimed() {
     let outcome = cluster.send(1, 0, sequence, open(file, WRITE));
     cluster.pump();
     assert!(cluster.shard().is_in_grace() && cluster.completed.is_empty());
+    // Whoever has no session, and so no slots that bound his calls, does not wait here.
+    let (waiting, now) = (cluster.shard().waiting(), cluster.moment());
+    let request = MetaRequest::GetPath { inode: file };
+    let stranger = Call { session: 0, slot: 0, sequence: 0, request, now };
+    assert_eq!(cluster.shard().execute(stranger), Outcome::Refused(Status::Unavailable));
+    assert_eq!(cluster.shard().waiting(), waiting);
     cluster.clients[0].silent = false;
     cluster.reclaim(0);
     assert!(!cluster.shard().is_in_grace());

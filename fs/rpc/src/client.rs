@@ -168,9 +168,30 @@ impl Connection {
         self.call_with(service, body, REPLY_BYTES).await
     }
 
+    /// A call in the name of this session and of no later one, where one is named: `NoSession` where
+    /// it went before the call could leave.
+    pub async fn call_as(
+        &self,
+        session: Option<u64>,
+        service: Service,
+        body: &[u8],
+    ) -> Result<Reply, CallError> {
+        self.call_in(session, service, body, REPLY_BYTES).await
+    }
+
     /// A call within the session whose reply's body most likely fits `reply_bytes` bytes.
     pub async fn call_with(
         &self,
+        service: Service,
+        body: &[u8],
+        reply_bytes: usize,
+    ) -> Result<Reply, CallError> {
+        self.call_in(None, service, body, reply_bytes).await
+    }
+
+    async fn call_in(
+        &self,
+        session: Option<u64>,
         service: Service,
         body: &[u8],
         reply_bytes: usize,
@@ -181,6 +202,9 @@ impl Connection {
             return Err(CallError::TooLong);
         }
         let _permit = inner.permits.acquire().await;
+        if session.is_some_and(|session| session != inner.session.get()) {
+            return Err(CallError::NoSession);
+        }
         let round = inner.round.get();
         let taken = inner.free.borrow_mut().pop_front();
         let Some(mut slot) = taken else {

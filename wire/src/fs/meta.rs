@@ -13,7 +13,7 @@
 //! * a recall is answered at once, also for a grant whose reply is still on its way: the client
 //!   remembers the highest number that was recalled or that it released, and a grant of this number
 //!   or an older one is none when it arrives.
-//!   `Release` and `Report` never wait at the server, so answering needs no other session.
+//!   `Release`, `Report` and `RenewEpoch` never wait at the server, so answering needs no other session.
 
 use serde::{Deserialize, Serialize};
 
@@ -375,6 +375,11 @@ pub enum MetaRequest<'a> {
         #[serde(borrow)]
         report: Report<'a>,
     },
+    /// Begins a new write epoch of a file that this session may write: whatever of the former one is
+    /// still under way to data servers is refused there from the first write of the new one on.
+    RenewEpoch {
+        inode: u64,
+    },
     /// The content of an inline file.
     ReadInline {
         inode: u64,
@@ -585,7 +590,7 @@ pub enum MetaReply<'a> {
     Missing {
         cached: bool,
     },
-    /// GetAttributes, SetAttributes, Report, Release, Reclaim, LeaveInline; Unlink, RemoveDirectory,
+    /// GetAttributes, SetAttributes, Report, RenewEpoch, Release, Reclaim, LeaveInline; Unlink, RemoveDirectory,
     /// and a Rename that replaces: of the inode that lost its name.
     Attributes {
         attributes: Attributes,
@@ -613,10 +618,16 @@ pub enum MetaReply<'a> {
         end: bool,
         grant: Option<Grant>,
     },
-    /// ReadLink, GetXattr, ReadInline, GetPath: the bytes. ListXattr: names, each ended by a zero byte.
+    /// ReadLink, GetXattr, GetPath: the bytes. ListXattr: names, each ended by a zero byte.
     Content {
         #[serde(borrow)]
         bytes: Bytes<'a>,
+    },
+    /// ReadInline: the bytes, as they are in this version of the inode.
+    Inline {
+        #[serde(borrow)]
+        bytes: Bytes<'a>,
+        version: u64,
     },
     /// WriteInline, ReserveAppend: where the bytes went, and the file's size and version now.
     Written {

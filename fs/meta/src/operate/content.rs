@@ -31,7 +31,8 @@ impl<R: Rows> Operation<'_, R> {
         self.need(number, Need::Fresh);
         self.settle()?;
         let bytes = self.inline_bytes(number)?;
-        self.answer(&MetaReply::Content { bytes: Bytes(&bytes) })
+        let version = self.inode(number)?.version;
+        self.answer(&MetaReply::Inline { bytes: Bytes(&bytes), version })
     }
 
     /// Writes inline bytes at an offset, or at the end.
@@ -117,6 +118,17 @@ impl<R: Rows> Operation<'_, R> {
     pub fn report(&mut self, number: u64, report: &Report<'_>) -> Step<()> {
         let mode = self.shard.leases.mode(number, self.session);
         self.check_and_take(number, report, mode)?;
+        self.answer_attributes(number)
+    }
+
+    /// A write of this session may be under way for which it cannot wait, and must not come after
+    /// those of others. Never waits: others wait for it.
+    pub fn renew_epoch(&mut self, number: u64) -> Step<()> {
+        let mode = self.shard.leases.mode(number, self.session);
+        if !matches!(mode, LeaseMode::Shared | LeaseMode::Write) {
+            return Err(Errno::ESTALE.into());
+        }
+        self.change(number)?.epoch += 1;
         self.answer_attributes(number)
     }
 

@@ -161,6 +161,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::Reclaim { inode, mode, open } => self.reclaim(inode, mode, open),
             M::ReclaimDone => self.reclaim_done(),
             M::Report { inode, report } => self.report(inode, &report),
+            M::RenewEpoch { inode } => self.renew_epoch(inode),
             M::ReadInline { inode } => self.read_inline(inode),
             M::WriteInline { inode, epoch, offset, data, append, kill_privileges } => {
                 let at = if append { None } else { Some(offset) };

@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-const KINDS: [&str; 44] = [
+const KINDS: [&str; 45] = [
     "open session",
     "renew session",
     "close session",
@@ -70,6 +70,7 @@ const KINDS: [&str; 44] = [
     "list sessions",
     "list servers",
     "discard",
+    "renew epoch",
 ];
 
 pub(super) struct Counters {
@@ -166,6 +167,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::ListSessions { .. } => 41,
         M::ListServers { .. } => 42,
         M::Discard { .. } => 43,
+        M::RenewEpoch { .. } => 44,
     }
 }
 
@@ -185,8 +187,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::Discard { server: 1, objects: Bytes(&[]) };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("discard", KINDS.len() - 1));
+        let last = MetaRequest::RenewEpoch { inode: 1 };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("renew epoch", KINDS.len() - 1));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);
