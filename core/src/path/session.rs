@@ -474,6 +474,8 @@ impl Core {
                     let (peer, channel) = (state.send.peer, state.send.channel as usize);
                     self.unqueue_send(peer, channel, id);
                     self.finish(id, Err(Fault::Cancelled), 0);
+                    // Those behind it may have what the first of the queue lacked.
+                    self.pump(peer);
                     true
                 }
                 SendStage::Announced { .. } => {

@@ -113,8 +113,15 @@ impl World {
 
     /// Adds an endpoint; its index.
     pub fn add(&mut self) -> usize {
+        self.add_with(|_| {})
+    }
+
+    /// Adds an endpoint with other settings.
+    pub fn add_with(&mut self, set: impl FnOnce(&mut EndpointConfig)) -> usize {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let endpoint = Endpoint::open(self.config(number), vec![self.rail(number)]).unwrap();
+        let mut config = self.config(number);
+        set(&mut config);
+        let endpoint = Endpoint::open(config, vec![self.rail(number)]).unwrap();
         let context = endpoint.context(true).unwrap();
         self.nodes.push(Node { endpoint, context, done: Vec::new() });
         self.nodes.len() - 1

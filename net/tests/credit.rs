@@ -1,0 +1,94 @@
+//! Credit: what waits for it moves on in the end, whoever else waits, was cancelled, or used much.
+
+mod common;
+
+use common::{ALL, World};
+use ropewalk_base::error::Fault;
+use ropewalk_net::{Channel, Level, OperationId, Oversize, PeerId, Posted};
+
+/// Posts a buffered message with these bits; its operation where it is not over at once.
+fn send(
+    world: &mut World,
+    (from, to): (usize, PeerId),
+    channel: Channel,
+    bits: u64,
+    len: usize,
+) -> Option<OperationId> {
+    let memory = world.memory(len, bits as u8);
+    let node = &world.nodes[from];
+    let posted =
+        node.endpoint.post_send(&node.context, to, channel, bits, memory, Level::Buffered, bits);
+    let id = match &posted {
+        Ok(Posted::Pending(id)) => Some(*id),
+        _ => None,
+    };
+    world.posted(from, posted);
+    id
+}
+
+fn receive(world: &mut World, at: usize, bits: u64, len: usize) {
+    let memory = world.memory(len, 0);
+    let node = &world.nodes[at];
+    let (channel, mask, cut) = (Channel::Tagged, u64::MAX, Oversize::Truncate);
+    let posted = node
+        .endpoint
+        .post_receive(&node.context, channel, None, bits, mask, memory, cut, 1000 + bits);
+    world.posted(at, posted);
+}
+
+/// Waits for a request and takes it.
+fn take_request(world: &mut World, at: usize, bits: u64) {
+    let mut request = None;
+    world.until(&format!("request {bits}"), |world| {
+        request = world.nodes[at].endpoint.next_request();
+        request.is_some()
+    });
+    assert_eq!(request.map(|request| request.bits), Some(bits), "{:?}", world.medium);
+}
+
+#[test]
+fn when_the_first_of_a_queue_is_cancelled_those_behind_it_go_on() {
+    for medium in ALL {
+        let mut world = World::new(medium);
+        world.add();
+        world.add_with(|config| config.core.eager_window_bytes = 100 << 10);
+        let way = (0, world.peer(0, 1));
+        // Three of these fit the window, which nobody makes free.
+        let large: Vec<_> =
+            (0..5).map(|bits| send(&mut world, way, Channel::Request, bits, 30_000)).collect();
+        (0..3).for_each(|bits| assert_eq!(world.take(0, bits).outcome, Ok(())));
+        send(&mut world, way, Channel::Request, 5, 100);
+        for bits in [4, 3] {
+            world.nodes[0].endpoint.cancel(large[bits].expect("it waits"));
+            assert_eq!(world.take(0, bits as u64).outcome, Err(Fault::Cancelled));
+        }
+        assert_eq!(world.take(0, 5).outcome, Ok(()), "{medium:?}");
+        [0, 1, 2, 5].into_iter().for_each(|bits| take_request(&mut world, 1, bits));
+        world.nodes.iter().for_each(|node| node.endpoint.check());
+    }
+}
+
+#[test]
+fn when_an_announced_message_or_one_behind_it_is_cancelled_the_others_go_on() {
+    for medium in ALL {
+        let mut world = World::new(medium);
+        world.add();
+        world.add_with(|config| config.core.announce_window = 1);
+        let way = (0, world.peer(0, 1));
+        let long = 100_000;
+        let ids: Vec<_> =
+            (0..3).map(|bits| send(&mut world, way, Channel::Tagged, bits, long)).collect();
+        send(&mut world, way, Channel::Tagged, 3, 100);
+        world.until("announce", |world| world.nodes[1].endpoint.unmatched_count() == 1);
+        // The second one waits for credit, the third behind it; then the first gives its own back.
+        for bits in [1, 0] {
+            world.nodes[0].endpoint.cancel(ids[bits].expect("it waits"));
+            assert_eq!(world.take(0, bits as u64).outcome, Err(Fault::Cancelled));
+        }
+        receive(&mut world, 1, 3, 100);
+        assert_eq!(world.take(1, 1003).outcome, Ok(()), "{medium:?}");
+        receive(&mut world, 1, 2, long);
+        assert_eq!(world.take(1, 1002).outcome, Ok(()), "{medium:?}");
+        world.nodes.iter().for_each(|node| node.endpoint.check());
+    }
+}
