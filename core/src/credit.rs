@@ -4,6 +4,7 @@
 //! or late does no harm. All that the peers of an endpoint may have sent unmatched is lent from one
 //! pool: an idle peer holds the first window only, a busy one is lent more while there is some.
 
+use ropewalk_base::limits::REQUEST_BYTES_MAX;
 use ropewalk_wire::frame::{Content, CreditBody};
 
 use crate::api::{Channel, PeerId};
@@ -25,10 +26,23 @@ pub(crate) fn charge_bytes(payload_bytes: u64) -> u64 {
     buffer + OVERHEAD_BYTES
 }
 
-/// The smallest window with which a sender of the longest messages never gets stuck: the receiver
-/// tells news of half a window, so that one message has to fit into the other half.
-fn window_min(eager_bytes_max: u32) -> u64 {
-    (2 * charge_bytes(u64::from(eager_bytes_max))).next_multiple_of(1024)
+/// The smallest window with which a sender of messages of up to `bytes_max` bytes never gets stuck: the
+/// receiver tells news of half a window, so that one message has to fit into the other half.
+fn window_min(bytes_max: u32) -> u64 {
+    (2 * charge_bytes(u64::from(bytes_max))).next_multiple_of(1024)
+}
+
+/// The windows for bytes, one for each account.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Windows {
+    pub eager: u64,
+    pub request: u64,
+}
+
+impl Windows {
+    fn sum(self) -> u64 {
+        self.eager + self.request
+    }
 }
 
 /// What the peer allowed us, and what we used of it.
@@ -205,27 +219,35 @@ impl Core {
         self.emit_control(id, body);
     }
 
-    /// The first windows of a new session, in bytes each; `None` where the pool has none left. Once
-    /// half the pool is lent, newcomers get the least that works.
-    pub(crate) fn first_window(&self) -> Option<u64> {
-        let min = window_min(self.config.eager_bytes_max);
-        let usual = u64::from(self.config.eager_window_bytes).next_multiple_of(1024).max(min);
+    /// The first windows of a new session; `None` where the pool has none left. Once half the pool is
+    /// lent, newcomers get the least that works.
+    pub(crate) fn first_windows(&self) -> Option<Windows> {
+        let (least, bytes) = (self.least_windows(), u64::from(self.config.eager_window_bytes));
+        let usual = bytes.next_multiple_of(1024);
+        let usual = Windows { eager: usual.max(least.eager), request: usual.max(least.request) };
         let used = self.lent_bytes + self.orphan_bytes;
         let pool = self.config.eager_pool_bytes;
         match used {
-            used if used + 2 * usual <= pool / 2 => Some(usual),
-            used if used + 2 * min <= pool => Some(min),
+            used if used + usual.sum() <= pool / 2 => Some(usual),
+            used if used + least.sum() <= pool => Some(least),
             _ => None,
         }
     }
 
+    /// The smallest windows with which nothing gets stuck. A longer message than `eager_bytes_max` may
+    /// be announced, a longer request may not.
+    pub(crate) fn least_windows(&self) -> Windows {
+        let eager = self.config.eager_bytes_max;
+        Windows { eager: window_min(eager), request: window_min(REQUEST_BYTES_MAX) }
+    }
+
     /// The session begins: the first windows, of which the peer was told, are lent.
-    pub(crate) fn begin_credit(&mut self, id: PeerId, window: u64) {
+    pub(crate) fn begin_credit(&mut self, id: PeerId, windows: Windows) {
         let announces = u64::from(self.config.announce_window);
-        self.lent_bytes += 2 * window;
+        self.lent_bytes += windows.sum();
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.received.eager = Account::begin(window);
-        peer.received.request = Account::begin(window);
+        peer.received.eager = Account::begin(windows.eager);
+        peer.received.request = Account::begin(windows.request);
         peer.received.announce = Account::begin(announces);
     }
 

@@ -30,9 +30,16 @@ fn receive(world: &mut World, at: usize, bits: u64, len: usize) {
     let memory = world.memory(len, 0);
     let node = &world.nodes[at];
     let (channel, mask, cut) = (Channel::Tagged, u64::MAX, Oversize::Truncate);
-    let posted = node
-        .endpoint
-        .post_receive(&node.context, channel, None, bits, mask, memory, cut, 1000 + bits);
+    let posted = node.endpoint.post_receive(
+        &node.context,
+        channel,
+        None,
+        bits,
+        mask,
+        memory,
+        cut,
+        1000 + bits,
+    );
     world.posted(at, posted);
 }
 
@@ -90,5 +97,24 @@ fn when_an_announced_message_or_one_behind_it_is_cancelled_the_others_go_on() {
         receive(&mut world, 1, 2, long);
         assert_eq!(world.take(1, 1002).outcome, Ok(()), "{medium:?}");
         world.nodes.iter().for_each(|node| node.endpoint.check());
+    }
+}
+
+#[test]
+fn the_longest_request_comes_through_the_smallest_window_after_any_others() {
+    for medium in ALL {
+        for (small, large) in [(3, 16_385), (40, 20_000), (85, 32_768)] {
+            let mut world = World::new(medium);
+            world.add();
+            world.add_with(|config| config.core.eager_window_bytes = 1024);
+            let way = (0, world.peer(0, 1));
+            for bits in 0..small {
+                send(&mut world, way, Channel::Request, bits, 200);
+                take_request(&mut world, 1, bits);
+            }
+            send(&mut world, way, Channel::Request, small, large);
+            take_request(&mut world, 1, small);
+            world.nodes.iter().for_each(|node| node.endpoint.check());
+        }
     }
 }

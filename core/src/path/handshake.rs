@@ -122,8 +122,7 @@ impl Core {
     }
 
     fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
-        let least = self.config.eager_window_bytes.into();
-        let window = self.first_window().unwrap_or(least);
+        let windows = self.first_windows().unwrap_or(self.least_windows());
         let resumes = self.config.mode == Mode::Resume;
         let Some(state) = self.links.get_mut(link) else { return };
         let peer = state.peer.and_then(|peer| self.peers.get(peer.0));
@@ -132,8 +131,8 @@ impl Core {
         };
         let kept = peer.filter(|peer| resumes && peer.reliable.is_some()).filter(same_life);
         state.ours = kept.map_or(0, |peer| peer.session);
-        state.window = window;
-        let (nonce, session, credit) = (state.nonce, state.ours, (window / 1024) as u16);
+        state.windows = windows;
+        let (nonce, session) = (state.nonce, state.ours);
         let body = Body::Hello(HelloBody {
             endpoint: self.identity.endpoint.0.to_le_bytes(),
             cluster: self.identity.cluster.0.to_le_bytes(),
@@ -143,8 +142,8 @@ impl Core {
             mode: u8::from(self.config.mode == Mode::Resume),
             refusal: refusal as u8,
             address_bytes: (self.greeting.len as u16).into(),
-            eager_credit: credit.into(),
-            request_credit: credit.into(),
+            eager_credit: ((windows.eager / 1024) as u16).into(),
+            request_credit: ((windows.request / 1024) as u16).into(),
             announce_credit: (self.config.announce_window as u16).into(),
             reserved: 0.into(),
         });
@@ -212,7 +211,7 @@ impl Core {
             // Ourselves: the connecting end of this link notices it, too, and needs no link.
             return self.refuse_link(link, Refusal::Duplicate);
         }
-        let Some(id) = self.peer_of(endpoint).filter(|_| self.first_window().is_some()) else {
+        let Some(id) = self.peer_of(endpoint).filter(|_| self.first_windows().is_some()) else {
             return self.refuse_link(link, Refusal::Full);
         };
         let (upgrade, insist) = match self.links.get(link) {

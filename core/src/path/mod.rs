@@ -22,7 +22,7 @@ use ropewalk_base::verb::{LinkId, RemoteKey, RemoteSegment};
 use ropewalk_wire::frame::HelloBody;
 
 use crate::api::{CHANNELS, OperationId, PeerId};
-use crate::credit::{Granted, Received};
+use crate::credit::{Granted, Received, Windows};
 use crate::reliable::Reliable;
 
 /// Frames that one peer's operations may have given to a rail and that it has not released.
@@ -65,8 +65,8 @@ pub(crate) struct Link {
     /// The session that we, and the peer, would go on with; 0: a new one.
     pub ours: u32,
     pub theirs: u32,
-    /// Credit that our greeting names, in bytes.
-    pub window: u64,
+    /// Credit that our greeting names.
+    pub windows: Windows,
     /// The peer broke the protocol here: its session is not resumed.
     pub broken: bool,
     /// Numbers of frames on this path.
@@ -204,7 +204,7 @@ impl Link {
             hello: None,
             ours: 0,
             theirs: 0,
-            window: 0,
+            windows: Windows::default(),
             broken: false,
             packet: 0,
         }

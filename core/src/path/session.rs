@@ -138,7 +138,7 @@ impl Core {
         }
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
-        let (window, outbound) = (state.window, state.outbound);
+        let (windows, outbound) = (state.windows, state.outbound);
         let Some(hello) = state.hello else { return };
         let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
         let resume = self.config.mode == Mode::Resume && hello.mode == 1;
@@ -160,7 +160,7 @@ impl Core {
                 announce_limit: u64::from(hello.announce_credit.get()),
                 ..Granted::default()
             };
-            self.begin_credit(id, window);
+            self.begin_credit(id, windows);
             self.counters.sessions += 1;
             self.outputs.push(Output::PeerUp { peer: id });
         }
@@ -180,7 +180,7 @@ impl Core {
             return self.alias(asked, id);
         }
         let nonce = self.random.next_u64() as u32;
-        let window = self.first_window().unwrap_or(u64::from(self.config.eager_window_bytes));
+        let windows = self.first_windows().unwrap_or(self.least_windows());
         self.links.insert(LOOP_LINK, Link { stage: LinkStage::Up, ..Link::new(Some(id), nonce) });
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link: LOOP_LINK };
@@ -188,12 +188,12 @@ impl Core {
         peer.send_next = [0; CHANNELS];
         peer.receive_next = [0; CHANNELS];
         peer.granted = Granted {
-            eager_limit: window,
-            request_limit: window,
+            eager_limit: windows.eager,
+            request_limit: windows.request,
             announce_limit: u64::from(self.config.announce_window),
             ..Granted::default()
         };
-        self.begin_credit(id, window);
+        self.begin_credit(id, windows);
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });
         self.pump(id);
