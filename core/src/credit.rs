@@ -2,9 +2,14 @@
 //!
 //! Limits are absolute (counted from the session's beginning), so a `Credit` frame that comes twice
 //! or late does no harm. All that the peers of an endpoint may have sent unmatched is lent from one
-//! pool: an idle peer holds the first window only, a busy one is lent more while there is some.
+//! pool: an idle peer holds the first window only, a busy one is lent more, out of half the pool. The
+//! other half is for first windows, since nothing that was lent comes back before its session ends: with
+//! the usual sizes 1337 newcomers find room, however busy others have been.
+
+use std::time::Duration;
 
 use ropewalk_base::limits::REQUEST_BYTES_MAX;
+use ropewalk_base::time::Time;
 use ropewalk_wire::frame::{Content, CreditBody};
 
 use crate::api::{Channel, PeerId};
@@ -14,6 +19,11 @@ use crate::engine::Core;
 const OVERHEAD_BYTES: u64 = 128;
 /// The least that a message with a payload occupies.
 const BUFFER_BYTES_MIN: u64 = 256;
+
+/// Who uses half its window within this may have waited for news, and is lent more: a window is used up
+/// once a round trip then, wide as the network may be. Whether a sender did wait cannot be seen from
+/// here, since what is on its way cannot; who is slower did not.
+const BUSY_WITHIN: Duration = Duration::from_millis(100);
 
 /// What an eager message counts: both sides reckon with the buffer that it may occupy, whose size is
 /// a power of two, so that what was lent is never less than what is used.
@@ -73,13 +83,33 @@ pub(crate) struct Account {
     pub arrived: u64,
     /// Arrived and freed again.
     pub freed: u64,
-    /// The limit that the peer was told last.
+    /// The limit that the peer was told last, and when.
     pub told: u64,
+    told_at: Time,
 }
 
 impl Account {
-    pub fn begin(window: u64) -> Account {
-        Account { window, arrived: 0, freed: 0, told: window }
+    fn begin(window: u64, now: Time) -> Account {
+        Account { window, arrived: 0, freed: 0, told: window, told_at: now }
+    }
+
+    /// Whether what the peer was not told of yet is half the window.
+    #[inline]
+    fn has_news(&self) -> bool {
+        self.freed + self.window - self.told >= self.window / 2
+    }
+
+    fn is_busy(&self, now: Time) -> bool {
+        self.has_news() && now.since(self.told_at) <= BUSY_WITHIN
+    }
+
+    /// The limit that the peer is told now.
+    fn tell(&mut self, now: Time) -> u64 {
+        let limit = self.freed + self.window;
+        if limit > self.told {
+            (self.told, self.told_at) = (limit, now);
+        }
+        self.told
     }
 
     #[inline]
@@ -110,7 +140,7 @@ impl Account {
     fn free(&mut self, amount: u64) -> bool {
         self.freed += amount;
         debug_assert!(self.freed <= self.arrived, "what is freed has arrived");
-        self.freed + self.window - self.told >= self.window / 2
+        self.has_news()
     }
 }
 
@@ -195,32 +225,27 @@ impl Core {
 
     #[cold]
     pub(crate) fn tell_credit(&mut self, id: PeerId) {
-        let (max, pool) = (self.config.eager_window_bytes_max, self.config.eager_pool_bytes);
+        let (max, now) = (u64::from(self.config.eager_window_bytes_max), self.now);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        // A peer that used half its window is busy: it is lent more, while the pool has some.
-        for account in [&mut peer.received.eager, &mut peer.received.request] {
-            let more = account.window.min(u64::from(max).saturating_sub(account.window));
-            let busy = account.freed + account.window - account.told >= account.window / 2;
-            if busy && more > 0 && self.lent_bytes + self.orphan_bytes + more <= pool {
+        let Received { eager, request, announce } = &mut peer.received;
+        for account in [&mut *eager, &mut *request] {
+            let more = account.window.min(max.saturating_sub(account.window));
+            let lent = self.lent_bytes + self.orphan_bytes + more;
+            if account.is_busy(now) && lent <= self.config.eager_pool_bytes / 2 {
                 account.window += more;
                 self.lent_bytes += more;
             }
         }
-        for account in
-            [&mut peer.received.eager, &mut peer.received.request, &mut peer.received.announce]
-        {
-            account.told = account.told.max(account.freed + account.window);
-        }
         let body = CreditBody {
-            eager_limit: peer.received.eager.told.into(),
-            request_limit: peer.received.request.told.into(),
-            announce_limit: peer.received.announce.told.into(),
+            eager_limit: eager.tell(now).into(),
+            request_limit: request.tell(now).into(),
+            announce_limit: announce.tell(now).into(),
         };
         self.emit_control(id, body);
     }
 
     /// The first windows of a new session; `None` where the pool has none left. Once half the pool is
-    /// lent, newcomers get the least that works.
+    /// lent, which is all that windows grow from, newcomers get the least that works.
     pub(crate) fn first_windows(&self) -> Option<Windows> {
         let (least, bytes) = (self.least_windows(), u64::from(self.config.eager_window_bytes));
         let usual = bytes.next_multiple_of(1024);
@@ -245,10 +270,11 @@ impl Core {
     pub(crate) fn begin_credit(&mut self, id: PeerId, windows: Windows) {
         let announces = u64::from(self.config.announce_window);
         self.lent_bytes += windows.sum();
+        let now = self.now;
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.received.eager = Account::begin(windows.eager);
-        peer.received.request = Account::begin(windows.request);
-        peer.received.announce = Account::begin(announces);
+        peer.received.eager = Account::begin(windows.eager, now);
+        peer.received.request = Account::begin(windows.request, now);
+        peer.received.announce = Account::begin(announces, now);
     }
 
     /// The session ended: what was lent comes back, but for messages that are still here.

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{ALL, World};
+use std::time::Duration;
+
+use common::{ALL, Medium, World};
 use ropewalk_base::error::Fault;
 use ropewalk_net::{Channel, Level, OperationId, Oversize, PeerId, Posted};
 
@@ -117,4 +119,62 @@ fn the_longest_request_comes_through_the_smallest_window_after_any_others() {
             world.nodes.iter().for_each(|node| node.endpoint.check());
         }
     }
+}
+
+/// Sends many messages that the receiver drops at once; where credit is used up for a moment they are
+/// announced, and their sender learns of it.
+fn flood(world: &mut World, from: usize, to: PeerId, messages: u64) {
+    let pending = (0..messages)
+        .filter(|_| send(world, (from, to), Channel::Untagged, 9, 200).is_some())
+        .count();
+    let mut over = 0;
+    world.until("end of a flood", |world| {
+        let done = &mut world.nodes[from].done;
+        let dropped = |outcome| matches!(outcome, Ok(()) | Err(Fault::Cancelled));
+        over += done.drain(..).map(|completed| assert!(dropped(completed.outcome))).count();
+        over >= pending
+    });
+}
+
+#[test]
+fn a_newcomer_gets_in_beside_any_number_of_peers_that_were_busy_once() {
+    let mut world = World::new(Medium::Loop);
+    let hub = world.add_with(|config| config.core.eager_pool_bytes = 8 << 20);
+    world.nodes[hub].endpoint.drop_unawaited(Channel::Untagged);
+    for _ in 0..24 {
+        let peer = world.add();
+        let to = world.peer(peer, hub);
+        flood(&mut world, peer, to, 8000);
+    }
+    let newcomer = world.add();
+    let to = world.peer(newcomer, hub);
+    send(&mut world, (newcomer, to), Channel::Request, 7, 100);
+    take_request(&mut world, hub, 7);
+    world.nodes[hub].endpoint.check();
+}
+
+/// How many messages a peer may have sent that nobody takes, after it sent many others with `pause`
+/// between them.
+fn window_after(pause: Duration) -> u64 {
+    let mut world = World::pair(Medium::SimStream);
+    world.nodes[1].endpoint.drop_unawaited(Channel::Untagged);
+    let to = world.peer(0, 1);
+    for _ in 0..2000 {
+        send(&mut world, (0, to), Channel::Untagged, 9, 200);
+        world.pass(pause);
+    }
+    for _ in 0..4000 {
+        send(&mut world, (0, to), Channel::Tagged, 8, 200);
+    }
+    world.pass(Duration::from_secs(1));
+    // Those without credit are announced.
+    world.nodes[1].endpoint.counters().0.bytes_unmatched / 200
+}
+
+#[test]
+fn a_peer_is_lent_more_only_where_it_sends_so_fast_that_it_may_have_waited() {
+    let (slow, fast) = (Duration::from_millis(10), Duration::from_millis(1));
+    // 64 KiB are 170 times the 384 bytes that a message counts.
+    assert!(window_after(slow) <= 170);
+    assert!(window_after(fast) > 170);
 }

@@ -154,6 +154,13 @@ impl World {
         }
     }
 
+    /// Lets simulated time pass.
+    pub fn pass(&mut self, time: Duration) {
+        assert!(self.simulated());
+        let until = Time(self.clock.load(Ordering::Relaxed)) + time;
+        self.until("end of a pause", |world| Time(world.clock.load(Ordering::Relaxed)) >= until);
+    }
+
     /// Steps until `done` says so.
     pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut World) -> bool) {
         let begin = Instant::now();
