@@ -1,7 +1,7 @@
 //! A pool of reusable buffers: page-aligned, initialised, bounded.
 //!
-//! Invariants: the bytes lent out never exceed the budget; a buffer belongs to one owner at a time;
-//! fresh memory is zeroed once and populated by use, then reused (populating a page costs more than
+//! Invariants: the bytes lent out never exceed the budget, but for buffers that were made over to their
+//! owner; a buffer belongs to one owner at a time; fresh memory is zeroed once and populated by use, then reused (populating a page costs more than
 //! copying it, specs/machine-limits 1.1).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -115,7 +115,7 @@ impl Pool {
         let capacity = raw.bytes;
         // From here on the buffer owns the allocation; its drop makes a `Raw` of it again.
         std::mem::forget(raw);
-        Some(PoolBuffer { segment, capacity, pool: self.clone() })
+        Some(PoolBuffer { segment, capacity, pool: self.clone(), counted: true })
     }
 
     /// A buffer with a copy of `bytes`; `None` over budget.
@@ -140,8 +140,10 @@ impl Pool {
         self.shared.budget
     }
 
-    fn give_back(&self, raw: Raw) {
-        self.shared.lent.fetch_sub(raw.bytes, Ordering::Relaxed);
+    fn give_back(&self, raw: Raw, counted: bool) {
+        if counted {
+            self.shared.lent.fetch_sub(raw.bytes, Ordering::Relaxed);
+        }
         if let (Some(class), _) = class_of(raw.bytes) {
             let mut free = self.shared.free.lock().expect("pool lists are never left half-changed");
             if free.bytes + raw.bytes <= self.shared.budget {
@@ -165,6 +167,8 @@ pub struct PoolBuffer {
     /// Bytes of the allocation.
     capacity: usize,
     pool: Pool,
+    /// Whether the budget still counts it.
+    counted: bool,
 }
 
 impl PoolBuffer {
@@ -177,6 +181,14 @@ impl PoolBuffer {
     /// How many bytes it can have without another allocation.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Makes the buffer over to its owner: the budget counts it no more, and whoever keeps such buffers
+    /// has a bound of their own.
+    pub fn make_over(&mut self) {
+        if std::mem::replace(&mut self.counted, false) {
+            self.pool.shared.lent.fetch_sub(self.capacity, Ordering::Relaxed);
+        }
     }
 
     /// Changes the length within the capacity. Bytes that come in are initialised, but arbitrary.
@@ -205,7 +217,7 @@ impl DerefMut for PoolBuffer {
 impl Drop for PoolBuffer {
     fn drop(&mut self) {
         let address = NonNull::new(self.segment.as_mut_ptr()).expect("an allocation is not null");
-        self.pool.give_back(Raw { address, bytes: self.capacity });
+        self.pool.give_back(Raw { address, bytes: self.capacity }, self.counted);
     }
 }
 
@@ -232,6 +244,23 @@ mod tests {
         assert_eq!(pool.take(4000).unwrap().segment().address(), address);
         assert_eq!(pool.lent_bytes(), 4096);
         assert_eq!(pool.lent_bytes_max(), 8192);
+    }
+
+    #[test]
+    fn a_buffer_that_was_made_over_leaves_the_budget_at_once_and_once() {
+        let pool = Pool::with_budget(4096);
+        let mut buffer = pool.take(4096).unwrap();
+        let address = buffer.segment().address();
+        buffer.make_over();
+        buffer.make_over();
+        assert_eq!(pool.lent_bytes(), 0);
+        let other = pool.take(4096).unwrap();
+        drop(buffer);
+        assert_eq!(pool.lent_bytes(), 4096);
+        drop(other);
+        assert_eq!(pool.lent_bytes(), 0);
+        // What is kept for reuse is bounded still: the first one that came back.
+        assert_eq!(pool.take(4096).unwrap().segment().address(), address);
     }
 
     #[test]

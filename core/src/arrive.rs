@@ -74,6 +74,12 @@ impl Core {
     }
 
     /// There is no buffer for a `Stage` placement: the answer for the rail.
+    ///
+    /// A peer cannot bring this about for another one, as long as the driver has staging memory for what
+    /// is lent (`Config::eager_pool_bytes`) and some more for greetings, and gives the pool's memory up
+    /// with the credit: then what is staged has credit, whose sum is bounded. Beyond that are links that
+    /// are still greeting, with a short payload each, and the least windows of sessions that our own user
+    /// asked for when the pool was lent.
     pub fn unstaged(&mut self, token: Token) -> Placement {
         if let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) {
             self.break_link(landing.link);

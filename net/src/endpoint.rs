@@ -93,6 +93,11 @@ impl Request {
     pub fn bytes(&self) -> &[u8] {
         self.payload.as_deref().unwrap_or(&[])
     }
+
+    /// The memory that it occupies until it is dropped, in bytes.
+    pub fn occupied_bytes(&self) -> usize {
+        self.payload.as_ref().map_or(0, PoolBuffer::capacity)
+    }
 }
 
 /// A process's presence on the network. Cloning gives another handle.
@@ -343,10 +348,15 @@ impl Endpoint {
         self.locked().core.drop_unawaited(channel);
     }
 
-    /// The next request, where one arrived.
+    /// The next request, where one arrived. From here on its memory is the taker's: it neither counts
+    /// against the peer's credit nor against the staging memory, so that a taker who keeps requests costs
+    /// no peer its link, but has to bound what it keeps.
     pub fn next_request(&self) -> Option<Request> {
         let taken = self.shared.requests.lock().expect("never left half-changed").pop_front();
-        let request = taken?;
+        let mut request = taken?;
+        if let Some(payload) = &mut request.payload {
+            payload.make_over();
+        }
         self.leave(Command::RequestTaken {
             peer: request.peer,
             session: request.session,

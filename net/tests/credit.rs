@@ -178,3 +178,28 @@ fn a_peer_is_lent_more_only_where_it_sends_so_fast_that_it_may_have_waited() {
     assert!(window_after(slow) <= 170);
     assert!(window_after(fast) > 170);
 }
+
+#[test]
+fn requests_that_their_taker_keeps_cost_no_other_peer_its_link() {
+    for medium in ALL {
+        let mut world = World::new(medium);
+        let hub = world.add_with(|config| config.staging_bytes = 1 << 20);
+        let (hoarded, newcomer) = (world.add(), world.add());
+        let to = world.peer(hoarded, hub);
+        // Four times the staging memory.
+        let mut kept = Vec::new();
+        for bits in 0..128 {
+            send(&mut world, (hoarded, to), Channel::Request, bits, 30_000);
+            world.until("request", |world| {
+                kept.extend(world.nodes[hub].endpoint.next_request());
+                kept.len() as u64 > bits
+            });
+        }
+        let to = world.peer(newcomer, hub);
+        send(&mut world, (newcomer, to), Channel::Request, 7, 30_000);
+        take_request(&mut world, hub, 7);
+        let (counters, _) = world.nodes[hub].endpoint.counters();
+        assert_eq!((counters.violations, counters.resets), (0, 0), "{medium:?}");
+        world.nodes[hub].endpoint.check();
+    }
+}
