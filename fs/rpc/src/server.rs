@@ -24,6 +24,12 @@ impl Incoming {
     pub fn body(&self) -> &[u8] {
         &self.request.bytes()[HEAD_BYTES..]
     }
+
+    /// The memory that the call's message occupies until it is dropped: whoever keeps calls has to bound
+    /// what they keep, since the client may send more once its call was taken.
+    pub fn occupied_bytes(&self) -> usize {
+        self.request.occupied_bytes()
+    }
 }
 
 /// How far the server's state is kept; goes with every reply.

@@ -1,6 +1,7 @@
 //! The metadata server: a shard, its store, and the calls that go through both.
 //!
 //! * `serving`: calls in, to the shard, replies out when a mark of the store covers them;
+//! * `backlog`: calls that wait for room in the store;
 //! * `callbacks`: recalls and granted locks, to clients;
 //! * `status`: what the server tells of itself;
 //! * `members`: which process is the data server of a number;
@@ -16,6 +17,7 @@
 //!   waits for a session that is being fenced;
 //! * after the first failure of store or shard every call is answered `Unavailable`, until a restart.
 
+mod backlog;
 mod callbacks;
 mod config;
 mod counters;
@@ -26,7 +28,7 @@ mod serving;
 mod status;
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ropewalk_base::random::Random;
@@ -43,6 +45,7 @@ use ropewalk_wire::fs::value::Timestamp;
 
 use crate::shard::{Moment, Shard};
 use crate::store_rows::StoreRows;
+use backlog::Backlog;
 use callbacks::Clients;
 use counters::Counters;
 use data_servers::DataServers;
@@ -66,7 +69,7 @@ pub struct MetaServer {
     /// The disk has no room for changes.
     full: Cell<bool>,
     /// Calls that came while the store had no room.
-    backlog: RefCell<VecDeque<Arrived>>,
+    backlog: RefCell<Backlog<Arrived>>,
     backlog_added: Notify,
     /// Calls that the shard lets wait.
     waiting: RefCell<Waiting>,

@@ -26,9 +26,6 @@ use super::release::Held;
 use super::status;
 use crate::shard::{Call, Completed, Opening, Outcome, Reply};
 
-/// Calls that wait for room in the store, at most; more are dropped, and sent again by their
-/// clients.
-const BACKLOG_MAX: usize = 1 << 14;
 /// How long to wait before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(100);
 
@@ -110,8 +107,9 @@ impl Handler for MetaServer {
                 Poll::Pending => backlog = self.backlog.borrow_mut(),
             }
         }
-        if backlog.len() < BACKLOG_MAX {
-            backlog.push_back(arrived);
+        let (peer, bytes) = (arrived.incoming.peer, arrived.incoming.occupied_bytes());
+        // One that is dropped is sent again by its client.
+        if backlog.push(peer, bytes, arrived) {
             drop(backlog);
             self.backlog_added.notify_all();
         }
@@ -166,7 +164,7 @@ impl MetaServer {
             }
             let room = self.store.ready().await;
             self.note_room(room.err().as_ref());
-            let arrived = self.backlog.borrow_mut().pop_front();
+            let arrived = self.backlog.borrow_mut().pop();
             if let Some(arrived) = arrived {
                 self.serve(arrived);
             }
