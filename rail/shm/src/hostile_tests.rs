@@ -80,6 +80,21 @@ fn linked(number: u64) -> [(ShmRail, Node); 2] {
     pair
 }
 
+/// The form between processes, within one.
+fn linked_by_name(name: &str) -> [(ShmRail, Node); 2] {
+    let name = format!("{name}-{}", std::process::id());
+    let mut far = (ShmRail::open(ShmConfig::named(&name)).expect("a fresh name"), Node::new());
+    let mut near = (ShmRail::open(ShmConfig::default()).expect("a rail"), Node::new());
+    near.0.connect(&name, Time::ZERO).expect("a legal name");
+    let mut now = 0;
+    while near.1.up.is_none() || far.1.up.is_none() {
+        now += 1_000_000;
+        near.0.poll(Time(now), &mut near.1);
+        far.0.poll(Time(now), &mut far.1);
+    }
+    [near, far]
+}
+
 /// Something of everything, so that every field in shared memory is used.
 fn traffic((rail, node): &mut (ShmRail, Node), random: &mut Random) {
     let Some(link) = node.up else { return };
@@ -164,16 +179,7 @@ fn any_scribbling_ends_the_link_at_most() {
 #[test]
 fn any_table_is_survived() {
     let mut random = Random::from_seed(9);
-    let name = format!("table-{}", std::process::id());
-    let mut far = (ShmRail::open(ShmConfig::named(&name)).expect("a fresh name"), Node::new());
-    let mut near = (ShmRail::open(ShmConfig::default()).expect("a rail"), Node::new());
-    near.0.connect(&name, Time::ZERO).expect("a legal name");
-    let mut now = 0;
-    while near.1.up.is_none() || far.1.up.is_none() {
-        now += 1_000_000;
-        near.0.poll(Time(now), &mut near.1);
-        far.0.poll(Time(now), &mut far.1);
-    }
+    let [mut near, mut far] = linked_by_name("table");
     let (link, far_link) = (near.1.up.expect("up"), far.1.up.expect("up"));
     let segment = near.0.segment_of(link);
     let key = RemoteKey { slot: SlotId { index: 5, generation: 1 }, secret: 1 };
@@ -188,7 +194,7 @@ fn any_table_is_survived() {
         field.store(value[random.below(7) as usize], std::sync::atomic::Ordering::SeqCst);
         let (remote, local) = (RemoteLayout::At(random.below(1 << 20)), near.1.memory);
         near.0.order(&Verb::Read { link, key, remote, local, token: Token(1) }, &near.1.buffers);
-        near.0.poll(Time(now), &mut near.1);
+        near.0.poll(Time(1), &mut near.1);
         orders += 1;
     }
     assert_eq!(orders, 2000);
@@ -259,4 +265,32 @@ fn read_only_memory_is_neither_written_nor_offered_for_writing() {
     let verb = Verb::Read { link, key, remote, local, token };
     assert!(matches!(near.order(&verb, &near_node.buffers), Ordered::Refused(_)));
     assert_eq!(CONSTANT, [7; 64]);
+}
+
+#[test]
+fn whoever_has_the_number_of_a_dead_peer_is_not_accessed() {
+    let [mut near, mut far] = linked_by_name("number");
+    let (link, far_link) = (near.1.up.expect("up"), far.1.up.expect("up"));
+    let key = RemoteKey { slot: SlotId { index: 5, generation: 1 }, secret: 1 };
+    let region = far.1.memory;
+    far.0.order(&Verb::Expose { link: far_link, key, region, writable: true }, &far.1.buffers);
+    let local = near.1.memory.part(0, 100);
+    let access = |rail: &mut ShmRail, node: &Node, write| {
+        let (remote, token) = (RemoteLayout::At(0), Token(1));
+        let verb = match write {
+            true => Verb::Write { link, key, remote, local, token },
+            false => Verb::Read { link, key, remote, local, token },
+        };
+        rail.order(&verb, &node.buffers)
+    };
+    assert_eq!(access(&mut near.0, &near.1, true), Ordered::Released);
+    // From now on the peer is a process that is dead, whose number is this process's.
+    let mut child = std::process::Command::new("true").spawn().expect("a shell's tool");
+    let pid = rustix::process::Pid::from_child(&child);
+    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+    child.wait().expect("it ends");
+    near.0.mistake_peer(link, process.expect("a kernel that knows these"));
+    for write in [true, false] {
+        assert_eq!(access(&mut near.0, &near.1, write), Ordered::Refused(Fault::PeerReset));
+    }
 }

@@ -24,7 +24,7 @@ use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
 
 use crate::barrier;
 use crate::local::{Letter, Peer, ring};
-use crate::native::{Access, Exposures, Origin, PeerMemory, RegionList, Scratch};
+use crate::native::{Access, Exposures, Origin, PeerMemory, RegionList, Scratch, is_readable};
 use crate::ring::{Consumer, Front, Producer};
 use crate::segment::{Board, RING_BYTES, Ring, Segment, Side};
 use crate::sleep::Waker;
@@ -45,6 +45,16 @@ pub enum Presence {
     Socket { socket: OwnedFd, process: Option<OwnedFd> },
     /// By letters within one process.
     Local(Peer),
+}
+
+impl Presence {
+    /// What is readable once the peer has ended.
+    fn watched(&self) -> Option<&OwnedFd> {
+        match self {
+            Presence::Socket { socket, process } => Some(process.as_ref().unwrap_or(socket)),
+            Presence::Local(_) => None,
+        }
+    }
 }
 
 /// What a link is made of.
@@ -129,6 +139,14 @@ impl Link {
     /// What it is made of.
     pub fn parts(&self) -> &Parts {
         &self.parts
+    }
+
+    #[cfg(test)]
+    pub(crate) fn mistake_peer(&mut self, other: OwnedFd) {
+        let Presence::Socket { process, .. } = &mut self.parts.presence else {
+            panic!("a link between processes")
+        };
+        *process = Some(other);
     }
 
     /// Why no order is taken any more, if so.
@@ -278,6 +296,7 @@ impl Link {
             segment: &self.parts.segment,
             side,
             memory: self.parts.memory,
+            watched: self.parts.presence.watched(),
             list: &mut self.list,
             scratch: &mut common.scratch,
             system_calls: &mut common.counters.system_calls,
@@ -603,12 +622,6 @@ fn deliver(link: LinkId, front: &Front, body: *mut u8, report: &mut dyn Report) 
     let payload = memory::Segment::new(body.wrapping_add(header_bytes), payload_bytes as usize);
     // SAFETY: the payload is what is left of the body within the ring, which is no memory of a table.
     unsafe { report.arrived(link, &header[..header_bytes], payload) }
-}
-
-fn is_readable(descriptor: &OwnedFd) -> bool {
-    let mut set = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|count| count > 0)
 }
 
 fn report_done(report: &mut dyn Report, token: Token) {

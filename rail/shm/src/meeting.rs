@@ -87,6 +87,7 @@ pub struct Found {
     segment: Segment,
     board: Board,
     bell: OwnedFd,
+    process: Option<OwnedFd>,
     asymmetric: bool,
 }
 
@@ -184,6 +185,7 @@ fn answer(
     let (Some(segment), Some(board), true) = (segment, board, is_bell(&bell)) else {
         return Outcome::Failed(Fault::Protocol);
     };
+    let process = watch(pid);
     let shared = segment.nonce().load(Ordering::Acquire) == note.nonce;
     if !shared || !native::probe(pid, note.probe_address, note.probe) {
         let _ = socket::send(&socket, &host.note(Kind::Refuse, 0), &[]);
@@ -195,7 +197,7 @@ fn answer(
     if socket::send(&socket, &host.note(Kind::Welcome, nonce), &descriptors).is_err() {
         return Outcome::Failed(Fault::Unreachable);
     }
-    let found = Found { segment, board, bell, asymmetric: note.asymmetric };
+    let found = Found { segment, board, bell, process, asymmetric: note.asymmetric };
     Outcome::Waits(Stage::Confirm { socket, found, pid })
 }
 
@@ -215,6 +217,7 @@ fn confirm(
     let (Some(board), true) = (board, is_bell(&bell)) else {
         return Outcome::Failed(Fault::Protocol);
     };
+    let process = watch(pid);
     let shared = segment.answer().load(Ordering::Acquire) == note.nonce;
     if !shared || !native::probe(pid, note.probe_address, note.probe) {
         return Outcome::Failed(Fault::NotPermitted);
@@ -222,13 +225,18 @@ fn confirm(
     if socket::send(&socket, &host.note(Kind::Confirm, 0), &[]).is_err() {
         return Outcome::Failed(Fault::Unreachable);
     }
-    let found = Found { segment, board, bell, asymmetric: note.asymmetric };
+    let found = Found { segment, board, bell, process, asymmetric: note.asymmetric };
     let asymmetric = host.asymmetric && found.asymmetric;
     Outcome::Up(parts(socket, found, pid, Side(0), asymmetric))
 }
 
+/// Watches a process, where the kernel lets us. To be called before the probe: a process that lives
+/// after it is the one that was probed.
+fn watch(pid: Pid) -> Option<OwnedFd> {
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
 fn parts(socket: OwnedFd, found: Found, pid: Pid, side: Side, asymmetric: bool) -> Box<Parts> {
-    let process = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
     Box::new(Parts {
         segment: Arc::new(found.segment),
         side,
@@ -236,7 +244,7 @@ fn parts(socket: OwnedFd, found: Found, pid: Pid, side: Side, asymmetric: bool) 
         bell: Arc::new(found.bell),
         asymmetric,
         memory: PeerMemory::Process(pid),
-        presence: Presence::Socket { socket, process },
+        presence: Presence::Socket { socket, process: found.process },
     })
 }
 

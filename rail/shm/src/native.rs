@@ -13,6 +13,7 @@
 //! reads from the table is checked or handed to the kernel, which checks it; the exposing side never
 //! reads its table, only its own notes, so that a peer's scribbling harms the peer's access alone.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 
 use hashbrown::HashMap;
@@ -272,6 +273,8 @@ pub struct Origin<'a> {
     pub segment: &'a Segment,
     pub side: Side,
     pub memory: PeerMemory,
+    /// Readable once the peer has ended, where it is another process.
+    pub watched: Option<&'a OwnedFd>,
     pub list: &'a mut RegionList,
     pub scratch: &'a mut Scratch,
     pub system_calls: &'a mut u64,
@@ -439,7 +442,10 @@ impl Origin<'_> {
     }
 
     fn attach(&mut self, pid: Pid, write: bool) -> Result<u64, Fault> {
-        *self.system_calls += 1;
+        *self.system_calls += 2;
+        if self.watched.is_some_and(is_readable) {
+            return Err(Fault::PeerReset);
+        }
         let (local, remote) = (&self.scratch.local, &self.scratch.remote);
         let call = if write { libc::process_vm_writev } else { libc::process_vm_readv };
         // SAFETY: the local vector names memory that the buffer table (or our list) keeps alive, for
@@ -504,6 +510,13 @@ impl Access {
 fn vector(address: u64, bytes: u64) -> libc::iovec {
     let base = std::ptr::with_exposed_provenance_mut(address as usize);
     libc::iovec { iov_base: base, iov_len: bytes as usize }
+}
+
+/// Whether a descriptor has something to say: of a process, that it ended.
+pub fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut set = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut set, Some(&now)).is_ok_and(|count| count > 0)
 }
 
 /// Whether the number at `address` of the process `pid` can be read from here, and is `expected`.

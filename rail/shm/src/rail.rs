@@ -164,6 +164,15 @@ impl ShmRail {
         }
     }
 
+    /// Has a link believe that its peer is this process, without being told when it ends.
+    #[cfg(test)]
+    pub(crate) fn mistake_peer(&mut self, link: LinkId, other: std::os::fd::OwnedFd) {
+        match self.links.get_mut(link.slot) {
+            Some(Entry::Up(link)) => link.mistake_peer(other),
+            _ => panic!("the link is up"),
+        }
+    }
+
     fn link_id(&self, slot: SlotId) -> LinkId {
         LinkId { rail: self.index, slot }
     }
