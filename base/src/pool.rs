@@ -1,8 +1,8 @@
 //! A pool of reusable buffers: page-aligned, initialised, bounded.
 //!
 //! Invariants: the bytes lent out never exceed the budget, but for buffers that were made over to their
-//! owner; a buffer belongs to one owner at a time; fresh memory is zeroed once and populated by use, then reused (populating a page costs more than
-//! copying it, specs/machine-limits 1.1).
+//! owner; a buffer belongs to one owner at a time; fresh memory is zeroed once and populated by use,
+//! then reused (populating a page costs more than copying it, specs/machine-limits 1.1).
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
