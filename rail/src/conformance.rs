@@ -127,6 +127,7 @@ macro_rules! for_each_property {
             waiting::work_before_arming_is_not_lost,
             waiting::an_idle_rail_sleeps,
             waiting::queued_frames_go_out_in_sleep,
+            waiting::what_is_ordered_in_sleep_wakes,
             native::reads_fetch_what_the_region_holds,
             native::writes_land_in_the_region,
             native::lists_gather_and_scatter,

@@ -72,8 +72,9 @@ pub trait Rail: Send {
         Sight::Blind
     }
 
-    /// Prepares for sleep: after `true` the descriptor becomes readable as soon as there is work,
-    /// also work that came before this call; after `false` the rail must be polled first.
+    /// Prepares for sleep: after `true` the descriptor becomes readable as soon as there is work, also
+    /// work that came before this call, and work that an order leaves for the next poll (another thread
+    /// may give orders meanwhile); after `false` the rail must be polled first.
     fn arm(&mut self) -> bool;
 
     /// The sleep is over: peers need not ring any more until the next `arm`.

@@ -225,15 +225,9 @@ fn a_peer_that_reads_nothing_costs_its_link_and_a_bounded_queue() {
 
 #[test]
 fn a_closing_link_gives_a_region_back_when_its_peer_has_left_it() {
-    let [_near, (mut rail, mut node)] = linked(1001);
-    let link = node.up.expect("up");
+    let ([_near, (mut rail, mut node)], link, key) = visited(1001);
     let segment = rail.segment_of(link);
-    let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 1 };
-    let verb = Verb::Expose { link, key, region: node.memory, writable: true };
-    assert_eq!(rail.order(&verb, &node.buffers), Ordered::Released);
-    // The peer is in the middle of a piece.
     let accessing = segment.accessing(Side(0));
-    accessing.store(u64::from(key.slot.index) + 1, std::sync::atomic::Ordering::SeqCst);
     rail.order(&Verb::Close { link }, &node.buffers);
     rail.poll(Time(1), &mut node);
     assert_eq!(rail.order(&Verb::Revoke { link, key }, &node.buffers), Ordered::Released);
@@ -293,4 +287,67 @@ fn whoever_has_the_number_of_a_dead_peer_is_not_accessed() {
     for write in [true, false] {
         assert_eq!(access(&mut near.0, &near.1, write), Ordered::Refused(Fault::PeerReset));
     }
+}
+
+/// A rail, its report and a region of it that is exposed to a peer, which says that it is in the middle
+/// of a piece.
+fn visited(number: u64) -> ([(ShmRail, Node); 2], LinkId, RemoteKey) {
+    let [near, (mut rail, node)] = linked(number);
+    let link = node.up.expect("up");
+    let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 1 };
+    let verb = Verb::Expose { link, key, region: node.memory, writable: true };
+    assert_eq!(rail.order(&verb, &node.buffers), Ordered::Released);
+    let segment = rail.segment_of(link);
+    let index = u64::from(key.slot.index);
+    segment.accessing(Side(0)).store(index + 1, std::sync::atomic::Ordering::SeqCst);
+    ([near, (rail, node)], link, key)
+}
+
+#[test]
+fn a_region_that_was_left_is_work_also_behind_a_full_ring() {
+    let ([_near, (mut rail, mut node)], link, key) = visited(1003);
+    let mut header = [0u8; 24];
+    header[1] = 24;
+    header[4..8].copy_from_slice(&(node.memory.len as u32).to_le_bytes());
+    let (urgency, header) = (Urgency::Bulk, Header::new(&header));
+    let frame = FrameOrder { link, header, payload: node.memory, urgency, token: Token(1) };
+    while rail.send(&frame, &node.buffers) == Ordered::Released {}
+    rail.order(&Verb::Revoke { link, key }, &node.buffers);
+    rail.poll(Time(1), &mut node);
+    assert!(rail.arm(), "the peer neither reads nor leaves");
+    rail.disarm();
+    rail.poll(Time(2), &mut node);
+    let segment = rail.segment_of(link);
+    segment.accessing(Side(0)).store(0, std::sync::atomic::Ordering::SeqCst);
+    assert!(!rail.arm(), "it has left, and rings for nobody that is awake");
+    rail.poll(Time(3), &mut node);
+    assert_eq!(node.revoked, [key]);
+}
+
+#[test]
+fn a_rail_rings_for_itself_once_in_a_sleep_and_never_awake() {
+    let [_near, (mut rail, mut node)] = linked(1004);
+    let link = node.up.expect("up");
+    let expose_and_revoke = |rail: &mut ShmRail, node: &Node| {
+        for index in 1..10 {
+            let key = RemoteKey { slot: SlotId { index, generation: 1 }, secret: 1 };
+            let (region, writable) = (node.memory, true);
+            rail.order(&Verb::Expose { link, key, region, writable }, &node.buffers);
+            rail.order(&Verb::Revoke { link, key }, &node.buffers);
+        }
+    };
+    let calls = rail.counters().system_calls;
+    expose_and_revoke(&mut rail, &node);
+    assert_eq!(rail.counters().system_calls, calls);
+    for sleep in 0..3 {
+        while !rail.arm() {
+            rail.poll(Time(sleep), &mut node);
+        }
+        let calls = rail.counters().system_calls;
+        expose_and_revoke(&mut rail, &node);
+        assert_eq!(rail.counters().system_calls, calls + 1);
+        rail.disarm();
+        rail.poll(Time(sleep), &mut node);
+    }
+    assert_eq!(node.revoked.len(), 4 * 9);
 }

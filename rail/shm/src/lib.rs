@@ -4,7 +4,7 @@
 //!
 //! From the outside in: [`ShmRail`] (`rail`) owns links (`link`), which are rings (`ring`, `segment`)
 //! and guarded accesses (`native`); processes meet by sockets (`socket`, `meeting`), threads by
-//! letters (`local`); sleepers are woken by bells (`sleep`, `barrier`).
+//! letters (`local`); sleepers are woken by bells (`rest`, `sleep`, `barrier`).
 //! `docs/design/010-shm-rail.md` has the reasons.
 //!
 //! Invariants, beside those of every rail (`ropewalk_rail`):
@@ -25,6 +25,7 @@ mod mapping;
 mod meeting;
 mod native;
 mod rail;
+mod rest;
 mod ring;
 #[cfg(test)]
 mod ring_tests;

@@ -25,6 +25,7 @@ use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
 use crate::barrier;
 use crate::local::{Letter, Peer, ring};
 use crate::native::{Access, Exposures, Origin, PeerMemory, RegionList, Scratch, is_readable};
+use crate::rest::Rest;
 use crate::ring::{Consumer, Front, Producer};
 use crate::segment::{Board, RING_BYTES, Ring, Segment, Side};
 use crate::sleep::Waker;
@@ -93,6 +94,7 @@ pub struct Common {
     pub scratch: Scratch,
     /// Bytes that native accesses may still move before the next poll.
     pub native_budget: u64,
+    pub rest: Rest,
 }
 
 /// A link that is up.
@@ -190,17 +192,26 @@ impl Link {
                     return Ordered::Released;
                 }
                 Ok(false) => {}
-                Err(fault) => return Ordered::Refused(fault),
+                Err(fault) => {
+                    self.rouse(common);
+                    return Ordered::Refused(fault);
+                }
             }
         }
         let queue = if urgency == Urgency::Urgent { 0 } else { 1 };
         if queue == 0 && self.queues[0].len() >= QUEUED_FRAMES_MAX {
             // So much waits that the peer cannot be reading.
             self.break_off(Fault::PeerReset);
+            self.rouse(common);
             return Ordered::Refused(Fault::PeerReset);
         }
+        let first = self.queues.iter().all(VecDeque::is_empty);
         self.queues[queue].push_back(Queued { header: *header, payload, token });
         self.parts.segment.wants_room(self.parts.side).store(1, Ordering::Relaxed);
+        // Behind another one the peer knows already that room is wanted.
+        if first {
+            self.rouse(common);
+        }
         Ordered::Pending
     }
 
@@ -281,6 +292,7 @@ impl Link {
             }
         }
         self.accesses.push_back(access);
+        self.rouse(common);
         Ordered::Pending
     }
 
@@ -332,18 +344,26 @@ impl Link {
     }
 
     /// Ends what `expose` began.
-    pub fn revoke(&mut self, key: RemoteKey) -> Ordered {
+    pub fn revoke(&mut self, key: RemoteKey, common: &mut Common) -> Ordered {
         match self.exposures.revoke(&self.parts.segment, self.parts.side, key) {
             Ok(true) => self.revoked.push_back(key),
             Ok(false) => {}
             Err(fault) => return Ordered::Refused(fault),
         }
+        self.rouse(common);
         Ordered::Released
     }
 
     /// No more orders; ends when what was ordered is sent.
-    pub fn close(&mut self) {
+    pub fn close(&mut self, common: &mut Common) {
         self.closing = true;
+        self.rouse(common);
+    }
+
+    /// An order may have left work for a poll: see `rest`.
+    #[cold]
+    fn rouse(&mut self, common: &mut Common) {
+        common.rest.rouse(&mut common.counters, || self.has_work());
     }
 
     /// The peer has left or died.
@@ -366,13 +386,14 @@ impl Link {
         if !self.rx.is_empty(&segment.ring(side.other())) || !self.accesses.is_empty() {
             return true;
         }
-        let next = self.queues.iter().find_map(VecDeque::front);
-        if let Some(queued) = next {
-            let body = queued.header.as_bytes().len() + queued.payload.len as usize;
-            return self.tx.has_room(&segment.ring(side), body);
-        }
         if self.exposures.is_revoking() && self.exposures.has_settled(segment, side) {
             return true;
+        }
+        let next = self.queues.iter().find_map(VecDeque::front);
+        if let Some(queued) = next {
+            // A closing link ends when this has left.
+            let body = queued.header.as_bytes().len() + queued.payload.len as usize;
+            return self.tx.has_room(&segment.ring(side), body);
         }
         self.closing && (self.ending.is_none() || !self.exposures.is_held(segment, side))
     }

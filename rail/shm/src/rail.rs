@@ -7,7 +7,6 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
@@ -20,16 +19,15 @@ use ropewalk_rail::{Rail, Report, Sight};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
 
-use crate::barrier::Habit;
 use crate::link::{Common, Link, Parts, Presence};
 use crate::local::{self, Inbox, Letter, Peer};
 use crate::mapping::{Mapping, Sharing};
 use crate::meeting::{self, Host, MEETING_PATIENCE, Meeting, Outcome, Stage};
 use crate::native::{Access, PeerMemory, Scratch};
+use crate::rest::Rest;
 use crate::segment::{BOARD_BYTES, Board, SEGMENT_BYTES, Segment, Side};
-use crate::sleep::Sleeper;
 use crate::socket::{self, Name};
-use crate::{LOCAL_PREFIX, ShmConfig, ShmError, barrier};
+use crate::{LOCAL_PREFIX, ShmConfig, ShmError};
 
 /// Links of one rail, those that are being made included.
 const LINKS_MAX: usize = 16 * 1024;
@@ -62,15 +60,10 @@ pub struct ShmRail {
     /// Its name within the process, to be given back.
     local_name: Option<String>,
     inbox: Arc<Inbox>,
-    board: Arc<Board>,
     board_memory: OwnedFd,
-    bell: Arc<OwnedFd>,
     listener: Option<OwnedFd>,
     epoll: OwnedFd,
-    asymmetric: bool,
     probe: Box<u64>,
-    sleeper: Sleeper,
-    habit: Habit,
     links: Slots<Entry>,
     meetings: usize,
     common: Common,
@@ -104,21 +97,17 @@ impl ShmRail {
             addresses: Vec::new(),
             local_name: None,
             inbox,
-            board,
             board_memory,
-            bell,
             listener: None,
             epoll,
-            asymmetric: barrier::register(),
             probe: Box::new(meeting::random()),
-            sleeper: Sleeper::default(),
-            habit: Habit::default(),
             links: Slots::with_limit(LINKS_MAX),
             meetings: 0,
             common: Common {
                 counters: RailCounters::default(),
                 scratch: Scratch::default(),
                 native_budget: NATIVE_BUDGET,
+                rest: Rest::new(board, bell),
             },
             downs: Vec::new(),
             ups: Vec::new(),
@@ -180,8 +169,8 @@ impl ShmRail {
     fn host(&self) -> Host<'_> {
         Host {
             board: &self.board_memory,
-            bell: &self.bell,
-            asymmetric: self.asymmetric,
+            bell: &self.common.rest.bell,
+            asymmetric: self.common.rest.asymmetric,
             probe: &self.probe,
         }
     }
@@ -204,7 +193,7 @@ impl ShmRail {
             match event.data.u64() {
                 BELL => {
                     self.common.counters.system_calls += 1;
-                    let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+                    let _ = rustix::io::read(&*self.common.rest.bell, &mut [0u8; 8]);
                 }
                 LISTENER => worked |= self.accept(now),
                 name => {
@@ -364,7 +353,7 @@ impl ShmRail {
             side,
             board: Arc::clone(&peer.inbox.board),
             bell: Arc::clone(&peer.inbox.bell),
-            asymmetric: self.asymmetric,
+            asymmetric: self.common.rest.asymmetric,
             memory: PeerMemory::Own,
             presence: Presence::Local(peer),
         }
@@ -444,12 +433,24 @@ impl ShmRail {
         }
     }
 
+    /// A link may have ended, or come up, outside of a poll: see `rest`.
+    fn rouse(&mut self) {
+        let news = self.has_news();
+        self.common.rest.rouse(&mut self.common.counters, || news);
+    }
+
+    /// Whether there is something to report, or a letter to read.
+    fn has_news(&self) -> bool {
+        self.inbox.is_filled() || !self.ups.is_empty() || !self.downs.is_empty()
+    }
+
     /// An order for a link that is not up.
     #[cold]
     fn order_beside(&mut self, link: LinkId, closes: bool) -> Ordered {
         match self.links.get(link.slot) {
             Some(_) if closes => {
                 self.downs.push((link.slot, Fault::Closed));
+                self.rouse();
                 Ordered::Released
             }
             Some(_) => Ordered::Refused(Fault::Unreachable),
@@ -518,6 +519,7 @@ impl Rail for ShmRail {
             self.watch(slot, stage);
         }
         self.settle(slot, outcome, false);
+        self.rouse();
         Ok(self.link_id(slot))
     }
 
@@ -552,9 +554,9 @@ impl Rail for ShmRail {
             Verb::Expose { key, region, writable, .. } => {
                 found.expose(*key, *region, *writable, buffers)
             }
-            Verb::Revoke { key, .. } => found.revoke(*key),
+            Verb::Revoke { key, .. } => found.revoke(*key, common),
             Verb::Close { .. } => {
-                found.close();
+                found.close(common);
                 Ordered::Released
             }
         }
@@ -600,27 +602,20 @@ impl Rail for ShmRail {
     }
 
     fn arm(&mut self) -> bool {
-        self.sleeper.fall_asleep(&*self.board);
-        let change = self.habit.sleeps(self.common.counters.frames_received);
-        if let Some(fenced) = change {
-            self.board.fenced().store(u32::from(fenced), Ordering::Relaxed);
-        }
-        // The sleep in which peers are told is not one of which they know.
-        barrier::heavy(self.asymmetric && (change.is_some() || !self.habit.is_fenced()));
-        let news = self.inbox.is_filled() || !self.ups.is_empty() || !self.downs.is_empty();
-        let work = news
+        self.common.rest.begin(&self.common.counters);
+        let work = self.has_news()
             || self.links.iter_mut().any(|(_, entry)| match entry {
                 Entry::Up(link) => link.has_work(),
                 Entry::Meeting(_) => false,
             });
         if work {
-            self.sleeper.wake_up(&*self.board);
+            self.common.rest.end();
         }
         !work
     }
 
     fn disarm(&mut self) {
-        self.sleeper.wake_up(&*self.board);
+        self.common.rest.end();
         self.events_due = true;
     }
 

@@ -19,12 +19,24 @@ pub trait EpochWord {
 #[derive(Debug, Default)]
 pub struct Sleeper {
     epoch: u32,
+    /// The sleep in which its owner rang for itself.
+    rung: u32,
 }
 
 impl Sleeper {
     /// Whether the word says "asleep".
     pub fn is_asleep(&self) -> bool {
         !self.epoch.is_multiple_of(2)
+    }
+
+    /// Whether it sleeps, and its owner has not rung for itself in this sleep.
+    pub fn is_unrung(&self) -> bool {
+        self.is_asleep() && self.rung != self.epoch
+    }
+
+    /// Its owner rings for itself.
+    pub fn ring(&mut self) {
+        self.rung = self.epoch;
     }
 
     /// From now on peers ring. A barrier and a look for work must follow.

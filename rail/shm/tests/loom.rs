@@ -205,6 +205,58 @@ fn a_sleeping_producer_gets_its_room() {
     });
 }
 
+/// A frame that finds no room while its rail sleeps already, from another thread than the one that sleeps:
+/// the peer rings, or whoever ordered the frame sees the room and rings (`src/rest.rs`).
+#[test]
+fn a_frame_that_waits_for_room_in_sleep_is_not_forgotten() {
+    loom::model(|| {
+        let shared = Arc::new((model(), Notify::new()));
+        let (model, bell) = &*shared;
+        let mut producer = Producer::default();
+        let mut sent = 0;
+        while push(model, &mut producer, sent + 1) {
+            sent += 1;
+        }
+        let mut sleeper = Sleeper::default();
+        sleeper.fall_asleep(&Epoch(&model.epoch));
+        fence(Ordering::SeqCst);
+        let peer = Arc::clone(&shared);
+        let receiver = thread::spawn(move || {
+            let (model, bell) = &*peer;
+            let (mut consumer, mut waker) = (Consumer::default(), Waker::default());
+            for expected in 1..=sent {
+                assert_eq!(pop(model, &mut consumer), Some(expected));
+            }
+            consumer.publish(model);
+            fence(Ordering::SeqCst);
+            if model.wants_room.load(Ordering::Relaxed) != 0 && waker.due(&Epoch(&model.epoch)) {
+                bell.notify();
+            }
+        });
+        if !push(model, &mut producer, sent + 1) {
+            model.wants_room.store(1, Ordering::Relaxed);
+            assert!(sleeper.is_unrung());
+            fence(Ordering::SeqCst);
+            if producer.has_room(model, 8) {
+                sleeper.ring();
+                bell.notify();
+            }
+            // The one who sleeps; a bell may ring for nothing.
+            bell.wait();
+            sleeper.wake_up(&Epoch(&model.epoch));
+            while !push(model, &mut producer, sent + 1) {
+                sleeper.fall_asleep(&Epoch(&model.epoch));
+                fence(Ordering::SeqCst);
+                if !producer.has_room(model, 8) {
+                    bell.wait();
+                }
+                sleeper.wake_up(&Epoch(&model.epoch));
+            }
+        }
+        receiver.join().expect("the receiver does not panic");
+    });
+}
+
 /// The guard of native access: after the revocation nobody is inside.
 #[test]
 fn a_revoked_region_has_no_visitor() {

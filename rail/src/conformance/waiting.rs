@@ -4,15 +4,20 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use ropewalk_base::verb::Urgency;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{RemoteKey, RemoteLayout, Urgency, Verb};
 
 use super::Fixture;
-use super::scene::Scene;
+use super::recorder::Event;
+use super::scene::{Pair, Scene, pattern};
 
 /// How long a wake-up may take on a busy machine, in milliseconds.
 const WAKE_MILLIS: u64 = 5000;
 /// How long an idle descriptor is watched, in milliseconds.
 const IDLE_MILLIS: u64 = 30;
+/// How long one that sleeps waits for what must come, in milliseconds.
+const HANG_MILLIS: u64 = 30_000;
 
 /// `None` where the rail has no descriptor; else whether it became readable in time.
 fn readable(scene: &mut Scene, node: usize, millis: u64) -> Option<bool> {
@@ -129,4 +134,81 @@ pub fn queued_frames_go_out_in_sleep(fixture: &mut dyn Fixture) {
         scene.poll(0);
     }
     scene.arrived(pair, FRAMES);
+}
+
+/// The work that an order leaves for the next poll makes the descriptor of an armed rail readable:
+/// another thread may have given it, and the one that sleeps looked for work before.
+pub fn what_is_ordered_in_sleep_wakes(fixture: &mut dyn Fixture) {
+    let (mut scene, pair) = Scene::pair(fixture);
+    scene.settle();
+    let (nowhere, now) = (scene.fixture.nowhere(), scene.fixture.now());
+    arm(&mut scene, 0);
+    let link = scene.rail(0).connect(&nowhere, now).expect("the address is well formed");
+    if !woken_until(&mut scene, |scene| scene.recorder(0).fault(link).is_some()) {
+        return;
+    }
+    let address = scene.address(1);
+    arm(&mut scene, 0);
+    let link = scene.rail(0).connect(&address, now).expect("the address is well formed");
+    scene.order(0, Verb::Close { link }, None);
+    woken_until(&mut scene, |scene| scene.recorder(0).fault(link).is_some());
+    scene.settle();
+    if scene.capabilities(0).native_read {
+        accesses_wake(&mut scene, pair);
+    }
+    arm(&mut scene, 0);
+    let link = pair.near.1;
+    scene.order(0, Verb::Close { link }, None);
+    woken_until(&mut scene, |scene| scene.recorder(0).fault(link).is_some());
+}
+
+/// A read that is larger than what is moved at once, and the end of an exposure.
+fn accesses_wake(scene: &mut Scene, pair: Pair) {
+    const BYTES: usize = 4 << 20;
+    let key = RemoteKey { slot: SlotId { index: 2, generation: 1 }, secret: 77 };
+    let slice = |buffer| Slice { buffer, offset: 0, len: BYTES as u64 };
+    for (node, link) in [pair.far, pair.near] {
+        let region = slice(scene.recorder(node).memory(&[BYTES], &pattern(1, BYTES)));
+        scene.order(node, Verb::Expose { link, key, region, writable: false }, None);
+    }
+    scene.settle();
+    let buffer = scene.recorder(0).memory(&[BYTES], &[]);
+    let (link, token) = (pair.near.1, scene.recorder(0).token());
+    arm(scene, 0);
+    let (remote, local) = (RemoteLayout::At(0), slice(buffer));
+    scene.order(0, Verb::Read { link, key, remote, local, token }, None);
+    woken_until(scene, |scene| scene.recorder(0).pending() == 0);
+    let bytes = scene.recorder(0).bytes(local);
+    assert!(bytes == pattern(1, BYTES), "the read is complete");
+    arm(scene, 0);
+    scene.order(0, Verb::Revoke { link, key }, None);
+    let revoked = Event::Revoked { link, key };
+    woken_until(scene, |scene| scene.recorder(0).events.contains(&revoked));
+}
+
+/// Node 0, which was armed, is polled only where its descriptor says so, until `holds`; false where it
+/// has no descriptor.
+fn woken_until(scene: &mut Scene, mut holds: impl FnMut(&mut Scene) -> bool) -> bool {
+    while !holds(scene) {
+        // Others are served as if they had processors of their own.
+        let mut millis = 0;
+        loop {
+            let Some(woken) = readable(scene, 0, 1) else { return false };
+            if woken {
+                break;
+            }
+            for node in 1..scene.nodes.len() {
+                scene.poll(node);
+            }
+            millis += 1;
+            assert!(millis < HANG_MILLIS, "an order leaves work, and nobody wakes for it");
+        }
+        scene.rail(0).disarm();
+        while scene.poll(0) {}
+        if !holds(scene) {
+            arm(scene, 0);
+        }
+    }
+    scene.rail(0).disarm();
+    true
 }

@@ -61,9 +61,15 @@ impl Lookups {
         Ok(Lookups { bell: Arc::new(bell), sender, answers, running: 0 })
     }
 
-    /// Readable while there are answers.
+    /// Readable while there are answers, and after [`Lookups::ring`].
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+
+    /// Makes the bell readable without an answer.
+    pub fn ring(&self) {
+        // A counter that is full is as good as rung.
+        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 
     /// Begins to look up `host`; `Busy` where too many look-ups run.

@@ -56,6 +56,8 @@ pub struct TcpRail {
     pub(crate) links: Slots<Link>,
     /// Links that ended outside of a poll; reported by the next one.
     pub(crate) stillborn: Vec<(SlotId, Fault)>,
+    /// Somebody may sleep on the epoll set.
+    armed: bool,
     /// The link that had all recent traffic: read without asking the epoll set first.
     pub(crate) hot: Option<SlotId>,
     pub(crate) last_traffic: Option<SlotId>,
@@ -95,6 +97,7 @@ impl TcpRail {
             lookups,
             links: Slots::with_limit(config.links_max),
             stillborn: Vec::new(),
+            armed: false,
             hot: None,
             last_traffic: None,
             quiet_passes: 0,
@@ -161,12 +164,22 @@ impl TcpRail {
         Err(Fault::Unreachable)
     }
 
+    /// Ends a link outside of a poll. The kernel knows nothing of it, so whoever sleeps is woken by the
+    /// bell of the look-ups.
+    fn end_early(&mut self, slot: SlotId, fault: Fault) {
+        self.stillborn.push((slot, fault));
+        if self.armed {
+            self.counters.system_calls += 1;
+            self.lookups.ring();
+        }
+    }
+
     fn order_close(&mut self, id: LinkId) -> Ordered {
         let Some(link) = self.links.get_mut(id.slot).filter(|_| id.rail == self.index) else {
             return Ordered::Refused(Fault::PeerReset);
         };
         match link.state {
-            State::Resolving | State::Connecting => self.stillborn.push((id.slot, Fault::Closed)),
+            State::Resolving | State::Connecting => self.end_early(id.slot, Fault::Closed),
             State::Up => {
                 link.state = State::Flushing;
                 let mark = link.progress;
@@ -253,7 +266,7 @@ impl Rail for TcpRail {
         match begun {
             Ok(()) => self.connects.set(now, slot, 0),
             // The caller is told by the poll that follows, as with peers that are far away.
-            Err(Fault::Unreachable) => self.stillborn.push((slot, Fault::Unreachable)),
+            Err(Fault::Unreachable) => self.end_early(slot, Fault::Unreachable),
             Err(fault) => {
                 self.links.remove(slot);
                 return Err(fault);
@@ -293,7 +306,7 @@ impl Rail for TcpRail {
             {
                 link.state = State::Unread;
                 self.statistics.unread_links += 1;
-                self.stillborn.push((id.slot, Fault::PeerReset));
+                self.end_early(id.slot, Fault::PeerReset);
                 return Ordered::Refused(Fault::PeerReset);
             }
             State::Up | State::Resolving | State::Connecting => {}
@@ -329,10 +342,13 @@ impl Rail for TcpRail {
     fn arm(&mut self) -> bool {
         // After the sleep the epoll set knows who woke us; the hot link is a guess.
         self.passes_since_wait = u32::MAX;
-        self.stillborn.is_empty()
+        self.armed = self.stillborn.is_empty();
+        self.armed
     }
 
-    fn disarm(&mut self) {}
+    fn disarm(&mut self) {
+        self.armed = false;
+    }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.epoll.as_fd())

@@ -1,0 +1,68 @@
+//! How a rail goes to sleep and is woken: its sleeping word, its bell, and the barriers that they need.
+//!
+//! Peers ring for what they send. Nobody but the rail itself knows of the work that its own orders leave
+//! for the next poll: an access larger than one poll moves, a revocation that is complete, a link that
+//! ends. Another thread may give such an order while one sleeps on the rail, having looked for work
+//! before. So the rail rings for itself where an order leaves work, which costs nothing where it leaves
+//! none, and once in a sleep otherwise. (The alternative, that whoever gives orders beside a sleeper
+//! looks over all rails afterwards as before a sleep, costs a barrier and a walk for each of them.)
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ropewalk_base::verb::RailCounters;
+
+use crate::barrier::{self, Habit};
+use crate::local::ring;
+use crate::segment::Board;
+use crate::sleep::Sleeper;
+
+pub struct Rest {
+    pub board: Arc<Board>,
+    pub bell: Arc<OwnedFd>,
+    /// This process registered for the asymmetric barrier.
+    pub asymmetric: bool,
+    sleeper: Sleeper,
+    habit: Habit,
+}
+
+impl Rest {
+    /// Awake.
+    pub fn new(board: Arc<Board>, bell: Arc<OwnedFd>) -> Rest {
+        let asymmetric = barrier::register();
+        Rest { board, bell, asymmetric, sleeper: Sleeper::default(), habit: Habit::default() }
+    }
+
+    /// Falls asleep. A look for work must follow.
+    pub fn begin(&mut self, counters: &RailCounters) {
+        self.sleeper.fall_asleep(&*self.board);
+        let change = self.habit.sleeps(counters.frames_received);
+        if let Some(fenced) = change {
+            self.board.fenced().store(u32::from(fenced), Ordering::Relaxed);
+        }
+        // The sleep in which peers are told is not one of which they know.
+        barrier::heavy(self.asymmetric && (change.is_some() || !self.habit.is_fenced()));
+    }
+
+    /// Wakes up.
+    pub fn end(&mut self) {
+        self.sleeper.wake_up(&*self.board);
+    }
+
+    /// An order may have left work: rings for whoever sleeps on the rail, where it has.
+    #[cold]
+    pub fn rouse(&mut self, counters: &mut RailCounters, has_work: impl FnOnce() -> bool) {
+        if !self.sleeper.is_unrung() {
+            return;
+        }
+        // The peer may have made room, or left a region, before it could see that this is waited for
+        // now, and then it rings for nobody: so this looks once more, after the barrier of a sleeper.
+        barrier::heavy(self.asymmetric && !self.habit.is_fenced());
+        if has_work() {
+            self.sleeper.ring();
+            counters.system_calls += 1;
+            ring(&self.bell);
+        }
+    }
+}
