@@ -107,14 +107,15 @@ impl Shared {
 
     /// One pass. Whoever makes it leaves the rails armed for those who sleep: the pass may have taken
     /// the event that would have woken them, and nobody knows whether there will be another pass.
+    /// During the pass rails are awake: nobody has to be woken for what it sees itself.
     #[inline]
     pub fn pass(&self, engine: &mut Engine) -> bool {
+        if engine.armed {
+            engine.disarm();
+        }
         let any = engine.progress();
         if self.armed.load(Ordering::Relaxed) > 0 {
             return self.leave_armed(engine) | any;
-        }
-        if engine.armed {
-            engine.disarm();
         }
         any
     }
@@ -135,6 +136,10 @@ impl Shared {
     /// Arms the rails for a sleep of the caller; false where there is work.
     pub fn arm(&self, engine: &mut Engine) -> bool {
         if !engine.arm() {
+            // Those who sleep already are not armed any more, and it may be that the caller makes no pass.
+            if self.armed.load(Ordering::Relaxed) > 0 {
+                self.leave_armed(engine);
+            }
             return false;
         }
         let until = engine.deadline().unwrap_or(Time::NEVER);
@@ -255,5 +260,38 @@ mod tests {
         drop(holder);
         post(2);
         assert_eq!((receive(), receive()), (1, 2));
+    }
+
+    #[test]
+    fn who_cannot_sleep_leaves_others_armed_or_awake() {
+        let (sender, receiver) = (endpoint(3), endpoint(4));
+        let context = sender.context(false).unwrap();
+        let peer = sender.lookup(&Address::parse(receiver.addresses()).unwrap()).unwrap();
+        let pool = ropewalk_base::pool::Pool::with_budget(1 << 16);
+        let post = || {
+            let (bytes, level) = (Memory::constant(b"x"), Level::Buffered);
+            sender.post_send(&context, peer, Channel::Tagged, 0, bytes, level, 0).unwrap()
+        };
+        let own = receiver.context(false).unwrap();
+        let memory = Memory::pooled(pool.take(8).unwrap());
+        let cut = Oversize::Truncate;
+        receiver.post_receive(&own, Channel::Tagged, None, 0, 0, memory, cut, 0).unwrap();
+        post();
+        while receiver.test(&own).is_none() {
+            sender.progress();
+        }
+        let shared = &receiver.shared;
+        let mut engine = receiver.locked();
+        while !shared.arm(&mut engine) {
+            engine.progress();
+        }
+        // The second one to go to sleep, between the end of the first arming and its own: what comes
+        // then rings for nobody.
+        engine.disarm();
+        post();
+        assert!(!shared.arm(&mut engine), "there is work");
+        // It may find something else to do now, and make no pass. The first one still sleeps.
+        assert_eq!(engine.core.unmatched_count(), 1, "the message was taken in");
+        assert!(engine.armed, "whatever comes next rings");
     }
 }
