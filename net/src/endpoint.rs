@@ -24,7 +24,7 @@ use crate::engine::{Command, Engine};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::posts::{Caller, Post, ReceivePost, SendPost, What};
 use crate::service;
-use crate::shared::{Shared, order_write_before_look};
+use crate::shared::{Held, Shared, order_write_before_look};
 
 /// What an endpoint is made of, beside its rails.
 pub struct EndpointConfig {
@@ -304,7 +304,6 @@ impl Endpoint {
             let mut engine = self.locked();
             let Some(id) = engine.allocate() else { return Err((post.memory, Fault::Busy)) };
             engine.command(Command::Post(id, post));
-            self.unlock(engine);
             return Ok(Posted::Pending(id));
         };
         self.leave(Command::Post(id, post));
@@ -327,7 +326,7 @@ impl Endpoint {
         let mut engine = self.locked();
         let key = engine.expose(memory, writable, audience)?;
         self.shared.exposures.fetch_add(1, Ordering::Relaxed);
-        self.unlock(engine);
+        drop(engine);
         self.wake_service();
         Ok(key)
     }
@@ -338,7 +337,6 @@ impl Endpoint {
         let mut engine = self.locked();
         engine.unexpose(key, context.queue.clone(), user)?;
         self.shared.exposures.fetch_sub(1, Ordering::Relaxed);
-        self.unlock(engine);
         Ok(())
     }
 
@@ -438,7 +436,10 @@ impl Endpoint {
 
     /// When a pass has to be made at the latest.
     pub fn deadline(&self) -> Option<Time> {
-        self.try_lock().and_then(|engine| engine.deadline())
+        let engine = self.try_lock()?;
+        let deadline = engine.deadline();
+        self.unlock(engine);
+        deadline
     }
 
     /// Whether a session with the peer runs, and over which rail.
@@ -474,7 +475,6 @@ impl Endpoint {
         let mut engine = self.locked();
         engine.core.forget_peer(peer);
         engine.drain();
-        self.unlock(engine);
     }
 
     /// Counters of the protocol and of each rail.
@@ -507,7 +507,6 @@ impl Endpoint {
         engine.core.close();
         engine.drain();
         self.shared.pass(&mut engine);
-        self.unlock(engine);
     }
 
     pub(crate) fn wake_service(&self) {
@@ -521,8 +520,8 @@ impl Endpoint {
     }
 
     /// For calls that are rare and need an answer: waits for the engine.
-    pub(crate) fn locked(&self) -> MutexGuard<'_, Engine> {
-        self.shared.engine.lock().expect("an engine that panicked is not used again")
+    pub(crate) fn locked(&self) -> Held<'_> {
+        self.shared.locked()
     }
 
     pub(crate) fn unlock(&self, engine: MutexGuard<'_, Engine>) {

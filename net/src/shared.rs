@@ -5,6 +5,7 @@
 //! holds it by then; whoever makes a pass leaves the rails armed for those who sleep.
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
@@ -58,7 +59,41 @@ pub(crate) struct Shared {
     pub service: Mutex<Option<Service>>,
 }
 
+/// The engine, for as long as a rare call needs it; lets go of it as [`Shared::unlock`] does.
+pub(crate) struct Held<'a> {
+    shared: &'a Shared,
+    engine: Option<MutexGuard<'a, Engine>>,
+}
+
+impl Deref for Held<'_> {
+    type Target = Engine;
+    fn deref(&self) -> &Engine {
+        self.engine.as_ref().expect("taken by the drop alone")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect("taken by the drop alone")
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // An engine that panicked carries nothing out any more.
+        if let Some(engine) = self.engine.take().filter(|_| !std::thread::panicking()) {
+            self.shared.unlock(engine);
+        }
+    }
+}
+
 impl Shared {
+    /// Waits for the engine.
+    pub fn locked(&self) -> Held<'_> {
+        let engine = self.engine.lock().expect("an engine that panicked is not used again");
+        Held { shared: self, engine: Some(engine) }
+    }
+
     pub fn try_lock(&self) -> Option<MutexGuard<'_, Engine>> {
         match self.engine.try_lock() {
             Ok(engine) => Some(engine),
@@ -254,12 +289,17 @@ mod tests {
         };
         post(0);
         assert_eq!(receive(), 0, "the session is there");
-        let holder = sender.locked();
+        let holder = sender.try_lock().unwrap();
         assert!(matches!(post(1), Posted::Pending(_)), "left for the holder");
         // As one who has looked for commands for the last time already.
         drop(holder);
         post(2);
         assert_eq!((receive(), receive()), (1, 2));
+        // Whoever holds it for a rare call carries out what is left as well.
+        let holder = sender.locked();
+        assert!(matches!(post(3), Posted::Pending(_)), "left for the holder");
+        drop(holder);
+        assert_eq!(sender.shared.command_count.load(super::Ordering::SeqCst), 0);
     }
 
     #[test]
