@@ -15,22 +15,24 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask tidy
-       cargo xtask verify [--quick | --deep]      (short: cargo verify)
+       cargo xtask verify [--quick | --deep [--from STEP]]      (short: cargo verify)
 
 tidy    the rules of the house: arrows between crates, places of unsafe code, file sizes,
         module headers, leftovers, documents that name what does not exist
 verify  formatting, lints, tidy, documentation, all tests, model checks
         --quick  formatting, lints, tidy, unit tests
-        --deep   adds 10,000 simulator seeds, long fuzzing and sanitizers";
+        --deep   adds 10,000 simulator seeds, long fuzzing, suites of others, peers, sanitizers;
+                 it takes two hours, and --from goes on at a step, for instance --from suites";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["tidy"] => tidy::command(),
-        ["verify"] => verify::command(verify::Depth::Normal),
-        ["verify", "--quick"] => verify::command(verify::Depth::Quick),
-        ["verify", "--deep"] => verify::command(verify::Depth::Deep),
+        ["verify"] => verify::command(verify::Depth::Normal, None),
+        ["verify", "--quick"] => verify::command(verify::Depth::Quick, None),
+        ["verify", "--deep"] => verify::command(verify::Depth::Deep, None),
+        ["verify", "--deep", "--from", step] => verify::command(verify::Depth::Deep, Some(step)),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

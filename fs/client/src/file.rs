@@ -135,7 +135,6 @@ impl Client {
             number,
             keep: LeaseMode::None,
             open: inode.opened(),
-            report: None,
         };
         // A server that cannot be told learns it when the session ends.
         let _ = self.ask(&request, |_| Ok(())).await;

@@ -266,8 +266,7 @@ impl Client {
         }
         let open = inode.opened();
         inode.lower(number, keep);
-        let request =
-            MetaRequest::Release { inode: inode.number, number, keep, open, report: None };
+        let request = MetaRequest::Release { inode: inode.number, number, keep, open };
         let answer = self
             .ask(&request, |reply| match reply {
                 MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),

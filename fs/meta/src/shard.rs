@@ -513,7 +513,7 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::GetAttributes { .. }
             | MetaRequest::Open { truncate: false, .. }
             | MetaRequest::Acquire { .. }
-            | MetaRequest::Release { report: None, .. }
+            | MetaRequest::Release { .. }
             | MetaRequest::Reclaim { .. }
             | MetaRequest::ReclaimDone
             | MetaRequest::ReadDirectory { .. }

@@ -111,9 +111,7 @@ fn fates_tell_of_inodes_and_of_garbage_on_its_way() {
     cluster.close(0, used);
     let number = cluster.clients[0].grants[&used].number;
     let keep = LeaseMode::Read;
-    cluster
-        .call(0, MetaRequest::Release { inode: used, number, keep, open: None, report: None })
-        .ok();
+    cluster.call(0, MetaRequest::Release { inode: used, number, keep, open: None }).ok();
     let after = fates(&mut cluster, &all, 1 << 16).unwrap();
     assert!(!after[0].inode.as_ref().expect("it is there").changing);
     assert_eq!(after[1], InodeFate { inode: None, reaping: Some(0) });

@@ -229,9 +229,8 @@ fn truncation_to_nothing_and_removal_leave_objects_to_be_reaped() {
     }
     cluster.close(0, small);
     let grant = cluster.clients[0].grants[&big];
-    let (open, report) = (None, None);
-    let (number, keep) = (grant.number, LeaseMode::None);
-    cluster.call(0, MetaRequest::Release { inode: big, number, keep, open, report }).ok();
+    let (number, keep, open) = (grant.number, LeaseMode::None, None);
+    cluster.call(0, MetaRequest::Release { inode: big, number, keep, open }).ok();
     let second = Reap { inode: big, generation: 0, pool_version: 1 };
     assert_eq!(cluster.shard().poll_reap(), Ok(Some(second)), "and the small file needs none");
     cluster.shard().handle_reaped(second, true);

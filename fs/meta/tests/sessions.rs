@@ -65,9 +65,9 @@ fn a_reader_sees_what_a_writer_reported_on_recall() {
     assert_eq!(session, cluster.clients[0].session);
     let Callback::Recall { number, keep, .. } = recall else { panic!() };
     assert_eq!(keep, LeaseMode::Read);
-    let report = Some(report(0, 12345, &[]));
-    let open = Some(WRITE);
-    let release = MetaRequest::Release { inode: file, number, keep, open, report };
+    let report = MetaRequest::Report { inode: file, report: report(0, 12345, &[]) };
+    cluster.call(0, report).ok();
+    let release = MetaRequest::Release { inode: file, number, keep, open: Some(WRITE) };
     assert_eq!(cluster.call(0, release).grant().expect("kept").mode, LeaseMode::Read);
     assert_eq!(cluster.wait(outcome).attributes().size, 12345);
 }

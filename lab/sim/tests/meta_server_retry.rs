@@ -196,6 +196,12 @@ impl Trial<'_> {
         };
         let told = self.disturbed("report", MetaRequest::Report { inode, report });
         assert_eq!(told.attributes().size, 100);
+        self.disturbed("renew epoch", MetaRequest::RenewEpoch { inode }).ok();
+        let late = self.call(MetaRequest::Report { inode, report });
+        assert_eq!(late.get(), Err(Errno::ESTALE), "it is of the former epoch");
+        // Once: the next epoch is the next number.
+        let report = Report { epoch: epoch + 1, ..report };
+        self.call(MetaRequest::Report { inode, report }).ok();
         let version = self.call(MetaRequest::GetAttributes { inode }).attributes().version;
         let leave = MetaRequest::LeaveInline { inode, version, report };
         self.disturbed("leave inline", leave).ok();
@@ -229,8 +235,8 @@ impl Trial<'_> {
         self.disturbed("release owner", release).ok();
         assert_eq!(self.call(test).ok(), MetaReply::Lock { conflict: None });
         let number = u64::MAX;
-        let (keep, open, report) = (LeaseMode::None, None, None);
-        let release = MetaRequest::Release { inode, number, keep, open, report };
+        let (keep, open) = (LeaseMode::None, None);
+        let release = MetaRequest::Release { inode, number, keep, open };
         self.disturbed("release", release).ok();
         let acquire = MetaRequest::Acquire { inode, mode: LeaseMode::Read };
         self.disturbed("acquire", acquire).ok();

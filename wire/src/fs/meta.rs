@@ -359,15 +359,13 @@ pub enum MetaRequest<'a> {
         inode: u64,
         mode: LeaseMode,
     },
-    /// Gives a lease back or down to `keep`, with what the holder knows. `open`: how the session
+    /// Gives a lease back or down to `keep`, after a report of what it covered. `open`: how the session
     /// still has the file open, over all its handles. The reply's grant says what was left to it.
     Release {
         inode: u64,
         number: u64,
         keep: LeaseMode,
         open: Option<Access>,
-        #[serde(borrow)]
-        report: Option<Report<'a>>,
     },
     /// Tells size, times and written stripes.
     Report {

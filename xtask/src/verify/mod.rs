@@ -17,7 +17,7 @@ mod steps;
 
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use self::count::Count;
 use self::steps::{Action, Step};
@@ -48,12 +48,12 @@ struct Row {
     outcome: Outcome,
 }
 
-/// Runs all steps of `depth`; true where all passed.
-pub fn command(depth: Depth) -> Result<bool> {
+/// Runs all steps of `depth`, or those from one of them on; true where all passed.
+pub fn command(depth: Depth, from: Option<&str>) -> Result<bool> {
     let workspace = Workspace::read()?;
     let strict = std::env::var("CI").is_ok_and(|value| value == "true" || value == "1");
     let mut rows = Vec::new();
-    for step in steps::all(&workspace, depth) {
+    for step in beginning_at(steps::all(&workspace, depth), from)? {
         eprintln!("==> {}", step.name);
         let begin = Instant::now();
         let outcome = perform(&workspace, &step, strict)?;
@@ -73,6 +73,16 @@ pub fn command(depth: Depth) -> Result<bool> {
     }
     print!("{}", summary(&rows));
     Ok(rows.iter().all(|row| row.outcome.passed))
+}
+
+/// The steps from that one on.
+fn beginning_at(steps: Vec<Step>, from: Option<&str>) -> Result<Vec<Step>> {
+    let Some(from) = from else { return Ok(steps) };
+    let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
+    let Some(at) = names.iter().position(|name| *name == from) else {
+        bail!("there is no step '{from}'; there are: {}", names.join(", "));
+    };
+    Ok(steps.into_iter().skip(at).collect())
 }
 
 fn perform(workspace: &Workspace, step: &Step, strict: bool) -> Result<Outcome> {
@@ -177,6 +187,20 @@ mod tests {
             limit: Duration::from_secs(20),
             actions: vec![Action::Run(command)],
         }
+    }
+
+    #[test]
+    fn a_run_goes_on_at_a_step_that_exists() {
+        let steps = || {
+            let named = |name| Step { name, ..shell("true") };
+            ["one", "two", "three"].map(named).into_iter().collect::<Vec<_>>()
+        };
+        let names = |from| -> Result<Vec<&str>> {
+            Ok(beginning_at(steps(), from)?.iter().map(|step| step.name).collect())
+        };
+        assert_eq!(names(None).unwrap(), ["one", "two", "three"]);
+        assert_eq!(names(Some("two")).unwrap(), ["two", "three"]);
+        assert!(names(Some("four")).unwrap_err().to_string().contains("one, two, three"));
     }
 
     #[test]

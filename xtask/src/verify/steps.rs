@@ -70,7 +70,11 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
     steps.push(step("model checks", 15, models(workspace)));
     steps.push(Step {
         packages: packages::PROCESSES,
-        ..step("processes", 20, alone(workspace, "process_", depth))
+        ..step(
+            "processes",
+            if depth == Depth::Deep { 60 } else { 20 },
+            alone(workspace, "process_", depth),
+        )
     });
     steps.push(Step {
         packages: packages::MOUNT,

@@ -1,6 +1,6 @@
 //! Giving leases back, and taking them up again after a restart.
 
-use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaReply, Report};
+use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaReply};
 use ropewalk_wire::fs::value::Errno;
 
 use super::{Operation, Step, Stop};
@@ -15,19 +15,7 @@ impl<R: Rows> Operation<'_, R> {
         grant: u64,
         keep: LeaseMode,
         open: Option<Access>,
-        report: Option<&Report<'_>>,
     ) -> Step<()> {
-        let mode = self.shard.leases.mode(number, self.session);
-        // A report that is refused must not keep the lease: others wait for it. The refusal is the
-        // reply all the same.
-        let mut refused = None;
-        if let Some(report) = report {
-            match self.check_and_take(number, report, mode) {
-                Ok(()) => {}
-                Err(Stop::Errno(errno)) => refused = Some(errno),
-                Err(stop) => return Err(stop),
-            }
-        }
         let epoch = match self.inode(number) {
             Ok(inode) => Some(inode.epoch),
             Err(Stop::Errno(Errno::ESTALE)) => None,
@@ -40,9 +28,6 @@ impl<R: Rows> Operation<'_, R> {
             return self.answer(&MetaReply::Done);
         };
         self.collect(number)?;
-        if let Some(errno) = refused {
-            return self.refuse(errno);
-        }
         let grant = self.present_grant(number, epoch);
         match self.inode(number) {
             Ok(inode) => {
@@ -77,12 +62,5 @@ impl<R: Rows> Operation<'_, R> {
             session.reclaiming = false;
         }
         self.answer(&MetaReply::Done)
-    }
-
-    /// A reply of failure to an operation whose changes count nevertheless.
-    fn refuse(&mut self, errno: Errno) -> Step<()> {
-        let result: ropewalk_wire::fs::meta::MetaResult<'_> = Err(errno);
-        ropewalk_wire::fs::encode(&result, &mut self.reply);
-        Ok(())
     }
 }

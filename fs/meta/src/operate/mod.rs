@@ -155,9 +155,7 @@ impl<'a, R: Rows> Operation<'a, R> {
         use MetaRequest as M;
         match *request {
             M::Acquire { inode, mode } => self.acquire(inode, mode),
-            M::Release { inode, number, keep, open, report } => {
-                self.release(inode, number, keep, open, report.as_ref())
-            }
+            M::Release { inode, number, keep, open } => self.release(inode, number, keep, open),
             M::Reclaim { inode, mode, open } => self.reclaim(inode, mode, open),
             M::ReclaimDone => self.reclaim_done(),
             M::Report { inode, report } => self.report(inode, &report),

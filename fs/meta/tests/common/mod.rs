@@ -256,7 +256,7 @@ impl Cluster {
     pub fn answer_recall(&mut self, client: usize, inode: u64, number: u64, keep: LeaseMode) {
         let open = self.clients[client].open.get(&inode).copied();
         let keep = if keep == LeaseMode::Shared && open.is_none() { LeaseMode::None } else { keep };
-        let request = MetaRequest::Release { inode, number, keep, open, report: None };
+        let request = MetaRequest::Release { inode, number, keep, open };
         let sequence = self.next_sequence(client, 63);
         let outcome = self.send(client, 63, sequence, request);
         let Outcome::Reply(reply) = outcome else { panic!("a release never waits") };
@@ -277,7 +277,7 @@ impl Cluster {
             self.clients[client].grants.remove(&inode);
         }
         self.clients[client].open.remove(&inode);
-        self.call(client, MetaRequest::Release { inode, number, keep, open: None, report: None });
+        self.call(client, MetaRequest::Release { inode, number, keep, open: None });
     }
 
     /// What a client remembers of a reply.

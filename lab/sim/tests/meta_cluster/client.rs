@@ -181,7 +181,7 @@ impl Client {
             held.open
         };
         let keep = if keep == LeaseMode::Shared && open.is_none() { LeaseMode::None } else { keep };
-        let request = MetaRequest::Release { inode, number, keep, open, report: None };
+        let request = MetaRequest::Release { inode, number, keep, open };
         drop(self.try_call(&request).await);
     }
 
@@ -190,7 +190,7 @@ impl Client {
         let held = self.held.borrow_mut().remove(&inode).unwrap_or_default();
         let number = held.grant.map_or(u64::MAX, |grant| grant.number);
         let keep = LeaseMode::None;
-        self.call(&MetaRequest::Release { inode, number, keep, open: None, report: None }).await;
+        self.call(&MetaRequest::Release { inode, number, keep, open: None }).await;
     }
 
     /// The write epoch that the session knows of a file.
