@@ -215,6 +215,8 @@ fn cases(quick: bool, scale: f64) -> Vec<Vec<Case>> {
             let mut group = vec![case("ropewalk", true)];
             if medium == "tcp" {
                 group.extend([case("ropewalk", false), case("raw", false)]);
+            } else {
+                group.push(case("raw", false));
             }
             groups.push(group);
         }

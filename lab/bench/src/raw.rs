@@ -1,4 +1,5 @@
-//! The references: bare sockets, and a bare cache line between two threads.
+//! The references: bare sockets, a bare cache line between two threads, and bare reads of another
+//! process's memory.
 //!
 //! What a message layer adds can be judged only beside what the medium costs by itself, measured by
 //! the same code at the same moment.
@@ -9,13 +10,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use ropewalk_rail_shm::read_process;
 use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::process::Pid;
 
 use crate::net::{Case, Peer};
 
 pub fn measure(case: &Case) -> Result<Vec<u64>> {
-    if case.medium == "shm" {
+    if case.medium == "shm" && case.depth == 1 {
         return Ok(cache_line(case.rounds));
+    }
+    if case.medium == "shm" {
+        return attached(case);
     }
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let _peer = Peer::start(case, &listener.local_addr()?.to_string())?;
@@ -42,7 +48,45 @@ pub fn measure(case: &Case) -> Result<Vec<u64>> {
     Ok(samples)
 }
 
+/// The bare system call by which one process reads another's memory, over as many buffers on each
+/// side as messages are under way.
+fn attached(case: &Case) -> Result<Vec<u64>> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let _peer = Peer::start(case, &listener.local_addr()?.to_string())?;
+    let mut stream = listener.accept()?.0;
+    let mut word = || -> Result<u64> {
+        let mut bytes = [0; 8];
+        stream.read_exact(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    };
+    let process = Pid::from_raw(word()? as i32).ok_or(ErrorKind::InvalidData)?;
+    let theirs = (0..case.depth).map(|_| word()).collect::<Result<Vec<u64>>>()?;
+    let mut ours = vec![vec![1u8; case.bytes]; case.depth];
+    let begin = Instant::now();
+    for round in 0..case.rounds {
+        let at = round % case.depth;
+        if read_process(process, theirs[at], &mut ours[at])? != case.bytes {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+    }
+    Ok(vec![begin.elapsed().as_nanos() as u64])
+}
+
+/// Offers buffers to [`attached`], until it has seen enough.
+fn offer(case: &Case, address: &str) -> Result<()> {
+    let buffers = vec![vec![1u8; case.bytes]; case.depth];
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(&u64::from(std::process::id()).to_le_bytes())?;
+    for buffer in &buffers {
+        stream.write_all(&(buffer.as_ptr().expose_provenance() as u64).to_le_bytes())?;
+    }
+    stream.read(&mut [0]).map(|_| ())
+}
+
 pub fn serve(case: &Case, address: &str) -> Result<()> {
+    if case.medium == "shm" {
+        return offer(case, address);
+    }
     let mut stream = Stream::new(TcpStream::connect(address)?, &case.wait)?;
     let mut buffer = vec![1u8; case.bytes];
     if case.depth > 1 {

@@ -33,6 +33,7 @@ mod segment;
 mod sleep;
 mod socket;
 
+pub use native::read_process;
 pub use rail::ShmRail;
 pub use socket::NAME_BYTES_MAX;
 

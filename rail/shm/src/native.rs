@@ -521,10 +521,18 @@ pub fn is_readable(descriptor: &OwnedFd) -> bool {
 
 /// Whether the number at `address` of the process `pid` can be read from here, and is `expected`.
 pub fn probe(pid: Pid, address: u64, expected: u64) -> bool {
-    let mut value = 0u64;
-    let local = vector((&raw mut value).expose_provenance() as u64, 8);
-    let remote = vector(address, 8);
-    // SAFETY: the local vector names a live local of 8 bytes; the remote one is the kernel's to check.
+    let mut value = [0u8; 8];
+    let read = read_process(pid, address, &mut value);
+    read.is_ok_and(|read| read == 8) && u64::from_ne_bytes(value) == expected
+}
+
+/// Reads another process's memory by the bare system call, for references of measurements. How many
+/// bytes were read; an error where the kernel does not let us, or nothing is there.
+pub fn read_process(pid: Pid, address: u64, into: &mut [u8]) -> std::io::Result<usize> {
+    let local = vector(into.as_mut_ptr().expose_provenance() as u64, into.len() as u64);
+    let remote = vector(address, into.len() as u64);
+    // SAFETY: the local vector names a slice that is borrowed for writing; the remote one is the
+    // kernel's to check.
     let read = unsafe {
         libc::process_vm_readv(
             pid.as_raw_nonzero().get(),
@@ -535,5 +543,5 @@ pub fn probe(pid: Pid, address: u64, expected: u64) -> bool {
             0,
         )
     };
-    read == 8 && value == expected
+    usize::try_from(read).map_err(|_| std::io::Error::last_os_error())
 }
