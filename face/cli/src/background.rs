@@ -8,8 +8,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::mounted::again;
 use crate::report::{announce, print};
@@ -30,8 +32,9 @@ pub fn is_wanted(asked: bool) -> bool {
     asked && !is_it()
 }
 
-/// Starts this command again, and returns when it serves. It logs into `log`.
-pub fn start(log: &Path) -> anyhow::Result<()> {
+/// Starts this command again, and returns when it serves. It logs into `log`, which goes again, if it
+/// is `new`, where nothing was started.
+pub fn start(log: &Path, new: bool) -> anyhow::Result<()> {
     let cannot = || format!("cannot write the log {}", log.display());
     let file = OpenOptions::new().create(true).append(true).open(log).with_context(cannot)?;
     let begin = file.metadata()?.len();
@@ -57,18 +60,33 @@ pub fn start(log: &Path) -> anyhow::Result<()> {
     let mut file = File::open(log).with_context(cannot)?;
     file.seek(SeekFrom::Start(begin))?;
     file.read_to_string(&mut said)?;
-    if begin == 0 && file.metadata()?.is_file() {
+    if new && file.metadata()?.is_file() {
         // All that it has is said now. Where it cannot be removed it stays.
         let _ = fs::remove_file(log);
     }
     bail!("it did not start ({status}): {}", said.trim_end().trim_start_matches("ropewalk: "))
 }
 
-/// Leaves the terminal, where this process is the one in the background.
-pub fn enter() -> anyhow::Result<()> {
-    if is_it() {
-        rustix::process::setsid().context("no session of its own")?;
+/// It serves: from now on nobody waits for it any more.
+static SERVES: AtomicBool = AtomicBool::new(false);
+
+/// Leaves the terminal, where this process is the one in the background. If whoever waits for it goes
+/// away before it serves, it ends.
+pub fn enter(stop: &Stop) -> anyhow::Result<()> {
+    if !is_it() {
+        return Ok(());
     }
+    rustix::process::setsid().context("no session of its own")?;
+    let stop = stop.clone();
+    std::thread::Builder::new().name("starter".into()).spawn(move || {
+        let out = std::io::stdout();
+        // Readable it never is: an error says that its other end was closed.
+        let mut set = [PollFd::new(&out, PollFlags::empty())];
+        let gone = rustix::event::poll(&mut set, None).is_ok();
+        if gone && !SERVES.load(Ordering::SeqCst) {
+            stop.ask();
+        }
+    })?;
     Ok(())
 }
 
@@ -77,6 +95,7 @@ pub fn ready(stop: &Stop) -> anyhow::Result<()> {
     if !is_it() {
         return Ok(());
     }
+    SERVES.store(true, Ordering::SeqCst);
     // No file system is kept from being unmounted by where the command was typed.
     std::env::set_current_dir("/")?;
     if print(format!("{READY}\n").as_bytes()).is_err() {
@@ -88,7 +107,11 @@ pub fn ready(stop: &Stop) -> anyhow::Result<()> {
 /// A log for what has no directory of its own.
 pub fn new_log(name: &str) -> anyhow::Result<PathBuf> {
     let mut builder = tempfile::Builder::new();
-    let file = builder.prefix(&format!("ropewalk-{name}-")).suffix(".log").tempfile()?;
+    let file = builder.prefix(&format!("ropewalk-{name}-")).suffix(".log").tempfile();
+    let file = file.with_context(|| {
+        let place = std::env::temp_dir();
+        format!("no log in {}: say --log FILE, or set TMPDIR to a directory", place.display())
+    })?;
     Ok(file.keep()?.1)
 }
 

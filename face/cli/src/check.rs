@@ -46,8 +46,9 @@ What is found, and what to do:
   stale       An object of a generation that was thrown away. Garbage: --repair
               removes it.
   unrecorded  An object of which its file does not know, while nobody has the
-              file open: a client died before it told of it. Its bytes do not
-              count as written. Copy the file and remove the old one.
+              file open: a client died before it told of it, or its write
+              failed (a full disk). Its bytes do not count as written. Copy the
+              file and remove the old one.
   newer       An object that is newer than its inode: the metadata were put back
               to an earlier state. Nothing of it is lost, but nobody can say to
               what it belongs.

@@ -183,6 +183,7 @@ impl Cluster {
             let serve = move |node| serve_data(node, place, address);
             data.push(NodeThread::start(&name, id, rails, serve)?);
         }
+        write_data_servers(directory, data_servers)?;
         Ok(Cluster { id, address: meta.address.clone(), data, meta })
     }
 
@@ -202,6 +203,8 @@ impl Cluster {
 
 /// The file in a cluster's directory that has its identity: it says that the metadata were made.
 pub const IDENTITY: &str = "cluster";
+/// The file in a cluster's directory that says how many data servers `up` serves.
+const DATA_SERVERS: &str = "data-servers";
 /// Where the metadata are below a cluster's directory, unless something else is said.
 pub const META: &str = "meta";
 
@@ -233,15 +236,50 @@ pub fn write_identity(directory: &Path, id: ClusterId) -> anyhow::Result<()> {
     }
     std::fs::create_dir_all(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
-    let (path, new) = (directory.join(IDENTITY), directory.join("cluster.new"));
+    write_line(&directory.join(IDENTITY), &id.to_string())
+}
+
+/// Replaces a file by one with this line, durably.
+fn write_line(path: &Path, line: &str) -> anyhow::Result<()> {
+    let new = path.with_extension("new");
     let write = || {
         let mut file = std::fs::File::create(&new)?;
-        file.write_all(format!("{id}\n").as_bytes())?;
+        file.write_all(format!("{line}\n").as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&new, &path)?;
-        std::fs::File::open(directory)?.sync_all()
+        std::fs::rename(&new, path)?;
+        std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
     };
     write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// How many data servers `up` serves below `directory`; none where it never did. A directory that is
+/// missing is not counted out by that.
+pub fn data_servers(directory: &Path) -> anyhow::Result<Option<u32>> {
+    let path = directory.join(DATA_SERVERS);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => {
+            let count = text.trim().parse().ok().filter(|count| (1..=64).contains(count));
+            count.map(Some).with_context(|| {
+                format!("{} does not say how many data servers there are", path.display())
+            })
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            // Made by another command, or by an earlier version.
+            let number = |name: &String| name.strip_prefix("data")?.parse::<u32>().ok();
+            let last = names_in(directory)?.iter().filter_map(number).max();
+            Ok(last.map(|last| last.saturating_add(1).clamp(1, 64)))
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Notes how many data servers `up` serves below `directory`.
+pub fn write_data_servers(directory: &Path, count: u32) -> anyhow::Result<()> {
+    let path = directory.join(DATA_SERVERS);
+    if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == count.to_string()) {
+        return Ok(());
+    }
+    write_line(&path, &count.to_string())
 }
 
 /// The identity of the cluster below `directory`, and whether its metadata have to be there. Without

@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use ropewalk_base::ids::ClusterId;
+use ropewalk_base::task::{Either, race};
 use ropewalk_client::{Client, ClientConfig};
 use ropewalk_mount::MountOptions;
 use ropewalk_mount::cluster::ClusterMount;
@@ -25,6 +27,7 @@ use ropewalk_rail::Rail;
 
 use crate::node;
 use crate::report::complain;
+use crate::stop::Stop;
 
 /// How often the mount's thread looks whether the mount is gone.
 const LOOK: Duration = Duration::from_millis(20);
@@ -50,7 +53,8 @@ impl Drop for Watch {
 
 impl Mounted {
     /// Mounts the cluster of the metadata server at `address` on `path`. `patience`: how long an
-    /// operation waits for a server that is down; `None`: as long as is usual.
+    /// operation waits for a server that is down; `None`: as long as is usual. Waiting for the servers
+    /// ends when `stop` is asked for.
     pub fn start(
         cluster: ClusterId,
         rails: Vec<Box<dyn Rail>>,
@@ -58,8 +62,10 @@ impl Mounted {
         path: &Path,
         options: MountOptions,
         patience: Option<Duration>,
+        stop: &Stop,
     ) -> anyhow::Result<Mounted> {
         let (sender, receiver) = mpsc::channel();
+        let stop = stop.clone();
         let (address, place) = (address.to_string(), path.to_path_buf());
         let thread = std::thread::Builder::new().name("mount".into()).spawn(move || {
             let (reactor, world, endpoint) = node::local(cluster, rails)?;
@@ -70,7 +76,13 @@ impl Mounted {
                 patience: patience.unwrap_or(usual.patience),
                 ..usual
             };
-            let client = reactor.block_on(Client::connect(&world, &endpoint, &address, config))?;
+            let client = reactor.block_on(async {
+                let connect = Client::connect(&world, &endpoint, &address, config);
+                match race(pin!(connect), pin!(stop.asked(&world))).await {
+                    Either::Left(client) => anyhow::Ok(client?),
+                    Either::Right(()) => bail!("interrupted"),
+                }
+            })?;
             let mount = ClusterMount::new(&reactor, &world, &client, &place, &options)?;
             let unmounter = mount.unmounter().context("the mount is gone already")?;
             let mut watch = Watch(unmounter.clone(), false);

@@ -255,6 +255,24 @@ fn largest(directory: &Path) -> (u64, PathBuf) {
 }
 
 #[test]
+fn a_mount_is_unmounted_also_while_its_servers_are_down() {
+    if !mounts_usable() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let mut site = Site::new(place.path(), 1);
+    site.servers.start();
+    let path = site.mount("mount", &[]);
+    fs::write(path.join("file"), b"bytes").unwrap();
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
+    File::open(path.join("file")).unwrap().sync_all().unwrap();
+    site.servers.kill_servers();
+    let said = ropewalk(place.path(), "", &["umount", path.to_str().unwrap()]);
+    said.well();
+    assert!(fs::read_dir(&path).unwrap().next().is_none(), "it is mounted still");
+}
+
+#[test]
 fn a_flipped_byte_is_an_error_that_names_the_object() {
     use std::os::unix::fs::{FileExt, OpenOptionsExt};
     if !mounts_usable() {

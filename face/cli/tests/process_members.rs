@@ -125,6 +125,31 @@ fn a_data_server_without_its_data_is_refused_until_they_are_given_up() {
 }
 
 #[test]
+fn up_serves_as_many_data_servers_as_there_were() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = text(&place.path().join("up"));
+    let start = |count: &[&str]| {
+        let words = [&["up", &directory, "--listen", "127.0.0.1:0"][..], count].concat();
+        Process::start(&words, "serves at")
+    };
+    let served = || {
+        let mut up = start(&[]);
+        let address = up.line.split("serves at ").nth(1).unwrap().trim().to_string();
+        let servers = ropewalk(place.path(), &address, &["df", "--json"]).objects();
+        up.stop();
+        servers.iter().filter(|row| row["server"].is_u64()).count()
+    };
+    start(&["--data-servers", "2"]).stop();
+    assert_eq!(served(), 2);
+    let fewer = ["up", &directory, "--listen", "127.0.0.1:0", "--data-servers", "1"];
+    let error = ropewalk(place.path(), "", &fewer).badly();
+    assert!(error.contains("has 2 data servers") && error.contains("leave it out"), "{error}");
+    let mut more = start(&["--data-servers", "3"]);
+    more.stop();
+    assert_eq!(served(), 3);
+}
+
+#[test]
 fn up_refuses_what_is_not_whole() {
     let place = tempfile::tempdir().unwrap();
     let directory = place.path().join("up");
@@ -254,15 +279,16 @@ fn a_number_belongs_to_one_living_server() {
 fn a_server_of_another_cluster_says_so_and_ends() {
     let site = Site::new();
     let own = site.place.path().join("stranger");
+    let other = format!("{:032x}", 0xabc);
     let words = site.serve("0", &own, &[]);
     let words: Vec<String> = words
         .into_iter()
-        .map(|word| if word == site.servers.cluster { "abc".into() } else { word })
+        .map(|word| if word == site.servers.cluster { other.clone() } else { word })
         .collect();
     let error = refused(&words.iter().map(String::as_str).collect::<Vec<_>>());
     let found = format!("the metadata server at that address serves {}", site.servers.cluster);
     assert!(error.contains("belongs to cluster") && error.contains(&found), "{error}");
-    assert!(error.contains("abc") && !own.exists(), "{error}");
+    assert!(error.contains(&other) && !own.exists(), "{error}");
     site.is_whole();
 }
 

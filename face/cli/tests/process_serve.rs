@@ -139,7 +139,7 @@ fn a_server_without_a_cluster_or_a_directory_says_what_to_do() {
     assert!(nowhere.contains("say --directory DIR"), "{nowhere}");
     ropewalk(place.path(), "", &["format", "c"]).well();
     let twice = run(&["format", "c"]);
-    assert!(twice.contains("belongs to a cluster already"), "{twice}");
+    assert!(twice.contains("is a cluster's directory already"), "{twice}");
     // Formatted above, found below.
     let directory = place.path().join("c/meta");
     let directory = directory.to_str().unwrap();
@@ -282,6 +282,29 @@ fn a_mount_point_that_cannot_be_is_found_out_before_anything_is_waited_for_or_ma
 }
 
 #[test]
+fn a_mount_that_waits_for_its_servers_ends_at_the_first_signal() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("mount");
+    fs::create_dir(&path).unwrap();
+    let mut child = Command::new("env")
+        .args(["--default-signal=INT", PROGRAM, "mount", "tcp://127.0.0.1:1"])
+        .arg(&path)
+        .args(["--patience", "86400"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It waits by then, or has not begun to: both end.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let status = child.wait().unwrap();
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(!status.success(), "{said}");
+    assert!(said.contains("stopping ...") || said.contains("fuse"), "{said}");
+}
+
+#[test]
 fn a_start_that_fails_leaves_nothing_behind() {
     let place = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -292,6 +315,14 @@ fn a_start_that_fails_leaves_nothing_behind() {
         assert!(error.contains(&listen), "{options:?}: {error}");
         assert!(!place.path().join("new").exists(), "{options:?} left something");
     }
+    // The log of a cluster that runs stays, empty as it may be.
+    let words = ["up", "runs", "--listen", "127.0.0.1:0", "--background"];
+    ropewalk(place.path(), "", &words).well();
+    assert!(fs::metadata(place.path().join("runs/log")).unwrap().len() == 0);
+    let error = ropewalk(place.path(), "", &words).badly();
+    assert!(error.contains("is served already"), "{error}");
+    assert!(place.path().join("runs/log").exists(), "the log of another process is gone");
+    ropewalk(place.path(), "", &["down", "runs"]).well();
     let new = place.path().join("new");
     let words = ["up", new.to_str().unwrap(), "--listen", "127.0.0.1:0"];
     Process::start(&words, "serves at").stop();
@@ -335,6 +366,9 @@ fn names_and_numbers_that_cannot_be_meant_are_refused_with_how_to_write_them() {
     fs::write(closed.join("running"), "1\n").unwrap();
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
     let error = plain.run("", &["down", closed.to_str().unwrap()]).badly();
-    assert!(error.contains("cannot ask whoever serves"), "{error}");
+    assert!(error.contains("whoever started it, or root, can"), "{error}");
+    fs::write(place.path().join("file"), "").unwrap();
+    let error = run(&["up", "file"]);
+    assert!(error.contains("file is not a directory"), "{error}");
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -17,7 +17,10 @@ pub enum ClientError {
     Unreachable { address: String },
     #[error("the metadata server at {address} refuses a session: {errno}")]
     Refused { address: String, errno: Errno },
-    #[error("the metadata server at {address} speaks another version of the protocol")]
+    #[error(
+        "what answers at {address} is no metadata server (of this version): is it a data server's \
+         address?"
+    )]
     Version { address: String },
     #[error(
         "the metadata server at {address} serves cluster {found}, not {own}: check the address"

@@ -69,6 +69,10 @@ impl Client {
         if self.inner.meta.session() != lost {
             return Ok(());
         }
+        if self.inner.stopped.get() {
+            // It was closed, by us: what comes late is nobody's any more.
+            return Err(Errno::EIO);
+        }
         (self.inner.config.log)("the session with the metadata server ended; a new one is opened");
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {

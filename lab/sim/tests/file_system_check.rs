@@ -177,6 +177,25 @@ fn object_path(disk: &VirtualDisk, inode: u64, stripe: u32) -> PathBuf {
 }
 
 #[test]
+fn a_client_that_has_left_opens_no_session_anew() {
+    let (mut simulation, cluster) = cluster(12, 1, 2);
+    let number = cluster.run(&mut simulation, 0, |client| async move {
+        let number = write_file(&client, b"file", 1000).await;
+        client.stop().await;
+        // What comes late: a renewal, a lease that is given back, a program that does not know yet.
+        let root = Caller::root();
+        let late = client.create(&root, ROOT, b"late", 0o644, true, BOTH).await;
+        assert_eq!(late.err(), Some(Errno::EIO));
+        number
+    });
+    let sessions = cluster.run(&mut simulation, 1, |client| async move {
+        client.attributes(number).await.expect("the other one lives");
+        client.operator(PATIENCE).expect("an address").sessions(9).await.expect("told").len()
+    });
+    assert_eq!(sessions, 1, "{:?}", cluster.logged());
+}
+
+#[test]
 fn absent_and_rotten_objects_are_found_with_the_path() {
     let (mut simulation, cluster) = cluster(10, 2, 1);
     let (lost, rotten) = cluster.run(&mut simulation, 0, |client| async move {

@@ -58,11 +58,19 @@ impl Drop for Running {
     }
 }
 
+/// Makes a cluster's directory, where it is not there.
+pub fn make_directory(directory: &Path) -> anyhow::Result<()> {
+    if directory.exists() && !directory.is_dir() {
+        bail!("{} is not a directory: name one, or one that is to be made", directory.display());
+    }
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("cannot make {}", directory.display()))
+}
+
 /// Takes the right to serve a directory.
 pub fn hold(directory: &Path) -> anyhow::Result<Running> {
     let made = !directory.exists();
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make {}", directory.display()))?;
+    make_directory(directory)?;
     let path = directory.join(RUNNING);
     let cannot = || format!("cannot use {}", path.display());
     let open = || {
@@ -119,6 +127,9 @@ pub fn down(arguments: &Down) -> anyhow::Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(&path);
     let mut file = match file {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("nothing is up in {directory}"),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!("cannot ask whoever serves {directory}: whoever started it, or root, can")
+        }
         file => file.with_context(|| format!("cannot ask whoever serves {directory}"))?,
     };
     let begin = Instant::now();

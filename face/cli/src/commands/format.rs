@@ -42,7 +42,11 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     )?;
     let file = directory.join(cluster::IDENTITY);
     if file.exists() {
-        bail!("{} belongs to a cluster already: remove its content to begin anew", file.display());
+        bail!(
+            "{} is a cluster's directory already: 'ropewalk serve' and 'ropewalk up' serve it; a new \
+             cluster wants another directory",
+            directory.display()
+        );
     }
     let meta = arguments.meta_directory.clone().or(config.meta.directory);
     let meta = meta.unwrap_or_else(|| directory.join(cluster::META));

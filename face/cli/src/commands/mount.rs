@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ropewalk_base::ids::ClusterId;
-use ropewalk_mount::session::mounted_kind;
+use ropewalk_mount::session::{UnmountError, mounted_kind};
 use ropewalk_mount::{MountOptions, check_mount_point, clear_dead_mount};
 
 use super::{LOOK, client_rails, seconds};
@@ -79,23 +79,23 @@ pub fn start_mount(
     path: &Path,
     options: MountOptions,
     patience: Option<Duration>,
+    stop: &Stop,
 ) -> anyhow::Result<Mounted> {
     check_address(address)?;
     ready_mount_point(path, &options)?;
-    Mounted::start(cluster, client_rails()?, address, path, options, patience)
+    Mounted::start(cluster, client_rails()?, address, path, options, patience, stop)
 }
 
 /// Mounts a cluster and serves the mount until it is unmounted or a signal comes.
 pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     if background::is_wanted(arguments.background) {
-        let log = match &arguments.log {
-            Some(log) => log.clone(),
-            None => background::new_log("mount")?,
+        return match &arguments.log {
+            Some(log) => background::start(log, !log.exists()),
+            None => background::start(&background::new_log("mount")?, true),
         };
-        return background::start(&log);
     }
-    background::enter()?;
     let stop = Stop::watch_aloud().context("signals cannot be watched")?;
+    background::enter(&stop)?;
     let config = arguments.source.read()?;
     let (address, directory) = arguments.places();
     let address = address.unwrap_or_else(|| config.meta_address());
@@ -107,7 +107,7 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let patience = arguments.patience.or(config.mount.patience_seconds.map(|seconds| seconds.0));
     let read_only = arguments.read_only || config.mount.read_only.unwrap_or(false);
     let options = MountOptions { read_only, ..MountOptions::default() };
-    let mounted = start_mount(ClusterId(0), &address, &directory, options, patience)?;
+    let mounted = start_mount(ClusterId(0), &address, &directory, options, patience, &stop)?;
     announce!("mounted on {}", mounted.path().display());
     background::ready(&stop)?;
     while !stop.is_asked() && !mounted.is_gone() {
@@ -148,9 +148,7 @@ pub fn unmount(arguments: &UnmountArguments) -> anyhow::Result<()> {
         ),
         None => bail!("nothing is mounted on {}", path.display()),
     }
-    if clear_dead_mount(path).is_ok() {
-        return Ok(());
-    }
+    // Not looked at before: who looks, and gets no answer, uses it.
     let flags = if arguments.lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(path, flags) {
         Ok(()) => Ok(()),
@@ -161,11 +159,22 @@ pub fn unmount(arguments: &UnmountArguments) -> anyhow::Result<()> {
                 helper.arg("-z");
             }
             let status = helper.arg(path).status().context("fusermount3 cannot be run")?;
-            if status.success() { Ok(()) } else { bail!("fusermount3 did not unmount it") }
+            if status.success() {
+                return Ok(());
+            }
+            bail!("{} stays mounted: whoever mounted it, or root, can unmount it", path.display())
         }
-        Err(rustix::io::Errno::BUSY) => {
-            bail!("{} is in use: close its files and leave it, or say --lazy", path.display())
-        }
+        Err(rustix::io::Errno::BUSY) => match clear_dead_mount(path) {
+            Ok(_) => Ok(()),
+            Err(UnmountError::Silent(_)) => bail!(
+                "{} is in use, and does not answer: its servers may be down, and somebody waits for \
+                 them; start them, or say --lazy",
+                path.display()
+            ),
+            Err(_) => {
+                bail!("{} is in use: close its files and leave it, or say --lazy", path.display())
+            }
+        },
         Err(rustix::io::Errno::INVAL) => bail!("nothing is mounted on {}", path.display()),
         Err(error) => bail!("cannot unmount {}: {error}", path.display()),
     }

@@ -1,12 +1,12 @@
 //! `ropewalk up`: a whole cluster in one process, and its mount.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use ropewalk_mount::MountOptions;
 
-use super::down::hold;
+use super::down::{hold, make_directory};
 use super::listen;
 use super::mount::{ready_mount_point, start_mount};
 use super::serve::{Servers, below};
@@ -35,9 +35,10 @@ where some of that is gone by then, it says so and does not start. Ctrl-C ends i
 pub struct Up {
     /// Where the servers keep their data; made where it does not exist.
     directory: PathBuf,
-    /// Data servers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
-    data_servers: u32,
+    /// Data servers: those that there were before, unless said otherwise; 4 at the first start. More
+    /// than before join for good.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    data_servers: Option<u32>,
     /// Give up what the data server of this number had: every stripe on it is lost, files that have
     /// some there give errors, and 'ropewalk check' names them.
     #[arg(long, value_name = "NUMBER")]
@@ -62,17 +63,17 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let directory = std::path::absolute(&arguments.directory)?;
     if background::is_wanted(arguments.background) {
         let made = !directory.exists();
-        std::fs::create_dir_all(&directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
-        return background::start(&directory.join("log")).inspect_err(|_| {
+        make_directory(&directory)?;
+        let log = directory.join("log");
+        return background::start(&log, !log.exists()).inspect_err(|_| {
             if made {
                 // Only where nothing is in there.
                 let _ = std::fs::remove_dir(&directory);
             }
         });
     }
-    background::enter()?;
     let stop = Stop::watch_aloud().context("signals cannot be watched")?;
+    background::enter(&stop)?;
     // Held to the end.
     let _running = hold(&directory)?;
     if let Some(path) = &arguments.mount {
@@ -80,14 +81,16 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     }
     let found = cluster::found_or_new(&directory)?;
     let id = found.0;
-    let mut plan = below(&directory, found, arguments.listen, arguments.data_servers);
+    let count = data_servers(&directory, arguments.data_servers)?;
+    let mut plan = below(&directory, found, arguments.listen, count);
     plan.replace.clone_from(&arguments.replace);
     let servers = Servers::start(plan, arguments.insecure)?;
+    cluster::write_data_servers(&directory, count)?;
     announce!("cluster {id} serves at {}", servers.address());
     let mounted = match &arguments.mount {
         Some(path) => {
             let options = MountOptions::default();
-            let mounted = start_mount(id, servers.address(), path, options, None)?;
+            let mounted = start_mount(id, servers.address(), path, options, None, &stop)?;
             announce!("mounted on {}", path.display());
             Some(mounted)
         }
@@ -95,4 +98,22 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     };
     background::ready(&stop)?;
     servers.run_until(&stop, mounted)
+}
+
+/// How many data servers to start. Fewer than there were would leave out stripes of files.
+fn data_servers(directory: &Path, asked: Option<u32>) -> anyhow::Result<u32> {
+    let Some(before) = cluster::data_servers(directory)? else { return Ok(asked.unwrap_or(4)) };
+    match asked.unwrap_or(before) {
+        fewer if fewer < before => bail!(
+            "{} has {before} data servers, and files may lie on each of them: say --data-servers \
+             {before}, or leave it out",
+            directory.display()
+        ),
+        more => {
+            for number in before..more {
+                announce!("data server {number} joins the cluster, for good");
+            }
+            Ok(more)
+        }
+    }
 }

@@ -180,7 +180,7 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     let own = [directory, place.path()];
     let own = own.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()));
     let own = [own[0].as_path(), own[1].as_path()];
-    let done = match mount(arguments, &cluster, place.path()) {
+    let done = match mount(arguments, &cluster, place.path(), &stop) {
         Ok(mounted) => {
             let path = mounted.path().display();
             let said =
@@ -206,13 +206,18 @@ pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
     print(arguments, &teller, &spread)
 }
 
-fn mount(arguments: &DemoArguments, cluster: &Cluster, place: &Path) -> anyhow::Result<Mounted> {
+fn mount(
+    arguments: &DemoArguments,
+    cluster: &Cluster,
+    place: &Path,
+    stop: &Stop,
+) -> anyhow::Result<Mounted> {
     if arguments.no_mount {
         bail!("--no-mount was asked for");
     }
     let rails = cluster.client_rails()?;
     let options = MountOptions::default();
-    Mounted::start(cluster.id, rails, &cluster.address, place, options, None)
+    Mounted::start(cluster.id, rails, &cluster.address, place, options, None, stop)
 }
 
 /// A session of this process with its cluster, until the work is done or a signal comes.

@@ -56,6 +56,11 @@ pub enum MountError {
     )]
     NoDevice,
     #[error(
+        "this user may not open /dev/fuse: root opens it to all by 'chmod 666 /dev/fuse', as most \
+         distributions have it"
+    )]
+    ClosedDevice,
+    #[error(
         "this user may not mount by system call ({cause}), and there is no fusermount3: run as \
          root, or install the package fuse3"
     )]
@@ -77,6 +82,8 @@ pub enum UnmountError {
     NotMounted(PathBuf),
     #[error("{0} is alive: only a dead mount is cleared; unmount it instead")]
     Alive(PathBuf),
+    #[error("{0} does not answer, and may be alive: only a dead mount is cleared")]
+    Silent(PathBuf),
     #[error("this user may not unmount {0}: run as whoever mounted it, or as root")]
     NoRights(PathBuf),
     #[error("cannot unmount {path}: {message}")]
@@ -254,7 +261,8 @@ pub fn clear_dead_mount(path: &Path) -> Result<usize, UnmountError> {
         match probe(&path) {
             Life::Dead => {}
             _ if cleared > 0 => break,
-            _ => return Err(UnmountError::Alive(path)),
+            Life::Silent => return Err(UnmountError::Silent(path)),
+            Life::Alive => return Err(UnmountError::Alive(path)),
         }
         if cleared == DEAD_MAX {
             return Err(failed(
@@ -346,13 +354,19 @@ pub fn check_mount_point(path: &Path, options: &MountOptions) -> Result<PathBuf,
     }
     let occupied =
         !options.hide_files && std::fs::read_dir(&path).map_err(failed)?.next().is_some();
-    if occupied { Err(MountError::NotEmpty(path)) } else { Ok(path) }
+    if occupied {
+        return Err(MountError::NotEmpty(path));
+    }
+    // The helper opens it as the user who calls it.
+    open_device()?;
+    Ok(path)
 }
 
 fn open_device() -> Result<OwnedFd, MountError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
     rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|error| match error {
         Os::NOENT | Os::NODEV | Os::NXIO => MountError::NoDevice,
+        Os::ACCESS | Os::PERM => MountError::ClosedDevice,
         error => MountError::System { action: "open", path: DEVICE.into(), cause: error.into() },
     })
 }

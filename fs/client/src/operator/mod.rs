@@ -48,7 +48,7 @@ pub enum OperatorError {
     Refused { server: String, errno: Errno },
     #[error("{server} serves another cluster: {found}")]
     OtherCluster { server: String, found: ClusterId },
-    #[error("{server} speaks another version of the protocol")]
+    #[error("{server} is not one, or speaks another version of the protocol: check the address")]
     Version { server: String },
 }
 
