@@ -245,6 +245,79 @@ fn listings_and_room_are_told_to_people_and_to_programs() {
 }
 
 #[test]
+fn a_copy_goes_on_after_what_cannot_be_read_and_says_how_much_is_missing() {
+    let scene = Scene::new();
+    let place = tempfile::tempdir().unwrap();
+    let plain = Plain::new(place.path());
+    let run = |arguments: &[&str]| plain.run(&scene.cluster.address(), arguments);
+    let open = scene.path().join("open");
+    fs::create_dir(&open).unwrap();
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+    scene.run(&["cp", "-rp", "open", ":/"]).well();
+    let source = place.path().join("source");
+    for name in ["a", "b", "c", "d"] {
+        fs::create_dir_all(source.join(name)).unwrap();
+    }
+    for name in ["a/first", "b/inside", "c/closed", "d/last"] {
+        fs::write(source.join(name), name).unwrap();
+    }
+    for number in 0..40 {
+        fs::write(source.join(format!("c/{number}")), b"x").unwrap();
+    }
+    for name in ["b", "c/closed"] {
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let of = |name: &str| source.join(name).to_str().unwrap().to_string();
+    for flag in ["-r", "-a"] {
+        let said = run(&["cp", flag, &of(""), ":/open/source"]).badly();
+        let mut lines: Vec<&str> = said.lines().collect();
+        lines[..2].sort_unstable();
+        let denied = |name| format!("ropewalk: {}: Permission denied (os error 13)", of(name));
+        let end = "ropewalk: 2 of 48 entries could not be copied";
+        assert_eq!(lines, [&denied("b")[..], &denied("c/closed"), end], "{said}");
+        assert_eq!(scene.run(&["ls", ":/open/source"]).well(), "a\nb\nc\nd\n");
+        for (name, entries) in [("a", 1), ("b", 0), ("c", 40), ("d", 1)] {
+            let there = scene.run(&["ls", &format!(":/open/source/{name}")]).well();
+            assert_eq!(there.lines().count(), entries, "{name} after {flag}: {there}");
+        }
+        scene.run(&["rm", "-r", ":/open/source"]).well();
+    }
+    // Sources that are no files, and one that is.
+    let (missing, closed, last) = (of("missing"), of("c/closed"), of("d/last"));
+    let said = run(&["cp", &missing, &closed, &of("a"), &last, ":/open"]).badly();
+    assert_eq!(said.lines().count(), 4, "{said}");
+    assert!(said.contains("a is a directory: -r copies it"), "{said}");
+    assert!(said.ends_with("3 of 4 entries could not be copied\n"), "{said}");
+    assert_eq!(scene.run(&["ls", ":/open"]).well(), "last\n");
+    // One alone needs no count.
+    let said = run(&["cp", &closed, ":/open"]).badly();
+    assert!(said.lines().count() == 1 && said.contains("closed: Permission denied"), "{said}");
+    // The demo promises all of a tree.
+    let mut demo = plain.command(&["demo", "--no-mount", "--source", &of("")]);
+    let demo = demo.current_dir("/").output().unwrap();
+    let said = String::from_utf8_lossy(&demo.stderr).into_owned();
+    assert!(!demo.status.success() && said.contains("Permission denied"), "{said}");
+}
+
+#[test]
+fn what_a_directory_holds_that_cannot_be_made_is_left_out_without_further_words() {
+    let scene = Scene::new();
+    let tree = scene.path().join("tree");
+    fs::create_dir_all(tree.join("d/deep")).unwrap();
+    for name in ["d/one", "d/deep/two", "e"] {
+        fs::write(tree.join(name), name).unwrap();
+    }
+    scene.run(&["mkdir", ":/tree"]).well();
+    scene.write("d", b"a file");
+    scene.run(&["cp", "d", ":/tree"]).well();
+    let said = scene.run(&["cp", "-r", "tree", ":/"]).badly();
+    let expected = "ropewalk: :/tree/d is there, and no directory\n\
+                    ropewalk: 4 of 6 entries could not be copied\n";
+    assert_eq!(said, expected);
+    assert_eq!(scene.run(&["ls", ":/tree"]).well(), "d\ne\n");
+}
+
+#[test]
 fn rm_removes_trees_whole_and_nothing_that_was_not_meant() {
     let scene = Scene::new();
     let source = scene.path().join("source");

@@ -3,14 +3,13 @@
 use std::ops::Range;
 use std::rc::Rc;
 
-use anyhow::anyhow;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_client::{
     Access, AttributeChange, Attributes, Errno, File, InodeKind, Node, OpenOptions, TimeChange,
 };
 
 use super::end::{Dress, End, Extended, Made, Meta};
-use crate::remote::{Session, cause, of, shown};
+use crate::remote::{Session, of, shown};
 
 /// The files of a cluster.
 pub struct Cluster {
@@ -240,7 +239,7 @@ impl End for Cluster {
                 // Who may not give files away keeps them, as with cp.
                 Ok(_) => {}
                 Err(Errno::EPERM) => given = false,
-                Err(errno) => return Err(anyhow!("{}: owner: {}", shown(path), cause(errno))),
+                Err(errno) => return Err(of(path)(errno).context("owner")),
             }
         }
         let (accessed, modified) = match dress.times {

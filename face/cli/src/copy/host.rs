@@ -120,7 +120,12 @@ impl End for Host {
             let mut entries = Vec::new();
             for entry in fs::read_dir(path)? {
                 let entry = entry?;
-                entries.push((entry.file_name().as_bytes().to_vec(), of(&entry.metadata()?)));
+                match entry.metadata() {
+                    Ok(meta) => entries.push((entry.file_name().as_bytes().to_vec(), of(&meta))),
+                    // Removed since.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    Err(error) => return Err(error),
+                }
             }
             Ok(entries)
         })

@@ -3,6 +3,7 @@
 mod cluster;
 mod compare;
 mod end;
+mod fail;
 mod host;
 mod work;
 
@@ -37,8 +38,10 @@ Examples:
 
 As with cp: what is there is overwritten, links in a tree stay links, holes stay holes; without -p \
 hard links become files of their own. Of extended attributes those of users (user.*) are kept; a line \
-on stderr says what was not. A copy that fails or is interrupted leaves what it copied. When it ends well, the data survives the death of any server; it survives a \
-loss of power from the next sync on."
+on stderr says what was not. What cannot be read or made is named on stderr, all else is copied, and \
+the exit status is 1. A target without room, a server that does not answer in time, and Ctrl-C end \
+the copy at once; what was copied by then stays. When it ends well, the data survives the death of \
+any server; it survives a loss of power from the next sync on."
 )]
 pub struct Cp {
     /// What to copy.
@@ -129,6 +132,7 @@ impl Request<'_> {
         let client = &self.session.client;
         let mut copy = Copy::new(from, to, client.pool(), self.keep, recursive);
         copy.same = same;
+        copy.goes_on = true;
         if !self.arguments.quiet {
             copy.bar = bar();
         }
@@ -146,7 +150,8 @@ impl Request<'_> {
             synced
                 .map_err(|errno| anyhow!("what was copied cannot be synced: {}", cause(errno)))?;
         }
-        moved
+        // What could be copied is safe by now, also where the rest could not.
+        moved.and_then(|moved| plan.check().map(|()| moved))
     }
 }
 

@@ -5,8 +5,8 @@
 //! * Directories are made first and dressed last, since filling one changes its times, and its mode
 //!   may forbid it. Files go several at a time, large ones in several pieces at a time.
 //! * Further names of an inode are made last, when the first one is there.
-//! * The first failure ends the copy; what was copied before stays. What the target refuses to keep
-//!   is no failure, but is remembered and told.
+//! * The first failure ends the copy, or is told and leaves the rest its turn, as the copy was asked;
+//!   what was copied stays. What the target refuses to keep is no failure, but is remembered and told.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -51,11 +51,23 @@ pub(super) struct Item {
     pub meta: Meta,
     /// The entry before this one that is another name of the same inode.
     pub link: Option<usize>,
+    /// The directory that holds it, where that is copied, too.
+    pub parent: Option<usize>,
+    /// Whether it could not be copied, or not whole.
+    pub failed: Cell<bool>,
+}
+
+impl Item {
+    fn new(job: Job, meta: Meta, parent: Option<usize>) -> Item {
+        Item { job, meta, link: None, parent, failed: Cell::new(false) }
+    }
 }
 
 /// What is to be copied, parents before their children.
 pub struct Plan {
     pub(super) items: Vec<Item>,
+    /// Sources that could not even be looked at.
+    pub(super) missed: u64,
 }
 
 impl Plan {
@@ -142,6 +154,8 @@ pub struct Copy<A, B> {
     pub same: bool,
     /// Entries of the source that are left out, with all that they hold.
     pub except: Vec<Vec<u8>>,
+    /// What cannot be copied is told, and the rest is copied; else the first failure ends all.
+    pub goes_on: bool,
     pub bar: ProgressBar,
     /// Looked at between two entries.
     pub stop: Stop,
@@ -159,6 +173,7 @@ impl<A: End, B: End> Copy<A, B> {
             recursive,
             same: false,
             except: Vec::new(),
+            goes_on: false,
             bar: ProgressBar::hidden(),
             stop: Stop::default(),
             lost: RefCell::default(),
@@ -168,9 +183,10 @@ impl<A: End, B: End> Copy<A, B> {
 
     /// Lists what is to be copied.
     pub async fn plan(&self, jobs: &[Job]) -> anyhow::Result<Plan> {
-        let mut plan = Plan { items: Vec::new() };
+        let mut plan = Plan { items: Vec::new(), missed: 0 };
         for job in jobs {
-            self.list(job, &mut plan.items).await?;
+            let listed = self.list(job, &mut plan.items, jobs.len() == 1).await;
+            plan.missed += u64::from(!self.bear(jobs.len() == 1, listed)?);
         }
         if self.keep.attributes {
             plan.find_links();
@@ -184,23 +200,31 @@ impl<A: End, B: End> Copy<A, B> {
         let mut made = Vec::new();
         for item in plan.items.iter().filter(|item| item.meta.kind == InodeKind::Directory) {
             self.stop.check()?;
-            if self.make_directory(item).await? || self.keep.attributes {
+            let mut new = false;
+            let make = async {
+                new = self.make_directory(item).await?;
+                Ok(())
+            };
+            let is_made = self.attempt(plan, item, make).await?;
+            if is_made && (new || self.keep.attributes) {
                 made.push(item);
             }
         }
         self.each(plan, async |item| match item.link {
-            None => self.one(item).await,
+            None => self.attempt(plan, item, self.one(item)).await.map(drop),
             Some(_) => Ok(()),
         })
         .await?;
         self.each(plan, async |item| match item.link {
             None => Ok(()),
-            Some(first) => self.link(&plan.items[first], item).await,
+            Some(first) => {
+                self.attempt(plan, item, self.link(&plan.items[first], item)).await.map(drop)
+            }
         })
         .await?;
         for item in made.into_iter().rev() {
             self.stop.check()?;
-            self.dress(item).await?;
+            self.attempt(plan, item, self.dress(item)).await?;
         }
         Ok(plan.moved())
     }
@@ -219,22 +243,34 @@ impl<A: End, B: End> Copy<A, B> {
         self.lost.borrow().get(what).is_some_and(|all| all.contains(&of.job.to))
     }
 
-    /// Lists a job's entry and all that it holds, parents first.
-    async fn list(&self, job: &Job, items: &mut Vec<Item>) -> anyhow::Result<()> {
+    /// Lists a job's entry and all that it holds, parents first. `alone`: there is no other job, for
+    /// which one goes on.
+    async fn list(&self, job: &Job, items: &mut Vec<Item>, alone: bool) -> anyhow::Result<()> {
         // Without -r a link stands for what it leads to, as with cp.
         let meta = self.from.look(&job.from, !self.recursive).await?;
         let missing = || format!("{}: No such file or directory", self.from.shown(&job.from));
         let meta = meta.with_context(missing)?;
-        let mut left = vec![Item { job: job.clone(), meta, link: None }];
+        let begin = items.len();
+        let mut left = vec![Item::new(job.clone(), meta, None)];
         while let Some(item) = left.pop() {
             self.stop.check()?;
             if item.meta.kind == InodeKind::Directory {
                 self.check_directory(&item.job)?;
-                let mut entries = self.from.list(&item.job.from).await?;
+                let listed = self.from.list(&item.job.from).await;
+                let mut entries = match listed {
+                    Ok(entries) => entries,
+                    Err(error) => {
+                        self.bear(alone && items.len() == begin, Err(error))?;
+                        // The copy has the directory without what it holds, as with cp.
+                        item.failed.set(true);
+                        Vec::new()
+                    }
+                };
                 entries.sort_by(|a, b| b.0.cmp(&a.0));
+                let parent = Some(items.len());
                 let below = entries.into_iter().map(|(name, meta)| {
                     let (from, to) = (join(&item.job.from, &name), join(&item.job.to, &name));
-                    Item { job: Job { from, to }, meta, link: None }
+                    Item::new(Job { from, to }, meta, parent)
                 });
                 left.extend(below.filter(|item| !self.except.contains(&item.job.from)));
             }
@@ -337,6 +373,12 @@ impl<A: End, B: End> Copy<A, B> {
     async fn link(&self, first: &Item, item: &Item) -> anyhow::Result<()> {
         if self.has_lost(NODE, first) {
             self.lose(NODE, item);
+            return Ok(());
+        }
+        if first.failed.get() {
+            // Its other names may be readable.
+            self.one(item).await?;
+            self.lose(LINK, item);
             return Ok(());
         }
         let (original, path) = (&first.job.to, &item.job.to);

@@ -202,9 +202,17 @@ fn words(errno: Errno) -> String {
     text.split(" (os error").next().unwrap_or_default().to_string()
 }
 
+/// What went wrong with a path of the cluster.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {}", cause(*errno))]
+pub struct Failure {
+    path: String,
+    pub errno: Errno,
+}
+
 /// Puts a path of the cluster before the cause.
 pub fn of(path: &[u8]) -> impl Fn(Errno) -> anyhow::Error + '_ {
-    move |errno| anyhow!("{}: {}", shown(path), cause(errno))
+    move |errno| Failure { path: shown(path), errno }.into()
 }
 
 #[cfg(test)]
