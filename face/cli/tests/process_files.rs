@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -227,14 +228,30 @@ fn listings_and_room_are_told_to_people_and_to_programs() {
     assert_eq!(objects.len(), 2);
     assert_eq!((&objects[0]["path"], &objects[0]["size"]), (&":/b".into(), &5.into()));
     assert_eq!(objects[1]["target"], "b");
+    // Owners are the same in both listings, and numbers.
+    let owner = |object: &Value| {
+        let keys = ["user", "group", "user_name", "group_name"];
+        keys.map(|key| object.get(key).cloned())
+    };
+    let looked = scene.run(&["stat", "--json", ":/b"]).objects();
+    assert_eq!(owner(&objects[0]), owner(&looked[0]));
+    assert_eq!(objects[0]["user"], rustix::process::geteuid().as_raw());
+    if rustix::process::geteuid().is_root() {
+        assert_eq!(objects[0]["user_name"], "root");
+    }
     let room = scene.run(&["df", "--json"]).objects();
     assert_eq!(room.len(), 6, "four servers, the metadata and the whole: {room:?}");
     let total = |object: &Value| object["total_bytes"].as_u64().unwrap();
     assert!(room[..4].iter().all(|server| server["alive"] == true && total(server) > 0));
     assert_eq!(room[..4].iter().map(total).sum::<u64>(), total(&room[5]));
     assert_eq!(room[5]["inodes"], 4);
+    let kinds: Vec<&Value> = room.iter().map(|object| &object["kind"]).collect();
+    assert_eq!(kinds, ["data", "data", "data", "data", "metadata", "total"]);
+    let keys = |object: &Value| object.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert!(room.iter().all(|object| keys(object) == keys(&room[0])), "{room:?}");
+    assert_eq!((&room[3]["server"], &room[4]["server"]), (&3.into(), &Value::Null));
     // The metadata lie on the same disk here; what is used is what df(1) says.
-    assert_eq!((&room[4]["server"], total(&room[4])), (&"metadata".into(), total(&room[0])));
+    assert_eq!(total(&room[4]), total(&room[0]));
     let disk = rustix::fs::statvfs(scene.path()).unwrap();
     let used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize;
     let said = room[4]["used_bytes"].as_u64().unwrap();
@@ -242,6 +259,41 @@ fn listings_and_room_are_told_to_people_and_to_programs() {
     let text = scene.run(&["df"]).well();
     assert!(text.contains("data server 3") && text.contains("available"), "{text}");
     assert!(text.contains("metadata server") && text.contains("serving"), "{text}");
+    assert!(!text.contains(" inodes  "), "inodes are no state: {text}");
+}
+
+#[test]
+fn programs_can_tell_names_apart_that_are_no_text() {
+    let scene = Scene::new();
+    let source = scene.path().join("source");
+    fs::create_dir(&source).unwrap();
+    let names: [&[u8]; 3] = [b"plain", b"x\xfe", b"x\xff"];
+    for name in names {
+        fs::write(source.join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    std::os::unix::fs::symlink(OsStr::from_bytes(b"x\xff"), source.join("z")).unwrap();
+    scene.run(&["cp", "-r", "source/.", ":/d"]).well();
+    let objects = scene.run(&["ls", "--json", ":/d"]).objects();
+    let bytes = |value: &Value| -> Vec<u8> {
+        let numbers = value.as_array().expect("the bytes of a name");
+        numbers.iter().map(|number| u8::try_from(number.as_u64().unwrap()).unwrap()).collect()
+    };
+    assert_eq!(objects[0]["path"], ":/d/plain");
+    assert!(objects[0].get("path_bytes").is_none() && objects[0].get("name_bytes").is_none());
+    assert_eq!(bytes(&objects[3]["target_bytes"]), b"x\xff");
+    for (object, name) in objects[1..3].iter().zip(&names[1..]) {
+        assert_eq!(
+            (&object["name"], bytes(&object["name_bytes"])),
+            (&"x\u{fffd}".into(), name.to_vec())
+        );
+        // What is printed leads to the file.
+        let path = bytes(&object["path_bytes"]);
+        let mut stat = std::process::Command::new(support::PROGRAM);
+        stat.args(["stat", "--json"]).arg(OsStr::from_bytes(&path));
+        let said = stat.env("ROPEWALK_ADDRESS", scene.cluster.address()).output().unwrap();
+        let found: Value = serde_json::from_slice(&said.stdout).unwrap();
+        assert_eq!((&found["inode"], bytes(&found["path_bytes"])), (&object["inode"], path));
+    }
 }
 
 #[test]

@@ -16,7 +16,8 @@ use crate::status::ago;
 Each server reports the disk that it lies on: servers that share a disk count it each. One that \
 is silent is shown as it was when it was heard last.")]
 pub struct Df {
-    /// A JSON object for each data server, one for the metadata, and one for the whole.
+    /// A JSON object for each data server, one for the metadata, and one for the whole: 'kind' is data,
+    /// metadata or total.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -39,23 +40,38 @@ pub fn run(arguments: &Df) -> anyhow::Result<()> {
 
 fn print_objects(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyhow::Result<()> {
     for server in servers {
-        let mut object = json!({
-            "server": server.server,
-            "address": server.address,
-            "alive": server.alive,
-            "full": server.full,
-            "state": state(server),
-            "silent_seconds": server.silence.map(|silence| silence.as_secs_f64()),
-        });
-        add_room(&mut object, server.silence.map(|_| server.room));
+        let mut object = object("data", server.silence.map(|_| server.room));
+        object["server"] = json!(server.server);
+        object["address"] = json!(server.address);
+        object["alive"] = json!(server.alive);
+        object["full"] = json!(server.full);
+        object["state"] = json!(state(server));
+        object["silent_seconds"] = json!(server.silence.map(|silence| silence.as_secs_f64()));
         print_json(&object)?;
     }
-    let mut object = json!({ "server": "metadata", "address": meta.address, "full": meta.full });
-    add_room(&mut object, meta.room);
-    print_json(&object)?;
-    let mut object = json!({ "server": null, "inodes": meta.inodes });
-    add_room(&mut object, Some(whole));
-    print_json(&object)
+    let mut metadata = object("metadata", meta.room);
+    metadata["address"] = json!(meta.address);
+    // It answered just now.
+    metadata["alive"] = json!(true);
+    metadata["full"] = json!(meta.full);
+    metadata["state"] = json!(meta_state(meta));
+    metadata["silent_seconds"] = json!(0.0);
+    metadata["inodes"] = json!(meta.inodes);
+    print_json(&metadata)?;
+    let mut total = object("total", Some(whole));
+    total["inodes"] = json!(meta.inodes);
+    print_json(&total)
+}
+
+/// A row for programs: all have the same keys, which are null where they make no sense.
+fn object(kind: &str, room: Option<Room>) -> Value {
+    let mut object = json!({ "kind": kind });
+    let keys = ["server", "address", "alive", "full", "state", "silent_seconds", "inodes"];
+    for key in keys {
+        object[key] = Value::Null;
+    }
+    add_room(&mut object, room);
+    object
 }
 
 /// Adds sizes, which are null where they are not known.
@@ -70,14 +86,18 @@ fn print_table(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyhow
         .iter()
         .map(|server| {
             let name = format!("data server {}", server.server);
-            row(name, state(server), server.silence.map(|_| server.room))
+            row(name, state(server), server.silence.map(|_| server.room), None)
         })
         .collect();
-    rows.push(row("all of them".into(), format!("{} inodes", meta.inodes), Some(whole)));
-    let is = if meta.full { "full: nothing can change" } else { "serving" };
-    rows.push(row("metadata server".into(), is.into(), meta.room));
-    let header = ["", "state", "size", "used", "available", "use"];
+    rows.push(row("all of them".into(), String::new(), Some(whole), None));
+    let name = "metadata server".into();
+    rows.push(row(name, meta_state(meta).into(), meta.room, Some(meta.inodes)));
+    let header = ["", "state", "size", "used", "available", "use", "inodes"];
     print(format!("{}\n", table(&header, rows)).as_bytes())
+}
+
+fn meta_state(meta: &MetaState) -> &'static str {
+    if meta.full { "full: nothing can change" } else { "serving" }
 }
 
 fn state(server: &ServerState) -> String {
@@ -89,10 +109,11 @@ fn state(server: &ServerState) -> String {
     }
 }
 
-fn row(name: String, state: String, room: Option<Room>) -> Vec<String> {
+fn row(name: String, state: String, room: Option<Room>, inodes: Option<u64>) -> Vec<String> {
+    let inodes = inodes.map_or(String::new(), |inodes| inodes.to_string());
     let Some(room) = room else {
         let unknown = || "-".to_string();
-        return vec![name, state, unknown(), unknown(), unknown(), unknown()];
+        return vec![name, state, unknown(), unknown(), unknown(), unknown(), inodes];
     };
     // As df(1) has it: of what anybody may use.
     let used = room.used_bytes();
@@ -106,5 +127,6 @@ fn row(name: String, state: String, room: Option<Room>) -> Vec<String> {
         bytes(used),
         bytes(room.available_bytes),
         format!("{share} %"),
+        inodes,
     ]
 }

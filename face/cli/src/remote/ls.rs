@@ -7,8 +7,8 @@ use std::rc::Rc;
 use ropewalk_client::{Attributes, InodeKind};
 use serde_json::json;
 
-use super::text::{Names, kind, mode, printable, time};
-use super::{Reach, Session, cause, join, of, shown, within};
+use super::text::{Names, add_name, kind, mode, printable, time};
+use super::{Reach, Session, cause, join, of, shown, within, written};
 use crate::report::{bytes, complain, print, print_json};
 
 /// Arguments of `ropewalk ls`.
@@ -19,7 +19,10 @@ use crate::report::{bytes, complain, print, print_json};
   ropewalk ls --json :/ | jq .size    an object a line, for programs
   ropewalk ls -A tcp://node1:7700 :/  another cluster (or set ROPEWALK_ADDRESS)
 
-Times are UTC.")]
+Times are UTC. A name that is not UTF-8 has replacement characters in 'path', 'name' and 'target' of \
+--json; 'path_bytes', 'name_bytes' and 'target_bytes', which only such names have, list its bytes: in \
+Python bytes(entry['path_bytes']) is an argument for the other commands. 'user' and 'group' are \
+numbers, 'user_name' and 'group_name' what this host calls them, or null.")]
 pub struct Ls {
     /// What to list, within the cluster; the colon may be left out.
     #[arg(value_name = "PATH", default_value = ":/")]
@@ -184,21 +187,26 @@ fn show(arguments: &Ls, rows: &[Row]) -> anyhow::Result<()> {
     print(&out)
 }
 
-/// An entry for programs. Names that are not UTF-8 have replacement characters.
+/// An entry for programs.
 fn object(row: &Row, users: &Names, groups: &Names) -> serde_json::Value {
     let a = &row.attributes;
-    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    json!({
-        "path": shown(&row.path),
-        "name": lossy(&row.name),
+    let mut object = json!({
         "kind": kind(a.kind),
         "mode": format!("{:04o}", a.mode),
         "links": a.link_count,
-        "user": users.get(a.user),
-        "group": groups.get(a.group),
+        "user": a.user,
+        "group": a.group,
+        "user_name": users.known(a.user),
+        "group_name": groups.known(a.group),
         "size": a.size,
         "modified": super::text::exact_time(a.modified),
         "inode": a.inode,
-        "target": row.target.as_deref().map(lossy),
-    })
+        "target": null,
+    });
+    add_name(&mut object, "path", &written(&row.path));
+    add_name(&mut object, "name", &row.name);
+    if let Some(target) = &row.target {
+        add_name(&mut object, "target", target);
+    }
+    object
 }

@@ -169,6 +169,11 @@ pub fn shown(path: &[u8]) -> String {
     format!(":/{}", Path::new(OsStr::from_bytes(path)).display())
 }
 
+/// A path within the cluster as the command line takes it, to the byte.
+pub fn written(path: &[u8]) -> Vec<u8> {
+    [b":/", path.strip_prefix(b"/").unwrap_or(path)].concat()
+}
+
 /// A path and a name below it.
 pub fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     let mut joined = path.to_vec();
@@ -225,6 +230,7 @@ mod tests {
         assert_eq!(within(Path::new("a:b")), b"a:b");
         assert_eq!(shown(b"/a/b"), ":/a/b");
         assert_eq!(shown(b""), ":/");
+        assert_eq!(written(b"/a\xff"), b":/a\xff");
         assert_eq!(join(b"", b"a"), b"a");
         assert_eq!(join(b"/", b"a"), b"/a");
         assert_eq!(join(b"/a", b"b"), b"/a/b");

@@ -11,8 +11,8 @@ use ropewalk_client::{
 };
 use serde_json::{Value, json};
 
-use super::text::{Names, exact_time, kind, mode};
-use super::{Reach, Session, of, shown, within};
+use super::text::{Names, add_name, exact_time, kind, mode};
+use super::{Reach, Session, of, shown, within, written};
 use crate::report::{bytes, complain, print, print_json, table};
 
 /// Stripes that are listed one by one unless all are asked for.
@@ -235,15 +235,16 @@ fn object(found: &Found) -> Value {
         })
     };
     let placement = found.placement.as_ref();
-    json!({
-        "path": shown(&found.path),
+    let mut object = json!({
         "kind": kind(a.kind),
-        "target": found.target.as_ref().map(|target| String::from_utf8_lossy(target).into_owned()),
+        "target": null,
         "size": a.size,
         "blocks": a.blocks,
         "mode": format!("{:04o}", a.mode),
         "user": a.user,
         "group": a.group,
+        "user_name": Names::of_users().known(a.user),
+        "group_name": Names::of_groups().known(a.group),
         "inode": a.inode,
         "links": a.link_count,
         "device": a.device,
@@ -257,5 +258,10 @@ fn object(found: &Found) -> Value {
             Some(all) => striped(all),
             None => json!("inline"),
         }),
-    })
+    });
+    add_name(&mut object, "path", &written(&found.path));
+    if let Some(target) = &found.target {
+        add_name(&mut object, "target", target);
+    }
+    object
 }

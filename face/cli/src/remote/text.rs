@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk_client::{InodeKind, Timestamp};
+use serde_json::Value;
 
 /// What kind of thing an inode is, as a word.
 pub fn kind(kind: InodeKind) -> &'static str {
@@ -100,9 +101,22 @@ impl Names {
         Names(names)
     }
 
+    /// The name, where there is one.
+    pub fn known(&self, number: u32) -> Option<&str> {
+        self.0.get(&number).map(String::as_str)
+    }
+
     /// The name, or the number where there is none.
     pub fn get(&self, number: u32) -> String {
-        self.0.get(&number).cloned().unwrap_or_else(|| number.to_string())
+        self.known(number).map_or_else(|| number.to_string(), str::to_string)
+    }
+}
+
+/// Adds a name to an object for programs: as text, and, where it is not UTF-8, its bytes, too.
+pub fn add_name(object: &mut Value, key: &str, name: &[u8]) {
+    object[key] = String::from_utf8_lossy(name).into();
+    if std::str::from_utf8(name).is_err() {
+        object[format!("{key}_bytes")] = name.into();
     }
 }
 
