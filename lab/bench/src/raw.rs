@@ -26,15 +26,17 @@ pub fn measure(case: &Case) -> Result<Vec<u64>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let _peer = Peer::start(case, &listener.local_addr()?.to_string())?;
     let mut stream = Stream::new(listener.accept()?.0, &case.wait)?;
-    let mut buffer = vec![1u8; case.bytes];
     if case.depth > 1 {
+        // As many buffers as messages are under way: one alone would lie in the cache.
+        let mut buffers = vec![vec![1u8; case.bytes]; case.depth];
         let begin = Instant::now();
-        for _ in 0..case.rounds {
-            stream.write(&buffer)?;
+        for round in 0..case.rounds {
+            stream.write(&buffers[round % case.depth])?;
         }
-        stream.read(&mut buffer[..8])?;
+        stream.read(&mut buffers[0][..8])?;
         return Ok(vec![begin.elapsed().as_nanos() as u64]);
     }
+    let mut buffer = vec![1u8; case.bytes];
     let warm = case.rounds / 10 + 5;
     let mut samples = Vec::with_capacity(case.rounds);
     for round in 0..case.rounds + warm {
@@ -88,14 +90,15 @@ pub fn serve(case: &Case, address: &str) -> Result<()> {
         return offer(case, address);
     }
     let mut stream = Stream::new(TcpStream::connect(address)?, &case.wait)?;
-    let mut buffer = vec![1u8; case.bytes];
     if case.depth > 1 {
-        for _ in 0..case.rounds {
-            stream.read(&mut buffer)?;
+        let mut buffers = vec![vec![1u8; case.bytes]; case.depth];
+        for round in 0..case.rounds {
+            stream.read(&mut buffers[round % case.depth])?;
         }
-        stream.write(&buffer[..8])?;
-        return stream.read(&mut buffer[..1]).or(Ok(()));
+        stream.write(&buffers[0][..8])?;
+        return stream.read(&mut buffers[0][..1]).or(Ok(()));
     }
+    let mut buffer = vec![1u8; case.bytes];
     loop {
         stream.read(&mut buffer)?;
         stream.write(&buffer)?;

@@ -72,7 +72,7 @@ fn messages(lab: &mut Lab<'_>, kind: &str, bytes: usize) -> anyhow::Result<()> {
         return Ok(());
     }
     let count =
-        if bytes > 0 { lab.options.amount(1_000, 300) } else { lab.options.amount(20_000, 3_000) };
+        if bytes > 0 { lab.options.amount(4_000, 300) } else { lab.options.amount(20_000, 3_000) };
     let mut clusters = Vec::new();
     for servers in SERVERS {
         let mut plan = lab.plan(lab.memory(), lab.memory(), &format!("{kind}{servers}"))?;
