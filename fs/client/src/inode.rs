@@ -31,7 +31,8 @@ pub(crate) struct Inode {
     pub used: Cell<u64>,
     /// Data servers with bytes that were not made durable: their eras at the first such write.
     pub unsynced: RefCell<BTreeMap<u32, u64>>,
-    /// A change that a data server was asked for was given up, and may come about at any time.
+    /// A change that a data server was asked for was given up, and may come about as long as the
+    /// session lives, whatever becomes of the lease.
     pub in_doubt: Cell<bool>,
     /// Others may have written since the last sync: the next one has to reach every server that has
     /// bytes of the file.
@@ -327,8 +328,6 @@ impl Inode {
     pub fn lose_lease(&self) {
         self.lose_changes();
         self.met_others();
-        // With the session goes all that was asked for in its name.
-        self.in_doubt.set(false);
         self.state.borrow_mut().mode = LeaseMode::None;
         self.idle.notify_all();
     }
@@ -392,5 +391,19 @@ impl Drop for Resizing<'_> {
     fn drop(&mut self) {
         self.inode.state.borrow_mut().resizing -= 1;
         self.inode.idle.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_doubt_outlasts_the_lease() {
+        let inode = Inode::new(1);
+        inode.in_doubt.set(true);
+        // As after a restart of the metadata server that does not know the lease: the session lives.
+        inode.lose_lease();
+        assert!(inode.in_doubt.get());
     }
 }

@@ -335,9 +335,9 @@ impl Client {
                 }
                 Ok(())
             }
-            // Whoever has no lease any more was fenced.
+            // There is no lease (any more), while the session may live: the doubt stays until it has one.
             Err(Errno::ESTALE) => {
-                doubt.answered();
+                inode.refresh();
                 Ok(())
             }
             Err(errno) => Err(errno),
@@ -510,7 +510,9 @@ impl Client {
         }
         // One is ours, one the table's.
         let wanted = Rc::strong_count(&inode) > 2 || inode.users.get() > 0;
-        let clean = inode.unsynced.borrow().is_empty() && !inode.state.borrow().lost;
+        let clean = inode.unsynced.borrow().is_empty()
+            && !inode.state.borrow().lost
+            && !inode.in_doubt.get();
         if !wanted && clean && inode.mode() == LeaseMode::None && inode.opened().is_none() {
             self.inner.inodes.borrow_mut().remove(&inode.number);
         }

@@ -77,6 +77,8 @@ impl Client {
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {
             inode.lose_lease();
+            // Data servers refuse from now on what was asked for in the name of this session.
+            inode.in_doubt.set(false);
             self.forget_above(&inode);
         }
         self.inner.directories.borrow_mut().clear();
