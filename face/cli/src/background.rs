@@ -82,8 +82,11 @@ pub fn enter(stop: &Stop) -> anyhow::Result<()> {
         let out = std::io::stdout();
         // Readable it never is: an error says that its other end was closed.
         let mut set = [PollFd::new(&out, PollFlags::empty())];
-        let gone = rustix::event::poll(&mut set, None).is_ok();
-        if gone && !SERVES.load(Ordering::SeqCst) {
+        let mut polled = rustix::event::poll(&mut set, None);
+        while polled == Err(rustix::io::Errno::INTR) {
+            polled = rustix::event::poll(&mut set, None);
+        }
+        if polled.is_ok() && !SERVES.load(Ordering::SeqCst) {
             stop.ask();
         }
     })?;

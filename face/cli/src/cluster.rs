@@ -205,6 +205,8 @@ impl Cluster {
 pub const IDENTITY: &str = "cluster";
 /// The file in a cluster's directory that says how many data servers `up` serves.
 const DATA_SERVERS: &str = "data-servers";
+/// Data servers that one process serves, at most.
+pub const DATA_SERVERS_MAX: u32 = 64;
 /// Where the metadata are below a cluster's directory, unless something else is said.
 pub const META: &str = "meta";
 
@@ -252,25 +254,29 @@ fn write_line(path: &Path, line: &str) -> anyhow::Result<()> {
     write().with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// How many data servers `up` serves below `directory`; none where it never did. A directory that is
-/// missing is not counted out by that.
+/// How many data servers there are below `directory`: as many as `up` noted, though a directory of
+/// theirs may be missing, and as many as have directories, though nobody came to note them.
 pub fn data_servers(directory: &Path) -> anyhow::Result<Option<u32>> {
     let path = directory.join(DATA_SERVERS);
-    match std::fs::read_to_string(&path) {
+    let noted = match std::fs::read_to_string(&path) {
         Ok(text) => {
-            let count = text.trim().parse().ok().filter(|count| (1..=64).contains(count));
-            count.map(Some).with_context(|| {
+            let count =
+                text.trim().parse().ok().filter(|count| (1..=DATA_SERVERS_MAX).contains(count));
+            Some(count.with_context(|| {
                 format!("{} does not say how many data servers there are", path.display())
-            })
+            })?)
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            // Made by another command, or by an earlier version.
-            let number = |name: &String| name.strip_prefix("data")?.parse::<u32>().ok();
-            let last = names_in(directory)?.iter().filter_map(number).max();
-            Ok(last.map(|last| last.saturating_add(1).clamp(1, 64)))
-        }
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
-    }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let numbers = names_in(directory)?.into_iter().filter_map(|name| data_server_of(&name));
+    Ok(noted.max(numbers.max().map(|last| last + 1)))
+}
+
+/// The number of the data server whose directory has this name in a cluster's.
+fn data_server_of(name: &str) -> Option<u32> {
+    let number = name.strip_prefix("data")?.parse().ok()?;
+    (number < DATA_SERVERS_MAX && name == format!("data{number}")).then_some(number)
 }
 
 /// Notes how many data servers `up` serves below `directory`.
@@ -316,10 +322,7 @@ const EARLY: [&str; 5] = [META, "cluster.new", "log", "running", "lost+found"];
 
 /// Something in a directory that no cluster brought there.
 fn stranger_in(directory: &Path) -> anyhow::Result<Option<String>> {
-    let ours = |name: &String| {
-        let number = name.strip_prefix("data");
-        EARLY.contains(&name.as_str()) || number.is_some_and(|text| text.parse::<u32>().is_ok())
-    };
+    let ours = |name: &String| EARLY.contains(&name.as_str()) || data_server_of(name).is_some();
     Ok(names_in(directory)?.into_iter().find(|name| !ours(name)))
 }
 
@@ -354,4 +357,30 @@ fn data_below(directory: &Path) -> anyhow::Result<Option<(String, ClusterId)>> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_servers_are_counted_by_their_directories_and_by_what_was_noted() {
+        let place = tempfile::tempdir().expect("a directory");
+        let count = || data_servers(place.path()).expect("it can be counted");
+        assert_eq!(count(), None);
+        // Others have names that begin so, too.
+        for name in ["data2024", "data01", "database"] {
+            std::fs::create_dir(place.path().join(name)).expect("made");
+        }
+        assert_eq!(count(), None);
+        assert!(stranger_in(place.path()).expect("listed").is_some());
+        std::fs::create_dir(place.path().join("data2")).expect("made");
+        assert_eq!(count(), Some(3));
+        write_data_servers(place.path(), 5).expect("noted");
+        assert_eq!(count(), Some(5));
+        write_data_servers(place.path(), 2).expect("noted");
+        assert_eq!(count(), Some(3), "one joined, and was not noted");
+        std::fs::write(place.path().join(DATA_SERVERS), "many").expect("written");
+        assert!(data_servers(place.path()).is_err());
+    }
 }

@@ -72,7 +72,7 @@ The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that o
         #[command(flatten)]
         place: Place,
         /// Data servers, numbered from 0 on, instead of those of the config file.
-        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=64))]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
         data_servers: Option<u32>,
         /// Give up what the data server of this number had, as 'serve data --replace' does.
         #[arg(long, value_name = "NUMBER")]

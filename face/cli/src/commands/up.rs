@@ -31,13 +31,14 @@ pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 
                                                   are
 
 The directory is made at the first start, and serves again what it holds at every later one; \
-where some of that is gone by then, it says so and does not start. Ctrl-C ends it in good order; whatever else ends it loses nothing that was acknowledged.")]
+where some of that is gone by then, it says so and does not start. Ctrl-C ends it in good order; \
+whatever else ends it loses nothing that was acknowledged.")]
 pub struct Up {
     /// Where the servers keep their data; made where it does not exist.
     directory: PathBuf,
     /// Data servers: those that there were before, unless said otherwise; 4 at the first start. More
     /// than before join for good.
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=i64::from(cluster::DATA_SERVERS_MAX)))]
     data_servers: Option<u32>,
     /// Give up what the data server of this number had: every stripe on it is lost, files that have
     /// some there give errors, and 'ropewalk check' names them.

@@ -55,7 +55,7 @@ pub struct DemoArguments {
     #[arg(long)]
     no_mount: bool,
     /// Data servers.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=i64::from(crate::cluster::DATA_SERVERS_MAX)))]
     data_servers: u32,
     /// A JSON object for each phase and each data server instead of tables.
     #[arg(long)]
