@@ -202,6 +202,11 @@ impl Core {
         !self.outputs.is_empty()
     }
 
+    /// One more rail, behind those that it has.
+    pub fn add_rail(&mut self, rail: Capabilities) {
+        self.rails.push(rail);
+    }
+
     /// Its counters.
     pub fn counters(&self) -> Counters {
         self.counters

@@ -51,7 +51,9 @@ pub(crate) struct Queue {
     count: AtomicUsize,
     armed: AtomicBool,
     /// Requests wake this context, too.
-    pub wants_requests: bool,
+    wants_requests: AtomicBool,
+    /// Nobody has the context any more: what completes to it is dropped.
+    retired: AtomicBool,
     bell: OwnedFd,
     /// What its waiter learned about spinning.
     spin: AtomicU32,
@@ -72,13 +74,17 @@ impl Queue {
             completions: Mutex::new(VecDeque::with_capacity(64)),
             count: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
-            wants_requests,
+            wants_requests: AtomicBool::new(wants_requests),
+            retired: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             spin: AtomicU32::new(Spin::new().0),
         })
     }
 
     pub(crate) fn push(&self, completed: Completed) {
+        if self.retired.load(Ordering::SeqCst) {
+            return;
+        }
         {
             let mut completions = self.lock();
             completions.push_back(completed);
@@ -122,6 +128,21 @@ impl Queue {
         self.count.load(Ordering::SeqCst) == 0
     }
 
+    #[inline]
+    pub(crate) fn wants_requests(&self) -> bool {
+        self.wants_requests.load(Ordering::Relaxed)
+    }
+
+    /// From here on completions are dropped, those that wait, too.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::SeqCst);
+        self.wants_requests.store(false, Ordering::Relaxed);
+        while let Some(completed) = self.pop() {
+            drop(completed);
+        }
+        self.ring();
+    }
+
     /// Sets the flag; the caller checks for completions afterwards.
     pub(crate) fn set_armed(&self) {
         self.armed.store(true, Ordering::SeqCst);
@@ -144,5 +165,15 @@ impl Context {
     /// The descriptor that becomes readable after [`Arm::Armed`]; for anyone's event loop.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.queue.bell.as_fd()
+    }
+
+    /// Whether arriving requests end a wait on this context.
+    pub fn set_wants_requests(&self, wanted: bool) {
+        self.queue.wants_requests.store(wanted, Ordering::Relaxed);
+    }
+
+    /// Wakes whoever waits on this context.
+    pub fn interrupt(&self) {
+        self.queue.ring();
     }
 }

@@ -8,16 +8,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::{BufferTable, Memory, Slice};
-use ropewalk_base::pool::{Pool, PoolBuffer};
+use ropewalk_base::pool::Pool;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{LinkId, RailCounters, RemoteKey, RemoteLayout};
+use ropewalk_base::verb::{RailCounters, RemoteKey, RemoteLayout};
 use ropewalk_core::{
     Access, Audience, Channel, Config, Core, Counters, Direction, Identity, Level, OperationId,
     Oversize, PeerId,
 };
-use ropewalk_rail::Rail;
-use ropewalk_rail::address::Address;
+use ropewalk_rail::{Rail, RailOption};
 
 use crate::context::{Completed, Context};
 use crate::engine::{Command, Engine};
@@ -67,6 +66,19 @@ impl EndpointConfig {
             seed: random.next_u64(),
         }
     }
+
+    /// What peers are lent has to fit into the staging memory, with room for greetings.
+    fn limits(&self) -> Config {
+        let pool_bytes = (self.staging_bytes - self.staging_bytes / 5) as u64;
+        let eager_pool_bytes = self.core.eager_pool_bytes.min(pool_bytes);
+        Config { eager_pool_bytes, ..self.core }
+    }
+
+    /// Room for everything that the limits allow at once, so that an operation always finds some.
+    fn buffers_max(&self) -> usize {
+        let staged = self.staging_bytes / STAGED_BYTES_MIN;
+        self.core.operations_max + self.core.regions_max + staged + 16
+    }
 }
 
 /// What became of a post at once.
@@ -76,28 +88,6 @@ pub enum Posted {
     Done(Completed),
     /// It will complete later.
     Pending(OperationId),
-}
-
-/// A message that nobody had to post for.
-#[derive(Debug)]
-pub struct Request {
-    pub peer: PeerId,
-    pub session: u32,
-    pub bits: u64,
-    pub payload: Option<PoolBuffer>,
-    pub(crate) bytes: u32,
-}
-
-impl Request {
-    /// The bytes of the message.
-    pub fn bytes(&self) -> &[u8] {
-        self.payload.as_deref().unwrap_or(&[])
-    }
-
-    /// The memory that it occupies until it is dropped, in bytes.
-    pub fn occupied_bytes(&self) -> usize {
-        self.payload.as_ref().map_or(0, PoolBuffer::capacity)
-    }
 }
 
 /// A process's presence on the network. Cloning gives another handle.
@@ -132,10 +122,7 @@ impl Endpoint {
             }
         }
         let addresses = addresses.join(",");
-        // Room for everything that the limits allow at once, so that an operation always finds some.
-        let staged = config.staging_bytes / STAGED_BYTES_MIN;
-        let buffers_max = config.core.operations_max + config.core.regions_max + staged + 16;
-        let mut buffers = BufferTable::with_limit(buffers_max);
+        let mut buffers = BufferTable::with_limit(config.buffers_max());
         let greeting = Self::greeting(&mut buffers, &addresses);
         let identity = Identity {
             endpoint: config.endpoint,
@@ -145,14 +132,10 @@ impl Endpoint {
         };
         let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
         let random = Random::from_seed(config.seed);
-        // What peers are lent has to fit into the staging memory, with room for greetings.
-        let pool_bytes = (config.staging_bytes - config.staging_bytes / 5) as u64;
-        let mut limits = config.core;
-        limits.eager_pool_bytes = limits.eager_pool_bytes.min(pool_bytes);
-        let core = Core::new(limits, identity, capabilities, greeting, random);
+        let core = Core::new(config.limits(), identity, capabilities, greeting, random);
         let pool = Pool::with_budget(config.staging_bytes);
         let requests = Arc::new(Mutex::new(VecDeque::new()));
-        let engine = Engine::new(
+        let mut engine = Engine::new(
             core,
             rails,
             buffers,
@@ -162,7 +145,10 @@ impl Endpoint {
             config.core.operations_max,
             requests.clone(),
         );
+        let event_count: Arc<AtomicU64> = Arc::default();
+        engine.event_count = event_count.clone();
         let shared = Arc::new(Shared {
+            event_count,
             engine: Mutex::new(engine),
             commands: Mutex::new(VecDeque::new()),
             command_count: AtomicU32::new(0),
@@ -220,9 +206,34 @@ impl Endpoint {
         Ok(Context { queue })
     }
 
-    /// A peer for an address. No connection is made before something is posted.
-    pub fn lookup(&self, address: &Address) -> Result<PeerId, Fault> {
-        self.locked().add_peer(address.clone())
+    /// A context that nobody uses any more: its completions are dropped, those of operations that are
+    /// still under way when they come.
+    pub fn retire(&self, context: &Context) {
+        self.locked().retire_context(&context.queue);
+    }
+
+    /// One more rail, which connects; the addresses that peers were told stay as they are.
+    pub fn add_rail(&self, mut rail: Box<dyn Rail>) -> std::io::Result<()> {
+        use rustix::event::epoll;
+        let mut engine = self.locked();
+        let index = u8::try_from(engine.rails.len()).ok().filter(|index| *index < u8::MAX);
+        let Some(index) = index else { return Err(std::io::ErrorKind::OutOfMemory.into()) };
+        rail.attach(index);
+        if let Some(descriptor) = rail.descriptor() {
+            let data = epoll::EventData::new_u64(index.into());
+            epoll::add(&self.shared.epoll, descriptor, data, epoll::EventFlags::IN)?;
+        }
+        engine.disarm();
+        engine.add_rail(rail);
+        drop(engine);
+        self.wake_service();
+        self.shared.nudge();
+        Ok(())
+    }
+
+    /// Sets an option of the rails of a scheme; false where none of them has it.
+    pub fn set_option(&self, scheme: &str, option: RailOption) -> bool {
+        self.locked().set_option(scheme, option)
     }
 
     /// Posts a message.
@@ -346,26 +357,18 @@ impl Endpoint {
         self.locked().core.drop_unawaited(channel);
     }
 
-    /// The next request, where one arrived. From here on its memory is the taker's: it neither counts
-    /// against the peer's credit nor against the staging memory, so that a taker who keeps requests costs
-    /// no peer its link, but has to bound what it keeps.
-    pub fn next_request(&self) -> Option<Request> {
-        let taken = self.shared.requests.lock().expect("never left half-changed").pop_front();
-        let mut request = taken?;
-        if let Some(payload) = &mut request.payload {
-            payload.make_over();
-        }
-        self.leave(Command::RequestTaken {
-            peer: request.peer,
-            session: request.session,
-            bytes: request.bytes,
-        });
-        Some(request)
+    /// Whether an operation is under way in this context. False for a number that never was one, and
+    /// for one that has ended, whose completion may wait to be taken.
+    pub fn is_pending(&self, id: OperationId, context: &Context) -> bool {
+        let mut engine = self.locked();
+        self.shared.run_commands(&mut engine);
+        engine.pending_in(id) == Some(context.queue.number)
     }
 
-    /// The next change of a peer's session.
-    pub fn next_event(&self) -> Option<PeerEvent> {
-        self.locked().events.pop_front()
+    /// One completion that waits, without a pass.
+    #[inline]
+    pub fn take(&self, context: &Context) -> Option<Completed> {
+        context.queue.pop()
     }
 
     /// One completion of the context, after a pass where none was there.
@@ -442,41 +445,6 @@ impl Endpoint {
         deadline
     }
 
-    /// Whether a session with the peer runs, and over which rail.
-    pub fn peer_rail(&self, peer: PeerId) -> Option<&'static str> {
-        let engine = self.locked();
-        let link: LinkId = engine.core.peer_link(peer)?;
-        engine.rails.get(usize::from(link.rail)).map_or(Some("loop"), |rail| Some(rail.scheme()))
-    }
-
-    /// The peer's own endpoint id, once it greeted us.
-    pub fn peer_endpoint(&self, peer: PeerId) -> Option<EndpointId> {
-        self.locked().core.peer_endpoint(peer).map(EndpointId)
-    }
-
-    /// The cluster of who answered at the peer's address, where it is not ours.
-    pub fn stranger(&self, peer: PeerId) -> Option<ClusterId> {
-        self.locked().core.peer_stranger(peer).map(ClusterId)
-    }
-
-    /// Whether both are the same endpoint.
-    pub fn same_peer(&self, a: PeerId, b: PeerId) -> bool {
-        let engine = self.locked();
-        engine.core.resolve(a) == engine.core.resolve(b)
-    }
-
-    /// The peer that this one stands for, if it is an alias.
-    pub fn resolve(&self, peer: PeerId) -> PeerId {
-        self.locked().core.resolve(peer)
-    }
-
-    /// Forgets a peer: its operations fail.
-    pub fn forget(&self, peer: PeerId) {
-        let mut engine = self.locked();
-        engine.core.forget_peer(peer);
-        engine.drain();
-    }
-
     /// Counters of the protocol and of each rail.
     pub fn counters(&self) -> (Counters, Vec<(&'static str, RailCounters)>) {
         let engine = self.locked();
@@ -507,6 +475,15 @@ impl Endpoint {
         engine.core.close();
         engine.drain();
         self.shared.pass(&mut engine);
+        // Whoever sleeps learns that nothing will come any more.
+        engine.queues.iter().for_each(|queue| queue.ring());
+        drop(engine);
+        self.shared.nudge();
+    }
+
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.shared.closing.load(Ordering::SeqCst)
     }
 
     pub(crate) fn wake_service(&self) {
@@ -533,7 +510,7 @@ impl Endpoint {
     }
 
     /// Leaves a command for the holder of the engine, or carries it out.
-    fn leave(&self, command: Command) {
+    pub(crate) fn leave(&self, command: Command) {
         let mut command = Some(command);
         loop {
             {

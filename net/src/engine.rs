@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
@@ -10,12 +11,12 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{FrameOrder, LinkId, Ordered, Placement, RemoteKey, Token, Verb};
 use ropewalk_core::{Audience, Completion, Core, LOOP_LINK, Next, OperationId, Output, PeerId};
 use ropewalk_rail::address::Address;
-use ropewalk_rail::{Rail, Report, Sight};
+use ropewalk_rail::{Rail, RailOption, Report, Sight};
 use ropewalk_wire::frame;
 
 use crate::context::{Completed, Queue};
-use crate::endpoint::Request;
 use crate::posts::{Caller, NO_ANSWER, Post, Slot};
+use crate::requests::Request;
 use crate::upper::Upper;
 
 /// A monotonic clock that threads share.
@@ -53,11 +54,14 @@ pub(crate) struct Engine {
     /// Addresses by the peer's slot, as they were looked up.
     addresses: Vec<Option<(PeerId, Address)>>,
     requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
-    request_contexts: Vec<Arc<Queue>>,
+    /// Where completions go whose context was retired.
+    nowhere: Option<Arc<Queue>>,
     pub(crate) caller: Caller,
     /// Where the caller was answered.
     pub(crate) answer: Completion,
     pub events: VecDeque<PeerEvent>,
+    /// Events so far.
+    pub event_count: Arc<AtomicU64>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
     /// Passes over the rails.
@@ -81,6 +85,11 @@ fn tick() -> Tick {
 pub enum PeerEvent {
     Up(PeerId),
     Down(PeerId, Fault),
+    /// Two are one endpoint: `alias` stands for `peer` from here on.
+    Aliased {
+        alias: PeerId,
+        peer: PeerId,
+    },
 }
 
 /// Passes at a stretch that do not ask for the time, and poll rails only where these see work. What
@@ -120,10 +129,11 @@ impl Engine {
             exposures: Vec::new(),
             addresses: Vec::new(),
             requests,
-            request_contexts: Vec::new(),
+            nowhere: None,
             caller: Caller::Nobody,
             answer: NO_ANSWER,
             events: VecDeque::new(),
+            event_count: Arc::default(),
             armed: false,
             passes: 0,
             short_passes: SHORT_PASSES_MAX,
@@ -139,10 +149,46 @@ impl Engine {
     pub fn add_context(&mut self, wants_requests: bool) -> std::io::Result<Arc<Queue>> {
         let queue = Arc::new(Queue::new(self.queues.len() as u32, wants_requests)?);
         self.queues.push(queue.clone());
-        if wants_requests {
-            self.request_contexts.push(queue.clone());
-        }
         Ok(queue)
+    }
+
+    /// A context that nobody uses any more: what completes to it is dropped from here on.
+    pub fn retire_context(&mut self, queue: &Queue) {
+        queue.retire();
+        let nowhere = match &self.nowhere {
+            Some(nowhere) => nowhere.clone(),
+            // Without a descriptor to spare the old one stays; it drops everything as well.
+            None => match Queue::new(u32::MAX, false) {
+                Ok(fresh) => {
+                    fresh.retire();
+                    self.nowhere.insert(Arc::new(fresh)).clone()
+                }
+                Err(_) => return,
+            },
+        };
+        if let Some(place) = self.queues.get_mut(queue.number as usize) {
+            *place = nowhere;
+        }
+    }
+
+    /// One more rail. Its descriptor is watched by the caller.
+    pub fn add_rail(&mut self, rail: Box<dyn Rail>) {
+        let capabilities = rail.capabilities();
+        self.sealed.push(!capabilities.checksummed);
+        self.core.add_rail(capabilities);
+        self.rails.push(rail);
+    }
+
+    /// Sets an option of all rails of a scheme; false where none has it.
+    pub fn set_option(&mut self, scheme: &str, option: RailOption) -> bool {
+        let rails = self.rails.iter_mut().filter(|rail| rail.scheme() == scheme);
+        rails.fold(false, |any, rail| rail.set(option) | any)
+    }
+
+    /// Whether an operation is under way, and its context's number.
+    pub fn pending_in(&self, id: OperationId) -> Option<u32> {
+        let slot = self.slots.get(id.0.index as usize)?;
+        (slot.is_used_by(id)).then(|| slot.context())
     }
 
     /// Carries out a command that was left for the holder of the engine.
@@ -356,7 +402,7 @@ impl Engine {
             Output::PeerUp { peer } => self.event(PeerEvent::Up(peer)),
             Output::PeerDown { peer, fault } => self.event(PeerEvent::Down(peer, fault)),
             Output::Unexposed { key } => self.unexposed(key),
-            Output::Aliased { .. } => {}
+            Output::Aliased { alias, peer } => self.event(PeerEvent::Aliased { alias, peer }),
         }
     }
 
@@ -365,6 +411,7 @@ impl Engine {
             self.events.pop_front();
         }
         self.events.push_back(event);
+        self.event_count.fetch_add(1, Ordering::Release);
     }
 
     /// Orders that are not frames to a peer.
@@ -410,13 +457,15 @@ impl Engine {
         let payload: Option<PoolBuffer> = payload
             .and_then(|(buffer, _)| self.buffers.remove(buffer))
             .and_then(Memory::into_pooled);
-        let request = Request { peer, session, bits, payload, bytes };
+        let request = Request { peer, session, bits, payload, bytes, charged: true };
         self.requests
             .lock()
             .expect("the request queue is never left half-changed")
             .push_back(request);
-        for context in &self.request_contexts {
-            context.ring();
+        for queue in &self.queues {
+            if queue.wants_requests() {
+                queue.ring();
+            }
         }
     }
 

@@ -19,8 +19,11 @@ pub mod endpoint;
 mod engine;
 pub mod host;
 pub mod local;
+pub mod modules;
+mod peers;
 mod posts;
 pub mod reactor;
+mod requests;
 mod service;
 mod shared;
 mod spin;
@@ -28,8 +31,12 @@ mod upper;
 mod waiting;
 
 pub use context::{Completed, Context};
-pub use endpoint::{Endpoint, EndpointConfig, Posted, Request};
+pub use endpoint::{Endpoint, EndpointConfig, Posted};
+pub use requests::Request;
+pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
-    Audience, Channel, Counters, Direction, Level, Mode, OperationId, Oversize, PeerId,
+    Audience, Channel, Config as CoreConfig, Counters, Direction, Level, Mode, OperationId,
+    Oversize, PeerId,
 };
+pub use ropewalk_rail::RailOption;
 pub use ropewalk_rail::address::{Address, AddressError};

@@ -19,8 +19,9 @@ use ropewalk_base::verb::{RemoteKey, RemoteLayout};
 use ropewalk_core::{Audience, Channel, Direction, Level, OperationId, Oversize, PeerId};
 
 use crate::context::{Completed, Context};
-use crate::endpoint::{Endpoint, PeerEvent, Posted, Request};
+use crate::endpoint::{Endpoint, PeerEvent, Posted};
 use crate::engine::EVENTS_MAX;
+use crate::requests::Request;
 
 /// An endpoint that tasks of one executor use. Cloning gives another handle.
 #[derive(Clone)]

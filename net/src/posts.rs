@@ -26,6 +26,18 @@ pub(crate) struct Slot {
     buffer: BufferId,
 }
 
+impl Slot {
+    /// Whether the operation of this number is under way.
+    pub fn is_used_by(&self, id: OperationId) -> bool {
+        self.generation == id.0.generation && self.buffer != Slice::NONE.buffer
+    }
+
+    /// The number of the context that it completes to.
+    pub fn context(&self) -> u32 {
+        self.context
+    }
+}
+
 /// Whoever holds the engine and waits for an answer: one completion goes to it straight, without its
 /// queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -317,7 +329,8 @@ impl Engine {
         slot.generation = slot.generation.wrapping_add(1).max(1);
         self.free.push(operation.0.index);
         let user = slot.user;
-        let memory = self.buffers.remove(slot.buffer).unwrap_or_else(Memory::empty);
+        let buffer = std::mem::replace(&mut slot.buffer, Slice::NONE.buffer);
+        let memory = self.buffers.remove(buffer).unwrap_or_else(Memory::empty);
         Completed { operation, user, outcome, bytes, message_bytes, peer, bits, memory }
     }
 }

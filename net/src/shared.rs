@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use ropewalk_base::time::Time;
 use ropewalk_core::{Identity, OperationId};
 
-use crate::endpoint::Request;
 use crate::engine::{Command, Engine, SharedClock};
+use crate::requests::Request;
 use crate::service::Service;
 
 /// Between a write and a look at what another thread writes before it looks at ours. On x86-64 both
@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     /// Numbers for posts that find the engine taken.
     pub reserve: Mutex<Vec<OperationId>>,
     pub requests: Arc<Mutex<VecDeque<Request>>>,
+    /// Changes of sessions so far.
+    pub event_count: Arc<AtomicU64>,
     /// Readable when an armed rail has work, or sleepers shall look again.
     pub epoll: OwnedFd,
     pub nudge: OwnedFd,
@@ -213,7 +215,7 @@ impl Shared {
         }
     }
 
-    fn nudge(&self) {
+    pub fn nudge(&self) {
         // A full counter means that it is readable already.
         let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
         self.nudged.store(true, Ordering::Relaxed);

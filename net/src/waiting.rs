@@ -12,34 +12,44 @@ impl Endpoint {
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
     /// request arrived and the context wants to know of requests.
     pub fn wait(&self, context: &Context, limit: Duration) -> Option<Completed> {
+        self.wait_for(context, limit, context.queue.wants_requests())
+    }
+
+    /// Waits for a completion of the context, at most `limit`, and where `requests` says so for a request:
+    /// then it returns `None` when one is there. The context has to want requests for that.
+    pub fn wait_for(
+        &self,
+        context: &Context,
+        limit: Duration,
+        requests: bool,
+    ) -> Option<Completed> {
         let deadline = (self.shared.clock)() + limit;
         loop {
             if let Some(completed) = self.test(context) {
                 return Some(completed);
             }
-            if context.queue.wants_requests && self.has_requests() {
+            if requests && self.has_requests() {
                 return None;
             }
             let now = (self.shared.clock)();
-            if now >= deadline {
+            if now >= deadline || self.is_closed() {
                 return None;
             }
-            if !self.spin(context, deadline) {
-                self.sleep(context, deadline.since(now));
+            if !self.spin(context, deadline, requests) {
+                self.doze(context, deadline.since(now), requests);
             }
         }
     }
 
     /// Spins for a completion while that pays; true where there is something to look at.
-    fn spin(&self, context: &Context, deadline: Time) -> bool {
+    fn spin(&self, context: &Context, deadline: Time, requests: bool) -> bool {
         let mut spin = context.queue.spin();
         let budget = spin.budget();
         let until = ((self.shared.clock)() + budget).min(deadline);
         let mut found = false;
         while !budget.is_zero() && !found && (self.shared.clock)() < until {
             self.progress();
-            found =
-                !context.queue.is_empty() || (context.queue.wants_requests && self.has_requests());
+            found = !context.queue.is_empty() || (requests && self.has_requests());
             std::hint::spin_loop();
         }
         if !budget.is_zero() && !found {
@@ -49,7 +59,8 @@ impl Endpoint {
         found
     }
 
-    fn has_requests(&self) -> bool {
+    /// Whether a request waits to be taken.
+    pub fn has_requests(&self) -> bool {
         !self.shared.requests.lock().expect("never left half-changed").is_empty()
     }
 
@@ -57,7 +68,7 @@ impl Endpoint {
     /// the service thread (or another caller) making the passes.
     pub fn arm(&self, context: &Context) -> Arm {
         context.queue.set_armed();
-        let requests = context.queue.wants_requests && self.has_requests();
+        let requests = context.queue.wants_requests() && self.has_requests();
         if requests || !context.queue.is_empty() {
             context.queue.disarm();
             return Arm::Ready;
@@ -73,9 +84,13 @@ impl Endpoint {
 
     /// Sleeps until there is work for the rails or a completion of the context, at most `limit`.
     pub fn sleep(&self, context: &Context, limit: Duration) {
+        self.doze(context, limit, context.queue.wants_requests());
+    }
+
+    fn doze(&self, context: &Context, limit: Duration, requests: bool) {
         use rustix::event::{PollFd, PollFlags, poll};
         context.queue.set_armed();
-        let requests = context.queue.wants_requests && self.has_requests();
+        let requests = requests && self.has_requests();
         let mut limit = limit;
         let mut ready = requests || !context.queue.is_empty();
         let mut armed = false;

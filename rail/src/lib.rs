@@ -89,6 +89,29 @@ pub trait Rail: Send {
 
     /// Its counters.
     fn counters(&self) -> RailCounters;
+
+    /// The host at the other end of a link that is up, without a port, as people and lists of rights
+    /// write it: `10.1.2.3`, `fd00::7`. `None` where the rail has no such name.
+    fn peer_host(&self, link: LinkId) -> Option<String> {
+        let _ = link;
+        None
+    }
+
+    /// Sets what a user may set while the rail runs. False where the rail has no such thing.
+    fn set(&mut self, option: RailOption) -> bool {
+        let _ = option;
+        false
+    }
+}
+
+/// What users may set while a rail runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RailOption {
+    /// Bytes of the kernel's send buffer, of links that are made from now on.
+    SendBufferBytes(u32),
+    /// Bytes of the kernel's receive buffer, of links that are made from now on.
+    ReceiveBufferBytes(u32),
 }
 
 /// What a rail sees of its work without asking the kernel.

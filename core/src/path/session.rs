@@ -81,6 +81,11 @@ impl Core {
         (stranger != 0).then_some(stranger)
     }
 
+    /// Whether there is such a peer.
+    pub fn is_known(&self, id: PeerId) -> bool {
+        self.peers.get(id.0).is_some()
+    }
+
     /// Whether a session with the peer runs.
     pub fn is_up(&self, id: PeerId) -> bool {
         self.peers.get(self.resolve(id).0).is_some_and(|peer| peer.link().is_some())

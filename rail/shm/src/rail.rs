@@ -634,6 +634,11 @@ impl Rail for ShmRail {
     fn counters(&self) -> RailCounters {
         self.common.counters
     }
+
+    /// Who shares memory is on this host.
+    fn peer_host(&self, link: LinkId) -> Option<String> {
+        self.links.get(link.slot).map(|_| "127.0.0.1".to_string())
+    }
 }
 
 impl Drop for ShmRail {

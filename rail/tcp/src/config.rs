@@ -20,6 +20,9 @@ pub struct TcpConfig {
     /// How long the peer's machine may be silent before the link counts as dead; also the longest
     /// time for which a peer may leave what was sent to it unread.
     pub dead_after: Duration,
+    /// Bytes of the kernel's buffers of each socket; `None`: as the system chooses, and adapts.
+    pub send_buffer_bytes: Option<u32>,
+    pub receive_buffer_bytes: Option<u32>,
     /// Most links at a time; further connects are `Busy`, further accepted ones are hung up.
     pub links_max: usize,
 }
@@ -33,6 +36,8 @@ impl Default for TcpConfig {
             greeting_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),
             dead_after: Duration::from_secs(30),
+            send_buffer_bytes: None,
+            receive_buffer_bytes: None,
             links_max: 65_536,
         }
     }

@@ -11,7 +11,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Urgency, Verb,
 };
-use ropewalk_rail::{Rail, Report, Sight, frame_lengths};
+use ropewalk_rail::{Rail, RailOption, Report, Sight, frame_lengths};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -362,5 +362,21 @@ impl Rail for TcpRail {
 
     fn counters(&self) -> RailCounters {
         self.counters
+    }
+
+    fn peer_host(&self, link: LinkId) -> Option<String> {
+        let socket = self.links.get(link.slot)?.socket.as_ref()?;
+        socket::peer_host(socket.as_fd())
+    }
+
+    fn set(&mut self, option: RailOption) -> bool {
+        match option {
+            RailOption::SendBufferBytes(bytes) => self.config.send_buffer_bytes = Some(bytes),
+            RailOption::ReceiveBufferBytes(bytes) => {
+                self.config.receive_buffer_bytes = Some(bytes);
+            }
+            _ => return false,
+        }
+        true
     }
 }

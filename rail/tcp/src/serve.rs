@@ -157,7 +157,7 @@ impl TcpRail {
             link.state = State::Up;
             link.candidates = Vec::new();
             if let Some(socket) = link.socket() {
-                socket::tune(socket, self.config.dead_after);
+                socket::tune(socket, &self.config);
             }
             let queued = !link.outbound.is_empty();
             self.watch_room(slot, queued);
@@ -210,7 +210,7 @@ impl TcpRail {
     }
 
     fn welcome(&mut self, socket: std::os::fd::OwnedFd, report: &mut dyn Report) {
-        socket::tune(socket.as_fd(), self.config.dead_after);
+        socket::tune(socket.as_fd(), &self.config);
         let mut link = Link::new(State::Up, Some(socket));
         link.accepted = true;
         let Ok(slot) = self.links.insert(link) else {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::config::TcpError;
+use crate::config::{TcpConfig, TcpError};
 
 /// Connections that the kernel completes before they are accepted; cut to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
@@ -61,8 +61,15 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 
 /// Options of every link: no delay for small frames, a bound on silence, a short queue of unsent
 /// bytes. A socket that refuses one of them works without it.
-pub fn tune(socket: BorrowedFd<'_>, dead_after: Duration) {
+pub fn tune(socket: BorrowedFd<'_>, config: &TcpConfig) {
+    let dead_after = config.dead_after;
     let _ = sockopt::set_tcp_nodelay(socket, true);
+    if let Some(bytes) = config.send_buffer_bytes {
+        let _ = sockopt::set_socket_send_buffer_size(socket, bytes as usize);
+    }
+    if let Some(bytes) = config.receive_buffer_bytes {
+        let _ = sockopt::set_socket_recv_buffer_size(socket, bytes as usize);
+    }
     let _ = sockopt::set_socket_keepalive(socket, true);
     // Three probes fit into the time; the user timeout then judges probes and data alike.
     let pause = (dead_after / 4).max(Duration::from_secs(1));
@@ -94,6 +101,11 @@ pub fn connected(socket: BorrowedFd<'_>) -> bool {
 
 fn local_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     SocketAddr::try_from(net::getsockname(socket).ok()?).ok()
+}
+
+/// The host at the other end.
+pub fn peer_host(socket: BorrowedFd<'_>) -> Option<String> {
+    peer_address(socket).map(|address| address.ip().to_canonical().to_string())
 }
 
 fn peer_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {

@@ -18,8 +18,14 @@ const fn package(name: &'static str, program: &'static str) -> Package {
 }
 
 /// What the ordinary tests use: those of the FUSE loop mount as plain users, too; those that count
-/// instructions (`--deep`) run under valgrind.
-pub const TESTS: &[Package] = &[package("fuse3", "fusermount3"), package("valgrind", "valgrind")];
+/// instructions (`--deep`) run under valgrind; those of the C interfaces compile programs.
+pub const TESTS: &[Package] = &[
+    package("fuse3", "fusermount3"),
+    package("valgrind", "valgrind"),
+    package("gcc", "gcc"),
+    package("g++", "g++"),
+    package("binutils", "nm"),
+];
 
 /// What the tests on a mount use: ordinary tools that must work on the file system.
 pub const MOUNT: &[Package] = &[

@@ -1,0 +1,246 @@
+//! Addresses: what was looked up, and who sent us something.
+//!
+//! A handle is the peer's own number, so that a post needs no table. The table has what the interface
+//! says about it: its URL, its references, and under which of several handles an endpoint is reported.
+//!
+//! Invariant: a handle that was learnt, not looked up, is forgotten once nobody refers to it and its
+//! peer is gone; its number never comes back.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+
+use ropewalk_base::slots::SlotId;
+use ropewalk_net::endpoint::PeerEvent;
+use ropewalk_net::{Endpoint, PeerId};
+
+/// An address in the C interface; 0 is none.
+pub type Handle = i64;
+
+/// The longest URL.
+pub const URL_BYTES_MAX: usize = 2048;
+
+#[derive(Default)]
+pub struct Addresses {
+    entries: HashMap<Handle, Entry>,
+    by_url: HashMap<String, Handle>,
+    /// The handle under which a peer is reported, where that is another than its own.
+    reported: HashMap<PeerId, Handle>,
+    /// Events of the endpoint that were taken into account.
+    events_seen: u64,
+}
+
+struct Entry {
+    /// As it was looked up; `None` for peers that reached us.
+    url: Option<CString>,
+    /// The host, as it was asked for last. Callers have pointers to it, so that all of them stay.
+    hosts: Vec<CString>,
+    references: i64,
+    /// Its session ended, and only it can make another.
+    gone: bool,
+}
+
+pub fn peer_of(handle: Handle) -> PeerId {
+    PeerId(SlotId::from_u64(handle as u64))
+}
+
+pub fn handle_of(peer: PeerId) -> Handle {
+    peer.0.to_u64() as i64
+}
+
+impl Addresses {
+    /// What was looked up under this very text.
+    pub fn looked_up(&self, url: &str) -> Option<Handle> {
+        self.by_url.get(url).copied()
+    }
+
+    /// A look-up made this peer.
+    pub fn add(&mut self, url: &str, peer: PeerId) -> Handle {
+        let handle = handle_of(peer);
+        let text = CString::new(url).ok();
+        let entry = Entry { url: text, hosts: Vec::new(), references: 0, gone: false };
+        self.entries.insert(handle, entry);
+        self.by_url.insert(url.to_string(), handle);
+        handle
+    }
+
+    /// The handle under which a message of this peer is reported.
+    pub fn learn(&mut self, endpoint: &Endpoint, peer: PeerId, count: bool) -> Handle {
+        self.take_events(endpoint);
+        let handle = match self.reported.get(&peer) {
+            Some(handle) => *handle,
+            None => handle_of(peer),
+        };
+        let entry = self.entries.entry(handle).or_insert_with(|| Entry {
+            url: None,
+            hosts: Vec::new(),
+            references: 0,
+            gone: false,
+        });
+        entry.references += i64::from(count);
+        handle
+    }
+
+    /// Takes note of sessions that began or ended, and of peers that turned out to be one.
+    pub fn take_events(&mut self, endpoint: &Endpoint) {
+        if self.events_seen == endpoint.event_count() {
+            return;
+        }
+        while let Some(event) = endpoint.next_event() {
+            self.events_seen += 1;
+            match event {
+                PeerEvent::Up(peer) => self.mark(peer, false),
+                PeerEvent::Down(peer, _) => {
+                    self.mark(peer, true);
+                    self.forget_unused(endpoint, handle_of(peer));
+                }
+                PeerEvent::Aliased { alias, peer } => self.aliased(alias, peer),
+            }
+        }
+        let count = endpoint.event_count();
+        if self.events_seen < count {
+            // More happened than the endpoint keeps: aliases are asked for one by one.
+            self.events_seen = count;
+            self.ask_for_aliases(endpoint);
+        }
+    }
+
+    fn mark(&mut self, peer: PeerId, gone: bool) {
+        if let Some(entry) = self.entries.get_mut(&handle_of(peer)) {
+            entry.gone = gone;
+        }
+    }
+
+    /// A handle that was looked up is what users know: their peer is reported under it.
+    fn aliased(&mut self, alias: PeerId, peer: PeerId) {
+        let earlier = self.reported.remove(&alias).unwrap_or(handle_of(alias));
+        let known = self.reported.get(&peer).copied().unwrap_or(handle_of(peer));
+        let is_looked_up =
+            |handle| self.entries.get(&handle).is_some_and(|entry| entry.url.is_some());
+        if !is_looked_up(known) && is_looked_up(earlier) {
+            self.reported.insert(peer, earlier);
+        }
+    }
+
+    fn ask_for_aliases(&mut self, endpoint: &Endpoint) {
+        let handles: Vec<Handle> = self.by_url.values().copied().collect();
+        for handle in handles {
+            let own = peer_of(handle);
+            let peer = endpoint.resolve(own);
+            if peer != own {
+                self.aliased(own, peer);
+            }
+        }
+    }
+
+    /// Counts one reference more.
+    pub fn refer(&mut self, handle: Handle) -> bool {
+        let entry = self.entries.get_mut(&handle);
+        entry.map(|entry| entry.references += 1).is_some()
+    }
+
+    /// Counts one reference less; false where there is none.
+    pub fn release(&mut self, endpoint: &Endpoint, handle: Handle) -> bool {
+        let Some(entry) = self.entries.get_mut(&handle) else { return false };
+        if entry.references == 0 {
+            return false;
+        }
+        entry.references -= 1;
+        self.take_events(endpoint);
+        self.forget_unused(endpoint, handle);
+        true
+    }
+
+    /// Whether the address may be forgotten: nobody refers to it, and nobody can reach it.
+    pub fn is_droppable(&self, handle: Handle) -> bool {
+        self.entries
+            .get(&handle)
+            .is_some_and(|entry| entry.url.is_none() && entry.gone && entry.references == 0)
+    }
+
+    fn forget_unused(&mut self, endpoint: &Endpoint, handle: Handle) {
+        if self.is_droppable(handle) {
+            self.forget(endpoint, handle);
+        }
+    }
+
+    /// Forgets an address in any case: its connection is closed, what is under way fails.
+    pub fn forget(&mut self, endpoint: &Endpoint, handle: Handle) -> bool {
+        let Some(entry) = self.entries.remove(&handle) else { return false };
+        if let Some(url) = entry.url.as_ref().and_then(|url| url.to_str().ok()) {
+            self.by_url.remove(url);
+        }
+        self.reported.retain(|_, reported| *reported != handle);
+        endpoint.forget(peer_of(handle));
+        true
+    }
+
+    /// The text that an address was looked up by.
+    pub fn url(&self, handle: Handle) -> Option<&CString> {
+        self.entries.get(&handle)?.url.as_ref()
+    }
+
+    /// Whether there is such an address.
+    pub fn is_known(&self, handle: Handle) -> bool {
+        self.entries.contains_key(&handle)
+    }
+
+    /// The host behind an address.
+    pub fn host(&mut self, endpoint: &Endpoint, handle: Handle) -> Option<&CString> {
+        let entry = self.entries.get_mut(&handle)?;
+        let url = entry.url.as_ref().and_then(|url| url.to_str().ok());
+        let host = endpoint.peer_host(peer_of(handle)).or_else(|| host_of(url?))?;
+        let host = CString::new(host).ok()?;
+        let index = match entry.hosts.iter().position(|other| *other == host) {
+            Some(index) => index,
+            None => {
+                entry.hosts.push(host);
+                entry.hosts.len() - 1
+            }
+        };
+        entry.hosts.get(index)
+    }
+}
+
+/// The host in the first URL that has one.
+fn host_of(urls: &str) -> Option<String> {
+    let rest = urls.split([',', ' ']).find_map(|url| url.strip_prefix("tcp://"))?;
+    let host = match rest.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?.0,
+        None => rest.split([':', '/']).next()?,
+    };
+    (!host.is_empty()).then(|| host.to_string())
+}
+
+/// The parts of a list of URLs whose modules are there, in the way that the layer below writes them.
+pub fn reachable_parts<'a>(urls: &'a str, schemes: &[&str]) -> Vec<(&'a str, String)> {
+    let words = urls.split([',', ' ', '\t']).filter(|word| !word.is_empty());
+    let parts = words.filter_map(|url| {
+        let (begin, rest) = url.split_once("://")?;
+        // A zone of OrangeFS: `tcp-name://`.
+        let scheme = begin.split_once('-').map_or(begin, |(scheme, _)| scheme);
+        schemes
+            .contains(&scheme)
+            .then(|| (scheme, format!("{scheme}://{}", rest.trim_end_matches('/'))))
+    });
+    parts.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_without_a_module_are_passed_over_and_zones_cut_off() {
+        let parts = reachable_parts("ib://h:3335,tcp://h:3334/ tcp-far://[::1]:9", &["tcp", "shm"]);
+        let urls: Vec<&str> = parts.iter().map(|(_, url)| url.as_str()).collect();
+        assert_eq!(urls, ["tcp://h:3334", "tcp://[::1]:9"]);
+        assert!(reachable_parts("gm://x, nothing", &["tcp"]).is_empty());
+    }
+
+    #[test]
+    fn hosts_are_found_in_urls() {
+        assert_eq!(host_of("shm://a,tcp://node1:7000").as_deref(), Some("node1"));
+        assert_eq!(host_of("tcp://[fd00::1]:7").as_deref(), Some("fd00::1"));
+        assert_eq!(host_of("shm://a"), None);
+    }
+}

@@ -1,0 +1,148 @@
+//! Programs in C and C++ against the library, as its users write them: both flavours of the interface,
+//! the shared object and the archive, over shared memory and TCP.
+//!
+//! They are in `c/`; each says what is wrong and ends with 1, or says `ok`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// How a program is built.
+#[derive(Clone, Copy)]
+struct Build {
+    compiler: &'static str,
+    orangefs: bool,
+    archive: bool,
+}
+
+const C: Build = Build { compiler: "gcc", orangefs: false, archive: false };
+const CPP: Build = Build { compiler: "g++", ..C };
+const ORANGEFS: Build = Build { orangefs: true, ..C };
+const ORANGEFS_CPP: Build = Build { compiler: "g++", ..ORANGEFS };
+const ARCHIVE: Build = Build { archive: true, ..C };
+
+/// Where Cargo puts the library for its tests.
+fn libraries() -> PathBuf {
+    let own = std::env::current_exe().expect("a running program");
+    own.parent().expect("it lies in a folder").to_path_buf()
+}
+
+fn here() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A folder with the library under the name that programs look for.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
+    let folder = FOLDER.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["libbmi.so.0", "libbmi.so"] {
+            std::os::unix::fs::symlink(libraries().join("libbmi.so"), folder.path().join(name))
+                .expect("a link");
+        }
+        folder
+    });
+    folder.path()
+}
+
+fn is_there(compiler: &str) -> bool {
+    Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// Compiles the sources into one program; `None` where there is no such compiler.
+fn compile(sources: &[&str], build: Build) -> Option<PathBuf> {
+    if !is_there(build.compiler) {
+        println!("SKIP: there is no {}", build.compiler);
+        return None;
+    }
+    let flavour = if build.orangefs { "-orangefs" } else { "" };
+    let kind = if build.archive { "-archive" } else { "" };
+    let stem = sources[0].trim_end_matches(".c");
+    let program = folder().join(format!("{stem}-{}{flavour}{kind}", build.compiler));
+    let mut command = Command::new(build.compiler);
+    command.args(["-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-o"]).arg(&program);
+    command.arg("-I").arg(here().join("include"));
+    if build.compiler == "g++" {
+        command.args(["-x", "c++"]);
+    }
+    if build.orangefs {
+        command.arg("-DBMI_API_ORANGEFS");
+    }
+    command.args(sources.iter().map(|source| here().join("tests/c").join(source)));
+    if build.compiler == "g++" {
+        command.args(["-x", "none"]);
+    }
+    if build.archive {
+        command.arg(libraries().join("libbmi.a")).args(["-ldl", "-lm"]);
+    } else {
+        command.arg("-L").arg(folder()).arg("-lbmi");
+    }
+    succeed(&mut command);
+    Some(program)
+}
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+    output
+}
+
+fn run(sources: &[&str], build: Build, arguments: &[&str]) {
+    let Some(program) = compile(sources, build) else { return };
+    let mut command = Command::new(program);
+    command.args(arguments).env("LD_LIBRARY_PATH", folder());
+    let output = succeed(&mut command);
+    assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
+}
+
+#[test]
+fn the_interface_keeps_its_promises_in_c() {
+    run(&["semantics.c"], C, &["tcp"]);
+    run(&["semantics.c"], C, &["shm"]);
+}
+
+#[test]
+fn the_interface_keeps_its_promises_in_cpp() {
+    run(&["semantics.c"], CPP, &["shm"]);
+}
+
+#[test]
+fn the_interface_keeps_its_promises_as_orangefs_has_it() {
+    run(&["semantics.c"], ORANGEFS, &["tcp"]);
+    run(&["semantics.c"], ORANGEFS, &["shm"]);
+    run(&["semantics.c"], ORANGEFS_CPP, &["tcp"]);
+}
+
+#[test]
+fn the_archive_does_what_the_shared_object_does() {
+    run(&["semantics.c"], ARCHIVE, &["tcp"]);
+}
+
+#[test]
+fn both_flavours_live_in_one_process() {
+    run(&["flavours.c", "flavours_server.c"], C, &[]);
+}
+
+#[test]
+fn threads_get_their_own_completions_and_all_of_them() {
+    run(&["threads.c"], C, &["tcp"]);
+    run(&["threads.c"], C, &["shm"]);
+}
+
+#[test]
+fn the_shared_object_exports_the_interface_and_nothing_else() {
+    let object = libraries().join("libbmi.so");
+    let output = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(object));
+    let text = String::from_utf8(output.stdout).expect("names are text");
+    let mut names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    names.retain(|name| !name.starts_with("rust_"));
+    let strangers: Vec<&&str> =
+        names.iter().filter(|name| !name.to_ascii_lowercase().starts_with("bmi_")).collect();
+    assert!(strangers.is_empty(), "{strangers:?}");
+    let declared = std::fs::read_to_string(here().join("include/bmi.h")).expect("the header");
+    for name in names.iter().filter(|name| name.starts_with("BMI_")) {
+        assert!(declared.contains(&format!("{name}(")), "{name} is not declared");
+    }
+    assert_eq!(names.len(), 29, "{names:?}");
+}

@@ -1,0 +1,186 @@
+//! Modules: the rails that an endpoint can be given by the scheme of an address, `tcp` or `shm`.
+//!
+//! Faces ask for a scheme and know no rail; one that is new registers itself here and is reached
+//! through every face.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ropewalk_rail::Rail;
+pub use ropewalk_rail_shm::ShmError;
+use ropewalk_rail_shm::{ShmConfig, ShmRail};
+pub use ropewalk_rail_tcp::TcpError;
+use ropewalk_rail_tcp::{TcpConfig, TcpRail};
+
+/// What makes a rail.
+type Open = dyn Fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync;
+
+/// A kind of rail.
+#[derive(Clone)]
+pub struct Module {
+    scheme: &'static str,
+    open: Arc<Open>,
+}
+
+/// Whether a rail shall accept links, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listen<'a> {
+    /// It only connects.
+    No,
+    /// At this address, without its scheme.
+    At {
+        address: &'a str,
+        /// Where the address is one of several of this machine: at this one alone.
+        exactly: bool,
+    },
+}
+
+/// Why a rail could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModuleError {
+    #[error("there is no module for {scheme}://; there is {known}")]
+    Unknown { scheme: String, known: String },
+    #[error("'{0}' is no address to listen at; write one like tcp://node1:7000 or tcp://[::1]:0")]
+    BadAddress(String),
+    #[error("the host of tcp://{0} is unknown; `getent hosts NAME` shows what is")]
+    UnknownHost(String),
+    #[error(transparent)]
+    Tcp(#[from] TcpError),
+    #[error(transparent)]
+    Shm(#[from] ShmError),
+    #[error("{0}")]
+    Other(String),
+}
+
+static REGISTERED: Mutex<Vec<Module>> = Mutex::new(Vec::new());
+
+impl Module {
+    /// A module for addresses of this scheme.
+    pub fn new(
+        scheme: &'static str,
+        open: impl Fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync + 'static,
+    ) -> Module {
+        Module { scheme, open: Arc::new(open) }
+    }
+}
+
+/// Adds a module; one of the same scheme takes the place of an older one.
+pub fn register(module: Module) {
+    let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    registered.retain(|other| other.scheme != module.scheme);
+    registered.push(module);
+}
+
+/// The schemes that there are, those of every build first.
+pub fn schemes() -> Vec<&'static str> {
+    let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut schemes = vec!["tcp", "shm"];
+    let more = registered.iter().map(|module| module.scheme);
+    schemes.extend(more.filter(|scheme| !matches!(*scheme, "tcp" | "shm")));
+    schemes
+}
+
+/// Opens a rail for addresses of this scheme.
+pub fn open(scheme: &str, listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
+    let found = {
+        let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+        registered.iter().find(|module| module.scheme == scheme).cloned()
+    };
+    match (found, scheme) {
+        (Some(module), _) => (module.open)(listen),
+        (None, "tcp") => Ok(Box::new(TcpRail::open(tcp_config(listen)?)?)),
+        (None, "shm") => Ok(Box::new(ShmRail::open(shm_config(listen))?)),
+        (None, _) => {
+            let known: Vec<String> = schemes().iter().map(|it| format!("{it}://")).collect();
+            let known = known.join(" and ");
+            Err(ModuleError::Unknown { scheme: scheme.to_string(), known })
+        }
+    }
+}
+
+fn shm_config(listen: &Listen<'_>) -> ShmConfig {
+    match listen {
+        Listen::No => ShmConfig::default(),
+        Listen::At { address: "", .. } => ShmConfig::generated(),
+        Listen::At { address, .. } => ShmConfig::named(*address),
+    }
+}
+
+fn tcp_config(listen: &Listen<'_>) -> Result<TcpConfig, ModuleError> {
+    let Listen::At { address, exactly } = *listen else { return Ok(TcpConfig::default()) };
+    let (host, port) = host_and_port(address)?;
+    if !exactly && host.is_empty() {
+        return Ok(TcpConfig::listening(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)));
+    }
+    let mut found = (host, port)
+        .to_socket_addrs()
+        .map_err(|_| ModuleError::UnknownHost(address.to_string()))?;
+    let first = found.next().ok_or_else(|| ModuleError::UnknownHost(address.to_string()))?;
+    let bind = match first.ip() {
+        ip if exactly => ip,
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let config = TcpConfig::listening(SocketAddr::new(bind, port));
+    // Peers are told the name that the operator chose, once its port is known: with port 0 it is not.
+    let advertise = if port == 0 { Vec::new() } else { vec![address.to_string()] };
+    Ok(TcpConfig { advertise, ..config })
+}
+
+/// Parts `host:port`, `host`, `[v6]:port`, `[v6]`; without a port it is 0.
+fn host_and_port(address: &str) -> Result<(&str, u16), ModuleError> {
+    let bad = || ModuleError::BadAddress(address.to_string());
+    let address = address.trim_end_matches('/');
+    let (host, port) = match address.strip_prefix('[') {
+        Some(rest) => {
+            let (host, after) = rest.split_once(']').ok_or_else(bad)?;
+            (
+                host,
+                if after.is_empty() {
+                    None
+                } else {
+                    Some(after.strip_prefix(':').ok_or_else(bad)?)
+                },
+            )
+        }
+        None => match address.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (address, None),
+        },
+    };
+    let port = port.map_or(Ok(0), |port| port.parse().map_err(|_| bad()))?;
+    Ok((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_have_ports_or_not_and_brackets_or_not() {
+        assert_eq!(host_and_port("node1:7000").unwrap(), ("node1", 7000));
+        assert_eq!(host_and_port("node1").unwrap(), ("node1", 0));
+        assert_eq!(host_and_port("[::1]:9").unwrap(), ("::1", 9));
+        assert_eq!(host_and_port("[::1]").unwrap(), ("::1", 0));
+        assert_eq!(host_and_port("h:7/").unwrap(), ("h", 7));
+        assert!(host_and_port("::1").is_err() && host_and_port("[::1").is_err());
+        assert!(host_and_port("h:99999").is_err() && host_and_port("[::1]9").is_err());
+    }
+
+    #[test]
+    fn a_listener_is_for_all_interfaces_unless_one_is_asked_for() {
+        let at = |address, exactly| tcp_config(&Listen::At { address, exactly }).unwrap();
+        let any = at("127.0.0.1:0", false);
+        assert_eq!(any.listen.unwrap().to_string(), "0.0.0.0:0");
+        assert_eq!(at("127.0.0.1:0", true).listen.unwrap().to_string(), "127.0.0.1:0");
+        assert_eq!(at("[::1]:0", true).listen.unwrap().to_string(), "[::1]:0");
+        assert_eq!(tcp_config(&Listen::No).unwrap().listen, None);
+    }
+
+    #[test]
+    fn an_unknown_scheme_is_refused_with_those_that_there_are() {
+        let error = open("gm", &Listen::No).err().expect("nobody has such a network").to_string();
+        assert!(error.contains("gm://") && error.contains("tcp://"), "{error}");
+    }
+}

@@ -1,0 +1,77 @@
+//! Peers of an endpoint: looking them up, and what is known about them.
+
+use std::sync::atomic::Ordering;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::ids::{ClusterId, EndpointId};
+use ropewalk_base::verb::LinkId;
+use ropewalk_core::PeerId;
+use ropewalk_rail::address::Address;
+
+use crate::endpoint::Endpoint;
+use crate::engine::PeerEvent;
+
+impl Endpoint {
+    /// A peer for an address. No connection is made before something is posted.
+    pub fn lookup(&self, address: &Address) -> Result<PeerId, Fault> {
+        self.locked().add_peer(address.clone())
+    }
+
+    /// Whether a session with the peer runs, and over which rail.
+    pub fn peer_rail(&self, peer: PeerId) -> Option<&'static str> {
+        let engine = self.locked();
+        let link: LinkId = engine.core.peer_link(peer)?;
+        engine.rails.get(usize::from(link.rail)).map_or(Some("loop"), |rail| Some(rail.scheme()))
+    }
+
+    /// The host that a peer is connected from or to, without a port; `None` where there is no session,
+    /// or its rail knows no hosts.
+    pub fn peer_host(&self, peer: PeerId) -> Option<String> {
+        let engine = self.locked();
+        let link: LinkId = engine.core.peer_link(peer)?;
+        engine.rails.get(usize::from(link.rail))?.peer_host(link)
+    }
+
+    /// Whether a peer is known: looked up or connected, and not forgotten.
+    pub fn is_known(&self, peer: PeerId) -> bool {
+        self.locked().core.is_known(peer)
+    }
+
+    /// The peer's own endpoint id, once it greeted us.
+    pub fn peer_endpoint(&self, peer: PeerId) -> Option<EndpointId> {
+        self.locked().core.peer_endpoint(peer).map(EndpointId)
+    }
+
+    /// The cluster of who answered at the peer's address, where it is not ours.
+    pub fn stranger(&self, peer: PeerId) -> Option<ClusterId> {
+        self.locked().core.peer_stranger(peer).map(ClusterId)
+    }
+
+    /// Whether both are the same endpoint.
+    pub fn same_peer(&self, a: PeerId, b: PeerId) -> bool {
+        let engine = self.locked();
+        engine.core.resolve(a) == engine.core.resolve(b)
+    }
+
+    /// The peer that this one stands for, if it is an alias.
+    pub fn resolve(&self, peer: PeerId) -> PeerId {
+        self.locked().core.resolve(peer)
+    }
+
+    /// Forgets a peer: its operations fail.
+    pub fn forget(&self, peer: PeerId) {
+        let mut engine = self.locked();
+        engine.core.forget_peer(peer);
+        engine.drain();
+    }
+
+    /// The next change of a peer's session.
+    pub fn next_event(&self) -> Option<PeerEvent> {
+        self.locked().events.pop_front()
+    }
+
+    /// How many changes of sessions there were: whoever has seen as many need not ask.
+    pub fn event_count(&self) -> u64 {
+        self.shared.event_count.load(Ordering::Acquire)
+    }
+}

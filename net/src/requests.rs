@@ -1,0 +1,63 @@
+//! Requests: messages that nobody had to post for, on the side that gets them.
+
+use ropewalk_base::pool::PoolBuffer;
+use ropewalk_core::PeerId;
+
+use crate::endpoint::Endpoint;
+use crate::engine::Command;
+
+/// A message that nobody had to post for.
+#[derive(Debug)]
+pub struct Request {
+    pub peer: PeerId,
+    pub session: u32,
+    pub bits: u64,
+    pub payload: Option<PoolBuffer>,
+    pub(crate) bytes: u32,
+    /// It counts against its sender's credit.
+    pub(crate) charged: bool,
+}
+
+impl Request {
+    /// The bytes of the message.
+    pub fn bytes(&self) -> &[u8] {
+        self.payload.as_deref().unwrap_or(&[])
+    }
+
+    /// The memory that it occupies until it is dropped, in bytes.
+    pub fn occupied_bytes(&self) -> usize {
+        self.payload.as_ref().map_or(0, PoolBuffer::capacity)
+    }
+}
+
+impl Endpoint {
+    /// The next request, where one arrived. From here on its memory is the taker's: it neither counts
+    /// against the peer's credit nor against the staging memory, so that a taker who keeps requests costs
+    /// no peer its link, but has to bound what it keeps.
+    pub fn next_request(&self) -> Option<Request> {
+        let mut request = self.take_request()?;
+        self.release_request(&mut request);
+        Some(request)
+    }
+
+    /// The next request, for one who sorts requests before somebody takes them: it counts against its
+    /// peer's credit, which bounds what is kept so, until [`Endpoint::release_request`].
+    pub fn take_request(&self) -> Option<Request> {
+        self.shared.requests.lock().expect("never left half-changed").pop_front()
+    }
+
+    /// The user has the request now: see [`Endpoint::next_request`].
+    pub fn release_request(&self, request: &mut Request) {
+        if !std::mem::replace(&mut request.charged, false) {
+            return;
+        }
+        if let Some(payload) = &mut request.payload {
+            payload.make_over();
+        }
+        self.leave(Command::RequestTaken {
+            peer: request.peer,
+            session: request.session,
+            bytes: request.bytes,
+        });
+    }
+}
