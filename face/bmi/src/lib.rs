@@ -10,7 +10,8 @@
 //! a peer's own number.
 //!
 //! Files: `entry` (the C functions), `library` (what one process has), `contexts` (completions),
-//! `unexpected` (requests by class), `addresses`, `options`, `range`, `buffers`, `errors`.
+//! `unexpected` (requests by class), `addresses`, `options`, `range`, `buffers`, `errors`; `driver` (the C
+//! functions for callers in Rust).
 //!
 //! Invariants
 //! * an operation that completes within its post is reported by the post and by no test;
@@ -20,6 +21,7 @@
 mod addresses;
 mod buffers;
 mod contexts;
+pub mod driver;
 mod entry;
 pub mod errors;
 mod library;

@@ -3,9 +3,10 @@
 //!
 //! They are in `c/`; each says what is wrong and ends with 1, or says `ok`.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// How a program is built.
 #[derive(Clone, Copy)]
@@ -49,16 +50,21 @@ fn is_there(compiler: &str) -> bool {
     Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Compiles the sources into one program; `None` where there is no such compiler.
+/// Compiles the sources into one program, once; `None` where there is no such compiler.
 fn compile(sources: &[&str], build: Build) -> Option<PathBuf> {
+    static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     if !is_there(build.compiler) {
         println!("SKIP: there is no {}", build.compiler);
         return None;
     }
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let flavour = if build.orangefs { "-orangefs" } else { "" };
     let kind = if build.archive { "-archive" } else { "" };
     let stem = sources[0].trim_end_matches(".c");
     let program = folder().join(format!("{stem}-{}{flavour}{kind}", build.compiler));
+    if made.contains(&program) {
+        return Some(program);
+    }
     let mut command = Command::new(build.compiler);
     command.args(["-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-o"]).arg(&program);
     command.arg("-I").arg(here().join("include"));
@@ -78,6 +84,7 @@ fn compile(sources: &[&str], build: Build) -> Option<PathBuf> {
         command.arg("-L").arg(folder()).arg("-lbmi");
     }
     succeed(&mut command);
+    made.insert(program.clone());
     Some(program)
 }
 
@@ -128,6 +135,38 @@ fn both_flavours_live_in_one_process() {
 fn threads_get_their_own_completions_and_all_of_them() {
     run(&["threads.c"], C, &["tcp"]);
     run(&["threads.c"], C, &["shm"]);
+}
+
+/// Cases of `faults.c`, over each medium.
+fn suffer(case: &str) {
+    for medium in ["tcp", "shm"] {
+        run(&["faults.c"], C, &[case, medium]);
+    }
+}
+
+#[test]
+fn a_stopped_peer_is_left_by_cancel_and_neighbours_notice_nothing() {
+    suffer("stopped");
+}
+
+#[test]
+fn a_large_message_that_nobody_takes_stops_nothing_behind_it() {
+    suffer("not_blocked");
+}
+
+#[test]
+fn a_flood_that_nobody_takes_costs_a_bounded_amount_of_memory() {
+    suffer("flood");
+}
+
+#[test]
+fn two_servers_that_connect_to_each_other_at_once_both_get_through() {
+    suffer("both_at_once");
+}
+
+#[test]
+fn a_process_without_descriptors_goes_on_when_there_are_some_again() {
+    suffer("few_descriptors");
 }
 
 #[test]

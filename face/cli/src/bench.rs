@@ -25,6 +25,8 @@ enum Name {
     Net,
     /// Data: 1 MiB and 4 KiB through the library and the mount, beside bare calls and a passthrough.
     Io,
+    /// The figures of the BMI paper through libbmi, beside bare sockets and the MPIs of this machine.
+    Bmi,
     /// Names: create, stat, open, PostMark, messages by operation, restarts, memory of idle servers.
     Meta,
 }
@@ -81,6 +83,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     if arguments.list {
         let names = match arguments.name {
             Name::Net => ropewalk_bench::net::rows(),
+            Name::Bmi => ropewalk_bench::bmi::rows(),
             Name::Io => ropewalk_bench::io::rows(),
             Name::Meta => ropewalk_bench::meta::rows(),
         };
@@ -122,6 +125,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     };
     match arguments.name {
         Name::Net => ropewalk_bench::net::net(&options, &mut emit),
+        Name::Bmi => ropewalk_bench::bmi::bmi(&options, &mut emit),
         Name::Io => ropewalk_bench::io::io(&options, &mut emit)?,
         Name::Meta => ropewalk_bench::meta::meta(&options, &mut emit)?,
     }

@@ -3,6 +3,7 @@
 //!
 //! * [`mod@net`]: latency and bandwidth of the message layer beside bare sockets and a bare cache
 //!   line;
+//! * [`mod@bmi`]: the figures of the BMI paper, through the C interface, beside bare sockets and MPI;
 //! * [`mod@io`]: data through the library and a mount; [`mod@meta`]: names, and starts of servers;
 //! * [`lab`]: who alternates with whom; [`servers`], `worker`: the processes; `work_files`,
 //!   `work_library`: what workers do;
@@ -14,6 +15,9 @@
 //! * Nothing that is started here survives the process that started it.
 #![forbid(unsafe_code)]
 
+pub mod bmi;
+mod bmi_group;
+mod bmi_side;
 pub mod embed;
 mod fio;
 mod histogram;
@@ -65,6 +69,9 @@ pub fn serve_if_child(embedder: &dyn Embedder) {
 fn serve(part: &str, embedder: &dyn Embedder) -> anyhow::Result<()> {
     if part == "become" {
         return become_another();
+    }
+    if part.starts_with("bmi ") {
+        return bmi_side::serve(part);
     }
     let Some(text) = part.strip_prefix("work\n") else { return serve_messages(part) };
     let order = Order::decode(text).ok_or_else(|| anyhow::anyhow!("'{text}' is no order"))?;

@@ -82,6 +82,11 @@ impl Peer {
             .spawn()?;
         Ok(Peer(child))
     }
+
+    /// Its processor time so far.
+    pub fn cpu_nanos(&self) -> u64 {
+        host::cpu_nanos(self.0.id())
+    }
 }
 
 impl Drop for Peer {
@@ -109,11 +114,17 @@ fn place(case: &Case, number: usize) -> Result<()> {
     rustix::thread::sched_setaffinity(None, &set).map_err(Error::from)
 }
 
+/// The same of a bare case, with the processor time of both sides.
+pub(crate) fn measure_with_cpu(case: &Case) -> Result<(Vec<u64>, u64)> {
+    place(case, 0)?;
+    raw::measure(case)
+}
+
 /// Nanoseconds of each round trip, or of the whole stream.
 fn measure(case: &Case) -> Result<Vec<u64>> {
     place(case, 0)?;
     match case.system.as_str() {
-        "raw" => raw::measure(case),
+        "raw" => raw::measure(case).map(|(samples, _)| samples),
         _ => message::measure(case),
     }
 }

@@ -14,31 +14,38 @@ use ropewalk_rail_shm::read_process;
 use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::process::Pid;
 
+use crate::host;
 use crate::net::{Case, Peer};
 
-pub fn measure(case: &Case) -> Result<Vec<u64>> {
+/// Nanoseconds of each round trip, or of the whole stream; and the processor time of both sides.
+pub fn measure(case: &Case) -> Result<(Vec<u64>, u64)> {
     if case.medium == "shm" && case.depth == 1 {
-        return Ok(cache_line(case.rounds));
+        let before = host::own_cpu_nanos();
+        let samples = cache_line(case.rounds);
+        return Ok((samples, host::own_cpu_nanos() - before));
     }
     if case.medium == "shm" {
         return attached(case);
     }
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let _peer = Peer::start(case, &listener.local_addr()?.to_string())?;
+    let peer = Peer::start(case, &listener.local_addr()?.to_string())?;
     let mut stream = Stream::new(listener.accept()?.0, &case.wait)?;
+    let cpu = || host::own_cpu_nanos() + peer.cpu_nanos();
     if case.depth > 1 {
         // As many buffers as messages are under way: one alone would lie in the cache.
         let mut buffers = vec![vec![1u8; case.bytes]; case.depth];
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), cpu());
         for round in 0..case.rounds {
             stream.write(&buffers[round % case.depth])?;
         }
         stream.read(&mut buffers[0][..8])?;
-        return Ok(vec![begin.elapsed().as_nanos() as u64]);
+        let nanos = begin.elapsed().as_nanos() as u64;
+        return Ok((vec![nanos], cpu() - before));
     }
     let mut buffer = vec![1u8; case.bytes];
     let warm = case.rounds / 10 + 5;
     let mut samples = Vec::with_capacity(case.rounds);
+    let before = cpu();
     for round in 0..case.rounds + warm {
         let begin = Instant::now();
         stream.write(&buffer)?;
@@ -47,14 +54,14 @@ pub fn measure(case: &Case) -> Result<Vec<u64>> {
             samples.push(begin.elapsed().as_nanos() as u64);
         }
     }
-    Ok(samples)
+    Ok((samples, cpu() - before))
 }
 
 /// The bare system call by which one process reads another's memory, over as many buffers on each
 /// side as messages are under way.
-fn attached(case: &Case) -> Result<Vec<u64>> {
+fn attached(case: &Case) -> Result<(Vec<u64>, u64)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let _peer = Peer::start(case, &listener.local_addr()?.to_string())?;
+    let peer = Peer::start(case, &listener.local_addr()?.to_string())?;
     let mut stream = listener.accept()?.0;
     let mut word = || -> Result<u64> {
         let mut bytes = [0; 8];
@@ -64,14 +71,16 @@ fn attached(case: &Case) -> Result<Vec<u64>> {
     let process = Pid::from_raw(word()? as i32).ok_or(ErrorKind::InvalidData)?;
     let theirs = (0..case.depth).map(|_| word()).collect::<Result<Vec<u64>>>()?;
     let mut ours = vec![vec![1u8; case.bytes]; case.depth];
-    let begin = Instant::now();
+    let cpu = || host::own_cpu_nanos() + peer.cpu_nanos();
+    let (begin, before) = (Instant::now(), cpu());
     for round in 0..case.rounds {
         let at = round % case.depth;
         if read_process(process, theirs[at], &mut ours[at])? != case.bytes {
             return Err(ErrorKind::UnexpectedEof.into());
         }
     }
-    Ok(vec![begin.elapsed().as_nanos() as u64])
+    let nanos = begin.elapsed().as_nanos() as u64;
+    Ok((vec![nanos], cpu() - before))
 }
 
 /// Offers buffers to [`attached`], until it has seen enough.

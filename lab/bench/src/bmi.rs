@@ -1,0 +1,385 @@
+//! The figures of the BMI paper: round trips (its Figure 3), bandwidth of 120 MB (Figure 4), the pattern of a
+//! parallel file system (Figure 5), and a sweep of the eager threshold.
+//!
+//! Ours goes through the C interface in processes of its own; beside it, in turn, bare sockets and what
+//! MPIs this machine has. Bandwidths count 10^6 bytes.
+
+use crate::bmi_group::{Group, Point, Shape};
+use crate::lab::{Options, hold_dma_latency, version};
+use crate::net::{self, Case};
+use crate::report::Outcome;
+use crate::series::OURS;
+use crate::{bmi_side, host};
+
+/// What a row measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    RoundTrip { spins: bool },
+    Bandwidth { late: bool },
+    Pattern { servers: usize, clients: usize },
+}
+
+/// A row: one launch of each system measures all its sizes.
+#[derive(Debug, Clone, PartialEq)]
+struct Row {
+    name: String,
+    kind: Kind,
+    medium: &'static str,
+    sizes: Vec<usize>,
+    /// Of each size: round trips, or bytes in all, or hundredths of a second.
+    amount: usize,
+}
+
+/// Who takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Party {
+    Ours { allocates: bool },
+    Raw,
+}
+
+impl Party {
+    fn system(self) -> &'static str {
+        match self {
+            Party::Ours { .. } => OURS,
+            Party::Raw => "raw",
+        }
+    }
+
+    fn version(self) -> String {
+        match self {
+            Party::Ours { .. } => version(),
+            Party::Raw => host::kernel(),
+        }
+    }
+}
+
+/// Measures everything that is wanted; what cannot be measured is named on stderr.
+pub fn bmi(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
+    let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
+    let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };
+    for row in rows_of(options.quick, options.scale) {
+        if !options.wanted(&row.name) {
+            continue;
+        }
+        let parties = row.parties(options.peers);
+        let mut found: Vec<Vec<Vec<Point>>> = vec![Vec::new(); parties.len()];
+        let mut failed = vec![false; parties.len()];
+        for run in 0..options.runs.unwrap_or(if options.quick { 3 } else { 30 }).max(1) {
+            let mut turns: Vec<usize> = (0..parties.len()).collect();
+            // Whoever begins has an advantage or a disadvantage: each begins now and then.
+            if run % 2 == 1 {
+                turns.reverse();
+            }
+            for turn in turns {
+                if failed[turn] || options.is_interrupted() {
+                    continue;
+                }
+                let begin = std::time::Instant::now();
+                match row.measure(parties[turn]) {
+                    Ok(points) => found[turn].push(points),
+                    Err(error) => {
+                        eprintln!("{}: {}: {error:#}", row.name, parties[turn].system());
+                        failed[turn] = true;
+                    }
+                }
+                if options.progress {
+                    let (time, system) = (begin.elapsed(), parties[turn].system());
+                    eprintln!("{time:>8.1?} {} {system} run {run}", row.name);
+                }
+            }
+        }
+        for outcome in row.outcomes(&parties, &found, dma) {
+            emit(&outcome);
+        }
+    }
+}
+
+/// The names of all rows.
+pub fn rows() -> Vec<String> {
+    rows_of(false, 1.0).into_iter().map(|row| row.name).collect()
+}
+
+fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
+    let scaled = |amount: usize| ((amount as f64 * scale) as usize).max(1);
+    let mut rows = Vec::new();
+    for medium in ["tcp", "shm"] {
+        let small: &[usize] =
+            if quick { &[24, 400, 1200] } else { &[24, 100, 200, 400, 600, 800, 1000, 1200] };
+        for spins in [true, false] {
+            let wait = if spins { "spin" } else { "block" };
+            let rounds = if spins { 4000 } else { 800 } / if quick { 2 } else { 1 };
+            rows.push(Row {
+                name: format!("roundtrip.{medium}.{wait}"),
+                kind: Kind::RoundTrip { spins },
+                medium,
+                sizes: small.to_vec(),
+                amount: scaled(rounds),
+            });
+        }
+        let large: Vec<usize> = match quick {
+            true => vec![1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20],
+            false => (10..=22).map(|power| 1 << power).collect(),
+        };
+        for late in [false, true] {
+            rows.push(Row {
+                name: format!("bandwidth.{medium}.{}", if late { "late" } else { "pre" }),
+                kind: Kind::Bandwidth { late },
+                medium,
+                sizes: large.clone(),
+                amount: scaled(if quick { 30_000_000 } else { 120_000_000 }),
+            });
+        }
+        let widths: &[usize] = if quick { &[1, 2, 4] } else { &[1, 2, 4, 8] };
+        for &servers in widths {
+            for &clients in widths.iter().filter(|clients| !quick || **clients == servers) {
+                rows.push(Row {
+                    name: format!("pattern.{medium}.{servers}x{clients}"),
+                    kind: Kind::Pattern { servers, clients },
+                    medium,
+                    sizes: vec![bmi_side::PAIR],
+                    amount: scaled(if quick { 50 } else { 200 }),
+                });
+            }
+        }
+    }
+    rows
+}
+
+impl Row {
+    fn parties(&self, peers: bool) -> Vec<Party> {
+        let mut parties = match self.kind {
+            // Requests and data of servers are always the library's memory there.
+            Kind::Pattern { .. } => vec![Party::Ours { allocates: false }],
+            _ => vec![Party::Ours { allocates: false }, Party::Ours { allocates: true }],
+        };
+        let bare = match self.kind {
+            Kind::RoundTrip { .. } => self.medium == "tcp",
+            Kind::Bandwidth { late } => !late,
+            Kind::Pattern { .. } => false,
+        };
+        if peers && bare {
+            parties.push(Party::Raw);
+        }
+        parties
+    }
+
+    fn measure(&self, party: Party) -> anyhow::Result<Vec<Point>> {
+        match party {
+            Party::Ours { allocates } => self.measure_ours(allocates),
+            Party::Raw => self.sizes.iter().map(|bytes| self.measure_raw(*bytes)).collect(),
+        }
+    }
+
+    fn measure_ours(&self, allocates: bool) -> anyhow::Result<Vec<Point>> {
+        let (servers, clients) = match self.kind {
+            Kind::Pattern { servers, clients } => (servers, clients),
+            _ => (1, 1),
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spins = match self.kind {
+            Kind::RoundTrip { spins } => spins,
+            Kind::Bandwidth { .. } => true,
+            // Spinning steals the core of whoever one waits for.
+            Kind::Pattern { .. } => servers + clients <= cores,
+        };
+        let pinned = servers + clients == 2 && cores >= 2;
+        let medium = self.medium;
+        let shape = Shape { medium, servers, clients, spins, allocates, pinned };
+        let mut group = Group::start(&shape)?;
+        let measure = |bytes: &usize| match self.kind {
+            Kind::RoundTrip { .. } => group.latency(*bytes, self.amount),
+            Kind::Bandwidth { late } => group.bandwidth(*bytes, self.count(*bytes), late),
+            Kind::Pattern { .. } => group.pattern(self.amount as f64 / 100.0),
+        };
+        self.sizes.iter().map(measure).collect()
+    }
+
+    /// Messages of this size that make up the amount.
+    fn count(&self, bytes: usize) -> usize {
+        (self.amount / bytes).max(1)
+    }
+
+    fn measure_raw(&self, bytes: usize) -> anyhow::Result<Point> {
+        let (wait, rounds, depth) = match self.kind {
+            Kind::RoundTrip { spins: true } => ("spin", self.amount, 1),
+            Kind::RoundTrip { spins: false } => ("epoll", self.amount, 1),
+            // As much memory as ours uses.
+            _ => ("block", self.count(bytes), self.count(bytes).max(2)),
+        };
+        let case = Case {
+            system: "raw".into(),
+            medium: self.medium.into(),
+            wait: wait.into(),
+            cores: "two".into(),
+            bytes,
+            rounds,
+            depth,
+            checksum: false,
+        };
+        // On a thread of its own: it stays on one core.
+        let measured =
+            std::thread::scope(|scope| scope.spawn(|| net::measure_with_cpu(&case)).join());
+        let (mut samples, cpu) =
+            measured.map_err(|_| anyhow::anyhow!("the bare measurement panicked"))??;
+        samples.sort_unstable();
+        let at = |part: f64| samples[((samples.len() - 1) as f64 * part) as usize] as f64;
+        let total = (bytes * rounds) as f64;
+        Ok(match self.kind {
+            Kind::RoundTrip { .. } => {
+                let messages = 2.0 * (rounds + rounds / 10 + 5) as f64;
+                let cpu = cpu as f64 / 1e3 / messages;
+                Point { bytes, value: at(0.5) / 1e3, p99: at(0.99) / 1e3, cpu, immediate: 1.0 }
+            }
+            _ => {
+                let value = total / (at(0.5).max(1.0) / 1e3);
+                Point { bytes, value, p99: 0.0, cpu: cpu as f64 / total, immediate: 1.0 }
+            }
+        })
+    }
+
+    fn outcomes(&self, parties: &[Party], found: &[Vec<Vec<Point>>], dma: &str) -> Vec<Outcome> {
+        let mut outcomes = Vec::new();
+        for index in 0..self.sizes.len() {
+            let column = |party: usize, value: fn(&Point) -> f64| -> Vec<f64> {
+                found[party].iter().map(|points| value(&points[index])).collect()
+            };
+            for (turn, party) in parties.iter().enumerate().filter(|(it, _)| !found[*it].is_empty())
+            {
+                let values = column(turn, |point| point.value);
+                let (median, low, high) = spread(&values);
+                let mut params = self.params(*party, self.sizes[index], dma);
+                let immediate = spread(&column(turn, |point| point.immediate)).0;
+                let mut ratio = None;
+                if let Party::Ours { .. } = party {
+                    params.push(("immediate", format!("{immediate:.3}")));
+                    for (other, peer) in parties.iter().enumerate() {
+                        if peer.system() == OURS || found[other].is_empty() {
+                            continue;
+                        }
+                        let theirs = column(other, |point| point.value);
+                        let pairs = values.iter().zip(theirs).map(|(a, b)| a / b).collect();
+                        let (middle, from, to) = interval(pairs);
+                        ratio.get_or_insert((middle, peer.system()));
+                        params.push((
+                            ratio_name(peer.system()),
+                            format!("[{middle:.4},{from:.4},{to:.4}]"),
+                        ));
+                    }
+                }
+                let (metric, unit, cpu_unit) = match self.kind {
+                    Kind::RoundTrip { .. } => ("latency", "us", "us/message"),
+                    _ => ("bandwidth", "MB/s", "s/GB"),
+                };
+                let main = Outcome {
+                    scenario: self.name.clone(),
+                    system: party.system(),
+                    version: party.version(),
+                    medium: self.medium,
+                    params,
+                    metric,
+                    unit,
+                    median,
+                    min: low,
+                    max: high,
+                    p99: spread(&column(turn, |point| point.p99)).0,
+                    runs: values.len(),
+                    ratio,
+                };
+                let (cpu, cpu_low, cpu_high) = spread(&column(turn, |point| point.cpu));
+                let beside = Outcome {
+                    metric: "cpu",
+                    unit: cpu_unit,
+                    median: cpu,
+                    min: cpu_low,
+                    max: cpu_high,
+                    p99: cpu_high,
+                    ratio: None,
+                    ..main.clone()
+                };
+                outcomes.extend([main, beside]);
+            }
+        }
+        outcomes
+    }
+
+    fn params(&self, party: Party, bytes: usize, dma: &str) -> Vec<(&'static str, String)> {
+        let mut params = vec![("bytes", bytes.to_string()), ("placement", "\"processes\"".into())];
+        let buffers = match (party, self.kind) {
+            (Party::Ours { allocates: true }, _) => "\"allocated\"",
+            _ => "\"plain\"",
+        };
+        match self.kind {
+            Kind::RoundTrip { spins } => {
+                let wait = if spins { "\"spin\"" } else { "\"block\"" };
+                params.push(("wait", wait.into()));
+            }
+            Kind::Bandwidth { late } => {
+                params.push(("posted", if late { "\"late\"" } else { "\"pre\"" }.into()));
+            }
+            Kind::Pattern { servers, clients } => {
+                params.push(("servers", servers.to_string()));
+                params.push(("clients", clients.to_string()));
+            }
+        }
+        if let Party::Ours { .. } = party {
+            params.push(("buffers", buffers.into()));
+        }
+        params.push(("dma_latency", dma.into()));
+        params
+    }
+}
+
+fn ratio_name(system: &str) -> &'static str {
+    match system {
+        "openmpi" => "ratio_openmpi",
+        "mpich" => "ratio_mpich",
+        "intelmpi" => "ratio_intelmpi",
+        _ => "ratio_raw",
+    }
+}
+
+/// Median, lowest, highest.
+fn spread(values: &[f64]) -> (f64, f64, f64) {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
+    (f64::midpoint(low, high), values[0], values[values.len() - 1])
+}
+
+/// The median of independent values, and where that of all such values lies in 95 of 100 cases (by their
+/// order alone). Few values do not say it: then it is their whole range.
+fn interval(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    let reach = 0.98 * count.sqrt();
+    let from = ((count / 2.0 - reach).floor().max(0.0)) as usize;
+    let to = ((count / 2.0 + reach).ceil() as usize).min(values.len() - 1);
+    (spread(&values).0, values[from], values[to])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_lies_around_the_median() {
+        assert_eq!(interval(vec![2.0]), (2.0, 2.0, 2.0));
+        let values: Vec<f64> = (1..=30).map(f64::from).collect();
+        let (middle, from, to) = interval(values);
+        assert_eq!(middle, 15.5);
+        assert!((9.0..12.0).contains(&from) && (20.0..=22.0).contains(&to), "{from} {to}");
+    }
+
+    #[test]
+    fn rows_have_names_of_their_own() {
+        for quick in [true, false] {
+            let mut names: Vec<String> =
+                rows_of(quick, 1.0).into_iter().map(|row| row.name).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count);
+        }
+        assert!(rows().contains(&"pattern.shm.8x8".to_string()));
+    }
+}

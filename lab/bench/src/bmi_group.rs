@@ -1,0 +1,197 @@
+//! Servers and clients of the BMI figures, started together and measured from outside.
+
+use std::io::Write;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+
+use crate::bmi_side::{PAIR, Role};
+use crate::worker::lines;
+use crate::{ORPHAN, PART, host};
+
+/// No measurement takes longer: one that does hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How a group is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub medium: &'static str,
+    pub servers: usize,
+    pub clients: usize,
+    pub spins: bool,
+    /// Clients, too, use buffers of the library.
+    pub allocates: bool,
+    /// One server and one client stay on a core each.
+    pub pinned: bool,
+}
+
+/// One measurement.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    pub bytes: usize,
+    /// Microseconds of a round trip, or MB/s.
+    pub value: f64,
+    /// The slowest round trip of a hundred; 0 for bandwidths.
+    pub p99: f64,
+    /// Processor time of both sides: microseconds a message, or seconds a GB.
+    pub cpu: f64,
+    /// Which part of the client's posts was complete at once.
+    pub immediate: f64,
+}
+
+struct Process {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    fn start(role: &Role) -> anyhow::Result<Process> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .env(PART, role.encode())
+            .env(ORPHAN, "ends")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("a process cannot be started")?;
+        let input = child.stdin.take().expect("it was asked for");
+        let lines = lines(child.stdout.take().expect("it was asked for"));
+        Ok(Process { child, input, lines })
+    }
+
+    fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        writeln!(self.input, "{line}").context("a process is gone")
+    }
+
+    fn hear(&mut self) -> anyhow::Result<String> {
+        self.lines.recv_timeout(LIMIT).ok().context("a process failed or hung")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Running servers and clients.
+pub struct Group {
+    servers: Vec<Process>,
+    clients: Vec<Process>,
+}
+
+impl Group {
+    /// Starts them and lets them know each other.
+    pub fn start(shape: &Shape) -> anyhow::Result<Group> {
+        let Shape { medium, spins, allocates, .. } = *shape;
+        let core = |number| shape.pinned.then_some(number);
+        let mut servers = Vec::new();
+        let mut urls = Vec::new();
+        for index in 0..shape.servers {
+            let listen = match medium {
+                "tcp" => "tcp://127.0.0.1".to_string(),
+                other => format!("{other}://bench-{}-{index}", std::process::id()),
+            };
+            let mut server = Process::start(&Role { listen, spins, allocates, core: core(1) })?;
+            let line = server.hear()?;
+            let url = line.strip_prefix("url ");
+            urls.push(url.with_context(|| format!("a server said '{line}'"))?.to_string());
+            servers.push(server);
+        }
+        let role = Role { listen: String::new(), spins, allocates, core: core(0) };
+        let urls = urls.join(" ");
+        let mut clients = Vec::new();
+        for _ in 0..shape.clients {
+            let mut client = Process::start(&role)?;
+            client.tell(&urls)?;
+            clients.push(client);
+        }
+        Ok(Group { servers, clients })
+    }
+
+    /// Processor time of all of them so far.
+    fn cpu_nanos(&self) -> u64 {
+        let all = self.servers.iter().chain(&self.clients);
+        all.map(|process| host::cpu_nanos(process.child.id())).sum()
+    }
+
+    /// Lets all clients do this at once; their answers' numbers.
+    fn ask(&mut self, line: &str) -> anyhow::Result<(Vec<Vec<u64>>, f64)> {
+        let before = self.cpu_nanos();
+        for client in &mut self.clients {
+            client.tell(line)?;
+        }
+        let mut answers = Vec::new();
+        for client in &mut self.clients {
+            let answer = client.hear()?;
+            let numbers: Option<Vec<u64>> =
+                answer.split(' ').skip(1).map(|word| word.parse().ok()).collect();
+            match numbers {
+                Some(numbers) => answers.push(numbers),
+                None => bail!("a client answered '{answer}'"),
+            }
+        }
+        Ok((answers, (self.cpu_nanos() - before) as f64 / 1e9))
+    }
+
+    /// Round trips between the first server and the only client.
+    pub fn latency(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Point> {
+        let (answers, cpu) = self.ask(&format!("latency {bytes} {rounds}"))?;
+        let [median, p99, done, posts] = answers[0][..] else { bail!("an answer is short") };
+        let messages = 2.0 * (rounds + rounds / 10 + 20) as f64;
+        Ok(Point {
+            bytes,
+            value: median as f64 / 1e3,
+            p99: p99 as f64 / 1e3,
+            cpu: cpu * 1e6 / messages,
+            immediate: done as f64 / posts.max(1) as f64,
+        })
+    }
+
+    /// So many messages one way.
+    pub fn bandwidth(&mut self, bytes: usize, count: usize, late: bool) -> anyhow::Result<Point> {
+        let when = if late { "late" } else { "pre" };
+        let (answers, cpu) = self.ask(&format!("bandwidth {bytes} {count} {when}"))?;
+        let [nanos, done, posts] = answers[0][..] else { bail!("an answer is short") };
+        let total = (bytes * count) as f64;
+        Ok(Point {
+            bytes,
+            value: total / (nanos.max(1) as f64 / 1e3),
+            p99: 0.0,
+            cpu: cpu / (total / 1e9),
+            immediate: done as f64 / posts.max(1) as f64,
+        })
+    }
+
+    /// The parallel-file-system pattern, repeated for at least `seconds`: the median of its repeats.
+    pub fn pattern(&mut self, seconds: f64) -> anyhow::Result<Point> {
+        let total = (self.servers.len() * self.clients.len() * PAIR) as f64;
+        let begin = std::time::Instant::now();
+        // The first one connects, and makes memory.
+        self.ask("pattern")?;
+        let (mut values, mut cpu, mut immediate) = (Vec::new(), 0.0, 0.0);
+        while values.is_empty() || begin.elapsed().as_secs_f64() < seconds {
+            let (answers, used) = self.ask("pattern")?;
+            let first = answers.iter().filter_map(|it| it.first()).min();
+            let last = answers.iter().filter_map(|it| it.get(1)).max();
+            let (Some(first), Some(last)) = (first, last) else { bail!("an answer is short") };
+            values.push(total / ((last - first).max(1) as f64 / 1e3));
+            cpu += used;
+            let part = |it: &Vec<u64>| it[2] as f64 / it[3].max(1) as f64;
+            immediate = answers.iter().map(part).sum::<f64>() / answers.len() as f64;
+        }
+        values.sort_by(f64::total_cmp);
+        let runs = values.len();
+        let value = values[runs / 2];
+        Ok(Point {
+            bytes: PAIR,
+            value,
+            p99: 0.0,
+            cpu: cpu / (total * runs as f64 / 1e9),
+            immediate,
+        })
+    }
+}

@@ -1,0 +1,441 @@
+//! Both sides of the figures of the BMI paper, each in a process of its own, through the C functions.
+//!
+//! A server says its URL and does what clients ask for by unexpected messages. A client is told the URLs,
+//! then one line for each measurement, and answers each with a line.
+
+use std::io::{BufRead, Write};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use bmi::driver::{Area, Driver, Message};
+
+use crate::host::monotonic_nanos;
+
+/// Bytes of a request, of its acknowledgement, of all data of a pair, of a message, of a piece.
+const REQUEST: usize = 25;
+const ACKNOWLEDGEMENT: usize = 400;
+pub const PAIR: usize = 10 << 20;
+const MESSAGE: usize = 256 << 10;
+const PIECES: usize = 4;
+const PIECE: usize = MESSAGE / PIECES;
+/// Pieces do not touch each other.
+const STRIDE: usize = PIECE + 4096;
+const MESSAGES: usize = PAIR / MESSAGE;
+
+const TAG_ACKNOWLEDGE: i32 = 1;
+const TAG_DATA: i32 = 2;
+const TAG_DONE: i32 = 3;
+
+/// How a process takes part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Role {
+    /// Where a server listens; empty for clients.
+    pub listen: String,
+    pub spins: bool,
+    /// Buffers of the library instead of our own.
+    pub allocates: bool,
+    /// The core that it stays on.
+    pub core: Option<usize>,
+}
+
+impl Role {
+    pub fn encode(&self) -> String {
+        let Role { listen, spins, allocates, core } = self;
+        let core = core.map_or(-1, |core| core as i64);
+        format!("bmi {spins} {allocates} {core} {listen}")
+    }
+
+    fn decode(text: &str) -> Option<Role> {
+        let words: Vec<&str> = text.strip_prefix("bmi ")?.splitn(4, ' ').collect();
+        let [spins, allocates, core, listen] = words[..] else { return None };
+        Some(Role {
+            listen: listen.into(),
+            spins: spins.parse().ok()?,
+            allocates: allocates.parse().ok()?,
+            core: usize::try_from(core.parse::<i64>().ok()?).ok(),
+        })
+    }
+}
+
+/// Plays a role until whoever started this process hangs up.
+pub fn serve(part: &str) -> anyhow::Result<()> {
+    let role = Role::decode(part).with_context(|| format!("'{part}' is no role"))?;
+    if let Some(core) = role.core {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(core);
+        rustix::thread::sched_setaffinity(None, &set)?;
+    }
+    if role.listen.is_empty() { Client::open(&role)?.run() } else { Server::open(&role)?.run() }
+}
+
+/// What a request asks for.
+struct Request {
+    what: u8,
+    bytes: usize,
+    count: usize,
+}
+
+impl Request {
+    fn encode(&self) -> [u8; REQUEST] {
+        let mut text = [0; REQUEST];
+        text[0] = self.what;
+        text[1..9].copy_from_slice(&(self.bytes as u64).to_le_bytes());
+        text[9..17].copy_from_slice(&(self.count as u64).to_le_bytes());
+        text
+    }
+
+    fn decode(text: &[u8]) -> Option<Request> {
+        let number = |at: usize| {
+            let bytes = text.get(at..at + 8)?.try_into().ok()?;
+            usize::try_from(u64::from_le_bytes(bytes)).ok()
+        };
+        Some(Request { what: *text.first()?, bytes: number(1)?, count: number(9)? })
+    }
+}
+
+const LATENCY: u8 = b'L';
+const BANDWIDTH: u8 = b'B';
+const BANDWIDTH_LATE: u8 = b'b';
+const POST_NOW: u8 = b'p';
+const PATTERN: u8 = b'P';
+
+/// Waits until `open` operations have ended.
+fn settle(driver: &mut Driver, idle: i32, mut open: usize) -> anyhow::Result<()> {
+    while open > 0 {
+        open -= take(driver, idle)?;
+    }
+    Ok(())
+}
+
+fn take(driver: &mut Driver, idle: i32) -> anyhow::Result<usize> {
+    let mut failed = 0;
+    let count = driver.test(idle, |finished| {
+        if finished.error != 0 {
+            failed = finished.error;
+        }
+    })?;
+    if failed != 0 {
+        bail!("an operation failed with code {failed}");
+    }
+    Ok(count)
+}
+
+/// Messages of equal size side by side in an area.
+fn slots(bytes: usize, count: usize) -> impl Iterator<Item = [(usize, usize); 1]> {
+    (0..count).map(move |index| [(index * bytes, bytes)])
+}
+
+struct Server {
+    driver: Driver,
+    idle: i32,
+    allocates: bool,
+    small: Option<Area>,
+    data: Option<(Area, usize)>,
+}
+
+impl Server {
+    fn open(role: &Role) -> anyhow::Result<Server> {
+        let driver = Driver::server(&role.listen)?;
+        let url = match role.listen.strip_prefix("tcp://") {
+            Some(_) => format!("tcp://127.0.0.1:{}", driver.port()?),
+            None => role.listen.clone(),
+        };
+        println!("url {url}");
+        let idle = if role.spins { 0 } else { 10 };
+        Ok(Server { driver, idle, allocates: role.allocates, small: None, data: None })
+    }
+
+    fn run(mut self) -> anyhow::Result<()> {
+        loop {
+            // A wait for completions ends at a request, too.
+            take(&mut self.driver, self.idle)?;
+            while let Some(message) = self.driver.unexpected(0)? {
+                let peer = message.from;
+                let request = Request::decode(&message.bytes).context("a request is short")?;
+                match request.what {
+                    LATENCY => self.answer(peer, &request)?,
+                    BANDWIDTH | BANDWIDTH_LATE => self.drink(peer, &request)?,
+                    PATTERN => self.pour(peer)?,
+                    other => bail!("a request asks for '{other}'"),
+                }
+            }
+        }
+    }
+
+    /// A piece of memory for small messages, and one for data.
+    fn areas(&mut self, peer: i64, bytes: usize) -> anyhow::Result<(Area, Area)> {
+        let own = self.allocates.then_some(peer);
+        let small = match self.small {
+            Some(small) => small,
+            None => *self.small.insert(self.driver.area(64 << 10, Some(peer))?),
+        };
+        let data = match self.data {
+            Some((data, size)) if size >= bytes => data,
+            _ => {
+                let data = self.driver.area(bytes, own)?;
+                self.data = Some((data, bytes));
+                data
+            }
+        };
+        Ok((small, data))
+    }
+
+    fn acknowledge(&mut self, peer: i64, small: Area, tag: i32) -> anyhow::Result<()> {
+        let pieces = &[(0, ACKNOWLEDGEMENT)];
+        let done = self.driver.send(&Message { peer, tag, area: small, pieces, user: 0 })?;
+        settle(&mut self.driver, self.idle, usize::from(!done))
+    }
+
+    fn answer(&mut self, peer: i64, request: &Request) -> anyhow::Result<()> {
+        let (small, data) = self.areas(peer, 64 << 10)?;
+        let pieces = &[(0, request.bytes)][..];
+        let receive = Message { peer, tag: TAG_DATA, area: data, pieces, user: 1 };
+        let send = Message { area: data, pieces: &[(32 << 10, request.bytes)], ..receive };
+        let mut open = usize::from(!self.driver.receive(&receive)?);
+        let pieces = &[(0, ACKNOWLEDGEMENT)];
+        let tag = TAG_ACKNOWLEDGE;
+        open +=
+            usize::from(!self.driver.send(&Message { peer, tag, area: small, pieces, user: 0 })?);
+        for round in 0..request.count {
+            settle(&mut self.driver, self.idle, open)?;
+            open = 0;
+            if round + 1 < request.count {
+                open += usize::from(!self.driver.receive(&receive)?);
+            }
+            open += usize::from(!self.driver.send(&send)?);
+        }
+        settle(&mut self.driver, self.idle, open)
+    }
+
+    fn drink(&mut self, peer: i64, request: &Request) -> anyhow::Result<()> {
+        let (small, data) = self.areas(peer, request.bytes * request.count)?;
+        if request.what == BANDWIDTH_LATE {
+            self.acknowledge(peer, small, TAG_ACKNOWLEDGE)?;
+            while self.driver.unexpected(self.idle)?.is_none_or(|it| it.bytes[0] != POST_NOW) {}
+        }
+        let mut open = 0;
+        for pieces in slots(request.bytes, request.count) {
+            let message = Message { peer, tag: TAG_DATA, area: data, pieces: &pieces, user: 1 };
+            open += usize::from(!self.driver.receive(&message)?);
+        }
+        if request.what == BANDWIDTH {
+            self.acknowledge_beside(peer, small, &mut open)?;
+        }
+        settle(&mut self.driver, self.idle, open)?;
+        self.acknowledge(peer, small, TAG_DONE)
+    }
+
+    /// Acknowledges while other operations are under way.
+    fn acknowledge_beside(
+        &mut self,
+        peer: i64,
+        small: Area,
+        open: &mut usize,
+    ) -> anyhow::Result<()> {
+        let pieces = &[(0, ACKNOWLEDGEMENT)];
+        let tag = TAG_ACKNOWLEDGE;
+        let message = Message { peer, tag, area: small, pieces, user: 0 };
+        *open += usize::from(!self.driver.send(&message)?);
+        Ok(())
+    }
+
+    /// Starts all that a client of the pattern wants; what ends is taken by the loop.
+    fn pour(&mut self, peer: i64) -> anyhow::Result<()> {
+        let (small, data) = match (self.small, self.data) {
+            (Some(small), Some((data, _))) => (small, data),
+            _ => {
+                self.allocates = true;
+                let (small, data) = self.areas(peer, PAIR)?;
+                self.driver.fill(data, 0, PAIR, 7);
+                (small, data)
+            }
+        };
+        let mut open = 0;
+        self.acknowledge_beside(peer, small, &mut open)?;
+        for pieces in slots(MESSAGE, MESSAGES) {
+            let message = Message { peer, tag: TAG_DATA, area: data, pieces: &pieces, user: 1 };
+            self.driver.send(&message)?;
+        }
+        Ok(())
+    }
+}
+
+struct Client {
+    driver: Driver,
+    idle: i32,
+    allocates: bool,
+    servers: Vec<i64>,
+    small: Area,
+    requests: Area,
+    data: Option<(Area, usize)>,
+}
+
+impl Client {
+    fn open(role: &Role) -> anyhow::Result<Client> {
+        let mut driver = Driver::client()?;
+        let urls = next_line()?.context("nobody says which servers there are")?;
+        let servers: Vec<i64> =
+            urls.split(' ').map(|url| driver.look_up(url)).collect::<Result<_, _>>()?;
+        let first = *servers.first().context("there are no servers")?;
+        let small = driver.area(ACKNOWLEDGEMENT, Some(first))?;
+        let requests = driver.area(REQUEST, Some(first))?;
+        let idle = if role.spins { 0 } else { 10 };
+        let allocates = role.allocates;
+        Ok(Client { driver, idle, allocates, servers, small, requests, data: None })
+    }
+
+    /// Answers each line with one.
+    fn run(mut self) -> anyhow::Result<()> {
+        while let Some(line) = next_line()? {
+            let words: Vec<&str> = line.split(' ').collect();
+            let number = |at: usize| -> anyhow::Result<usize> {
+                words.get(at).and_then(|word| word.parse().ok()).context("a number is missing")
+            };
+            (self.driver.posts, self.driver.posts_done) = (0, 0);
+            let answer = match words[0] {
+                "latency" => self.latency(number(1)?, number(2)?)?,
+                "bandwidth" => {
+                    let late = words.get(3) == Some(&"late");
+                    self.bandwidth(number(1)?, number(2)?, late)?
+                }
+                "pattern" => self.pattern()?,
+                other => bail!("nobody knows how to '{other}'"),
+            };
+            println!("{answer} {} {}", self.driver.posts_done, self.driver.posts);
+            std::io::stdout().flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes a request to where it can be sent from, once nothing else is under way there.
+    fn prepare(&mut self, what: u8, bytes: usize, count: usize) {
+        self.driver.write(self.requests, &Request { what, bytes, count }.encode());
+    }
+
+    /// Sends the prepared request; 1 where it is under way.
+    fn request(&mut self, peer: i64) -> anyhow::Result<usize> {
+        let pieces = &[(0, REQUEST)];
+        let message = Message { peer, tag: 0, area: self.requests, pieces, user: 0 };
+        Ok(usize::from(!self.driver.send_unexpected(&message)?))
+    }
+
+    /// Posts a receive of an acknowledgement, or of the end.
+    fn expect(&mut self, peer: i64, tag: i32) -> anyhow::Result<usize> {
+        let pieces = &[(0, ACKNOWLEDGEMENT)];
+        let message = Message { peer, tag, area: self.small, pieces, user: 0 };
+        Ok(usize::from(!self.driver.receive(&message)?))
+    }
+
+    fn data(&mut self, bytes: usize) -> anyhow::Result<Area> {
+        match self.data {
+            Some((data, size)) if size >= bytes => Ok(data),
+            _ => {
+                let own = self.allocates.then_some(self.servers[0]);
+                let data = self.driver.area(bytes, own)?;
+                self.data = Some((data, bytes));
+                Ok(data)
+            }
+        }
+    }
+
+    /// Nanoseconds of a round trip: the median, and that of one in a hundred; and of all of them.
+    fn latency(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<String> {
+        let (peer, data) = (self.servers[0], self.data(64 << 10)?);
+        let warm = rounds / 10 + 20;
+        self.prepare(LATENCY, bytes, rounds + warm);
+        let open = self.expect(peer, TAG_ACKNOWLEDGE)? + self.request(peer)?;
+        settle(&mut self.driver, self.idle, open)?;
+        let mut samples = Vec::with_capacity(rounds);
+        let receive = &[(0, bytes)][..];
+        let receive = Message { peer, tag: TAG_DATA, area: data, pieces: receive, user: 1 };
+        let send = Message { pieces: &[(32 << 10, bytes)], ..receive };
+        for round in 0..rounds + warm {
+            let begin = Instant::now();
+            let mut open = usize::from(!self.driver.receive(&receive)?);
+            open += usize::from(!self.driver.send(&send)?);
+            settle(&mut self.driver, self.idle, open)?;
+            if round >= warm {
+                samples.push(begin.elapsed().as_nanos() as u64);
+            }
+        }
+        samples.sort_unstable();
+        let at = |part: f64| samples[((samples.len() - 1) as f64 * part) as usize];
+        Ok(format!("latency {} {}", at(0.5), at(0.99)))
+    }
+
+    /// Nanoseconds from the first post until the server has everything.
+    fn bandwidth(&mut self, bytes: usize, count: usize, late: bool) -> anyhow::Result<String> {
+        let (peer, data) = (self.servers[0], self.data(bytes * count)?);
+        self.prepare(if late { BANDWIDTH_LATE } else { BANDWIDTH }, bytes, count);
+        let open = self.expect(peer, TAG_ACKNOWLEDGE)? + self.request(peer)?;
+        settle(&mut self.driver, self.idle, open)?;
+        self.prepare(POST_NOW, 0, 0);
+        let mut open = self.expect(peer, TAG_DONE)?;
+        let begin = monotonic_nanos();
+        for pieces in slots(bytes, count) {
+            let message = Message { peer, tag: TAG_DATA, area: data, pieces: &pieces, user: 1 };
+            open += usize::from(!self.driver.send(&message)?);
+        }
+        if late {
+            open += self.request(peer)?;
+        }
+        settle(&mut self.driver, self.idle, open)?;
+        Ok(format!("bandwidth {}", monotonic_nanos() - begin))
+    }
+
+    /// When all data of all servers was asked for, and when it was here.
+    fn pattern(&mut self) -> anyhow::Result<String> {
+        let servers = self.servers.clone();
+        let room = MESSAGES * PIECES * STRIDE;
+        let fresh = self.data.is_none();
+        let data = self.data(servers.len() * room)?;
+        self.prepare(PATTERN, 0, 0);
+        let begin = monotonic_nanos();
+        let mut open = 0;
+        for peer in &servers {
+            open += self.expect(*peer, TAG_ACKNOWLEDGE)? + self.request(*peer)?;
+        }
+        for (index, peer) in servers.iter().enumerate() {
+            for message in 0..MESSAGES {
+                let at = index * room + message * PIECES * STRIDE;
+                let pieces = [0, 1, 2, 3].map(|piece| (at + piece * STRIDE, PIECE));
+                let message =
+                    Message { peer: *peer, tag: TAG_DATA, area: data, pieces: &pieces, user: 1 };
+                open += usize::from(!self.driver.receive(&message)?);
+            }
+        }
+        settle(&mut self.driver, self.idle, open)?;
+        let end = monotonic_nanos();
+        for piece in (0..if fresh { servers.len() * MESSAGES * PIECES } else { 1 }).rev() {
+            for at in [piece * STRIDE, piece * STRIDE + PIECE - 1] {
+                if self.driver.byte(data, at) != 7 {
+                    bail!("a byte of the data is wrong");
+                }
+            }
+        }
+        Ok(format!("pattern {begin} {end}"))
+    }
+}
+
+/// The next line of whoever started this process; `None` where it hung up.
+fn next_line() -> anyhow::Result<Option<String>> {
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line)?;
+    Ok((read > 0).then(|| line.trim_end().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_and_requests_cross_to_another_process() {
+        let role = Role { listen: "shm://a".into(), spins: true, allocates: false, core: Some(1) };
+        assert_eq!(Role::decode(&role.encode()), Some(role.clone()));
+        let role = Role { listen: String::new(), core: None, ..role };
+        assert_eq!(Role::decode(&role.encode()), Some(role));
+        let request = Request { what: PATTERN, bytes: 1 << 40, count: 7 };
+        let again = Request::decode(&request.encode()).unwrap();
+        assert_eq!((again.what, again.bytes, again.count), (PATTERN, 1 << 40, 7));
+    }
+}
