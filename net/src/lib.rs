@@ -40,3 +40,4 @@ pub use ropewalk_core::{
 };
 pub use ropewalk_rail::RailOption;
 pub use ropewalk_rail::address::{Address, AddressError};
+pub use ropewalk_rail_shm::arena as shared_memory;

@@ -15,6 +15,7 @@
 //!
 //! It must not know what a frame means beyond its lengths.
 
+pub mod arena;
 mod attach;
 mod barrier;
 #[cfg(test)]
