@@ -233,13 +233,31 @@ pub struct Config {
     pub announce_window: u32,
     /// Peers, at most.
     pub peers_max: usize,
+    /// Links that carry sessions: where there are more, idle ones are closed and made again when they are
+    /// needed, which nobody notices. Not a hard limit: busy links stay, and those whose two sides cannot
+    /// both call each other (`Counters::links_over`).
+    pub links_max: usize,
     /// Operations, at most.
     pub operations_max: usize,
     /// Regions, at most.
     pub regions_max: usize,
-    /// Resume: first re-sending time-out, and the time after which a peer without a link is given up.
+    /// Resume: first re-sending time-out. The time after which a peer without a link is given up, and one
+    /// that does not say whether a link may be closed.
     pub resend_after: Duration,
     pub give_up_after: Duration,
+    /// For tests of tests.
+    pub plant: Plant,
+}
+
+/// A bug that is planted to see whether it is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Plant {
+    #[default]
+    Nothing,
+    /// A session that goes on over a new link does not tell what credit came back meanwhile.
+    ForgottenCredit,
+    /// It numbers its messages from the beginning.
+    ForgottenNumbers,
 }
 
 impl Default for Config {
@@ -252,10 +270,12 @@ impl Default for Config {
             eager_window_bytes_max: 1 << 20,
             announce_window: 1024,
             peers_max: 4096,
+            links_max: usize::MAX,
             operations_max: 1 << 20,
             regions_max: 1 << 18,
             resend_after: Duration::from_millis(5),
             give_up_after: Duration::from_secs(30),
+            plant: Plant::Nothing,
         }
     }
 }
@@ -280,4 +300,11 @@ pub struct Counters {
     pub violations: u64,
     pub sessions: u64,
     pub resets: u64,
+    /// Sessions that lost their link since they were idle, and that got a new one.
+    pub sessions_parked: u64,
+    pub sessions_resumed: u64,
+    /// Peers that needed the link which we would have parked.
+    pub parks_refused: u64,
+    /// Looks for idle links that left more than the limit.
+    pub links_over: u64,
 }

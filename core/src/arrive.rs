@@ -196,7 +196,7 @@ impl Core {
             self.begin_session(id, link);
         }
         let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
-        if peer.link() != Some(link) {
+        if peer.session_link() != Some(link) {
             // A frame of a session that ended meanwhile, or before the link was confirmed.
             return Placement::Drop;
         }
@@ -236,6 +236,8 @@ impl Core {
             Arrived::Credit(credit) => self.arrive_credit(id, *credit),
             Arrived::Ack(_) => {}
             Arrived::Goodbye => self.arrive_goodbye(link),
+            Arrived::Park => return self.arrive_park(link, id),
+            Arrived::Stay => return self.arrive_stay(link, id),
             Arrived::Hello(_) | Arrived::Confirm | Arrived::Eager(_) => {
                 unreachable!("dealt with before")
             }

@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::LinkId;
 
 use crate::api::*;
 use crate::credit::charge_bytes;
 use crate::engine::{Core, Landing, LandingKind, Order};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
-use crate::path::{Peer, UnderWay};
+use crate::path::{Link, LinkStage, Peer, PeerStage, UnderWay};
 
 /// Holds as they are recounted.
 #[derive(Default)]
@@ -66,6 +68,7 @@ impl Core {
         for (slot, peer) in self.peers.iter() {
             self.check_peer(PeerId(slot), peer);
         }
+        self.check_links();
         let windows = |peer: &Peer| peer.received.eager.window + peer.received.request.window;
         let lent: u64 = self.peers.iter().map(|(_, peer)| windows(peer)).sum();
         assert_eq!(lent, self.lent_bytes, "windows lent to peers");
@@ -78,6 +81,20 @@ impl Core {
             .sum();
         // Requests of ended sessions, which the driver has, count beside.
         assert!(orphans <= self.orphan_bytes, "{orphans} over {}", self.orphan_bytes);
+    }
+
+    fn check_links(&self) {
+        let carrying = |(link, state): &(LinkId, &Link)| {
+            let up = state.stage == LinkStage::Up && *link != LOOP_LINK;
+            assert_eq!(state.turn.is_some(), up, "{link:?} has a turn where it carries a session");
+            up
+        };
+        let carrying: Vec<_> = self.links.iter().filter(carrying).collect();
+        assert_eq!(carrying.len(), self.links.carrying(), "links that carry sessions");
+        let parking = carrying.iter().filter(|(_, state)| state.parking).count();
+        assert_eq!(carrying.len() - parking, self.links.surplus(0), "links that go on doing so");
+        let over = self.links.surplus(self.config.links_max) > 0;
+        assert!(!over || self.sweep_at < Time::NEVER, "too many links, and nobody will look again");
     }
 
     fn check_holds(&self) {
@@ -140,6 +157,13 @@ impl Core {
             let (held_eager, held_announces) = reliable.held_charges();
             eager += held_eager;
             announces += held_announces;
+        }
+        let parking = matches!(peer.stage, PeerStage::Parking { .. });
+        assert!(parking || peer.deferred.is_empty(), "{id:?} has answers that nobody sends");
+        if let PeerStage::Parked { .. } = peer.stage {
+            let quiet = peer.frames_pending == 0 && peer.unfinished.is_empty() && announces == 0;
+            let calm = peer.under_way == UnderWay::default() && peer.reliable.is_none();
+            assert!(quiet && calm && peer.session != 0, "{id:?} is parked with work under way");
         }
         let received = &peer.received;
         let outstanding = received.eager.arrived - received.eager.freed;

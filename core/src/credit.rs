@@ -99,6 +99,11 @@ impl Account {
         self.freed + self.window - self.told >= self.window / 2
     }
 
+    /// Whether nothing of it is here any more.
+    pub fn is_clear(&self) -> bool {
+        self.freed == self.arrived
+    }
+
     fn is_busy(&self, now: Time) -> bool {
         self.has_news() && now.since(self.told_at) <= BUSY_WITHIN
     }
@@ -155,6 +160,16 @@ impl Received {
             Charge::Eager { payload_bytes, .. } => (&mut self.eager, charge_bytes(payload_bytes)),
             Charge::Announce => (&mut self.announce, 1),
         }
+    }
+
+    /// Whether the peer should be told of what came back.
+    pub fn has_news(&self) -> bool {
+        [&self.eager, &self.request, &self.announce].iter().any(|account| account.has_news())
+    }
+
+    /// Whether nothing of the peer is here any more.
+    pub fn is_clear(&self) -> bool {
+        [&self.eager, &self.request, &self.announce].iter().all(|account| account.is_clear())
     }
 
     /// Counts the arrival of a message; false where the peer was not allowed to send it.

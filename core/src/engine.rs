@@ -48,6 +48,10 @@ pub struct Core {
     pub(crate) prompt: FrameOrder,
     /// No timer is due before.
     pub(crate) wake: Time,
+    /// The next look for idle links, where there are too many.
+    pub(crate) sweep_at: Time,
+    /// Schemes of the rails' addresses.
+    pub(crate) schemes: Vec<&'static str>,
     pub(crate) counters: Counters,
 }
 
@@ -166,6 +170,8 @@ impl Core {
             whole: false,
             prompt: NO_FRAME,
             wake: Time::NEVER,
+            sweep_at: Time::NEVER,
+            schemes: Vec::new(),
             counters: Counters::default(),
             config,
             identity,
@@ -203,8 +209,9 @@ impl Core {
     }
 
     /// One more rail, behind those that it has.
-    pub fn add_rail(&mut self, rail: Capabilities) {
+    pub fn add_rail(&mut self, rail: Capabilities, scheme: &'static str) {
         self.rails.push(rail);
+        self.schemes.push(scheme);
     }
 
     /// Its counters.
@@ -332,7 +339,7 @@ impl Core {
         if peer.reliable.is_some() {
             return self.emit_span(id, envelope, body.into(), payload);
         }
-        let Some(link) = peer.link() else { return };
+        let Some(link) = peer.link() else { return self.defer(id, body.into()) };
         let (slice, urgency, token) = match payload {
             Some(Payload { slice, urgency, order }) => match self.token_of(order) {
                 Ok(token) => (slice, urgency, token),

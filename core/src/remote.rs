@@ -341,6 +341,7 @@ impl Core {
         let (access, segments) = (state.access.clone(), state.segments());
         let Some(peer) = self.peers.get_mut(access.peer.0) else { return };
         peer.under_way.begin(segments);
+        peer.accesses_begun += 1;
         let Some(link) = peer.link() else { return };
         match access.direction {
             Direction::Get => self.counters.gets += 1,

@@ -175,7 +175,7 @@ impl Engine {
     pub fn add_rail(&mut self, rail: Box<dyn Rail>) {
         let capabilities = rail.capabilities();
         self.sealed.push(!capabilities.checksummed);
-        self.core.add_rail(capabilities);
+        self.core.add_rail(capabilities, rail.scheme());
         self.rails.push(rail);
     }
 
@@ -402,7 +402,7 @@ impl Engine {
             Output::PeerUp { peer } => self.event(PeerEvent::Up(peer)),
             Output::PeerDown { peer, fault } => self.event(PeerEvent::Down(peer, fault)),
             Output::Unexposed { key } => self.unexposed(key),
-            Output::Aliased { alias, peer } => self.event(PeerEvent::Aliased { alias, peer }),
+            Output::Aliased { alias, peer } => self.aliased(alias, peer),
         }
     }
 
@@ -484,11 +484,30 @@ impl Engine {
             .collect();
         for (scheme, rest) in parts.iter().skip(attempt as usize) {
             let rail = self.rails.iter_mut().find(|rail| rail.scheme() == scheme);
-            if let Some(Ok(link)) = rail.map(|rail| rail.connect(rest, now)) {
-                return self.core.connecting(peer, link);
+            match rail.map(|rail| rail.connect(rest, now)) {
+                Some(Ok(link)) => return self.core.connecting(peer, link),
+                Some(Err(Fault::Busy)) => self.core.crowded(peer),
+                Some(Err(_)) | None => {}
             }
         }
         self.core.unreachable(peer);
+    }
+
+    /// A peer that was looked up is one that we know already: where that one had called us, it is called
+    /// by the address that was looked up from now on.
+    fn aliased(&mut self, alias: PeerId, peer: PeerId) {
+        self.event(PeerEvent::Aliased { alias, peer });
+        let entry = self.addresses.get_mut(alias.0.index as usize);
+        let looked_up = entry.and_then(|entry| entry.take_if(|(known, _)| *known == alias));
+        let Some((_, address)) = looked_up else { return };
+        let index = peer.0.index as usize;
+        if self.addresses.len() <= index {
+            self.addresses.resize_with(index + 1, || None);
+        }
+        let known = matches!(&self.addresses[index], Some((known, _)) if *known == peer);
+        if !known {
+            self.addresses[index] = Some((peer, address));
+        }
     }
 
     fn told_address(&self, peer: PeerId) -> Option<Address> {

@@ -86,6 +86,10 @@ impl Report for Upper<'_> {
         self.core.failed(token, fault);
     }
 
+    fn crowded(&mut self) {
+        self.core.make_room();
+    }
+
     fn revoked(&mut self, link: LinkId, key: RemoteKey) {
         self.core.revoked(link, key);
     }

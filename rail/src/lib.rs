@@ -43,7 +43,8 @@ pub trait Rail: Send {
     /// Empty where it only connects.
     fn addresses(&self) -> Vec<String>;
 
-    /// Begins a link to `address` (without scheme). `link_up` or `link_down` is reported later.
+    /// Begins a link to `address` (without scheme). `link_up` or `link_down` is reported later. `Busy`,
+    /// here or there, where only descriptors or the like are missing for the moment.
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault>;
 
     /// Sends a frame. `buffers` resolves its payload.
@@ -172,6 +173,10 @@ pub trait Report {
 
     /// An order that was `Pending` failed; its effect at the peer is unknown.
     fn failed(&mut self, token: Token, fault: Fault);
+
+    /// There is no descriptor, or none of what else a link needs, for one that a peer began: it waits
+    /// until another link is gone.
+    fn crowded(&mut self) {}
 
     /// The region is held by nobody any more.
     fn revoked(&mut self, link: LinkId, key: RemoteKey);

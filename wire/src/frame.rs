@@ -194,6 +194,8 @@ pub enum Kind {
     Ack = 12,
     Goodbye = 13,
     Short = 14,
+    Park = 15,
+    Stay = 16,
 }
 
 /// A decoded header: what it says after the prefix.
@@ -214,6 +216,10 @@ pub enum Body {
     Ack(AckBody),
     /// The endpoint closes: nothing more will come.
     Goodbye,
+    /// The session rests: its sender sends nothing more over this link. Answered by the same, or by `Stay`.
+    Park,
+    /// No: the receiver of a `Park` needs the link. Its sender goes on as before.
+    Stay,
 }
 
 /// Why an accepting side refuses a link.
@@ -268,6 +274,8 @@ macro_rules! contents {
         pub enum Arrived<'a> {
             Confirm,
             Goodbye,
+            Park,
+            Stay,
             $($kind(&'a $name),)*
         }
 
@@ -276,6 +284,8 @@ macro_rules! contents {
                 match arrived {
                     Arrived::Confirm => Body::Confirm,
                     Arrived::Goodbye => Body::Goodbye,
+                    Arrived::Park => Body::Park,
+                    Arrived::Stay => Body::Stay,
                     $(Arrived::$kind(body) => Body::$kind(*body),)*
                 }
             }
@@ -323,13 +333,15 @@ fn kind_of(body: &Body) -> Kind {
         Body::Credit(_) => Kind::Credit,
         Body::Ack(_) => Kind::Ack,
         Body::Goodbye => Kind::Goodbye,
+        Body::Park => Kind::Park,
+        Body::Stay => Kind::Stay,
     }
 }
 
 fn body_bytes(body: &Body) -> &[u8] {
     match body {
         Body::Hello(body) => body.as_bytes(),
-        Body::Confirm | Body::Goodbye => &[],
+        Body::Confirm | Body::Goodbye | Body::Park | Body::Stay => &[],
         Body::Eager(body) => body.as_bytes(),
         Body::Announce(body) => body.as_bytes(),
         Body::Get(body) => body.as_bytes(),
@@ -491,6 +503,8 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
         11 => Arrived::Credit(exact(tail)?),
         12 => Arrived::Ack(exact(tail)?),
         13 if tail.is_empty() => Arrived::Goodbye,
+        15 if tail.is_empty() => Arrived::Park,
+        16 if tail.is_empty() => Arrived::Stay,
         _ => return Err(FrameError::Shape),
     };
     Ok((prefix, body))

@@ -58,7 +58,9 @@ impl Core {
 
     /// No address is left to try.
     pub fn unreachable(&mut self, peer: PeerId) {
-        self.end_session(peer, Fault::Unreachable);
+        if !self.connect_later(peer) {
+            self.end_session(peer, Fault::Unreachable);
+        }
     }
 
     /// A rail says that a link can carry frames.
@@ -123,14 +125,13 @@ impl Core {
 
     fn greet(&mut self, link: LinkId, flags: u16, refusal: Refusal) {
         let windows = self.first_windows().unwrap_or(self.least_windows());
-        let resumes = self.config.mode == Mode::Resume;
+        let (mode, lossy) = (self.config.mode, self.is_lossy(link));
         let Some(state) = self.links.get_mut(link) else { return };
         let peer = state.peer.and_then(|peer| self.peers.get(peer.0));
         let same_life = |peer: &&Peer| {
             state.hello.is_none_or(|hello| peer.incarnation.0 == hello.incarnation.get())
         };
-        let kept = peer.filter(|peer| resumes && peer.reliable.is_some()).filter(same_life);
-        state.ours = kept.map_or(0, |peer| peer.session);
+        state.ours = peer.filter(same_life).map_or(0, |peer| peer.kept_session(mode, lossy));
         state.windows = windows;
         let (nonce, session) = (state.nonce, state.ours);
         let body = Body::Hello(HelloBody {
@@ -202,7 +203,7 @@ impl Core {
     }
 
     /// Somebody connected to us.
-    fn asked(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
+    pub(crate) fn asked(&mut self, link: LinkId, hello: HelloBody, addresses: &[u8]) {
         let endpoint = u128::from_le_bytes(hello.endpoint);
         if !self.is_our_cluster(&hello) {
             return self.refuse_link(link, Refusal::Cluster);
@@ -211,7 +212,7 @@ impl Core {
             // Ourselves: the connecting end of this link notices it, too, and needs no link.
             return self.refuse_link(link, Refusal::Duplicate);
         }
-        let Some(id) = self.peer_of(endpoint).filter(|_| self.first_windows().is_some()) else {
+        let Some(id) = self.peer_of(endpoint).filter(|id| self.has_credit_for(*id, link)) else {
             return self.refuse_link(link, Refusal::Full);
         };
         let (upgrade, insist) = match self.links.get(link) {
@@ -221,6 +222,10 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.endpoint = endpoint;
         peer.addresses = addresses.to_vec();
+        if self.hold_caller(id, link) {
+            return;
+        }
+        let Some(peer) = self.peers.get(id.0) else { return };
         let ours_survives = self.identity.endpoint.0 < endpoint && !insist && !upgrade;
         let ours_pending = self.links.iter().any(|(other, state)| {
             other != link
@@ -242,6 +247,18 @@ impl Core {
         // What this peer may access is known to the rail before the peer can ask for it.
         self.expose_existing(id, link);
         self.greet(link, FLAG_ANSWER, Refusal::None);
+    }
+
+    /// Whether there is credit for a session with this peer: one that was parked has its own.
+    fn has_credit_for(&mut self, id: PeerId, link: LinkId) -> bool {
+        let theirs = self.links.get(link).map_or(0, |state| state.theirs);
+        let keeps = theirs != 0 && self.session_of(id) == theirs;
+        while !keeps && self.first_windows().is_none() {
+            if self.end_oldest_parked().is_none_or(|ended| ended == id) {
+                break;
+            }
+        }
+        keeps || self.first_windows().is_some()
     }
 
     /// The record of an endpoint that connected to us; a new one where it is unknown.
@@ -267,8 +284,9 @@ impl Core {
             let strange = !peer.reachable && peer.alias_of.is_none() && peer.session == 0;
             strange && used.binary_search(&PeerId(*slot)).is_err()
         });
-        if let Some((slot, _)) = idle {
-            self.forget_peer(PeerId(slot));
+        let idle = idle.map(|(slot, _)| PeerId(slot));
+        if let Some(id) = idle.or_else(|| self.end_oldest_parked()) {
+            self.forget_peer(id);
         }
     }
 
@@ -289,6 +307,7 @@ impl Core {
             && state.stage != LinkStage::Closing
         {
             state.stage = LinkStage::Closing;
+            self.links.end_carrying(link);
             self.outputs.push(Output::Verb(Verb::Close { link }));
         }
     }
@@ -320,12 +339,20 @@ impl Core {
         state.peer = Some(id);
         state.stage = LinkStage::Agreed;
         let upgrade = state.upgrade;
+        let named = (state.ours, state.theirs);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.addresses = addresses.to_vec();
         let newer = peer.incarnation.0 != hello.incarnation.get();
-        if peer.link().is_some() && !newer && !upgrade {
+        if peer.session_link().is_some() && !newer && !upgrade {
             // Connected already: over a second address, or by the peer itself meanwhile.
             return self.close_link(link);
+        }
+        let parked = peer.session_link().is_none() && peer.reliable.is_none() && peer.session != 0;
+        if parked && named.1 == peer.session && named.0 != named.1 && !newer {
+            // Called under another name than that of its parked session, which a link of its own goes on
+            // with, where somebody wants it.
+            self.close_link(link);
+            return self.want_waiting(id);
         }
         let theirs_survives = self.identity.endpoint.0 > endpoint && !upgrade;
         if !upgrade && self.has_agreed(id, true, link) {
@@ -349,7 +376,11 @@ impl Core {
     fn refused(&mut self, id: PeerId, link: LinkId, refusal: Refusal) {
         let upgrade = self.links.get(link).is_some_and(|state| state.upgrade);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if upgrade || peer.link().is_some() || matches!(peer.stage, PeerStage::Suspended { .. }) {
+        let unwanted = matches!(
+            peer.stage,
+            PeerStage::Suspended { .. } | PeerStage::Parking { .. } | PeerStage::Parked { .. }
+        );
+        if upgrade || peer.link().is_some() || unwanted {
             return;
         }
         match refusal {
@@ -469,14 +500,15 @@ impl Core {
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if peer.link() == Some(link) {
+        if peer.session_link() == Some(link) {
             // To resume a session in which a peer broke the protocol would be to hear it again.
             return match state.broken {
                 true => self.end_session(id, Fault::PeerReset),
                 false => self.session_link_lost(id),
             };
         }
-        if !state.outbound || peer.link().is_some() || state.stage == LinkStage::Closing {
+        let linked = peer.session_link().is_some();
+        if !state.outbound || linked || state.stage == LinkStage::Closing {
             return;
         }
         if state.upgrade {
@@ -489,7 +521,10 @@ impl Core {
             }
             return;
         }
-        let _ = fault;
+        if fault == Fault::Busy {
+            self.crowded(id);
+        }
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
         if let PeerStage::Connecting { attempt } = peer.stage {
             // A link that was up and broke while we greeted was there: perhaps the greeting suffered.
             let greeted = state.stage == LinkStage::Greeting;

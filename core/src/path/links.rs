@@ -11,6 +11,11 @@ use crate::api::LOOP_LINK;
 pub(crate) struct Links {
     /// One row a rail; the link of the endpoint to itself has the first.
     rows: Vec<Vec<Option<Entry>>>,
+    /// Those that carry a session, apart from the endpoint's to itself, and the clock's hand on them.
+    carrying: Vec<LinkId>,
+    hand: usize,
+    /// How many of them are to be parked: the peer's answer is awaited.
+    parking: usize,
 }
 
 #[derive(Debug)]
@@ -57,7 +62,55 @@ impl Links {
         self.rows[row][index] = Some(Entry { generation: id.slot.generation, link });
     }
 
+    /// The link carries a session from now on.
+    pub fn begin_carrying(&mut self, id: LinkId) {
+        let turn = self.carrying.len();
+        let Some(state) = self.get_mut(id).filter(|state| state.turn.is_none()) else { return };
+        state.turn = Some(turn);
+        self.carrying.push(id);
+    }
+
+    /// The link carries no session any more.
+    pub fn end_carrying(&mut self, id: LinkId) {
+        self.set_parking(id, false);
+        let Some(turn) = self.get_mut(id).and_then(|state| state.turn.take()) else { return };
+        self.carrying.swap_remove(turn);
+        let moved = self.carrying.get(turn).copied().and_then(|moved| self.get_mut(moved));
+        if let Some(moved) = moved {
+            moved.turn = Some(turn);
+        }
+    }
+
+    /// Whether the peer was asked to do without this link.
+    pub fn set_parking(&mut self, id: LinkId, parking: bool) {
+        let Some(state) = self.get_mut(id).filter(|state| state.turn.is_some()) else { return };
+        let before = std::mem::replace(&mut state.parking, parking);
+        self.parking += usize::from(parking);
+        self.parking -= usize::from(before);
+    }
+
+    /// How many links carry a session.
+    pub fn carrying(&self) -> usize {
+        self.carrying.len()
+    }
+
+    /// How many more than `max` will go on carrying one.
+    pub fn surplus(&self, max: usize) -> usize {
+        (self.carrying.len() - self.parking).saturating_sub(max)
+    }
+
+    /// The link whose turn it is, of those that carry a session; the next call names the next one.
+    pub fn next_turn(&mut self) -> Option<LinkId> {
+        if self.hand >= self.carrying.len() {
+            self.hand = 0;
+        }
+        let link = self.carrying.get(self.hand).copied();
+        self.hand += 1;
+        link
+    }
+
     pub fn remove(&mut self, id: LinkId) -> Option<Link> {
+        self.end_carrying(id);
         let entry = self.rows.get_mut(row_of(id.rail))?.get_mut(id.slot.index as usize)?;
         entry.take_if(|entry| entry.generation == id.slot.generation).map(|entry| entry.link)
     }
@@ -94,5 +147,27 @@ mod tests {
         assert_eq!(all, [LOOP_LINK, name(0, 3, 1), name(2, 0, 7)]);
         assert!(links.remove(LOOP_LINK).is_some());
         assert!(links.get_mut(LOOP_LINK).is_none());
+    }
+
+    #[test]
+    fn every_link_that_carries_a_session_has_its_turn_and_no_other() {
+        let name = |index| LinkId { rail: 0, slot: SlotId { index, generation: 1 } };
+        let mut links = Links::default();
+        for index in 0..7 {
+            links.insert(name(index), Link::new(None, index));
+            links.begin_carrying(name(index));
+        }
+        links.begin_carrying(name(3));
+        assert_eq!((links.carrying(), links.surplus(5), links.surplus(9)), (7, 2, 0));
+        links.set_parking(name(0), true);
+        links.set_parking(name(0), true);
+        assert_eq!(links.surplus(5), 1);
+        links.end_carrying(name(0));
+        links.remove(name(6));
+        links.end_carrying(name(6));
+        assert_eq!((links.carrying(), links.surplus(4)), (5, 1));
+        let mut turns: Vec<u32> = (0..10).filter_map(|_| links.next_turn()).map(|it| it.slot.index).collect();
+        turns.sort_unstable();
+        assert_eq!(turns, [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]);
     }
 }

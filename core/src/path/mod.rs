@@ -2,10 +2,11 @@
 //!
 //! A *link* is one connection of one rail. A *session* is what two lives of two endpoints agree on
 //! when a link is confirmed: message numbers, credits and keys belong to it. In mode `Fail` it ends
-//! with its link; in mode `Resume` it goes on over the next link.
+//! with its link, unless both sides parked it; in mode `Resume` it goes on over the next link.
 
 mod handshake;
 mod links;
+mod parking;
 mod session;
 
 pub(crate) use links::Links;
@@ -19,7 +20,7 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, RemoteKey, RemoteSegment};
-use ropewalk_wire::frame::HelloBody;
+use ropewalk_wire::frame::{Body, HelloBody};
 
 use crate::api::{CHANNELS, OperationId, PeerId};
 use crate::credit::{Granted, Received, Windows};
@@ -71,6 +72,15 @@ pub(crate) struct Link {
     pub broken: bool,
     /// Numbers of frames on this path.
     pub packet: u64,
+    /// Its place among the links that carry a session.
+    pub turn: Option<usize>,
+    /// The peer was asked to do without it.
+    pub parking: bool,
+    /// The traffic when the clock's hand passed last.
+    pub traffic_seen: Option<u64>,
+    /// Turns for which the hand passes it over, since the peer wanted it to stay; and the next time.
+    pub spared: u32,
+    pub spared_next: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,6 +110,13 @@ pub(crate) enum PeerStage {
     Up { link: LinkId },
     /// Mode `Resume`: the link was lost; the session waits for a new one.
     Suspended { since: Time },
+    /// Its session's link is to be closed: the peer was asked at the latest `until` (once more where that
+    /// is `late`), and nothing is sent.
+    Parking { link: LinkId, until: Time, late: bool },
+    /// Its session has no link, and needs none until somebody wants something.
+    Parked { since: Time },
+    /// There was no descriptor for a link; tried again at this time.
+    Crowded { attempt: u32, until: Time },
 }
 
 /// Another endpoint.
@@ -122,9 +139,19 @@ pub(crate) struct Peer {
     pub greeted_until: Time,
     pub greeted_over: Option<LinkId>,
     pub greetings_lost: u32,
+    /// Since when there is no descriptor for a link to it.
+    pub crowded_since: Option<Time>,
+    /// That was so in the present round of attempts.
+    pub crowded: bool,
+    /// A link over which it called before its last frames over the old one were here.
+    pub caller: Option<LinkId>,
+    /// Control frames that wait for the answer to `Park`.
+    pub deferred: Vec<Body>,
     pub frames_pending: u32,
     pub bulk_pending: u32,
     pub under_way: UnderWay,
+    /// Gets and puts so far.
+    pub accesses_begun: u64,
     pub send_next: [u64; CHANNELS],
     pub receive_next: [u64; CHANNELS],
     /// Sends that wait, by channel; heads and tails of lists through the operations.
@@ -207,6 +234,11 @@ impl Link {
             windows: Windows::default(),
             broken: false,
             packet: 0,
+            turn: None,
+            parking: false,
+            traffic_seen: None,
+            spared: 0,
+            spared_next: 0,
         }
     }
 }
@@ -225,9 +257,14 @@ impl Peer {
             greeted_until: Time::NEVER,
             greeted_over: None,
             greetings_lost: 0,
+            crowded_since: None,
+            crowded: false,
+            caller: None,
+            deferred: Vec::new(),
             frames_pending: 0,
             bulk_pending: 0,
             under_way: UnderWay::default(),
+            accesses_begun: 0,
             send_next: [0; CHANNELS],
             receive_next: [0; CHANNELS],
             waiting: [Queue::default(); CHANNELS],
@@ -254,6 +291,14 @@ impl Peer {
     pub fn link(&self) -> Option<LinkId> {
         match self.stage {
             PeerStage::Up { link } => Some(link),
+            _ => None,
+        }
+    }
+
+    /// The same, also where nothing is sent over it any more since it is to be closed.
+    pub fn session_link(&self) -> Option<LinkId> {
+        match self.stage {
+            PeerStage::Up { link } | PeerStage::Parking { link, .. } => Some(link),
             _ => None,
         }
     }

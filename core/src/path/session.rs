@@ -100,7 +100,7 @@ impl Core {
     pub fn want_session(&mut self, id: PeerId) {
         let id = self.resolve(id);
         let Some(peer) = self.peers.get(id.0) else { return };
-        if peer.stage != PeerStage::Idle {
+        if !matches!(peer.stage, PeerStage::Idle | PeerStage::Parked { .. }) {
             return;
         }
         if peer.reachable || !peer.addresses.is_empty() {
@@ -127,10 +127,12 @@ impl Core {
             return;
         };
         let Some(peer) = self.peers.get(id.0) else { return };
-        let old_link = peer.link();
+        let old_link = peer.session_link();
         let goes_on = ours != 0 && ours == theirs;
-        if goes_on && peer.session != ours {
-            // It was given up after both sides had greeted: the peer learns it with the next greeting.
+        let elsewhere = old_link.is_some_and(|old| old != link) && peer.reliable.is_none();
+        if goes_on && (peer.session != ours || elsewhere) {
+            // It was given up after both sides had greeted: the peer learns it with the next greeting. Or
+            // another link carries it, and what is on its way over that one would be lost.
             self.close_link(link);
             return self.connect_if_needed(id);
         }
@@ -143,6 +145,7 @@ impl Core {
         }
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
+        state.traffic_seen = None;
         let (windows, outbound) = (state.windows, state.outbound);
         let Some(hello) = state.hello else { return };
         let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
@@ -151,8 +154,14 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link };
         peer.greetings_lost = 0;
+        (peer.crowded, peer.crowded_since) = (false, None);
         peer.incarnation = incarnation;
-        if goes_on {
+        let parked = goes_on && peer.reliable.is_none();
+        self.links.begin_carrying(link);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if parked {
+            self.resume_parked(id);
+        } else if goes_on {
             self.resume_spans(id);
         } else {
             peer.session = session;
@@ -171,6 +180,7 @@ impl Core {
         }
         self.begin_confirmation(id, outbound, lossy);
         self.pump(id);
+        self.park_surplus();
     }
 
     /// An endpoint talks to itself: a session whose frames the driver hands back to us.
@@ -207,12 +217,23 @@ impl Core {
     /// Connects to a peer for which something waits.
     fn connect_if_needed(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if matches!(peer.stage, PeerStage::Up { .. } | PeerStage::Suspended { .. }) {
+        let carried = peer.session_link().is_some();
+        if carried || matches!(peer.stage, PeerStage::Suspended { .. }) {
             return;
         }
-        peer.stage = PeerStage::Idle;
+        peer.stage = match peer.session {
+            0 => PeerStage::Idle,
+            _ => PeerStage::Parked { since: self.now },
+        };
         let sends = peer.waiting.iter().any(|queue| queue.first.is_some());
         if sends || peer.waiting_accesses.first.is_some() {
+            self.want_session(id);
+        }
+    }
+
+    /// Connects to a peer with a parked session, where something waits for it.
+    pub(crate) fn want_waiting(&mut self, id: PeerId) {
+        if self.peers.get(id.0).is_some_and(Peer::has_waiting) {
             self.want_session(id);
         }
     }
@@ -269,6 +290,8 @@ impl Core {
         peer.unfinished.clear();
         peer.waiting = [Queue::default(); CHANNELS];
         peer.waiting_accesses = Queue::default();
+        peer.deferred.clear();
+        (peer.crowded, peer.crowded_since) = (false, None);
         let reliable = peer.reliable.take();
         if had_session {
             self.end_credit(id);
@@ -291,6 +314,7 @@ impl Core {
             peer.under_way = UnderWay::default();
         }
         self.outputs.push(Output::PeerDown { peer: id, fault });
+        self.answer_caller(id);
     }
 
     /// Fails every operation with this peer. Receives from it alone fail only where there was a
@@ -435,7 +459,8 @@ impl Core {
             self.match_receive(id, wanted, Some(post));
         }
         self.pump(peer);
-        let idle = self.peers.get(peer.0).is_some_and(|peer| peer.stage == PeerStage::Idle);
+        let rests = |stage| matches!(stage, PeerStage::Idle | PeerStage::Parked { .. });
+        let idle = self.peers.get(peer.0).is_some_and(|peer| rests(peer.stage));
         if idle {
             self.connect_if_needed(peer);
         }
@@ -573,6 +598,7 @@ impl Core {
             .iter()
             .filter_map(|(_, peer)| match peer.stage {
                 PeerStage::Yielded { until } => Some(until),
+                PeerStage::Parking { until, .. } | PeerStage::Crowded { until, .. } => Some(until),
                 PeerStage::Connecting { .. } => Some(peer.greeted_until),
                 PeerStage::Suspended { .. } => peer.reliable.as_ref().map(|r| r.retry_at),
                 PeerStage::Up { .. } => peer.reliable.as_ref().and_then(|r| r.deadline()),
@@ -596,11 +622,16 @@ impl Core {
                     self.greeting_lost(id, attempt);
                 }
                 PeerStage::Suspended { since } => self.retry_suspended(id, since),
+                PeerStage::Parking { until, .. } if until <= now => self.park_unanswered(id),
+                PeerStage::Crowded { attempt, until } if until <= now => {
+                    self.connect_again(id, attempt);
+                }
                 PeerStage::Up { .. } if peer.reliable.is_some() => self.run_span_timers(id),
                 _ => {}
             }
         }
-        self.wake = self.earliest_timer();
+        let sweep = self.run_sweep();
+        self.wake = self.earliest_timer().min(sweep);
     }
 
     fn retry_suspended(&mut self, id: PeerId, since: Time) {

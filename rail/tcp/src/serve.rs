@@ -199,6 +199,7 @@ impl TcpRail {
                     // a pause every waiter would spin on it.
                     self.statistics.accept_pauses += 1;
                     self.watch_listener(false);
+                    report.crowded();
                     break;
                 }
                 Err(Errno::AGAIN) => break,

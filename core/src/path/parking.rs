@@ -1,0 +1,356 @@
+//! Parked sessions: an idle link is closed, and its session goes on over the next one.
+//!
+//! A side that wants a link back sends `Park` and from then on nothing. The other answers with `Park`
+//! where it is idle, too, and where each can call the other again; else with `Stay`. Both frames are
+//! the last of their sender, so that a parked session has nothing on its way: numbers, credits,
+//! posted receives and staged messages stay as they are, and no frame has to be kept.
+//!
+//! Invariants: a parked session has no frame, stream, access or announce of either side under way; it
+//! is carried on only over a link whose greetings both name it.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::QUEUED_FRAMES_MAX;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{LinkId, Placement, Token};
+use ropewalk_wire::frame::{Body, Envelope};
+
+use super::handshake::INSIST_FROM;
+use super::{LinkStage, Peer, PeerStage, UnderWay};
+use crate::api::*;
+use crate::engine::Core;
+
+/// Links that one look for idle ones examines.
+const SWEEP: usize = 256;
+/// The next look, where too many links were busy.
+const SWEEP_AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
+/// What was unanswered when its time had come is looked at once more, after queues were drained.
+const GRACE: std::time::Duration = std::time::Duration::from_secs(1);
+/// The next attempt of a connect for which there was no descriptor.
+const ROOM_AGAIN: std::time::Duration = std::time::Duration::from_millis(50);
+/// Turns for which a link is passed over after `Stay`, at most.
+const SPARED_MAX: u32 = 63;
+
+impl Core {
+    /// The schemes of the rails' addresses, by rail: by them the core sees whether it can call a peer
+    /// that told its addresses. Without them any address will do.
+    pub fn set_schemes(&mut self, schemes: Vec<&'static str>) {
+        self.schemes = schemes;
+    }
+
+    /// How many links carry sessions, and how many of them are about to be closed.
+    pub fn carrying_links(&self) -> (usize, usize) {
+        let carrying = self.links.carrying();
+        (carrying, carrying - self.links.surplus(0))
+    }
+
+    /// Parks links while more than the limit carry sessions: those that had no traffic since the hand
+    /// passed last, where nothing is under way.
+    pub(crate) fn park_surplus(&mut self) {
+        let max = self.config.links_max;
+        if self.links.surplus(max) == 0 {
+            return;
+        }
+        for _ in 0..SWEEP.min(2 * self.links.carrying()) {
+            self.park_next();
+            if self.links.surplus(max) == 0 {
+                return;
+            }
+        }
+        self.counters.links_over += 1;
+        self.sweep_at = self.now + SWEEP_AGAIN;
+        self.wake_by(self.sweep_at);
+    }
+
+    /// A descriptor or another resource of links is used up: an idle link is parked to make room.
+    pub fn make_room(&mut self) {
+        for _ in 0..SWEEP.min(2 * self.links.carrying()) {
+            if self.park_next() {
+                return;
+            }
+        }
+    }
+
+    /// The second chance of the link under the hand; true where it is parked.
+    fn park_next(&mut self) -> bool {
+        let Some(link) = self.links.next_turn() else { return false };
+        let Some(state) = self.links.get(link) else { return false };
+        let Some(id) = state.peer.filter(|id| self.may_park(*id, link)) else { return false };
+        let Some(peer) = self.peers.get(id.0) else { return false };
+        let traffic = peer.traffic().wrapping_add(state.packet);
+        let Some(state) = self.links.get_mut(link) else { return false };
+        let quiet = state.traffic_seen == Some(traffic);
+        state.traffic_seen = Some(traffic);
+        if !quiet || state.spared > 0 {
+            state.spared = state.spared.saturating_sub(1);
+            return false;
+        }
+        self.ask_to_park(id, link);
+        true
+    }
+
+    /// Whether the session may do without its link for now, as far as this side can tell.
+    fn may_park(&self, id: PeerId, link: LinkId) -> bool {
+        let Some(peer) = self.peers.get(id.0) else { return false };
+        let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
+        let up = peer.stage == PeerStage::Up { link } && peer.reliable.is_none() && live;
+        up && !self.closing && peer.is_idle() && self.greeting.len > 0 && self.can_call(peer, link)
+    }
+
+    /// Whether we could make a link to this peer ourselves.
+    fn can_call(&self, peer: &Peer, link: LinkId) -> bool {
+        let usable = |rail: usize| {
+            let between_hosts = self.rails.get(rail).is_some_and(|rail| !rail.same_host_only);
+            between_hosts || rail == usize::from(link.rail)
+        };
+        let told = || {
+            let Ok(text) = std::str::from_utf8(&peer.addresses) else { return false };
+            let mut schemes = self.schemes.iter().enumerate().filter(|(rail, _)| usable(*rail));
+            let mut parts = text.split([',', ' ', '\t']).filter_map(|it| it.split_once("://"));
+            parts.any(|(scheme, _)| schemes.any(|(_, own)| *own == scheme))
+        };
+        let any = self.schemes.is_empty() && !peer.addresses.is_empty();
+        peer.reachable || any || told()
+    }
+
+    fn ask_to_park(&mut self, id: PeerId, link: LinkId) {
+        let until = self.now + self.config.give_up_after;
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.stage = PeerStage::Parking { link, until, late: false };
+        }
+        self.links.set_parking(link, true);
+        self.wake_by(until);
+        self.emit_apart(id, link, &Body::Park);
+    }
+
+    /// A frame of the session, whatever its stage.
+    fn emit_apart(&mut self, id: PeerId, link: LinkId, body: &Body) {
+        let envelope = Envelope { session: self.session_of(id), ..Envelope::default() };
+        self.emit_on(link, envelope, body, None, Token::NONE);
+    }
+
+    /// The peer asks to park the session, or answers that it may.
+    pub(crate) fn arrive_park(&mut self, link: LinkId, id: PeerId) -> Placement {
+        let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
+        if peer.reliable.is_some() || link == LOOP_LINK {
+            return self.violation("a session that cannot be parked");
+        }
+        if matches!(peer.stage, PeerStage::Parking { .. }) {
+            self.park(id, link);
+        } else if self.may_park(id, link) {
+            self.emit_apart(id, link, &Body::Park);
+            self.park(id, link);
+        } else {
+            self.emit_apart(id, link, &Body::Stay);
+        }
+        Placement::Drop
+    }
+
+    /// The peer needs the link that we would have parked.
+    pub(crate) fn arrive_stay(&mut self, link: LinkId, id: PeerId) -> Placement {
+        let Some(peer) = self.peers.get_mut(id.0) else { return Placement::Drop };
+        if !matches!(peer.stage, PeerStage::Parking { .. }) {
+            return self.violation("an answer to what was not asked");
+        }
+        peer.stage = PeerStage::Up { link };
+        let deferred = std::mem::take(&mut peer.deferred);
+        self.counters.parks_refused += 1;
+        self.links.set_parking(link, false);
+        if let Some(state) = self.links.get_mut(link) {
+            state.spared_next = (2 * state.spared_next + 1).min(SPARED_MAX);
+            state.spared = state.spared_next;
+        }
+        for body in deferred {
+            self.emit_apart(id, link, &body);
+        }
+        self.tell_news(id);
+        self.pump(id);
+        self.answer_caller(id);
+        self.park_surplus();
+        Placement::Drop
+    }
+
+    /// Both sides sent their last frame over this link.
+    fn park(&mut self, id: PeerId, link: LinkId) {
+        let since = self.now;
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.stage = PeerStage::Parked { since };
+        // Answers to a peer that is idle: it waits for none of them.
+        peer.deferred.clear();
+        let waits = peer.has_waiting();
+        let called = peer.caller.is_some();
+        self.counters.sessions_parked += 1;
+        self.close_link(link);
+        if called {
+            self.answer_caller(id);
+        } else if waits {
+            self.want_session(id);
+        }
+    }
+
+    /// A new link carries a parked session on.
+    pub(crate) fn resume_parked(&mut self, id: PeerId) {
+        self.counters.sessions_resumed += 1;
+        match self.config.plant {
+            Plant::Nothing => self.tell_news(id),
+            Plant::ForgottenCredit => {}
+            Plant::ForgottenNumbers => {
+                if let Some(peer) = self.peers.get_mut(id.0) {
+                    peer.send_next = [0; CHANNELS];
+                }
+            }
+        }
+    }
+
+    /// Tells of the credit that came back while there was no link to tell it over.
+    fn tell_news(&mut self, id: PeerId) {
+        if self.peers.get(id.0).is_some_and(|peer| peer.received.has_news()) {
+            self.tell_credit(id);
+        }
+    }
+
+    /// A control frame for a session whose link is being parked waits for the answer.
+    #[cold]
+    pub(crate) fn defer(&mut self, id: PeerId, body: Body) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let PeerStage::Parking { link, .. } = peer.stage else { return };
+        if peer.deferred.len() < QUEUED_FRAMES_MAX {
+            return peer.deferred.push(body);
+        }
+        // A peer that makes us answer and does not answer itself.
+        self.break_link(link);
+        self.close_link(link);
+    }
+
+    /// The peer calls while its last frames over the old link are still on their way: its greeting
+    /// waits for them. True where it does.
+    pub(crate) fn hold_caller(&mut self, id: PeerId, link: LinkId) -> bool {
+        let incarnation = self.greeted_incarnation(link);
+        let Some(peer) = self.peers.get_mut(id.0) else { return false };
+        let parking = matches!(peer.stage, PeerStage::Parking { .. });
+        if !parking || incarnation != Some(peer.incarnation) {
+            return false;
+        }
+        if let Some(before) = peer.caller.replace(link).filter(|before| *before != link) {
+            self.close_link(before);
+        }
+        true
+    }
+
+    /// Answers a greeting that waited.
+    pub(crate) fn answer_caller(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Some(link) = peer.caller.take() else { return };
+        let addresses = peer.addresses.clone();
+        let state = self.links.get(link).filter(|state| state.stage == LinkStage::Greeting);
+        if let Some(hello) = state.and_then(|state| state.hello) {
+            self.asked(link, hello, &addresses);
+        }
+    }
+
+    /// The peer did not answer. That ends the session only where something waits for it: whoever wants
+    /// nothing of a silent peer goes on wanting nothing.
+    pub(crate) fn park_unanswered(&mut self, id: PeerId) {
+        let (now, give_up_after) = (self.now, self.config.give_up_after);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let waits = peer.has_waiting() || !peer.deferred.is_empty() || peer.caller.is_some();
+        let PeerStage::Parking { link, until, late } = &mut peer.stage else { return };
+        if *late && waits {
+            let link = *link;
+            self.close_link(link);
+            return self.end_session(id, Fault::PeerReset);
+        }
+        *until = now + if *late { give_up_after } else { GRACE };
+        *late = !*late;
+    }
+
+    /// What is due of parking, apart from peers' own timers; the next time.
+    pub(crate) fn run_sweep(&mut self) -> Time {
+        if self.sweep_at <= self.now {
+            self.sweep_at = Time::NEVER;
+            self.park_surplus();
+        }
+        self.sweep_at
+    }
+
+    /// No descriptor, or none of what else a link needs, is left for one to this peer: an idle link is
+    /// parked.
+    pub fn crowded(&mut self, id: PeerId) {
+        self.make_room();
+        let now = self.now;
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.crowded = true;
+            peer.crowded_since.get_or_insert(now);
+        }
+    }
+
+    /// Whether the peer could not be reached for want of descriptors only: it is tried again, until it is
+    /// given up.
+    pub(crate) fn connect_later(&mut self, id: PeerId) -> bool {
+        let (now, give_up_after) = (self.now, self.config.give_up_after);
+        let Some(peer) = self.peers.get_mut(id.0) else { return false };
+        let (crowded, since) = (peer.crowded, peer.crowded_since);
+        let (PeerStage::Connecting { attempt }, Some(since), true) = (peer.stage, since, crowded)
+        else {
+            return false;
+        };
+        if now.since(since) >= give_up_after {
+            return false;
+        }
+        let until = now + ROOM_AGAIN;
+        peer.stage = PeerStage::Crowded { attempt: attempt - attempt % INSIST_FROM, until };
+        self.wake_by(until);
+        true
+    }
+
+    /// Tries again what there was no descriptor for.
+    pub(crate) fn connect_again(&mut self, id: PeerId, attempt: u32) {
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.crowded = false;
+        }
+        self.connect_next(id, attempt);
+    }
+
+    /// A parked session that concerns nobody here ends, so that there is room for another peer.
+    pub(crate) fn end_oldest_parked(&mut self) -> Option<PeerId> {
+        let mut used: Vec<PeerId> =
+            self.operations.iter().filter_map(|(_, it)| self.operations.peer(it)).collect();
+        used.sort_unstable();
+        let parked = self.peers.iter().filter_map(|(slot, peer)| match peer.stage {
+            PeerStage::Parked { since } => Some((since, PeerId(slot), peer)),
+            _ => None,
+        });
+        let forgettable = parked.filter(|(_, id, peer)| {
+            let free = !peer.reachable && peer.received.is_clear();
+            free && used.binary_search(id).is_err()
+        });
+        let (_, id, _) = forgettable.min_by_key(|(since, id, _)| (*since, *id))?;
+        self.end_session(id, Fault::PeerReset);
+        Some(id)
+    }
+}
+
+impl Peer {
+    /// Changes with every message, access and answer, together with the frames of its link.
+    fn traffic(&self) -> u64 {
+        let messages = self.send_next.iter().chain(&self.receive_next);
+        messages.fold(self.accesses_begun, |sum, next| sum.wrapping_add(*next))
+    }
+
+    /// Whether nothing of either side is under way, as far as this side can tell.
+    fn is_idle(&self) -> bool {
+        !self.has_waiting()
+            && self.frames_pending == 0
+            && self.under_way == UnderWay::default()
+            && self.unfinished.is_empty()
+            && self.received.announce.is_clear()
+    }
+
+    /// The session that a new link would carry on; 0: none. `lossy`: frames of the link get lost.
+    pub fn kept_session(&self, mode: Mode, lossy: bool) -> u32 {
+        let kept = match self.reliable {
+            Some(_) => mode == Mode::Resume,
+            None => !lossy && self.session_link().is_none(),
+        };
+        if kept { self.session } else { 0 }
+    }
+}
