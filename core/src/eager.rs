@@ -118,6 +118,9 @@ impl Core {
             return self.finish(id, Err(fault), 0);
         }
         self.match_receive(id, wanted(&receive), None);
+        if let Some(source) = receive.source {
+            self.want_known(source);
+        }
     }
 
     /// Gives a receive the message that it takes, or posts it; with the turn that it had already.

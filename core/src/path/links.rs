@@ -166,7 +166,8 @@ mod tests {
         links.remove(name(6));
         links.end_carrying(name(6));
         assert_eq!((links.carrying(), links.surplus(4)), (5, 1));
-        let mut turns: Vec<u32> = (0..10).filter_map(|_| links.next_turn()).map(|it| it.slot.index).collect();
+        let mut turns: Vec<u32> =
+            (0..10).filter_map(|_| links.next_turn()).map(|it| it.slot.index).collect();
         turns.sort_unstable();
         assert_eq!(turns, [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]);
     }

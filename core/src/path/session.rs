@@ -231,6 +231,15 @@ impl Core {
         }
     }
 
+    /// Finds out which endpoint a peer is that was only looked up: it may have called us already, under
+    /// a name that nobody compared, and what it sends would not be known to come from this peer.
+    #[inline]
+    pub(crate) fn want_known(&mut self, id: PeerId) {
+        if self.peers.get(id.0).is_some_and(|peer| peer.endpoint == 0 && peer.reachable) {
+            self.want_session(id);
+        }
+    }
+
     /// Connects to a peer with a parked session, where something waits for it.
     pub(crate) fn want_waiting(&mut self, id: PeerId) {
         if self.peers.get(id.0).is_some_and(Peer::has_waiting) {

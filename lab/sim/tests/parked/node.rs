@@ -37,8 +37,6 @@ pub struct Node {
     operations: Vec<(u32, u64, BufferId, bool)>,
     free: Vec<u32>,
     pub heard: Vec<Heard>,
-    /// Links that are up and were not closed by us.
-    pub open: usize,
 }
 
 /// What the rail sees while it is polled.
@@ -126,7 +124,6 @@ impl Node {
             operations: Vec::new(),
             free: Vec::new(),
             heard: Vec::new(),
-            open: 0,
         }
     }
 
