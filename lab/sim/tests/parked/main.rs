@@ -1,5 +1,6 @@
 //! A thousand endpoints whose links are capped: sessions are parked and go on, and nobody notices.
 
+mod ends;
 mod node;
 
 use std::collections::{BTreeMap, VecDeque};

@@ -101,7 +101,10 @@ impl Node {
         rail.attach(0);
         let pool = Pool::with_budget(1 << 30);
         let mut buffers = BufferTable::with_limit(1 << 20);
-        let address = format!("sim://{}", name(number));
+        let address = match rail.addresses().is_empty() {
+            true => String::new(),
+            false => format!("sim://{}", name(number)),
+        };
         let greeting = pool.copy_of(address.as_bytes()).expect("room");
         let buffer = buffers.insert(Memory::pooled(greeting)).expect("room");
         let greeting = Slice { buffer, offset: 0, len: address.len() as u64 };
@@ -180,6 +183,19 @@ impl Node {
 
     pub fn request_taken(&mut self, peer: PeerId, session: u32, bytes: usize) {
         self.core.request_taken(peer, session, bytes as u32);
+        self.drain();
+    }
+
+    /// Looks another endpoint up once more.
+    pub fn peer_again(&mut self, other: usize) -> PeerId {
+        self.peers.remove(&other);
+        self.peer(other)
+    }
+
+    /// Forgets another endpoint.
+    pub fn forget(&mut self, other: usize) {
+        let peer = self.peers.remove(&other).expect("it was looked up");
+        self.core.forget_peer(peer);
         self.drain();
     }
 

@@ -1,0 +1,326 @@
+//! Parked sessions and everything that ends them: deaths, restarts, silence, peers that forgot.
+
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_core::{Channel, Config, Counters, Level};
+use ropewalk_sim::{Kill, SimConfig, SimNetwork};
+
+use crate::node::{Heard, Node, name};
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// What the user calls its receives, from this number on.
+const RECEIVES: u64 = 1000;
+
+/// A few endpoints, whose outcomes are kept.
+struct Few {
+    network: SimNetwork,
+    nodes: Vec<Node>,
+    now: Time,
+    /// By node: number and outcome of what ended, and the requests.
+    ended: Vec<Vec<(u64, Result<(), Fault>)>>,
+    requests: Vec<Vec<u64>>,
+}
+
+fn config() -> Config {
+    Config { links_max: 0, ..Config::default() }
+}
+
+impl Few {
+    fn new(seed: u64, configs: &[(Config, SimConfig)]) -> Few {
+        let network = SimNetwork::new(seed);
+        let nodes = (0..)
+            .zip(configs)
+            .map(|(number, (config, rail))| Node::new(&network, number, 1, *config, rail.clone()));
+        let nodes: Vec<Node> = nodes.collect();
+        let count = nodes.len();
+        let (ended, requests) = (vec![Vec::new(); count], vec![Vec::new(); count]);
+        Few { network, nodes, now: Time(1), ended, requests }
+    }
+
+    /// Two that park whatever is idle.
+    fn pair(seed: u64) -> Few {
+        let rail = if seed.is_multiple_of(2) { SimConfig::stream() } else { SimConfig::native() };
+        Few::new(seed, &[(config(), checked(rail.clone())), (config(), checked(rail))])
+    }
+
+    fn step(&mut self) {
+        self.network.set_now(self.now);
+        let mut any = false;
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            node.advance(self.now);
+            while node.is_ready() {
+                any = true;
+                node.poll(self.now);
+            }
+            node.core.check();
+            for heard in std::mem::take(&mut node.heard) {
+                match heard {
+                    Heard::Ended { user, outcome, .. } => self.ended[number].push((user, outcome)),
+                    Heard::Request { bytes, peer, session, .. } => {
+                        self.requests[number]
+                            .push(u64::from_le_bytes(bytes[..8].try_into().unwrap()));
+                        node.request_taken(peer, session, bytes.len());
+                    }
+                }
+            }
+        }
+        if !any {
+            let cores = self.nodes.iter().filter_map(|node| node.core.deadline());
+            let next = cores.chain(self.network.next_event()).min();
+            let later = self.now + Duration::from_nanos(1);
+            let idle = self.now + Duration::from_millis(1);
+            self.now = next.unwrap_or(idle).max(later).min(idle);
+        }
+    }
+
+    fn until(&mut self, what: &str, holds: impl Fn(&Few) -> bool) {
+        let end = self.now + LIMIT;
+        while !holds(self) {
+            self.step();
+            assert!(self.now < end, "no {what}: {:?} {:?}", self.ended, self.requests);
+        }
+    }
+
+    fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    fn send(&mut self, from: usize, to: usize, number: u64) {
+        let bytes = number.to_le_bytes();
+        self.nodes[from].send(to, Channel::Tagged, &bytes, Level::Buffered, number);
+    }
+
+    fn request(&mut self, from: usize, to: usize, number: u64) {
+        let bytes = number.to_le_bytes();
+        self.nodes[from].send(to, Channel::Request, &bytes, Level::Delivered, number);
+    }
+
+    fn counters(&self, node: usize) -> Counters {
+        self.nodes[node].core.counters()
+    }
+
+    fn outcome(&self, node: usize, user: u64) -> Option<Result<(), Fault>> {
+        let mut of = self.ended[node].iter().filter(|(number, _)| *number == user);
+        let outcome = of.next().map(|(_, outcome)| *outcome);
+        assert!(of.next().is_none(), "{user} ended twice at {node}");
+        outcome
+    }
+
+    fn parked(&self, node: usize) -> bool {
+        self.nodes[node].core.carrying_links() == (0, 0) && self.nodes[node].rail_links() == 0
+    }
+
+    /// A session that is parked at both ends, with a receive posted at the first one.
+    fn rest(&mut self) {
+        self.request(0, 1, 1);
+        self.until("request", |few| few.requests[1] == [1] && few.outcome(0, 1).is_some());
+        self.nodes[0].receive(Some(1), 100, RECEIVES);
+        self.until("rest", |few| few.parked(0) && few.parked(1));
+    }
+}
+
+fn checked(mut rail: SimConfig) -> SimConfig {
+    rail.capabilities.checksummed = true;
+    rail
+}
+
+#[test]
+fn a_parked_session_goes_on_from_either_side_and_its_receive_is_still_there() {
+    for seed in 0..20 {
+        let mut few = Few::pair(seed);
+        few.rest();
+        few.send(1, 0, 5);
+        few.until("message", |few| few.outcome(0, RECEIVES) == Some(Ok(())));
+        few.until("rest", |few| few.parked(0) && few.parked(1));
+        for number in 0..10 {
+            few.request(number as usize % 2, 1 - number as usize % 2, 20 + number);
+            few.until("answer", |few| few.outcome(number as usize % 2, 20 + number).is_some());
+            few.run_for(Duration::from_millis(number * 50));
+        }
+        for node in 0..2 {
+            let counters = few.counters(node);
+            assert_eq!((counters.sessions, counters.resets, counters.violations), (1, 0, 0));
+            assert!(counters.sessions_parked > 2 && counters.sessions_resumed > 2);
+        }
+    }
+}
+
+/// Both ask to park, answer and call at the same moments.
+#[test]
+fn both_sides_may_ask_and_call_at_once_and_every_message_still_comes_once_and_in_order() {
+    for seed in 0..300 {
+        let mut few = Few::pair(seed);
+        let mut random = Random::from_seed(seed);
+        const COUNT: u64 = 60;
+        let mut sent = [0, 0];
+        for number in 0..COUNT {
+            for (node, other) in [(0, 1), (1, 0)] {
+                if node == 0 {
+                    few.nodes[other].receive(None, 100, RECEIVES + number);
+                } else {
+                    few.nodes[other].receive(Some(node), 100, RECEIVES + number);
+                }
+            }
+        }
+        while sent != [COUNT, COUNT] {
+            let node = random.below(2) as usize;
+            let together = random.below(3) == 0;
+            for node in [node, 1 - node].into_iter().take(1 + usize::from(together)) {
+                if sent[node] < COUNT {
+                    few.send(node, 1 - node, sent[node]);
+                    sent[node] += 1;
+                }
+            }
+            // Around the time that a question, its answer and a new link need.
+            few.run_for(Duration::from_micros(random.below(700)));
+        }
+        few.until("end", |few| few.ended.iter().all(|ended| ended.len() as u64 == 2 * COUNT));
+        for node in 0..2 {
+            assert!(few.ended[node].iter().all(|(_, outcome)| *outcome == Ok(())), "seed {seed}");
+            let received = few.ended[node].iter().filter(|(user, _)| *user >= RECEIVES);
+            assert!(received.map(|(user, _)| *user).is_sorted(), "seed {seed}");
+            let counters = few.counters(node);
+            assert_eq!((counters.resets, counters.violations), (0, 0), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_parked_peer_that_died_fails_its_operations_once_at_the_next_post() {
+    for kill in [Kill::Process(Duration::ZERO), Kill::Power] {
+        let mut few = Few::pair(0);
+        few.rest();
+        few.network.kill(&name(1), kill);
+        few.run_for(Duration::from_secs(60));
+        assert_eq!(few.outcome(0, RECEIVES), None, "nobody asked");
+        few.send(0, 1, 7);
+        few.until("end", |few| few.ended[0].len() == 3);
+        assert_eq!(few.outcome(0, 7), Some(Err(Fault::Unreachable)));
+        assert_eq!(few.outcome(0, RECEIVES), Some(Err(Fault::Unreachable)));
+        few.nodes[1] = Node::new(&few.network, 1, 2, config(), checked(SimConfig::stream()));
+        few.request(0, 1, 8);
+        few.until("successor", |few| few.outcome(0, 8) == Some(Ok(())));
+        assert_eq!(few.counters(0).resets, 1);
+    }
+}
+
+#[test]
+fn a_parked_peer_that_restarted_fails_operations_once_whoever_calls_first() {
+    for calls in [0, 1] {
+        let mut few = Few::pair(0);
+        few.rest();
+        few.network.kill(&name(1), Kill::Power);
+        few.nodes[1] = Node::new(&few.network, 1, 2, config(), checked(SimConfig::stream()));
+        few.request(calls, 1 - calls, 7);
+        few.until("end", |few| few.outcome(0, RECEIVES).is_some());
+        few.until("request", |few| few.outcome(calls, 7).is_some());
+        assert_eq!(few.outcome(0, RECEIVES), Some(Err(Fault::PeerReset)));
+        // What was posted to the peer's former life fails with it; the next one arrives.
+        let expected = if calls == 0 { Err(Fault::PeerReset) } else { Ok(()) };
+        assert_eq!(few.outcome(calls, 7), Some(expected));
+        few.request(0, 1, 8);
+        few.until("successor", |few| few.outcome(0, 8) == Some(Ok(())));
+        assert_eq!(few.counters(0).resets, 1);
+    }
+}
+
+#[test]
+fn a_peer_that_forgot_a_parked_session_ends_it_once() {
+    for calls in [0, 1] {
+        let mut few = Few::pair(1);
+        // So that the second one has a record to forget.
+        few.request(1, 0, 3);
+        few.rest();
+        few.nodes[1].forget(0);
+        few.request(calls, 1 - calls, 7);
+        few.until("end", |few| {
+            few.outcome(0, RECEIVES).is_some() && few.outcome(calls, 7).is_some()
+        });
+        assert_eq!(few.outcome(0, RECEIVES), Some(Err(Fault::PeerReset)));
+        few.request(0, 1, 8);
+        few.until("next", |few| few.outcome(0, 8) == Some(Ok(())));
+        assert_eq!(few.counters(0).resets, 1);
+    }
+}
+
+#[test]
+fn another_name_for_a_peer_with_a_parked_session_leaves_the_session_alone() {
+    let mut few = Few::pair(0);
+    few.rest();
+    few.nodes[0].peer_again(1);
+    few.request(0, 1, 7);
+    few.until("request", |few| few.outcome(0, 7) == Some(Ok(())));
+    few.send(1, 0, 9);
+    few.until("message", |few| few.outcome(0, RECEIVES) == Some(Ok(())));
+    let counters = few.counters(0);
+    assert_eq!((counters.sessions, counters.resets), (1, 0));
+}
+
+#[test]
+fn a_peer_that_does_not_say_whether_a_link_may_go_is_given_up_only_where_it_is_wanted() {
+    let mut rail = checked(SimConfig::stream());
+    rail.link_timeout = None;
+    let quiet = Config { links_max: 1, ..Config::default() };
+    let mut few = Few::new(0, &[(config(), rail.clone()), (quiet, rail)]);
+    // The question is lost in a partition that the rail does not notice.
+    few.request(0, 1, 1);
+    few.until("request", |few| few.outcome(0, 1).is_some());
+    few.nodes[0].receive(Some(1), 100, RECEIVES);
+    few.network.partition(&name(0), &name(1));
+    few.run_for(Duration::from_secs(200));
+    assert_eq!(few.nodes[0].core.carrying_links(), (1, 1), "it waits for the answer");
+    assert_eq!(few.outcome(0, RECEIVES), None, "nobody wants anything");
+    few.send(0, 1, 7);
+    let posted = few.now;
+    few.until("end", |few| few.outcome(0, 7).is_some());
+    assert_eq!(few.outcome(0, 7), Some(Err(Fault::PeerReset)));
+    assert_eq!(few.outcome(0, RECEIVES), Some(Err(Fault::PeerReset)));
+    assert!(few.now.since(posted) < Duration::from_secs(33));
+    few.network.heal(&name(0), &name(1));
+    few.request(0, 1, 8);
+    few.until("next", |few| few.outcome(0, 8) == Some(Ok(())));
+}
+
+#[test]
+fn who_cannot_be_called_keeps_its_link_and_the_limit_gives_way() {
+    let mut rail = checked(SimConfig::stream());
+    rail.accepts = false;
+    let mut few = Few::new(0, &[(config(), rail), (config(), checked(SimConfig::stream()))]);
+    few.request(0, 1, 1);
+    few.until("request", |few| few.outcome(0, 1).is_some());
+    few.run_for(Duration::from_secs(5));
+    for node in 0..2 {
+        assert_eq!(few.nodes[node].core.carrying_links(), (1, 0));
+        let counters = few.counters(node);
+        assert_eq!((counters.sessions_parked, counters.parks_refused), (0, 0));
+        assert!(counters.links_over > 0);
+    }
+}
+
+#[test]
+fn strangers_whose_sessions_are_parked_make_room_for_others_the_oldest_first() {
+    let server = Config { peers_max: 8, ..config() };
+    let rail = checked(SimConfig::stream());
+    let mut all = vec![(server, rail.clone())];
+    all.extend((0..20).map(|_| (Config::default(), rail.clone())));
+    let mut few = Few::new(0, &all);
+    for client in 1..=20 {
+        few.request(client, 0, client as u64);
+        few.until("request", |few| few.outcome(client, client as u64) == Some(Ok(())));
+        few.until("rest", |few| few.parked(0));
+    }
+    // The first one's session ended unseen; the last one's goes on.
+    few.request(1, 0, 50);
+    few.request(20, 0, 50);
+    few.until("ends", |few| few.outcome(1, 50).is_some() && few.outcome(20, 50).is_some());
+    assert_eq!(few.outcome(1, 50), Some(Err(Fault::PeerReset)));
+    assert_eq!(few.outcome(20, 50), Some(Ok(())));
+    few.request(1, 0, 51);
+    few.until("next", |few| few.outcome(1, 51) == Some(Ok(())));
+}
