@@ -404,9 +404,12 @@ impl Core {
         }
         let old = self.peers.get(asked.0).map_or(0, |peer| peer.endpoint);
         if old != 0 {
-            // Another endpoint answers at this address now.
+            // Another endpoint answers at this address now. What was posted after the end of the old one's
+            // session is for whoever answers.
             self.by_endpoint.remove(&old);
-            self.fail_session(asked, Fault::PeerReset);
+            if self.session_of(asked) != 0 {
+                self.fail_session(asked, Fault::PeerReset);
+            }
         }
         match known {
             Some(known) => {
