@@ -594,7 +594,8 @@ impl Core {
         let ended =
             self.operations.get(operation).is_none_or(|operation| operation.ending.is_some());
         let Some(state) = self.access_mut(operation) else { return Placement::Drop };
-        if ended || state.access.peer != id || state.access.direction != Direction::Get {
+        let asked = state.access.direction == Direction::Get && !state.waiting;
+        if ended || state.access.peer != id || !asked {
             return Placement::Drop;
         }
         let local = state.access.local;
@@ -674,7 +675,7 @@ impl Core {
         let operation = OperationId(SlotId::from_u64(body.cookie.get()));
         let outcome = status_from_wire(body.status);
         let Some(state) = self.access_mut(operation) else { return };
-        if state.access.peer != id {
+        if state.access.peer != id || state.waiting {
             return;
         }
         if outcome.is_ok() {

@@ -133,8 +133,8 @@ impl Endpoint {
         let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
         let random = Random::from_seed(config.seed);
         let schemes = rails.iter().map(|rail| rail.scheme()).collect();
-        let mut core = Core::new(config.limits(), identity, capabilities, greeting, random);
-        core.set_schemes(schemes);
+        let core = Core::new(config.limits(), identity, capabilities, greeting, random)
+            .with_schemes(schemes);
         let pool = Pool::with_budget(config.staging_bytes);
         let requests = Arc::new(Mutex::new(VecDeque::new()));
         let mut engine = Engine::new(

@@ -33,8 +33,9 @@ const SPARED_MAX: u32 = 63;
 impl Core {
     /// The schemes of the rails' addresses, by rail: by them the core sees whether it can call a peer
     /// that told its addresses. Without them any address will do.
-    pub fn set_schemes(&mut self, schemes: Vec<&'static str>) {
-        self.schemes = schemes;
+    #[must_use]
+    pub fn with_schemes(self, schemes: Vec<&'static str>) -> Core {
+        Core { schemes, ..self }
     }
 
     /// How many links carry sessions, and how many of them are about to be closed.
@@ -135,6 +136,9 @@ impl Core {
             return self.violation("a session that cannot be parked");
         }
         if matches!(peer.stage, PeerStage::Parking { .. }) {
+            if !peer.is_settled() {
+                return self.violation("a session is parked with work under way");
+            }
             self.park(id, link);
         } else if self.may_park(id, link) {
             self.emit_apart(id, link, &Body::Park);
@@ -338,8 +342,12 @@ impl Peer {
 
     /// Whether nothing of either side is under way, as far as this side can tell.
     fn is_idle(&self) -> bool {
-        !self.has_waiting()
-            && self.frames_pending == 0
+        !self.has_waiting() && self.is_settled()
+    }
+
+    /// Whether nothing is under way that the other side waits for, or could.
+    fn is_settled(&self) -> bool {
+        self.frames_pending == 0
             && self.under_way == UnderWay::default()
             && self.unfinished.is_empty()
             && self.received.announce.is_clear()

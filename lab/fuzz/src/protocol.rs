@@ -23,6 +23,8 @@ use ropewalk_core::{
 use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 
 const STEPS_MAX: usize = 400;
+/// Where the peer says that it can be called.
+const ADDRESS: &[u8] = b"sim://peer";
 
 struct Player<'a> {
     core: Core,
@@ -40,13 +42,18 @@ struct Player<'a> {
     requests: Vec<(PeerId, u32, u32)>,
     messages: [u64; 3],
     spans: u64,
+    parks: bool,
+    /// The core closed the link, or wants one: the peer calls.
+    calls: bool,
 }
 
 /// The target.
 pub fn frames(input: &[u8]) {
     let Some((&first, rest)) = input.split_first() else { return };
     let mode = if first & 1 == 0 { Mode::Fail } else { Mode::Resume };
-    let mut player = Player::new(mode, first & 2 != 0, rest);
+    // Sessions that are parked whenever they are idle, and called back by either side.
+    let parks = first & 4 != 0;
+    let mut player = Player::new(mode, first & 2 != 0, parks, rest);
     player.meet();
     for _ in 0..STEPS_MAX {
         if player.input.is_empty() {
@@ -61,7 +68,7 @@ pub fn frames(input: &[u8]) {
 }
 
 impl<'a> Player<'a> {
-    fn new(mode: Mode, native: bool, input: &'a [u8]) -> Player<'a> {
+    fn new(mode: Mode, native: bool, parks: bool, input: &'a [u8]) -> Player<'a> {
         let rail = Capabilities {
             reliable: true,
             ordered: true,
@@ -78,8 +85,12 @@ impl<'a> Player<'a> {
             cluster: ClusterId(1),
             host: 0,
         };
-        let config = Config { mode, operations_max: 4096, ..Config::default() };
-        let core = Core::new(config, identity, vec![rail], Slice::NONE, Random::from_seed(1));
+        let links_max = if parks { 0 } else { usize::MAX };
+        let config = Config { mode, operations_max: 4096, links_max, ..Config::default() };
+        let buffer = BufferId(SlotId { index: 0, generation: 1 });
+        let address = Slice { buffer, offset: 0, len: ADDRESS.len() as u64 };
+        let greeting = if parks { address } else { Slice::NONE };
+        let core = Core::new(config, identity, vec![rail], greeting, Random::from_seed(1));
         let link = LinkId { rail: 0, slot: SlotId { index: 0, generation: 1 } };
         Player {
             core,
@@ -97,6 +108,8 @@ impl<'a> Player<'a> {
             requests: Vec::new(),
             messages: [0; 3],
             spans: 0,
+            parks,
+            calls: false,
         }
     }
 
@@ -133,15 +146,22 @@ impl<'a> Player<'a> {
             nonce: 11.into(),
             mode: 1,
             refusal: 0,
-            address_bytes: 0.into(),
+            address_bytes: (if self.parks { ADDRESS.len() } else { 0 } as u16).into(),
             eager_credit: 64.into(),
             request_credit: 64.into(),
             announce_credit: 64.into(),
             reserved: 0.into(),
         });
         let session = if self.links > 1 { self.session } else { 0 };
-        let insist = Envelope { flags: frame::FLAG_INSIST, session, ..Envelope::default() };
-        self.place(insist, &hello);
+        let payload_bytes = if self.parks { ADDRESS.len() as u32 } else { 0 };
+        let flags = if self.parks { 0 } else { frame::FLAG_INSIST };
+        let envelope = Envelope { flags, session, payload_bytes, ..Envelope::default() };
+        self.place(envelope, &hello);
+        if self.parks
+            && let Some(token) = self.landings.pop_back()
+        {
+            self.core.landed(token, ADDRESS);
+        }
         self.drain();
         self.place(Envelope::default(), &Body::Confirm);
         self.drain();
@@ -224,13 +244,31 @@ impl<'a> Player<'a> {
                 let bytes = payload.map_or(0, |(_, bytes)| bytes);
                 self.requests.push((peer, session, bytes));
             }
+            Output::Verb(Verb::Close { link }) if link == self.link => self.calls = self.parks,
+            Output::Connect { .. } if self.parks && self.byte() & 1 == 0 => self.calls = true,
             Output::Connect { peer, .. } => self.core.unreachable(peer),
             Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
             _ => {}
         }
     }
 
+    /// The last word about a link that the core closed; the peer's next one names the session.
+    fn call_again(&mut self) {
+        for token in std::mem::take(&mut self.orders) {
+            self.core.failed(token, Fault::Closed);
+        }
+        self.drain();
+        self.core.link_down(self.link, Fault::Closed);
+        self.landings.clear();
+        self.drain();
+        self.calls = false;
+        self.meet();
+    }
+
     fn play(&mut self) {
+        if self.calls && self.byte() & 3 == 0 {
+            return self.call_again();
+        }
         match self.byte() % 16 {
             0..=7 => self.frame(),
             8 => {
@@ -265,7 +303,11 @@ impl<'a> Player<'a> {
     fn frame(&mut self) {
         let Some(peer) = self.peer else { return };
         let _ = peer;
-        let kind = 3 + self.byte() % 11;
+        let kind = match self.byte() {
+            // Park and stay, more often than others: they come in pairs.
+            byte @ 0xf0.. if self.parks => 15 + (byte & 1),
+            byte => 3 + byte % 11,
+        };
         let shape = self.byte();
         let payload_bytes = match shape & 3 {
             0 => 0,
@@ -273,7 +315,7 @@ impl<'a> Player<'a> {
             _ => self.number() as u32 % 40_000,
         };
         self.spans += 1;
-        let span = if kind == 12 { 0 } else { self.spans };
+        let span = if kind == 12 || self.parks { 0 } else { self.spans };
         let envelope = Envelope {
             flags: 0,
             payload_bytes: if matches!(kind, 3 | 6 | 7) { payload_bytes } else { 0 },
@@ -312,7 +354,7 @@ impl<'a> Player<'a> {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         let mut header = frame::encode(envelope, &Body::Goodbye).as_bytes().to_vec();
-        let length = [24, 48, 48, 16, 40, 16, 24, 16, 24, 16, 0][usize::from(kind - 3)];
+        let length = [24, 48, 48, 16, 40, 16, 24, 16, 24, 16, 0, 0, 0, 0][usize::from(kind - 3)];
         header.extend_from_slice(&body[..length]);
         header[0] = kind;
         header[1] = header.len() as u8;

@@ -115,8 +115,8 @@ impl Node {
             host: 0,
         };
         let random = Random::from_seed(number as u64 * 1000 + life);
-        let mut core = Core::new(config, identity, vec![rail.capabilities()], greeting, random);
-        core.set_schemes(vec!["sim"]);
+        let core = Core::new(config, identity, vec![rail.capabilities()], greeting, random)
+            .with_schemes(vec!["sim"]);
         Node {
             core,
             rail,
