@@ -10,6 +10,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::verb::RemoteLayout;
 use ropewalk_net::{Audience, Channel, Direction, Level, Oversize, PeerId};
 use ropewalk_rail::address::Address;
+use ropewalk_rail_tcp::TcpConfig;
 
 fn send(world: &mut World, from: usize, to: PeerId, len: usize, user: u64) {
     let memory = world.memory(len, user as u8);
@@ -244,7 +245,7 @@ fn a_restarted_peer_fails_operations_once_and_its_address_stays() {
         let first = old.endpoint.addresses().split(',').next().unwrap().to_string();
         drop(old);
         let port = first.strip_prefix("tcp://").unwrap().parse().unwrap();
-        world.add_again(port, |config| {
+        world.add_listening(TcpConfig::listening(port), |config| {
             config.endpoint = EndpointId(identity.endpoint.0);
             config.incarnation = Incarnation(identity.incarnation.0 + 1);
         });
@@ -257,6 +258,30 @@ fn a_restarted_peer_fails_operations_once_and_its_address_stays() {
         exchange(&mut world, (0, there), (1, back), 100, 4);
         assert!(world.nodes[0].done.is_empty(), "each ended once");
     }
+}
+
+/// One that tells others an address of which nothing can come, but was looked up by a good one.
+#[test]
+fn a_parked_peer_is_called_by_the_address_that_was_looked_up() {
+    let mut world = World::new(Medium::Tcp);
+    world.add_with(|config| config.core.links_max = 0);
+    let host = std::net::Ipv4Addr::LOCALHOST;
+    let port = std::net::TcpListener::bind((host, 0)).unwrap().local_addr().unwrap();
+    let advertise = vec![nowhere().trim_start_matches("tcp://").to_string()];
+    let rail = TcpConfig { advertise, ..TcpConfig::listening(port) };
+    world.add_listening(rail, |_| {});
+    let there = world.peer(1, 0);
+    send(&mut world, 1, there, 100, 1);
+    let address = Address::parse(&format!("tcp://{port}")).unwrap();
+    world.until("session", |world| world.nodes[0].endpoint.unmatched_count() == 1);
+    let back = world.nodes[0].endpoint.lookup(&address).unwrap();
+    receive(&mut world, 0, Some(back), 100, 2);
+    assert_eq!(world.take(0, 2).outcome, Ok(()));
+    for round in 0..3 {
+        world.until("rest", |world| links(world, 0) == 0);
+        exchange(&mut world, (0, back), (1, there), 100, 10 + round);
+    }
+    assert_eq!(world.nodes[0].endpoint.counters().0.resets, 0);
 }
 
 #[test]

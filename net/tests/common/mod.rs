@@ -127,16 +127,12 @@ impl World {
         self.nodes.len() - 1
     }
 
-    /// Adds an endpoint that listens where another one did.
-    pub fn add_again(
-        &mut self,
-        address: std::net::SocketAddr,
-        set: impl FnOnce(&mut EndpointConfig),
-    ) {
+    /// Adds an endpoint over TCP that listens in its own way.
+    pub fn add_listening(&mut self, rail: TcpConfig, set: impl FnOnce(&mut EndpointConfig)) {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut config = self.config(number);
         set(&mut config);
-        let rail = TcpRail::open(TcpConfig::listening(address)).unwrap();
+        let rail = TcpRail::open(rail).unwrap();
         let endpoint = Endpoint::open(config, vec![Box::new(rail)]).unwrap();
         let context = endpoint.context(true).unwrap();
         self.nodes.push(Node { endpoint, context, done: Vec::new() });

@@ -6,7 +6,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_core::{Channel, Config, Counters, Level};
-use ropewalk_sim::{Kill, SimConfig, SimNetwork};
+use ropewalk_sim::{Cut, Kill, SimConfig, SimNetwork};
 
 use crate::node::{Heard, Node, name};
 
@@ -22,6 +22,8 @@ struct Few {
     /// By node: number and outcome of what ended, and the requests.
     ended: Vec<Vec<(u64, Result<(), Fault>)>>,
     requests: Vec<Vec<u64>>,
+    /// By node: the numbers of messages that were received.
+    received: Vec<Vec<u64>>,
 }
 
 fn config() -> Config {
@@ -37,7 +39,8 @@ impl Few {
         let nodes: Vec<Node> = nodes.collect();
         let count = nodes.len();
         let (ended, requests) = (vec![Vec::new(); count], vec![Vec::new(); count]);
-        Few { network, nodes, now: Time(1), ended, requests }
+        let received = vec![Vec::new(); count];
+        Few { network, nodes, now: Time(1), ended, requests, received }
     }
 
     /// Two that park whatever is idle.
@@ -58,7 +61,13 @@ impl Few {
             node.core.check();
             for heard in std::mem::take(&mut node.heard) {
                 match heard {
-                    Heard::Ended { user, outcome, .. } => self.ended[number].push((user, outcome)),
+                    Heard::Ended { user, outcome, bytes, .. } => {
+                        self.ended[number].push((user, outcome));
+                        if user >= RECEIVES && outcome.is_ok() {
+                            let bytes = bytes[..8].try_into().unwrap();
+                            self.received[number].push(u64::from_le_bytes(bytes));
+                        }
+                    }
                     Heard::Request { bytes, peer, session, .. } => {
                         self.requests[number]
                             .push(u64::from_le_bytes(bytes[..8].try_into().unwrap()));
@@ -187,6 +196,46 @@ fn both_sides_may_ask_and_call_at_once_and_every_message_still_comes_once_and_in
             assert!(received.map(|(user, _)| *user).is_sorted(), "seed {seed}");
             let counters = few.counters(node);
             assert_eq!((counters.resets, counters.violations), (0, 0), "seed {seed}");
+        }
+    }
+}
+
+/// As a lost link does without parking: each operation ends once, nothing comes twice or out of order,
+/// and the next ones arrive.
+#[test]
+fn links_that_are_cut_around_a_parking_fail_each_operation_at_most_once() {
+    const COUNT: u64 = 30;
+    for seed in 0..200 {
+        let mut few = Few::pair(seed);
+        let mut random = Random::from_seed(seed);
+        for number in 0..COUNT {
+            let node = random.below(2) as usize;
+            few.nodes[1 - node].receive(None, 100, RECEIVES + number);
+            few.send(node, 1 - node, number);
+            few.run_for(Duration::from_micros(random.below(400)));
+            if random.below(3) == 0 {
+                let after = Duration::from_micros(random.below(300));
+                let cut = [Cut::Both, Cut::FirstThenOther(after)][random.below(2) as usize];
+                let first = random.below(2) as usize;
+                few.network.cut(&name(first), &name(1 - first), cut);
+            }
+        }
+        few.run_for(Duration::from_secs(1));
+        for node in 0..2 {
+            let sends = few.ended[node].iter().filter(|(user, _)| *user < RECEIVES);
+            let all = COUNT as usize;
+            let others = few.ended[1 - node].iter().filter(|(user, _)| *user < RECEIVES);
+            assert_eq!(sends.count() + others.count(), all, "seed {seed}: each ends once");
+            let received = &few.received[node];
+            assert!(received.windows(2).all(|pair| pair[0] < pair[1]), "seed {seed}: {received:?}");
+            assert_eq!(few.counters(node).violations, 0, "seed {seed}");
+        }
+        for node in 0..2 {
+            // What one of both has not noticed yet fails once more.
+            few.request(node, 1 - node, 100);
+            few.until("end", |few| few.outcome(node, 100).is_some());
+            few.request(node, 1 - node, 101);
+            few.until("next", |few| few.outcome(node, 101) == Some(Ok(())));
         }
     }
 }
