@@ -146,10 +146,10 @@ fn two_that_connect_at_the_same_moment_both_complete_their_receives() {
         for round in 0..40 {
             let mut world = World::pair(medium);
             let peers = [world.peer(0, 1), world.peer(1, 0)];
-            for node in 0..2 {
-                receive(&mut world, node, Some(peers[node]), 100, 1);
+            for (node, peer) in peers.iter().enumerate() {
+                receive(&mut world, node, Some(*peer), 100, 1);
             }
-            // The last ones by chance: only one of both sends, or both do.
+            // One of both goes first, or both do at the same moment.
             for node in (0..2).filter(|node| round % 3 == 2 || round % 3 == *node) {
                 send(&mut world, node, peers[node], 100, 2);
                 if round % 3 == 2 {
