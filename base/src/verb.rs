@@ -136,6 +136,16 @@ pub enum Verb {
     Expose { link: LinkId, key: RemoteKey, region: Slice, writable: bool },
     /// End what `Expose` began; `Report::revoked` confirms that no peer holds the region any more.
     Revoke { link: LinkId, key: RemoteKey },
+    /// Let go of the payload of a frame that was answered with `Pending`, now. What has not left of it
+    /// goes from a private copy, so that the peer sees the frame as it was ordered; its outcome is
+    /// reported under `later` (`Token::NONE`: not at all).
+    Detach { link: LinkId, token: Token, later: Token },
+    /// Give a read or write up that was answered with `Pending`, now: its memory is not touched any more
+    /// and no outcome is reported. What it wrote at the peer, or still does, nobody knows.
+    Stop { link: LinkId, token: Token },
+    /// Give the place of a payload up that has not arrived completely, now: the rest of it goes nowhere,
+    /// and `landed` is not reported.
+    Unplace { link: LinkId, token: Token },
     /// Close a link: frames that were ordered before are still sent, then `link_down` is reported.
     Close { link: LinkId },
 }

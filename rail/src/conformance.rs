@@ -27,6 +27,7 @@ use ropewalk_base::time::Time;
 use crate::Rail;
 
 pub mod frames;
+pub mod letting_go;
 pub mod links;
 pub mod native;
 pub mod order;
@@ -87,6 +88,11 @@ pub trait Fixture {
         false
     }
 
+    /// Whether a long payload may be seen that has arrived in part.
+    fn payloads_arrive_in_parts(&self) -> bool {
+        true
+    }
+
     /// Data frames that may lie before an urgent one although their outcome was not reported yet: one
     /// that is under way, and those that a ring holds by reference.
     fn data_frames_ahead(&self) -> usize {
@@ -135,6 +141,11 @@ macro_rules! for_each_property {
             native::read_only_regions_refuse_writes,
             native::revoked_regions_are_out_of_reach,
             native::regions_are_revoked_while_their_link_closes,
+            letting_go::detached_frames_arrive_as_they_were_ordered,
+            letting_go::detached_frames_go_with_their_link,
+            letting_go::a_place_is_given_up_while_its_payload_arrives,
+            letting_go::a_read_that_was_stopped_never_lands,
+            letting_go::what_a_rail_does_not_hold_is_refused,
         }
     };
 }

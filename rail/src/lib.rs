@@ -13,7 +13,10 @@
 //!   the `link_down` of the link; after that it holds no reference to the order's buffers;
 //! * `link_down` is the last word about a link; it comes for links closed by us, too, and before
 //!   its slot goes to another link;
-//! * after `revoked` no peer and no rail reads or writes the region any more;
+//! * after `revoked` no peer and no rail writes the region any more, and nobody is given bytes as its
+//!   own that were read from it later;
+//! * no peer, however slow or stopped, keeps a rail from letting go of memory that the peer only reads,
+//!   or that the rail itself reads and writes: see [`Rail::order`];
 //! * nothing blocks; bytes from a peer never panic and never allocate more than a constant.
 
 use std::os::fd::BorrowedFd;
@@ -60,7 +63,12 @@ pub trait Rail: Send {
     /// Carries out another order. `buffers` resolves its slices.
     ///
     /// A revocation is refused only where the link holds nothing under that key: not while it is
-    /// closing and its peer still in the region.
+    /// closing and its peer still in the region. It waits for a peer that writes to the region at this
+    /// very moment, and for none that reads.
+    ///
+    /// `Detach`, `Stop` and `Unplace` are answered with `Released`, and the memory is free, or refused:
+    /// then the rail holds no such thing on that link, or its report is on its way, whatever the peer
+    /// does. They work on links that are closing, too.
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;
 
     /// Makes progress: receives, sends what is queued, accepts. Returns true where anything

@@ -304,6 +304,24 @@ fn visited(number: u64) -> ([(ShmRail, Node); 2], LinkId, RemoteKey) {
 }
 
 #[test]
+fn no_revocation_waits_for_a_reader_that_is_stopped() {
+    let [_near, (mut rail, mut node)] = linked_by_name("reader");
+    let link = node.up.expect("up");
+    let segment = rail.segment_of(link);
+    for (index, writable) in [(3, false), (4, true)] {
+        let key = RemoteKey { slot: SlotId { index, generation: 1 }, secret: 1 };
+        let verb = Verb::Expose { link, key, region: node.memory, writable };
+        assert_eq!(rail.order(&verb, &node.buffers), Ordered::Released);
+        let accessing = segment.accessing(Side(0));
+        accessing.store(u64::from(index) + 1, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(rail.order(&Verb::Revoke { link, key }, &node.buffers), Ordered::Released);
+        rail.poll(Time(u64::from(index)), &mut node);
+        let left = !node.revoked.contains(&key);
+        assert_eq!(left, writable, "one that may be writing is waited for");
+    }
+}
+
+#[test]
 fn a_region_that_was_left_is_work_also_behind_a_full_ring() {
     let ([_near, (mut rail, mut node)], link, key) = visited(1003);
     let mut header = [0u8; 24];

@@ -86,6 +86,8 @@ struct Queued {
     header: Header,
     payload: Slice,
     token: Token,
+    /// The payload, once its owner wanted its memory back: the slice names nothing then.
+    copy: Option<Box<[u8]>>,
 }
 
 /// What all links of a rail share.
@@ -120,6 +122,7 @@ pub struct Link {
 impl Link {
     /// A link over fresh rings.
     pub fn new(id: LinkId, parts: Parts) -> Link {
+        let exposures = Exposures::to(parts.memory);
         Link {
             id,
             tx: Producer::default(),
@@ -129,7 +132,7 @@ impl Link {
             queues: [VecDeque::new(), VecDeque::new()],
             accesses: VecDeque::new(),
             list: RegionList::default(),
-            exposures: Exposures::default(),
+            exposures,
             revoked: VecDeque::new(),
             closing: false,
             gone: false,
@@ -186,7 +189,8 @@ impl Link {
             Urgency::Bulk => self.queues.iter().any(|queue| !queue.is_empty()),
         };
         if !waits {
-            match self.try_send(header, payload, buffers, common) {
+            let segments = buffers.resolve(payload);
+            match self.try_send(header, payload.len as usize, segments, common) {
                 Ok(true) => {
                     self.wake_peer(common);
                     return Ordered::Released;
@@ -206,7 +210,7 @@ impl Link {
             return Ordered::Refused(Fault::PeerReset);
         }
         let first = self.queues.iter().all(VecDeque::is_empty);
-        self.queues[queue].push_back(Queued { header: *header, payload, token });
+        self.queues[queue].push_back(Queued { header: *header, payload, token, copy: None });
         self.parts.segment.wants_room(self.parts.side).store(1, Ordering::Relaxed);
         // Behind another one the peer knows already that room is wanted.
         if first {
@@ -220,13 +224,13 @@ impl Link {
     fn try_send(
         &mut self,
         header: &Header,
-        payload: Slice,
-        buffers: &BufferTable,
+        payload_bytes: usize,
+        segments: impl Iterator<Item = memory::Segment>,
         common: &mut Common,
     ) -> Result<bool, Fault> {
         let ring = self.parts.segment.ring(self.parts.side);
         let header = header.as_bytes();
-        let body = header.len() + payload.len as usize;
+        let body = header.len() + payload_bytes;
         let reserved = match self.tx.reserve(&ring, body) {
             Ok(Some(reserved)) => reserved,
             Ok(None) => return Ok(false),
@@ -238,11 +242,11 @@ impl Link {
         };
         // The header last: the consumer watches the line that it lies in.
         let mut to = ring.at(reserved.at + header.len());
-        let mut left = payload.len as usize;
+        let mut left = payload_bytes;
         if left > 0 {
-            for segment in buffers.resolve(payload) {
-                // SAFETY: resolved segments are alive and together at most `payload.len` bytes long,
-                // so that they end within the reserved room, which is the producer's alone.
+            for segment in segments {
+                // SAFETY: the callers' segments are alive and together at most `payload_bytes` long, so
+                // that they end within the reserved room, which is the producer's alone.
                 unsafe { std::ptr::copy_nonoverlapping(segment.as_mut_ptr(), to, segment.len()) };
                 to = to.wrapping_add(segment.len());
                 left -= segment.len();
@@ -352,6 +356,27 @@ impl Link {
         }
         self.rouse(common);
         Ordered::Released
+    }
+
+    /// Lets go of the payload of a frame that waits; false where none waits under the token.
+    pub fn detach(&mut self, token: Token, later: Token, buffers: &BufferTable) -> bool {
+        let mut waiting = self.queues.iter_mut().flatten();
+        let Some(queued) = waiting.find(|queued| queued.token == token) else { return false };
+        if queued.copy.is_none() {
+            let mut copy = vec![0; queued.payload.len as usize].into_boxed_slice();
+            if buffers.read(queued.payload, &mut copy) < copy.len() {
+                return false;
+            }
+            queued.copy = Some(copy);
+        }
+        queued.token = later;
+        true
+    }
+
+    /// Gives an access up: between two polls none of it is in the middle of a piece.
+    pub fn stop(&mut self, token: Token) -> bool {
+        let position = self.accesses.iter().position(|access| access.token == token);
+        position.and_then(|position| self.accesses.remove(position)).is_some()
     }
 
     /// No more orders; ends when what was ordered is sent.
@@ -488,9 +513,22 @@ impl Link {
     fn flush(&mut self, report: &mut dyn Report, common: &mut Common) -> bool {
         let mut sent = 0;
         'queues: for queue in 0..2 {
-            while let Some(queued) = self.queues[queue].front() {
+            while let Some(queued) = self.queues[queue].front_mut() {
                 let (header, payload, token) = (queued.header, queued.payload, queued.token);
-                let outcome = self.try_send(&header, payload, report.buffers(), common);
+                let copy = queued.copy.take();
+                let outcome = match &copy {
+                    None => {
+                        let segments = report.buffers().resolve(payload);
+                        self.try_send(&header, payload.len as usize, segments, common)
+                    }
+                    Some(copy) => {
+                        let segment = memory::Segment::new(copy.as_ptr().cast_mut(), copy.len());
+                        self.try_send(&header, copy.len(), std::iter::once(segment), common)
+                    }
+                };
+                if let (Ok(false), Some(queued)) = (outcome, self.queues[queue].front_mut()) {
+                    queued.copy = copy;
+                }
                 match outcome {
                     Ok(false) => break 'queues,
                     Ok(true) => report_done(report, token),

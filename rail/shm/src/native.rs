@@ -3,15 +3,22 @@
 //! The exposing side keeps a table in shared memory; the accessing side (the origin) checks it and
 //! copies, with cross-memory attach between processes or `memcpy` between threads.
 //!
-//! The guard: the origin announces which entry it is about to use, passes a fence, and looks whether
-//! the entry is live; the exposing side marks it dead, passes a fence, and looks whether it is
+//! The guard of writes: the origin announces which entry it is about to use, passes a fence, and looks
+//! whether the entry is live; the exposing side marks it dead, passes a fence, and looks whether it is
 //! announced. Whoever is second sees the first. So after the announcement is gone, nobody touches
 //! the region any more. An origin announces for each piece anew, so that a revocation waits for one
-//! piece at most, however long the access is.
+//! piece at most, however long the access is. For a peer that is stopped in the middle of a write it
+//! waits until that goes on or dies: nothing else keeps late bytes out.
 //!
-//! Invariants: an entry's fields change only while it is neither live nor announced; what the origin
-//! reads from the table is checked or handed to the kernel, which checks it; the exposing side never
-//! reads its table, only its own notes, so that a peer's scribbling harms the peer's access alone.
+//! Reads from another process announce nothing, and no revocation waits for them: the origin looks
+//! again after the copy whether the entry is the same, and where it is not the bytes are nobody's. Two
+//! threads of one process announce reads, too: memory that one gives back could be unmapped under the
+//! other's hands, and neither can be stopped alone.
+//!
+//! Invariants: an entry's fields change only while it is dead, and, where it could be written, not
+//! announced; so what an origin found in an entry counts only if that is still live afterwards. What the
+//! origin reads from the table is checked or handed to the kernel, which checks it; the exposing side
+//! never reads its table, only its own notes, so that a peer's scribbling harms the peer's access alone.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
@@ -37,8 +44,10 @@ const LISTS_KEPT_MAX: usize = 16;
 type Piece = [u64; 2];
 
 /// What this side exposes over one link.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Exposures {
+    /// Reads are announced, too.
+    within_process: bool,
     live: HashMap<u32, Exposure>,
     /// Indices that were marked dead, but may still be announced.
     revoking: Vec<u32>,
@@ -50,9 +59,17 @@ struct Exposure {
     key: RemoteKey,
     list: Vec<Piece>,
     revoked: bool,
+    /// An announcement is waited for.
+    guarded: bool,
 }
 
 impl Exposures {
+    /// Nothing exposed to a peer so reached.
+    pub fn to(peer: PeerMemory) -> Exposures {
+        let within_process = peer == PeerMemory::Own;
+        Exposures { within_process, live: HashMap::new(), revoking: Vec::new(), spare: Vec::new() }
+    }
+
     /// Makes `region` accessible.
     pub fn expose(
         &mut self,
@@ -94,7 +111,8 @@ impl Exposures {
         entry.pieces().store(count, Ordering::Relaxed);
         entry.writable().store(u64::from(writable), Ordering::Relaxed);
         entry.live().store(u64::from(key.slot.generation), Ordering::Release);
-        self.live.insert(index, Exposure { key, list, revoked: false });
+        let guarded = writable || self.within_process;
+        self.live.insert(index, Exposure { key, list, revoked: false, guarded });
         Ok(())
     }
 
@@ -107,9 +125,10 @@ impl Exposures {
             return Err(Fault::BadKey);
         };
         exposure.revoked = true;
+        let guarded = exposure.guarded;
         segment.entry(side, index).live().store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if !announced(segment, side, index) {
+        if !(guarded && announced(segment, side, index)) {
             self.forget(index);
             return Ok(true);
         }
@@ -140,7 +159,8 @@ impl Exposures {
         let accessing = segment.accessing(side.other()).load(Ordering::Acquire);
         // Anything else than the number of an entry of ours is garbage, and guards nothing.
         let index = accessing.checked_sub(1).and_then(|index| u32::try_from(index).ok());
-        index.is_some_and(|index| self.live.contains_key(&index))
+        let exposure = index.and_then(|index| self.live.get(&index));
+        exposure.is_some_and(|exposure| exposure.guarded)
     }
 
     /// Whether `settled` would name a key.
@@ -282,7 +302,8 @@ pub struct Origin<'a> {
 
 impl Origin<'_> {
     /// Moves the next at most `budget` bytes. Returns their number; the access is complete where
-    /// nothing of it is left.
+    /// nothing of it is left. Bytes that were read while the region was taken back are not counted: what
+    /// they are nobody knows.
     pub fn step(
         &mut self,
         access: &mut Access,
@@ -293,28 +314,48 @@ impl Origin<'_> {
         if slot.generation == 0 || slot.index >= EXPOSURES_MAX {
             return Err(Fault::BadKey);
         }
-        let announcement = self.segment.accessing(self.side);
-        announcement.store(u64::from(slot.index) + 1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let result = self.step_announced(access, buffers, budget.min(PIECE_BYTES));
-        self.segment.accessing(self.side).store(0, Ordering::Release);
+        let announces = access.write || self.memory == PeerMemory::Own;
+        if announces {
+            let announcement = self.segment.accessing(self.side);
+            announcement.store(u64::from(slot.index) + 1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
+        let mut result = self.step_begun(access, buffers, budget.min(PIECE_BYTES));
+        if let Err(fault) = self.check_live(access.key) {
+            // What was read of the region, and of its list, may be anything.
+            self.list.key = None;
+            result = Err(fault);
+        }
+        if announces {
+            self.segment.accessing(self.side).store(0, Ordering::Release);
+        }
         let bytes = result?;
         access.advance(bytes);
         Ok(bytes)
     }
 
-    fn step_announced(
+    /// Whether the entry is still the key's, after all that was read before.
+    fn check_live(&self, key: RemoteKey) -> Result<(), Fault> {
+        fence(Ordering::Acquire);
+        let other = self.side.other();
+        let live = self.segment.entry(other, key.slot.index).live().load(Ordering::Acquire);
+        if live == u64::from(key.slot.generation) {
+            return Ok(());
+        }
+        let left = self.segment.left(other).load(Ordering::Relaxed) != 0;
+        Err(if left { Fault::PeerReset } else { Fault::BadKey })
+    }
+
+    fn step_begun(
         &mut self,
         access: &Access,
         buffers: &BufferTable,
         budget: u64,
     ) -> Result<u64, Fault> {
-        let other = self.side.other();
-        let entry = self.segment.entry(other, access.key.slot.index);
-        let live = entry.live().load(Ordering::Acquire) == u64::from(access.key.slot.generation);
-        if !live || entry.secret().load(Ordering::Relaxed) != access.key.secret {
-            let left = self.segment.left(other).load(Ordering::Relaxed) != 0;
-            return Err(if left { Fault::PeerReset } else { Fault::BadKey });
+        self.check_live(access.key)?;
+        let entry = self.segment.entry(self.side.other(), access.key.slot.index);
+        if entry.secret().load(Ordering::Relaxed) != access.key.secret {
+            return Err(Fault::BadKey);
         }
         if access.write && entry.writable().load(Ordering::Relaxed) != 1 {
             return Err(Fault::BadKey);
@@ -330,6 +371,9 @@ impl Origin<'_> {
             return Ok(0);
         }
         let whole = self.find_pieces(&entry, access.key, bytes)?;
+        // A write goes where the entry said only if it said so while it was the key's: under the
+        // announcement it stays that then.
+        self.check_live(access.key)?;
         self.scratch.local.clear();
         let local = access.local.part(access.done, left.min(budget));
         let segments =

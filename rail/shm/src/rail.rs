@@ -14,7 +14,7 @@ use ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX;
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, RailCounters, Verb};
+use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, RailCounters, Token, Verb};
 use ropewalk_rail::{Rail, Report, Sight};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec};
@@ -478,6 +478,10 @@ impl ShmRail {
     }
 }
 
+fn let_go(held: bool) -> Ordered {
+    if held { Ordered::Released } else { Ordered::Refused(Fault::Invalid) }
+}
+
 impl Rail for ShmRail {
     fn scheme(&self) -> &'static str {
         "shm"
@@ -537,6 +541,9 @@ impl Rail for ShmRail {
         | Verb::Write { link, .. }
         | Verb::Expose { link, .. }
         | Verb::Revoke { link, .. }
+        | Verb::Detach { link, .. }
+        | Verb::Stop { link, .. }
+        | Verb::Unplace { link, .. }
         | Verb::Close { link }) = verb;
         let Self { links, common, .. } = self;
         let Some(Entry::Up(found)) = links.get_mut(link.slot) else {
@@ -555,6 +562,12 @@ impl Rail for ShmRail {
                 found.expose(*key, *region, *writable, buffers)
             }
             Verb::Revoke { key, .. } => found.revoke(*key, common),
+            Verb::Detach { token, later, .. } => {
+                let_go(*token != Token::NONE && found.detach(*token, *later, buffers))
+            }
+            Verb::Stop { token, .. } => let_go(found.stop(*token)),
+            // A payload lands with its header.
+            Verb::Unplace { .. } => let_go(false),
             Verb::Close { .. } => {
                 found.close(common);
                 Ordered::Released

@@ -49,6 +49,10 @@ impl Fixture for Machine {
         }
     }
 
+    fn payloads_arrive_in_parts(&self) -> bool {
+        false
+    }
+
     fn garbage(&mut self, address: &str, bytes: &[u8]) -> bool {
         if self.within_process {
             return false;

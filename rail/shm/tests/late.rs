@@ -1,5 +1,5 @@
-//! Late data never lands: after `revoked` no write of a peer reaches the region, however the two
-//! race. And names: who has one keeps it.
+//! Late data never lands: after `revoked` no write of a peer reaches the region, and no read hands out
+//! what came into it later, however the two race. And names: who has one keeps it.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -17,6 +17,8 @@ use ropewalk_rail_shm::{ShmConfig, ShmError, ShmRail};
 
 const BYTES: usize = 3 << 20;
 const MARK: u8 = 0xEE;
+/// What is read at a time: all of it within one look at the key.
+const READ_BYTES: u64 = 512 * 1024;
 
 struct Node {
     buffers: BufferTable,
@@ -39,11 +41,11 @@ impl Node {
     }
 
     fn fill(&self, byte: u8) {
-        self.buffers.write(self.memory, &vec![byte; BYTES]);
+        self.buffers.write(self.memory, &vec![byte; self.memory.len as usize]);
     }
 
     fn holds_only(&self, byte: u8) -> bool {
-        let mut bytes = vec![0; BYTES];
+        let mut bytes = vec![0; self.memory.len as usize];
         self.buffers.read(self.memory, &mut bytes);
         bytes.iter().all(|found| *found == byte)
     }
@@ -78,13 +80,17 @@ fn key(generation: u32) -> RemoteKey {
     RemoteKey { slot: SlotId { index: 2, generation }, secret: u64::from(generation) }
 }
 
-/// The origin: writes under the newest key it knows, without pause. Returns how often it succeeded
-/// and how often the key was gone, before or in the middle.
-fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool) -> (u32, u32) {
+/// The origin: writes or reads under the newest key it knows, without pause. Returns how often it
+/// succeeded and how often the key was gone, before or in the middle. What it reads has to be what the
+/// key was given out for.
+fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool, write: bool) -> (u32, u32) {
     let start = Instant::now();
     let now = || Time(start.elapsed().as_nanos() as u64);
     let mut rail = ShmRail::open(ShmConfig::default()).expect("a rail");
     let mut node = Node::new(0x11);
+    if !write {
+        node.memory = node.memory.part(0, READ_BYTES);
+    }
     let link = rail.connect(address, now()).expect("a legal address");
     let (mut good, mut bad) = (0, 0);
     while !stop.load(Ordering::Relaxed) {
@@ -92,9 +98,13 @@ fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool) -> (u32, u32) {
         if node.up.is_none() {
             continue;
         }
-        let key = key(newest.load(Ordering::Relaxed).max(1));
+        let generation = newest.load(Ordering::Relaxed).max(1);
+        let key = key(generation);
         let (remote, local, token) = (RemoteLayout::At(0), node.memory, Token(1));
-        let verb = Verb::Write { link, key, remote, local, token };
+        let verb = match write {
+            true => Verb::Write { link, key, remote, local, token },
+            false => Verb::Read { link, key, remote, local, token },
+        };
         node.outcome = match rail.order(&verb, &node.buffers) {
             Ordered::Released => Some(Ok(())),
             Ordered::Refused(fault) => Some(Err(fault)),
@@ -104,7 +114,10 @@ fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool) -> (u32, u32) {
             rail.poll(now(), &mut node);
         }
         match node.outcome.take() {
-            Some(Ok(())) => good += 1,
+            Some(Ok(())) => {
+                good += 1;
+                assert!(write || node.holds_only(generation as u8), "bytes of another time");
+            }
             Some(Err(Fault::BadKey)) => bad += 1,
             other => panic!("{other:?}"),
         }
@@ -112,21 +125,27 @@ fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool) -> (u32, u32) {
     (good, bad)
 }
 
-fn race(config: ShmConfig) {
+fn race(config: ShmConfig, write: bool) {
     let start = Instant::now();
     let now = || Time(start.elapsed().as_nanos() as u64);
     let mut rail = ShmRail::open(config).expect("a fresh name");
     let address = rail.addresses().remove(0);
     let (newest, stop) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
-        let origin = scope.spawn(|| origin(&address, &newest, &stop));
+        let origin = scope.spawn(|| origin(&address, &newest, &stop, write));
         let mut node = Node::new(0);
+        if !write {
+            node.memory = node.memory.part(0, READ_BYTES);
+        }
+        // A reader in the middle of its copy meets the end of this first.
+        let end = node.memory.part(node.memory.len - 4096, 4096);
         while node.up.is_none() {
             rail.poll(now(), &mut node);
         }
         let link = node.up.expect("just seen");
-        for generation in 1..=150 {
-            let (region, writable) = (node.memory, true);
+        for generation in 1..=if write { 150 } else { 500 } {
+            let (region, writable) = (node.memory, write);
+            node.fill(generation as u8);
             let verb = Verb::Expose { link, key: key(generation), region, writable };
             assert_eq!(rail.order(&verb, &node.buffers), Ordered::Released);
             newest.store(generation, Ordering::Relaxed);
@@ -138,25 +157,32 @@ fn race(config: ShmConfig) {
             while node.revoked < generation {
                 rail.poll(now(), &mut node);
             }
+            node.buffers.write(end, &[MARK; 4096]);
             node.fill(MARK);
             std::thread::yield_now();
             assert!(node.holds_only(MARK), "a write landed after revocation {generation}");
         }
         stop.store(true, Ordering::Relaxed);
         let (good, bad) = origin.join().expect("the origin does not panic");
-        println!("{good} writes, {bad} refused");
+        println!("{good} accesses, {bad} refused");
         assert!(bad > 0, "the race never happened");
     });
 }
 
 #[test]
 fn nothing_lands_after_a_revocation_between_processes() {
-    race(ShmConfig::generated());
+    race(ShmConfig::generated(), true);
+}
+
+#[test]
+fn nothing_is_read_of_what_comes_after_a_revocation() {
+    race(ShmConfig::generated(), false);
+    race(ShmConfig::within_process("later"), false);
 }
 
 #[test]
 fn nothing_lands_after_a_revocation_within_a_process() {
-    race(ShmConfig::within_process("late"));
+    race(ShmConfig::within_process("late"), true);
 }
 
 #[test]

@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! * an access that found its key counts as in flight until it is carried out, and a revocation is
-//!   confirmed only when none of its key is in flight;
+//!   confirmed only when none of its key is in flight; or, of a region that is only read, at times at
+//!   once: then those in flight are refused;
 //! * an access that arrives after the revocation was ordered is refused;
 //! * with the link die its exposures; accesses still in flight then touch nothing.
 
@@ -147,9 +148,14 @@ impl Network {
         let Some(connection) = self.connections.get_mut(&id) else {
             return Ordered::Refused(Fault::PeerReset);
         };
-        match connection.ends[side].exposures.get_mut(&name_of(key)) {
-            Some(exposure) => exposure.revoking = true,
+        let exposure = match connection.ends[side].exposures.get_mut(&name_of(key)) {
+            Some(exposure) => exposure,
             None => return Ordered::Refused(Fault::BadKey),
+        };
+        exposure.revoking = true;
+        let read = !exposure.writable && exposure.in_flight > 0;
+        if read && self.random.below(2) == 0 {
+            exposure.in_flight = 0;
         }
         self.confirm_if_free(id, side, key);
         Ordered::Pending
@@ -227,6 +233,14 @@ impl Network {
     pub(crate) fn region_of(&self, id: u64, side: usize, access: &Access) -> Option<Slice> {
         let connection = self.connections.get(&id)?;
         Some(connection.ends[side].exposures.get(&name_of(access.key))?.region)
+    }
+
+    /// An access found nothing any more.
+    pub(crate) fn refuse_access(&mut self, id: u64, side: usize, access: &Access) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if connection.ends[side].is_alive() {
+            self.answer(id, side, access.number, Err(Fault::BadKey));
+        }
     }
 
     /// An access was carried out.

@@ -120,6 +120,47 @@ impl Network {
         if released { Ordered::Released } else { Ordered::Pending }
     }
 
+    /// Lets go of the memory of an order: of a frame, whose outcome goes under another token then, or of
+    /// an access, whose answer nobody waits for any more. Where the outcome lies in the inbox already,
+    /// either is right: to change it, or to say that it comes.
+    pub(crate) fn let_go(
+        &mut self,
+        rail: usize,
+        link: LinkId,
+        token: Token,
+        later: Option<Token>,
+    ) -> Ordered {
+        let (id, side) = match self.find_end(rail, link) {
+            Ok(found) => found,
+            Err(fault) => return Ordered::Refused(fault),
+        };
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return Ordered::Refused(Fault::PeerReset);
+        };
+        let later = later.filter(|later| *later != Token::NONE);
+        let unfinished = &mut connection.ends[side].lane.unfinished;
+        let found = unfinished.iter().find(|(_, order)| order.token == token);
+        if let Some(number) = found.map(|(number, _)| *number) {
+            unfinished.remove(&number);
+            if let Some(token) = later {
+                unfinished.insert(number, Unfinished { token, held: Slice::NONE });
+            }
+            return Ordered::Released;
+        }
+        let reported = self.rails[rail].inbox.iter().position(|item| item.is_outcome_of(token));
+        match reported {
+            Some(position) if self.random.below(2) == 0 => {
+                let inbox = &mut self.rails[rail].inbox;
+                match later {
+                    Some(token) => inbox[position] = Item::Done { token, held: Slice::NONE },
+                    None => drop(inbox.remove(position)),
+                }
+                Ordered::Released
+            }
+            _ => Ordered::Refused(Fault::Invalid),
+        }
+    }
+
     /// Closes a link once what was ordered before is sent.
     pub(crate) fn order_close(&mut self, rail: usize, link: LinkId) -> Ordered {
         let (id, side) = match self.find_link(rail, link) {

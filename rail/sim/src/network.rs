@@ -176,6 +176,16 @@ impl Item {
         }
     }
 
+    /// Whether this tells the end of the order with this token.
+    pub(crate) fn is_outcome_of(&self, of: Token) -> bool {
+        match self {
+            Item::Done { token, .. } | Item::Failed { token, .. } | Item::Answer { token, .. } => {
+                *token == of
+            }
+            _ => false,
+        }
+    }
+
     /// Whether this is a frame, or a part of one, of `link`.
     fn is_frame_of(&self, of: LinkId) -> bool {
         match self {

@@ -85,11 +85,13 @@ impl SimRail {
             }
             Item::Access { connection, side, access } => {
                 let region = self.with(|network| network.region_of(connection, side, &access));
-                if let Some(region) = region.flatten() {
-                    self.check_held(region, report);
-                    let outcome = access.carry_out(region, report.buffers());
-                    self.with(|network| network.finish_access(connection, side, &access, outcome));
-                }
+                let Some(region) = region.flatten() else {
+                    self.with(|network| network.refuse_access(connection, side, &access));
+                    return;
+                };
+                self.check_held(region, report);
+                let outcome = access.carry_out(region, report.buffers());
+                self.with(|network| network.finish_access(connection, side, &access, outcome));
             }
             Item::Answer { token, local, data } => {
                 self.check_held(local, report);
@@ -157,6 +159,15 @@ impl SimRail {
         report.landed(link, token);
     }
 
+    /// Forgets where the rest of a payload belongs.
+    fn unplace(&mut self, link: LinkId, token: Token) -> Ordered {
+        if self.placing.get(&link).is_none_or(|(_, placed)| *placed != token) {
+            return Ordered::Refused(Fault::Invalid);
+        }
+        self.placing.remove(&link);
+        Ordered::Released
+    }
+
     /// Breaks off where a buffer was given back that this rail still holds.
     fn check_held(&self, slice: Slice, report: &dyn Report) {
         let alive = slice.len == 0 || report.buffers().get(slice.buffer).is_some();
@@ -204,6 +215,9 @@ impl Rail for SimRail {
 
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
         let number = self.number;
+        if let Verb::Unplace { link, token } = verb {
+            return self.unplace(*link, *token);
+        }
         let outcome = self.with(|network| match verb.clone() {
             Verb::Read { link, key, remote, local, token } => {
                 let order = AccessOrder { link, key, remote, local, token, write: false };
@@ -217,6 +231,9 @@ impl Rail for SimRail {
                 network.order_expose(number, link, key, region, writable)
             }
             Verb::Revoke { link, key } => network.order_revoke(number, link, key),
+            Verb::Detach { link, token, later } => network.let_go(number, link, token, Some(later)),
+            Verb::Stop { link, token } => network.let_go(number, link, token, None),
+            Verb::Unplace { .. } => unreachable!("answered above"),
             Verb::Close { link } => network.order_close(number, link),
         });
         outcome.unwrap_or(Ordered::Refused(Fault::Closed))

@@ -79,7 +79,7 @@ pub struct Recorder {
     placements: BTreeMap<u64, PendingPlacement>,
     up: BTreeSet<LinkId>,
     down: BTreeSet<LinkId>,
-    /// Placements that were open when their link went down; kept to see that nothing lands late.
+    /// Places that were given up, or open when their link went down; kept to see that nothing lands late.
     abandoned: Vec<Slice>,
     next_token: u64,
 }
@@ -148,6 +148,42 @@ impl Recorder {
         }
     }
 
+    /// Takes note that a rail let go of an order's memory, which is overwritten and freed at once; the
+    /// outcome comes under `later`, or not at all where that is none.
+    pub fn let_go(&mut self, token: Token, later: Option<Token>) {
+        let order = self.orders.remove(&token.0).expect("an order of the suite is let go of once");
+        self.release(order.buffer);
+        if let Some(later) = later {
+            self.orders.insert(later.0, PendingOrder { link: order.link, buffer: None });
+        }
+    }
+
+    /// Takes note that a rail gave a placement up. Its memory is overwritten and watched from now on.
+    pub fn unplaced(&mut self, token: Token) {
+        let placement =
+            self.placements.remove(&token.0).expect("an open placement is given up once");
+        self.poison(placement.slice.buffer);
+        self.abandoned.push(placement.slice);
+    }
+
+    /// Overwrites a memory that nobody may write any more, and watches it from now on.
+    pub fn abandon(&mut self, slice: Slice) {
+        self.poison(slice.buffer);
+        self.abandoned.push(slice);
+    }
+
+    /// The tokens of orders on the link without an outcome so far.
+    pub fn pending_on(&self, link: LinkId) -> Vec<Token> {
+        let on = self.orders.iter().filter(|(_, order)| order.link == link);
+        on.map(|(token, _)| Token(*token)).collect()
+    }
+
+    /// The tokens of placements on the link whose payload has not landed so far.
+    pub fn placements_on(&self, link: LinkId) -> Vec<Token> {
+        let on = self.placements.iter().filter(|(_, placement)| placement.link == link);
+        on.map(|(token, _)| Token(*token)).collect()
+    }
+
     /// Orders without an outcome so far.
     pub fn pending(&self) -> usize {
         self.orders.len()
@@ -189,11 +225,11 @@ impl Recorder {
         })
     }
 
-    /// The final check: no late byte landed where a link had left a payload unfinished.
+    /// The final check: no late byte landed where a payload or a read was left unfinished.
     pub fn check(&self) {
         for &slice in &self.abandoned {
             let intact = self.bytes(slice).into_iter().all(|byte| byte == POISON);
-            assert!(intact, "bytes landed in a placement after the link_down of its link");
+            assert!(intact, "bytes landed in a place that was given up, or whose link was down");
         }
     }
 

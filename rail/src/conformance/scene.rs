@@ -192,7 +192,7 @@ impl<'f> Scene<'f> {
             Verb::Read { link, token, .. } | Verb::Write { link, token, .. } => {
                 Some((*link, *token))
             }
-            Verb::Expose { .. } | Verb::Revoke { .. } | Verb::Close { .. } => None,
+            _ => None,
         };
         let outcome = rail.order(&verb, &recorder.buffers);
         // Nobody waits for the outcome of an order without a token; a rail may report it or not.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::limits::HEADER_BYTES_MAX;
-use ropewalk_base::memory::Slice;
+use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::verb::{Header, Token, Urgency};
 
 /// Where a link stands.
@@ -33,6 +33,9 @@ pub struct Outgoing {
     pub token: Token,
     /// Bytes of header and payload that the socket took.
     pub sent: u32,
+    /// The payload's last bytes, once its owner wanted its memory back: the slice names nothing then
+    /// but the length.
+    pub copy: Option<Box<[u8]>>,
 }
 
 impl Outgoing {
@@ -40,6 +43,25 @@ impl Outgoing {
     #[inline]
     pub fn left(&self) -> usize {
         self.header.as_bytes().len() + self.payload.len as usize - self.sent as usize
+    }
+
+    /// The part of the payload that has not left.
+    #[inline]
+    pub fn payload_left(&self) -> Slice {
+        let begun = u64::from(self.sent).saturating_sub(self.header.as_bytes().len() as u64);
+        self.payload.part(begun, self.payload.len - begun)
+    }
+
+    /// Copies what has not left of the payload, whose memory is the owner's again; false where it is not
+    /// there.
+    pub fn detach(&mut self, buffers: &BufferTable) -> bool {
+        let left = self.payload_left();
+        let mut copy = vec![0; left.len as usize].into_boxed_slice();
+        let whole = buffers.read(left, &mut copy) == copy.len();
+        if whole {
+            self.copy = Some(copy);
+        }
+        whole
     }
 }
 
@@ -66,6 +88,11 @@ impl Outbound {
             Urgency::Urgent => &mut self.urgent,
             Urgency::Bulk => &mut self.bulk,
         }
+    }
+
+    /// The frame whose outcome goes under this token.
+    pub fn find(&mut self, token: Token) -> Option<&mut Outgoing> {
+        self.bulk.iter_mut().chain(&mut self.urgent).find(|frame| frame.token == token)
     }
 
     /// The queue whose first frame goes next.

@@ -9,7 +9,7 @@ use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Urgency, Verb,
+    Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
 };
 use ropewalk_rail::{Rail, RailOption, Report, Sight, frame_lengths};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -193,6 +193,32 @@ impl TcpRail {
         Ordered::Released
     }
 
+    fn find(&mut self, id: LinkId) -> Option<&mut Link> {
+        self.links.get_mut(id.slot).filter(|_| id.rail == self.index)
+    }
+
+    /// Lets go of the payload of a frame that waits.
+    fn detach(&mut self, id: LinkId, token: Token, later: Token, buffers: &BufferTable) -> bool {
+        let frame = self.find(id).and_then(|link| link.outbound.find(token));
+        let Some(frame) = frame.filter(|_| token != Token::NONE) else { return false };
+        let detached = frame.detach(buffers);
+        if detached {
+            frame.token = later;
+        }
+        detached
+    }
+
+    /// Skips what is still to come of a payload.
+    fn unplace(&mut self, id: LinkId, token: Token) -> bool {
+        let incoming = self.find(id).and_then(|link| link.inbound.payload.as_mut());
+        let Some(incoming) = incoming.filter(|incoming| incoming.token == Some(token)) else {
+            return false;
+        };
+        incoming.token = None;
+        incoming.place.len = incoming.place.len.min(u64::from(incoming.done));
+        true
+    }
+
     /// Tells the peer of a closed link that nothing more comes, once nothing waits.
     ///
     /// The socket stays until the peer hangs up: closing it while unread bytes lie in it would
@@ -312,19 +338,24 @@ impl Rail for TcpRail {
             State::Up | State::Resolving | State::Connecting => {}
         }
         if let Some(link) = self.links.get_mut(id.slot) {
-            let frame = Outgoing { header: *header, payload, token, sent: sent as u32 };
+            let frame = Outgoing { header: *header, payload, token, sent: sent as u32, copy: None };
             link.outbound.queue(urgency).push_back(frame);
         }
         Ordered::Pending
     }
 
-    fn order(&mut self, verb: &Verb, _buffers: &BufferTable) -> Ordered {
-        match verb {
-            Verb::Close { link } => self.order_close(*link),
-            Verb::Read { .. } | Verb::Write { .. } | Verb::Expose { .. } | Verb::Revoke { .. } => {
-                Ordered::Refused(Fault::NotPermitted)
-            }
-        }
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
+        let let_go = match verb {
+            Verb::Close { link } => return self.order_close(*link),
+            Verb::Detach { link, token, later } => self.detach(*link, *token, *later, buffers),
+            Verb::Unplace { link, token } => self.unplace(*link, *token),
+            Verb::Read { .. }
+            | Verb::Write { .. }
+            | Verb::Stop { .. }
+            | Verb::Expose { .. }
+            | Verb::Revoke { .. } => return Ordered::Refused(Fault::NotPermitted),
+        };
+        if let_go { Ordered::Released } else { Ordered::Refused(Fault::Invalid) }
     }
 
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {

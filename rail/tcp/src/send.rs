@@ -58,7 +58,8 @@ pub fn send_now(
         return sent;
     }
     let mut vectors = Vectors::new();
-    gather(&mut vectors, header, payload, 0, buffers);
+    push_header(&mut vectors, header, 0);
+    push_payload(&mut vectors, payload, buffers);
     // SAFETY: the header is borrowed and so outlives the call, and the payload in a memory of the
     // table, which is borrowed; only slices of the caller's order are read.
     let sent = unsafe { vectors.send(socket) }.unwrap_or(0);
@@ -79,16 +80,15 @@ pub fn flush(
         let Some(socket) = link.socket() else { return Ok(Flushed::Part) };
         let mut vectors = Vectors::new();
         for frame in link.outbound.frames() {
-            let Outgoing { header, payload, sent, .. } = frame;
-            let sent = *sent as usize;
-            let complete = gather(&mut vectors, header, *payload, sent, report.buffers());
+            let complete = gather(&mut vectors, frame, report.buffers());
             if !complete || vectors.bytes() >= BATCH_BYTES {
                 break;
             }
         }
         counters.system_calls += 1;
-        // SAFETY: headers lie in the queues, which do not change before the call returns; payloads
-        // lie in memories of the table, which its owner keeps until the outcome is reported.
+        // SAFETY: headers and private copies lie in the queues, which do not change before the call
+        // returns; other payloads lie in memories of the table, which its owner keeps until the outcome
+        // is reported or the frame is detached.
         let sent = match unsafe { vectors.send(socket) } {
             Ok(sent) => sent,
             Err(errno) if is_passing(errno) => return Ok(Flushed::Part),
@@ -104,29 +104,35 @@ pub fn flush(
     Ok(if link.outbound.is_empty() { Flushed::All } else { Flushed::Part })
 }
 
-/// Adds what has not left of a frame, of which `sent` bytes have; false where the list became full
-/// before its end.
-fn gather(
-    vectors: &mut Vectors,
-    header: &Header,
-    payload: Slice,
-    sent: usize,
-    buffers: &BufferTable,
-) -> bool {
-    let header = header.as_bytes();
-    if let Some(rest) = header.get(sent..).filter(|rest| !rest.is_empty()) {
-        let segment = Segment::new(rest.as_ptr().cast_mut(), rest.len());
-        if !vectors.push(segment) {
-            return false;
-        }
+/// Adds what has not left of a frame; false where the list became full before its end.
+fn gather(vectors: &mut Vectors, frame: &Outgoing, buffers: &BufferTable) -> bool {
+    if !push_header(vectors, &frame.header, frame.sent as usize) {
+        return false;
     }
-    let begun = sent.saturating_sub(header.len()) as u64;
-    let rest = payload.len - begun;
-    if rest == 0 {
+    let left = frame.payload_left();
+    let Some(copy) = &frame.copy else { return push_payload(vectors, left, buffers) };
+    // What left since it was copied lies before.
+    let rest = &copy[copy.len() - left.len as usize..];
+    rest.is_empty() || vectors.push(Segment::new(rest.as_ptr().cast_mut(), rest.len()))
+}
+
+/// Adds what has not left of a header; false where there was no room.
+fn push_header(vectors: &mut Vectors, header: &Header, sent: usize) -> bool {
+    match header.as_bytes().get(sent..) {
+        Some(rest) if !rest.is_empty() => {
+            vectors.push(Segment::new(rest.as_ptr().cast_mut(), rest.len()))
+        }
+        _ => true,
+    }
+}
+
+/// Adds a payload; false where the list became full before its end.
+fn push_payload(vectors: &mut Vectors, payload: Slice, buffers: &BufferTable) -> bool {
+    if payload.len == 0 {
         return true;
     }
-    let added = vectors.extend(buffers.resolve(payload.part(begun, rest))) as u64;
-    if added == rest {
+    let added = vectors.extend(buffers.resolve(payload)) as u64;
+    if added == payload.len {
         return true;
     }
     // Sending fewer bytes than the header says would make the peer take the next frame for payload.
