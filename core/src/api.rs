@@ -161,14 +161,19 @@ pub enum Next {
 /// The rarer things that the core wants done or known.
 #[derive(Debug)]
 pub enum Output {
-    /// An order for the rail of the verb's link. Its answer goes to [`Core::ordered`].
+    /// An order for the rail of the verb's link. Its answer goes to [`Core::ordered`], or for those that
+    /// have a rail let go to [`Core::let_go_of`].
     ///
     /// [`Core::ordered`]: crate::Core::ordered
+    /// [`Core::let_go_of`]: crate::Core::let_go_of
     Verb(Verb),
     /// Copy bytes within the buffer table.
     Copy { from: Slice, to: Slice },
     /// The staged buffer is not needed any more.
     Release(BufferId),
+    /// Copy these bytes to a buffer of the endpoint's own (released like staged ones), and call `kept`:
+    /// their user wants the memory back, but the peer may need them once more.
+    Keep { peer: PeerId, span: u64, from: Slice },
     /// A request arrived; its bytes (staged, if there are any) now belong to the driver, which calls
     /// `request_taken` when its user has it.
     Request { peer: PeerId, session: u32, bits: u64, payload: Option<(BufferId, u32)> },
@@ -298,6 +303,12 @@ pub struct Counters {
     pub duplicates_dropped: u64,
     pub corrupt_dropped: u64,
     pub violations: u64,
+    /// What rails let go of early: payloads of frames, places, native accesses; and payloads that had to
+    /// be copied since their peers had not acknowledged them.
+    pub frames_detached: u64,
+    pub places_given_up: u64,
+    pub accesses_stopped: u64,
+    pub spans_kept: u64,
     pub sessions: u64,
     pub resets: u64,
     /// Sessions that lost their link since they were idle, and that got a new one.

@@ -41,6 +41,11 @@ impl Holds {
                 *self.operations.entry(operation).or_default() += 1;
             }
             Order::Span { .. } => {}
+            Order::Detached { peer, bulk } | Order::Kept { peer, bulk, .. } => {
+                let counts = self.frames.entry(peer).or_default();
+                counts.0 += 1;
+                counts.1 += u32::from(bulk);
+            }
         }
     }
 

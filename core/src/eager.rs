@@ -159,7 +159,13 @@ impl Core {
 
     /// Notes which message a receive took; where it goes.
     #[inline(always)]
-    fn assign(&mut self, id: OperationId, peer: PeerId, bits: u64, bytes: u64) -> Option<Slice> {
+    pub(crate) fn assign(
+        &mut self,
+        id: OperationId,
+        peer: PeerId,
+        bits: u64,
+        bytes: u64,
+    ) -> Option<Slice> {
         let Kind::Receive(state) = &mut self.operations.get_mut(id)?.kind else { return None };
         state.from = Some(peer);
         state.bits = bits;

@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::Slice;
+use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
@@ -56,7 +56,7 @@ pub struct Core {
 }
 
 /// Something that a rail was ordered to do and has not finished.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     /// An eager message's frame. Its token is the operation's own number: it is not in the table.
     Eager { operation: OperationId },
@@ -68,6 +68,10 @@ pub(crate) enum Order {
     Native { operation: OperationId, peer: PeerId, bytes: u64 },
     /// Mode `Resume`: whatever frame this span is.
     Span { peer: PeerId, span: u64 },
+    /// A frame whose payload its user has back.
+    Detached { peer: PeerId, bulk: bool },
+    /// Mode `Resume`: the payload of a span, in a buffer of the endpoint since its user has it back.
+    Kept { peer: PeerId, bulk: bool, buffer: BufferId },
 }
 
 /// A payload on its way to its place.
@@ -282,6 +286,17 @@ impl Core {
         }
     }
 
+    /// The order of a token, which is over.
+    pub(crate) fn take_order(&mut self, token: Token) -> Option<Order> {
+        if token == Token::NONE {
+            return None;
+        }
+        if token.0 & IN_TABLE == 0 {
+            return Some(Order::Eager { operation: OperationId(SlotId::from_u64(token.0)) });
+        }
+        self.orders.remove(SlotId::from_u64(token.0 & !IN_TABLE))
+    }
+
     /// The token by which a rail tells the end of an order; the order where there is no room.
     #[inline(always)]
     pub(crate) fn token_of(&mut self, order: Order) -> Result<Token, Order> {
@@ -313,6 +328,15 @@ impl Core {
                 self.pump(peer);
             }
             Order::Span { peer, span } => self.span_released(peer, span),
+            Order::Detached { peer, bulk } => {
+                self.release_frame(peer, bulk);
+                self.pump(peer);
+            }
+            Order::Kept { peer, bulk, buffer } => {
+                self.outputs.push(Output::Release(buffer));
+                self.release_frame(peer, bulk);
+                self.pump(peer);
+            }
         }
     }
 
@@ -342,7 +366,12 @@ impl Core {
         let Some(link) = peer.link() else { return self.defer(id, body.into()) };
         let (slice, urgency, token) = match payload {
             Some(Payload { slice, urgency, order }) => match self.token_of(order) {
-                Ok(token) => (slice, urgency, token),
+                Ok(token) => {
+                    if urgency == Urgency::Bulk {
+                        self.note_data_order(id, SlotId::from_u64(token.0 & !IN_TABLE));
+                    }
+                    (slice, urgency, token)
+                }
                 Err(order) => return self.order_ended(order, Err(Fault::Busy)),
             },
             None => (Slice::NONE, Urgency::Urgent, Token::NONE),

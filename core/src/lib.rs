@@ -25,6 +25,7 @@
 
 pub mod api;
 mod arrive;
+mod cancel;
 mod check;
 mod credit;
 mod eager;

@@ -321,6 +321,22 @@ impl Matching {
             .map(|(id, _)| id)
     }
 
+    /// The message with these bits that is arriving and was claimed by this receive.
+    pub fn find_claimed(
+        &self,
+        channel: Channel,
+        peer: PeerId,
+        bits: u64,
+        by: OperationId,
+    ) -> Option<SlotId> {
+        let queue = self.by_key.get(&(channel, peer, bits))?;
+        queue.iter().copied().find(|id| {
+            self.messages.get(*id).is_some_and(|message| {
+                matches!(message.content, Content::Arriving { claimed_by } if claimed_by == Some(by))
+            })
+        })
+    }
+
     /// The messages of a peer, earliest first.
     pub fn messages_of(&self, peer: PeerId) -> Vec<SlotId> {
         let mut found: Vec<(u64, SlotId)> = self

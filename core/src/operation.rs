@@ -88,6 +88,8 @@ pub(crate) struct AccessState {
     pub waiting: bool,
     /// Bytes that arrived (get), or were confirmed (put).
     pub moved: u64,
+    /// The last native order for it.
+    pub native: Option<SlotId>,
 }
 
 /// Operations by the driver's numbers.
@@ -153,7 +155,7 @@ impl Operations {
 
     /// Adds the state of a get or put; it goes with its operation.
     pub fn add_access(&mut self, access: Access) -> AccessId {
-        match self.accesses.insert(AccessState { access, waiting: false, moved: 0 }) {
+        match self.accesses.insert(AccessState { access, waiting: false, moved: 0, native: None }) {
             Ok(slot) => AccessId(slot),
             Err(_) => unreachable!("an operation has one access at most"),
         }

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use ropewalk_base::memory::Slice;
+use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{FrameOrder, Header, LinkId, Token, Urgency};
 
@@ -53,6 +53,13 @@ impl Outputs {
     pub fn push(&mut self, output: Output) {
         *self.marks.push() = Next::Other;
         self.others.push_back(output);
+    }
+
+    /// Gives a staged buffer up, where there is one.
+    pub fn extend_releases(&mut self, buffer: Option<BufferId>) {
+        if let Some(buffer) = buffer {
+            self.push(Output::Release(buffer));
+        }
     }
 
     /// Adds a frame; its header is for the caller to write.

@@ -15,10 +15,11 @@ use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{LinkId, Placement, Token};
+use ropewalk_base::verb::{LinkId, Placement, Token, Urgency};
 use ropewalk_wire::frame::{AckBody, AnnounceBody, Arrived, Body, EagerBody, Envelope, Prefix};
 
 use crate::api::*;
+use crate::cancel::whole;
 use crate::credit::{Charge, charge_bytes};
 use crate::engine::{Core, Landing, LandingKind, Order, Payload};
 use crate::matching::{Content, Unmatched};
@@ -68,6 +69,8 @@ struct Sent {
     /// The order by which a rail holds it: it does not go again before it went.
     in_rail: Option<SlotId>,
     acknowledged: bool,
+    /// The payload's memory is wanted back: it is copied as soon as no rail has it, and not sent before.
+    leaving: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +129,51 @@ impl Reliable {
     /// The orders of payloads that are not acknowledged.
     pub fn kept_orders(&self) -> impl Iterator<Item = &Order> {
         self.sent.iter().filter_map(|sent| sent.payload.as_ref().map(|payload| &payload.order))
+    }
+
+    /// The spans with such a payload.
+    pub fn spans_of(&self, of: impl Fn(&Order) -> bool) -> Vec<u64> {
+        let such = |sent: &&Sent| sent.payload.is_some_and(|payload| of(&payload.order));
+        self.sent.iter().filter(such).map(|sent| sent.span).collect()
+    }
+
+    fn sent_mut(&mut self, span: u64) -> Option<&mut Sent> {
+        let index = self.sent.binary_search_by_key(&span, |sent| sent.span).ok()?;
+        self.sent.get_mut(index)
+    }
+
+    /// The payload's memory is wanted back; the order by which a rail has it, where one has.
+    pub fn leave(&mut self, span: u64) -> Option<Option<SlotId>> {
+        let sent = self.sent_mut(span)?;
+        sent.leaving = true;
+        Some(sent.in_rail)
+    }
+
+    /// The payload that is to be copied now.
+    pub fn leaving(&mut self, span: u64) -> Option<Slice> {
+        let sent = self.sent_mut(span).filter(|sent| sent.leaving && sent.in_rail.is_none())?;
+        sent.payload.map(|payload| payload.slice)
+    }
+
+    /// The payload lies in this buffer from now on, or stays where it is; what it was ordered for, in the
+    /// first case.
+    pub fn stay(&mut self, span: u64, peer: PeerId, buffer: Option<BufferId>) -> Option<Order> {
+        let sent = self.sent_mut(span).filter(|sent| sent.leaving && sent.in_rail.is_none())?;
+        sent.leaving = false;
+        let (payload, buffer) = (sent.payload.as_mut()?, buffer?);
+        payload.slice = whole(buffer, payload.slice.len);
+        let bulk = payload.urgency == Urgency::Bulk;
+        Some(std::mem::replace(&mut payload.order, Order::Kept { peer, bulk, buffer }))
+    }
+
+    /// No later than then it is looked what has to go again.
+    pub fn resend_by(&mut self, due: Time) {
+        self.resend_at = Some(self.resend_at.map_or(due, |at| at.min(due)));
+    }
+
+    /// Takes such placements out that wait for their span to come again.
+    pub fn take_broken(&mut self, of: impl Fn(&Landing) -> bool) -> Vec<Landing> {
+        self.broken.extract_if(.., |_, landing| of(landing)).map(|(_, landing)| landing).collect()
     }
 
     /// Placements that wait for their span to come again.
@@ -194,6 +242,7 @@ impl Core {
             tries: 0,
             in_rail: None,
             acknowledged: false,
+            leaving: false,
         });
         let index = reliable.sent.len() - 1;
         self.transmit(id, index);
@@ -215,7 +264,7 @@ impl Core {
         let session = peer.session;
         let Some(reliable) = peer.reliable.as_mut() else { return };
         let Some(sent) = reliable.sent.get_mut(index) else { return };
-        if sent.in_rail.is_some() || sent.acknowledged {
+        if sent.in_rail.is_some() || sent.acknowledged || sent.leaving {
             return;
         }
         sent.sent_at = now;
@@ -231,7 +280,7 @@ impl Core {
             self.counters.frames_re_sent += 1;
         }
         let due = now + after;
-        reliable.resend_at = Some(reliable.resend_at.map_or(due, |at| at.min(due)));
+        reliable.resend_by(due);
         self.wake_by(due);
         self.emit_on(link, envelope, &body, payload, token);
     }
@@ -249,6 +298,8 @@ impl Core {
             if let Some(payload) = ended.and_then(|sent| sent.payload) {
                 self.order_ended(payload.order, Ok(()));
             }
+        } else if reliable.sent[index].leaving {
+            self.keep_span(id, span);
         }
     }
 
@@ -430,7 +481,8 @@ impl Core {
                 if sent.acknowledged {
                     continue;
                 }
-                if at <= now && sent.in_rail.is_none() && due.len() < BURST {
+                let idle = sent.in_rail.is_none() && !sent.leaving;
+                if at <= now && idle && due.len() < BURST {
                     due.push(index);
                 } else {
                     let at = at.max(now + after / 4);

@@ -50,6 +50,10 @@ impl Region {
         self.held
     }
 
+    pub fn audience(&self) -> Audience {
+        self.audience
+    }
+
     pub fn owner(&self) -> Option<OperationId> {
         self.owner
     }
@@ -176,6 +180,8 @@ impl Core {
         match self.regions.get(key.slot) {
             Some(region) if region.secret == key.secret && !region.closing => {
                 self.close_region(key.slot);
+                // What a peer has not acknowledged yet will be soon, and would be copied here each time.
+                self.take_region_back(key.slot, false);
                 Ok(())
             }
             _ => Err(Fault::BadKey),
@@ -371,7 +377,12 @@ impl Core {
     fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
         let order = Order::Native { operation: id, peer: access.peer, bytes: access.local.len };
         let token = match self.orders.insert(order) {
-            Ok(slot) => Core::table_token(slot),
+            Ok(slot) => {
+                if let Some(state) = self.access_mut(id) {
+                    state.native = Some(slot);
+                }
+                Core::table_token(slot)
+            }
             Err(_) => return self.access_ended(id, Err(Fault::Busy)),
         };
         self.hold(id);
@@ -489,7 +500,7 @@ impl Core {
         self.pump_streams(id);
     }
 
-    fn emit_result(&mut self, id: PeerId, cookie: u64, outcome: Result<(), Fault>) {
+    pub(crate) fn emit_result(&mut self, id: PeerId, cookie: u64, outcome: Result<(), Fault>) {
         let status = status_to_wire(outcome);
         let body = ResultBody { cookie: cookie.into(), status, reserved: [0; 7] };
         self.emit_control(id, body);

@@ -166,6 +166,9 @@ impl Core {
         self.finish(operation, outcome, bytes);
         if let SendStage::Announced { region } = stage {
             self.close_region(region);
+            if outcome.is_err() {
+                self.take_region_back(region, true);
+            }
         }
     }
 
@@ -205,6 +208,7 @@ impl Core {
         });
         if let Some((operation, _)) = fetching {
             self.stop_access(operation, Fault::Cancelled);
+            self.take_back(operation);
         }
     }
 }

@@ -394,6 +394,10 @@ impl Engine {
                 self.buffers.copy(from, to);
             }
             Output::Release(buffer) => drop(self.buffers.remove(buffer)),
+            Output::Keep { peer, span, from } => {
+                let buffer = self.copy_of(from);
+                self.core.kept(peer, span, buffer);
+            }
             Output::Request { peer, session, bits, payload } => {
                 self.request(peer, session, bits, payload);
             }
@@ -421,6 +425,9 @@ impl Engine {
                 return self.core.link_down(LOOP_LINK, Fault::Closed);
             }
             Verb::Read { link, token, .. } | Verb::Write { link, token, .. } => (*link, *token),
+            Verb::Detach { link, token, .. }
+            | Verb::Stop { link, token }
+            | Verb::Unplace { link, token } => (*link, *token),
             Verb::Expose { link, .. } | Verb::Close { link } | Verb::Revoke { link, .. } => {
                 (*link, Token::NONE)
             }
@@ -430,8 +437,19 @@ impl Engine {
             // The rail holds nothing under that key. Whatever else it answers, only its report says
             // that nobody holds the region.
             (Verb::Revoke { link, key }, Ordered::Refused(_)) => self.core.revoked(*link, *key),
+            (Verb::Detach { .. } | Verb::Stop { .. } | Verb::Unplace { .. }, answer) => {
+                self.core.let_go_of(verb, answer);
+            }
             _ => self.core.ordered(token, answer),
         }
+    }
+
+    /// A buffer of the pool with these bytes, where there is room for one.
+    fn copy_of(&mut self, from: Slice) -> Option<BufferId> {
+        let buffer = self.pool.take(from.len as usize)?;
+        let buffer = self.buffers.insert(Memory::pooled(buffer)).ok()?;
+        self.buffers.copy(from, Slice { buffer, offset: 0, len: from.len });
+        Some(buffer)
     }
 
     /// A frame from this endpoint to itself: placed like any other, and copied.

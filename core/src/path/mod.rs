@@ -167,6 +167,8 @@ pub(crate) struct Peer {
     /// Puts of the peer that arrived in part: region, cookie, bytes so far; the oldest first.
     pub puts: VecDeque<(SlotId, u64, u64)>,
     pub reliable: Option<Box<Reliable>>,
+    /// Orders of data frames that its rail may have; those that ended are forgotten now and then.
+    pub data_orders: Vec<SlotId>,
 }
 
 /// A first-come-first-served list through `Operation::next`.
@@ -275,6 +277,7 @@ impl Peer {
             streams: VecDeque::new(),
             puts: VecDeque::new(),
             reliable: None,
+            data_orders: Vec::new(),
         }
     }
 

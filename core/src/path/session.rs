@@ -475,66 +475,7 @@ impl Core {
         }
     }
 
-    /// Ends an operation early. False where it is too late, or it is unknown: then its completion
-    /// comes, or came, by itself. After true it completes, mostly with `Cancelled`.
-    pub fn cancel(&mut self, id: OperationId) -> bool {
-        let Some(operation) = self.operations.get_mut(id) else { return false };
-        if operation.ending.is_some() {
-            return false;
-        }
-        operation.cancelled = true;
-        match &operation.kind {
-            Kind::Receive(state) => match &state.stage {
-                ReceiveStage::Posted => {
-                    let wanted = wanted(&state.receive);
-                    self.matching.withdraw(id, wanted);
-                    self.finish(id, Err(Fault::Cancelled), 0);
-                    true
-                }
-                ReceiveStage::Placing => {
-                    // A claimed message stays for others; one that lands here is too late to stop.
-                    let held = self.operations.get(id).is_some_and(|operation| operation.held > 0);
-                    if !held {
-                        self.finish(id, Err(Fault::Cancelled), 0);
-                    }
-                    !held
-                }
-                ReceiveStage::Fetching { .. } => {
-                    self.stop_access(id, Fault::Cancelled);
-                    true
-                }
-            },
-            Kind::Access(_) => {
-                self.stop_access(id, Fault::Cancelled);
-                true
-            }
-            Kind::Send(state) => match state.stage {
-                SendStage::Waiting => {
-                    let (peer, channel) = (state.send.peer, state.send.channel as usize);
-                    self.unqueue_send(peer, channel, id);
-                    self.finish(id, Err(Fault::Cancelled), 0);
-                    // Those behind it may have what the first of the queue lacked.
-                    self.pump(peer);
-                    true
-                }
-                SendStage::Announced { .. } => {
-                    self.abort_announced(id);
-                    true
-                }
-                SendStage::Eager => false,
-                SendStage::Acknowledge => {
-                    let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
-                    if let Some(peer) = self.peers.get_mut(peer.0) {
-                        peer.unfinished.remove(&key);
-                    }
-                    self.finish(id, Err(Fault::Cancelled), 0);
-                    true
-                }
-            },
-        }
-    }
-
-    fn unqueue_send(&mut self, peer: PeerId, channel: usize, id: OperationId) {
+    pub(crate) fn unqueue_send(&mut self, peer: PeerId, channel: usize, id: OperationId) {
         let Some(mut queue) = self.peers.get(peer.0).map(|peer| peer.waiting[channel]) else {
             return;
         };

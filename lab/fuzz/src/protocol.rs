@@ -14,7 +14,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, FrameOrder, LinkId, Placement, RemoteKey, RemoteLayout, Token, Verb,
+    Capabilities, FrameOrder, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Verb,
 };
 use ropewalk_core::{
     Access, Audience, Channel, Config, Core, Direction, Identity, Level, Mode, Next, OperationId,
@@ -239,6 +239,13 @@ impl<'a> Player<'a> {
                 self.orders.push_back(token);
             }
             Output::Verb(Verb::Revoke { link, key }) => self.core.revoked(link, key),
+            Output::Verb(
+                verb @ (Verb::Detach { .. } | Verb::Stop { .. } | Verb::Unplace { .. }),
+            ) => self.let_go(&verb),
+            Output::Keep { peer, span, .. } => {
+                let buffer = (self.byte() & 3 > 0).then(|| self.buffer());
+                self.core.kept(peer, span, buffer);
+            }
             Output::PeerUp { peer } => self.peer = Some(peer),
             Output::Request { peer, session, payload, .. } => {
                 let bytes = payload.map_or(0, |(_, bytes)| bytes);
@@ -263,6 +270,26 @@ impl<'a> Player<'a> {
         self.drain();
         self.calls = false;
         self.meet();
+    }
+
+    /// The rail lets go of what it has, mostly.
+    fn let_go(&mut self, verb: &Verb) {
+        let (queue, token, later) = match *verb {
+            Verb::Detach { token, later, .. } => (&mut self.orders, token, later),
+            Verb::Stop { token, .. } => (&mut self.orders, token, Token::NONE),
+            Verb::Unplace { token, .. } => (&mut self.landings, token, Token::NONE),
+            _ => unreachable!("an order to let go"),
+        };
+        let position = queue.iter().position(|other| *other == token);
+        let willing = self.input.first().is_none_or(|byte| byte & 7 > 0);
+        let Some(position) = position.filter(|_| willing) else {
+            return self.core.let_go_of(verb, Ordered::Refused(Fault::Invalid));
+        };
+        match later {
+            Token::NONE => drop(queue.remove(position)),
+            later => queue[position] = later,
+        }
+        self.core.let_go_of(verb, Ordered::Released);
     }
 
     fn play(&mut self) {

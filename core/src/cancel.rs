@@ -1,0 +1,338 @@
+//! Cancel: the way out of an operation in every stage, also where its peer is stopped.
+//!
+//! An operation ends when no rail holds its memory, and a rail that waits for its peer might hold it for
+//! ever. So rails are told to let go: of a frame's payload (what is left of it goes from a private copy,
+//! since the stream has to stay well formed), of a place (the rest of the payload goes nowhere), of a
+//! native access. Where spans are kept until the peer has them, their payloads move to a buffer of the
+//! endpoint.
+//!
+//! Invariants: a frame counts against its peer's windows until it has left, whoever has its bytes, so
+//! that private copies are bounded by these windows; neighbours are not touched. A peer that is writing to
+//! exposed memory natively at this very moment is waited for: see `Rail::order`.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{Ordered, Token, Verb};
+
+use crate::api::*;
+use crate::eager::wanted;
+use crate::engine::{Core, Landing, LandingKind, Order};
+use crate::matching::Content;
+use crate::operation::{Kind, ReceiveStage, SendStage};
+
+impl Core {
+    /// Ends an operation early. False where it is too late, or it is unknown: then its completion
+    /// comes, or came, by itself. After true it completes, mostly with `Cancelled`.
+    ///
+    /// A small message that is on its way may still be delivered, as it was posted.
+    pub fn cancel(&mut self, id: OperationId) -> bool {
+        let Some(operation) = self.operations.get_mut(id) else { return false };
+        let over = operation.ending.is_some();
+        if !over {
+            operation.cancelled = true;
+            self.end_early(id);
+        }
+        // Also where it ends with something else: what keeps it may be a rail that a peer blocks.
+        self.take_back(id);
+        !over
+    }
+
+    fn end_early(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get(id) else { return };
+        match &operation.kind {
+            Kind::Receive(state) => match &state.stage {
+                ReceiveStage::Posted => {
+                    let wanted = wanted(&state.receive);
+                    self.matching.withdraw(id, wanted);
+                    self.finish(id, Err(Fault::Cancelled), 0);
+                }
+                ReceiveStage::Placing => {
+                    let claimed = (operation.held == 0).then_some((
+                        state.receive.channel,
+                        state.from,
+                        state.bits,
+                    ));
+                    self.finish(id, Err(Fault::Cancelled), 0);
+                    if let Some((channel, Some(peer), bits)) = claimed {
+                        self.give_claim_back(id, channel, peer, bits);
+                    }
+                }
+                ReceiveStage::Fetching { .. } => self.stop_access(id, Fault::Cancelled),
+            },
+            Kind::Access(_) => self.stop_access(id, Fault::Cancelled),
+            Kind::Send(state) => match state.stage {
+                SendStage::Waiting => {
+                    let (peer, channel) = (state.send.peer, state.send.channel as usize);
+                    self.unqueue_send(peer, channel, id);
+                    self.finish(id, Err(Fault::Cancelled), 0);
+                    // Those behind it may have what the first of the queue lacked.
+                    self.pump(peer);
+                }
+                SendStage::Announced { .. } => self.abort_announced(id),
+                SendStage::Eager | SendStage::Acknowledge => {
+                    let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
+                    if let Some(peer) = self.peers.get_mut(peer.0) {
+                        peer.unfinished.remove(&key);
+                    }
+                    self.finish(id, Err(Fault::Cancelled), 0);
+                }
+            },
+        }
+    }
+
+    /// A message that is arriving was claimed by a receive that is gone: it is for others again, and
+    /// first for those that are posted.
+    fn give_claim_back(&mut self, id: OperationId, channel: Channel, peer: PeerId, bits: u64) {
+        let Some(found) = self.matching.find_claimed(channel, peer, bits, id) else { return };
+        let bytes = self.matching.message_mut(found).map_or(0, |message| message.bytes);
+        let claimed_by = self.accepting(channel, peer, bits, bytes);
+        if let Some(operation) = claimed_by {
+            self.assign(operation, peer, bits, bytes);
+        }
+        if let Some(message) = self.matching.message_mut(found) {
+            message.content = Content::Arriving { claimed_by };
+        }
+    }
+
+    /// Has rails let go of the memory of an operation that is about to end.
+    pub(crate) fn take_back(&mut self, id: OperationId) {
+        let Some(operation) = self.operations.get(id).filter(|operation| operation.held > 0) else {
+            return;
+        };
+        match &operation.kind {
+            Kind::Send(state) => match state.stage {
+                SendStage::Announced { region } => self.take_region_back(region, true),
+                _ => self.detach_message(id, state.send.peer),
+            },
+            Kind::Receive(_) | Kind::Access(_) => {
+                let from = match &operation.kind {
+                    Kind::Receive(state) => state.from,
+                    _ => self.operations.peer(operation),
+                };
+                self.stop_native(id);
+                self.give_places_up(from, |kind| {
+                    matches!(*kind, LandingKind::Eager { operation }
+                        | LandingKind::Data { operation, .. } if operation == id)
+                });
+                if let Some(peer) = from {
+                    self.detach_frames(peer, true, |order| {
+                        matches!(*order, Order::PutFrame { operation, .. } if operation == id)
+                    });
+                }
+            }
+        }
+    }
+
+    /// Has rails let go of the memory of a region that is closing. `kept`: of what a peer has not
+    /// acknowledged, too.
+    pub(crate) fn take_region_back(&mut self, slot: SlotId, kept: bool) {
+        let Some(region) = self.regions.get(slot).filter(|region| region.held() > 0) else {
+            return;
+        };
+        let peers: Vec<PeerId> = match region.audience() {
+            Audience::One(peer) => vec![self.resolve(peer)],
+            Audience::Everybody => self.peers.iter().map(|(slot, _)| PeerId(slot)).collect(),
+        };
+        for peer in peers {
+            self.detach_frames(
+                peer,
+                kept,
+                |order| matches!(*order, Order::ServeFrame { region, .. } if region == slot),
+            );
+            self.give_places_up(
+                Some(peer),
+                |kind| matches!(*kind, LandingKind::Put { region, .. } if region == slot),
+            );
+        }
+    }
+
+    /// Has a rail let go of the payload of a small message.
+    fn detach_message(&mut self, id: OperationId, peer: PeerId) {
+        let order = Order::Eager { operation: id };
+        let Some(state) = self.peers.get(peer.0) else { return };
+        if state.reliable.is_some() {
+            return self.detach_frames(peer, true, |other| *other == order);
+        }
+        self.detach(peer, Token(id.0.to_u64()), false);
+    }
+
+    /// Has the peer's rail let go of the payloads of such frames.
+    fn detach_frames(&mut self, id: PeerId, kept: bool, of: impl Fn(&Order) -> bool) {
+        let Some(peer) = self.peers.get(id.0) else { return };
+        if let Some(reliable) = &peer.reliable {
+            let spans = if kept { reliable.spans_of(of) } else { Vec::new() };
+            return spans.into_iter().for_each(|span| self.detach_span(id, span));
+        }
+        let is_such = |slot: &SlotId| self.orders.get(*slot).is_some_and(&of);
+        let found: Vec<SlotId> = peer.data_orders.iter().copied().filter(is_such).collect();
+        for slot in found {
+            self.detach(id, Core::table_token(slot), true);
+        }
+    }
+
+    fn detach(&mut self, id: PeerId, token: Token, bulk: bool) {
+        let link = self.peers.get(id.0).and_then(|peer| peer.link());
+        let Some(link) = link.filter(|link| *link != LOOP_LINK) else { return };
+        // It counts as the peer's until it has left.
+        let Ok(later) = self.orders.insert(Order::Detached { peer: id, bulk }) else { return };
+        let later = Core::table_token(later);
+        self.outputs.push(Output::Verb(Verb::Detach { link, token, later }));
+    }
+
+    /// Has the rail give a native access up.
+    fn stop_native(&mut self, id: OperationId) {
+        let Some(state) = self.access_mut(id) else { return };
+        let (peer, Some(slot)) = (state.access.peer, state.native) else { return };
+        let ours = self.orders.get(slot).is_some_and(
+            |order| matches!(*order, Order::Native { operation, .. } if operation == id),
+        );
+        if let (true, Some(link)) = (ours, self.peers.get(peer.0).and_then(|peer| peer.link())) {
+            let token = Core::table_token(slot);
+            self.outputs.push(Output::Verb(Verb::Stop { link, token }));
+        }
+    }
+
+    /// Has rails give such places up, and forgets those that wait for their span to come again.
+    fn give_places_up(&mut self, from: Option<PeerId>, of: impl Fn(&LandingKind) -> bool) {
+        for (slot, landing) in self.landings.iter().filter(|(_, landing)| of(&landing.kind)) {
+            let (link, token) = (landing.link, Token(slot.to_u64()));
+            self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
+        }
+        let broken = from
+            .and_then(|id| self.peers.get_mut(id.0)?.reliable.as_mut())
+            .map(|reliable| reliable.take_broken(|landing| of(&landing.kind)));
+        for landing in broken.into_iter().flatten() {
+            self.place_given_up(landing);
+        }
+    }
+
+    /// A rail's answer to an order to let go: `Detach`, `Stop` or `Unplace`.
+    pub fn let_go_of(&mut self, verb: &Verb, answer: Ordered) {
+        let released = answer == Ordered::Released;
+        match *verb {
+            Verb::Detach { token, later, .. } => self.detached(token, later, released),
+            Verb::Stop { token, .. } if released => {
+                self.counters.accesses_stopped += 1;
+                if let Some(Order::Native { operation, .. }) = self.take_order(token) {
+                    self.let_go(operation);
+                }
+            }
+            Verb::Unplace { token, .. } if released => {
+                self.counters.places_given_up += 1;
+                if let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) {
+                    self.place_given_up(landing);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn detached(&mut self, token: Token, later: Token, released: bool) {
+        if !released {
+            // Its outcome comes by itself.
+            self.take_order(later);
+            return;
+        }
+        self.counters.frames_detached += 1;
+        match self.take_order(token) {
+            Some(Order::Span { peer, span }) => self.span_released(peer, span),
+            // The session of a span ended meanwhile: nothing counts it any more.
+            Some(order) if later == Token::NONE => self.order_ended(order, Err(Fault::PeerReset)),
+            Some(order) => self.memory_let_go(order),
+            None => {}
+        }
+    }
+
+    /// The memory behind an order is free; its frame still counts.
+    pub(crate) fn memory_let_go(&mut self, order: Order) {
+        match order {
+            Order::Eager { operation } | Order::PutFrame { operation, .. } => {
+                self.let_go(operation);
+            }
+            Order::ServeFrame { region, .. } => self.region_let_go(region),
+            Order::Kept { buffer, .. } => self.outputs.push(Output::Release(buffer)),
+            Order::Native { .. } | Order::Span { .. } | Order::Detached { .. } => {
+                unreachable!("{order:?} has no payload")
+            }
+        }
+    }
+
+    /// Nothing lands there any more, and what was to land there does not come again.
+    fn place_given_up(&mut self, landing: Landing) {
+        let Landing { peer, session, span, kind, .. } = landing;
+        let peer = peer.filter(|peer| self.session_of(*peer) == session);
+        if let Some(peer) = peer {
+            self.span_placed(peer, span);
+        }
+        match kind {
+            LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
+                self.let_go(operation);
+            }
+            LandingKind::Put { region, cookie, .. } => {
+                if let Some(peer) = peer {
+                    self.emit_result(peer, cookie, Err(Fault::BadKey));
+                }
+                self.region_let_go(region);
+            }
+            _ => unreachable!("{kind:?} is no place of a user's"),
+        }
+    }
+
+    /// Moves the payload of a span out of its user's memory, once no rail has it.
+    fn detach_span(&mut self, id: PeerId, span: u64) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let link = peer.link();
+        let Some(reliable) = peer.reliable.as_mut() else { return };
+        match (reliable.leave(span), link) {
+            (Some(Some(slot)), Some(link)) => {
+                let (token, later) = (Core::table_token(slot), Token::NONE);
+                self.outputs.push(Output::Verb(Verb::Detach { link, token, later }));
+            }
+            (Some(None), _) => self.keep_span(id, span),
+            _ => {}
+        }
+    }
+
+    /// Asks for a copy of a span's payload, where its memory is wanted back.
+    pub(crate) fn keep_span(&mut self, id: PeerId, span: u64) {
+        let peer = self.peers.get_mut(id.0);
+        let reliable = peer.and_then(|peer| peer.reliable.as_mut());
+        let Some(from) = reliable.and_then(|reliable| reliable.leaving(span)) else { return };
+        self.outputs.push(Output::Keep { peer: id, span, from });
+    }
+
+    /// The buffer with the bytes that `Output::Keep` named; `None` where there was no room: then they
+    /// stay where they are until the peer has them.
+    pub fn kept(&mut self, id: PeerId, span: u64, buffer: Option<BufferId>) {
+        let due = self.now + self.config.resend_after;
+        let peer = self.peers.get_mut(id.0);
+        let Some(reliable) = peer.and_then(|peer| peer.reliable.as_mut()) else {
+            return self.outputs.extend_releases(buffer);
+        };
+        reliable.resend_by(due);
+        match reliable.stay(span, id, buffer) {
+            Some(order) => {
+                self.counters.spans_kept += 1;
+                self.memory_let_go(order);
+            }
+            None => self.outputs.extend_releases(buffer),
+        }
+        self.wake_by(due);
+    }
+
+    /// Notes the order of a data frame among those that its peer's rail may have.
+    pub(crate) fn note_data_order(&mut self, id: PeerId, slot: SlotId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if peer.data_orders.len() >= crate::path::BULK_PENDING_MAX as usize {
+            let orders = &self.orders;
+            peer.data_orders.retain(|slot| orders.get(*slot).is_some());
+        }
+        peer.data_orders.push(slot);
+    }
+}
+
+/// The payload of a span as a slice of the buffer that it was copied to.
+pub(crate) fn whole(buffer: BufferId, len: u64) -> Slice {
+    Slice { buffer, offset: 0, len }
+}
