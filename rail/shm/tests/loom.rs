@@ -257,7 +257,67 @@ fn a_frame_that_waits_for_room_in_sleep_is_not_forgotten() {
     });
 }
 
-/// The guard of native access: after the revocation nobody is inside.
+/// Reads that no revocation waits for: what was read counts only if the entry is the same afterwards,
+/// and then it is what was there before the revocation.
+#[test]
+fn a_read_that_a_revocation_overtook_does_not_count() {
+    loom::model(|| {
+        // The kernel copies: both words of the region change under its hands.
+        let words = [AtomicU64::new(1), AtomicU64::new(1)];
+        let shared = Arc::new((AtomicU64::new(7), words));
+        let peer = Arc::clone(&shared);
+        let origin = thread::spawn(move || {
+            let (live, words) = &*peer;
+            fence(Ordering::Acquire);
+            if live.load(Ordering::Acquire) != 7 {
+                return;
+            }
+            let read = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            if live.load(Ordering::Acquire) == 7 {
+                assert_eq!(read, [1, 1]);
+            }
+        });
+        let (live, words) = &*shared;
+        live.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // It is used for something else, and offered again.
+        words.iter().for_each(|word| word.store(2, Ordering::Relaxed));
+        live.store(8, Ordering::Release);
+        origin.join().expect("the origin does not panic");
+    });
+}
+
+/// A write to an entry that was read-only, and is another one's by then: the fields are looked at before
+/// the last look at the key, and the second owner waits for whoever announced itself.
+#[test]
+fn a_write_never_takes_the_rights_of_a_later_region() {
+    loom::model(|| {
+        let shared = Arc::new([7, 0, 0].map(AtomicU64::new));
+        let peer = Arc::clone(&shared);
+        let origin = thread::spawn(move || {
+            let [live, writable, accessing] = &*peer;
+            accessing.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if live.load(Ordering::Acquire) == 7 {
+                let may = writable.load(Ordering::Relaxed) == 1;
+                fence(Ordering::Acquire);
+                let same = live.load(Ordering::Acquire) == 7;
+                assert!(!(may && same), "it would write under the key of a region for reading");
+            }
+            accessing.store(0, Ordering::Release);
+        });
+        // No revocation of a region for reading waits.
+        let [live, writable, _] = &*shared;
+        live.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        writable.store(1, Ordering::Relaxed);
+        live.store(8, Ordering::Release);
+        origin.join().expect("the origin does not panic");
+    });
+}
+
+/// The guard of writes: after the revocation nobody is inside.
 #[test]
 fn a_revoked_region_has_no_visitor() {
     loom::model(|| {
