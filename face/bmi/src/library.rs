@@ -28,6 +28,9 @@ const OPERATIONS_MAX: usize = 1 << 22;
 /// Peers, those that are only known included.
 const PEERS_MAX: usize = 1 << 16;
 
+/// Connections that are kept open; idle ones beyond are closed and made again when they are needed.
+const LINKS_MAX: usize = 512;
+
 pub const INIT_SERVER: i32 = 1;
 pub const TCP_BIND_SPECIFIC: i32 = 2;
 pub const AUTO_REF_COUNT: i32 = 4;
@@ -222,6 +225,7 @@ impl Library {
         let mut config = EndpointConfig::new(CLUSTER);
         config.core.operations_max = OPERATIONS_MAX;
         config.core.peers_max = PEERS_MAX;
+        config.core.links_max = LINKS_MAX;
         from_environment(&mut config.core).map_err(ModuleError::Other)?;
         let options = Options::new().map_err(ModuleError::Other)?;
         let endpoint = Endpoint::open(config, rails).map_err(other)?;

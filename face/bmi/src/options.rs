@@ -30,6 +30,9 @@ const MAX_MESSAGE: &str = "ROPEWALK_BMI_MAX_MESSAGE";
 /// Messages up to so many bytes are sent without asking.
 const EAGER_BYTES: &str = "ROPEWALK_BMI_EAGER_BYTES";
 
+/// Connections that are kept open.
+const SOCKETS: &str = "ROPEWALK_BMI_SOCKETS";
+
 /// What callers may change while the library runs.
 pub struct Options {
     /// The longest message that is accepted, as it is reported.
@@ -52,6 +55,9 @@ pub fn from_environment(config: &mut CoreConfig) -> Result<(), String> {
     if let Some(bytes) = number_of(EAGER_BYTES, 0, max)? {
         config.eager_bytes_max = bytes as u32;
     }
+    if let Some(links) = number_of(SOCKETS, 1, 1 << 20)? {
+        config.links_max = links as usize;
+    }
     Ok(())
 }
 
@@ -60,6 +66,6 @@ fn number_of(name: &str, least: i64, most: i64) -> Result<Option<i64>, String> {
     let text = text.to_string_lossy();
     match text.parse() {
         Ok(value) if (least..=most).contains(&value) => Ok(Some(value)),
-        _ => Err(format!("{name}={text}: give a number of bytes from {least} to {most}")),
+        _ => Err(format!("{name}={text}: give a number from {least} to {most}")),
     }
 }

@@ -145,6 +145,16 @@ fn suffer(case: &str) {
 }
 
 #[test]
+fn operations_fail_once_when_a_peer_dies_and_its_address_works_again_when_it_is_back() {
+    suffer("killed");
+}
+
+#[test]
+fn a_second_url_takes_over_at_connect_and_after_a_death() {
+    suffer("fail_over");
+}
+
+#[test]
 fn a_stopped_peer_is_left_by_cancel_and_neighbours_notice_nothing() {
     suffer("stopped");
 }

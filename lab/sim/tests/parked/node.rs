@@ -273,6 +273,9 @@ impl Node {
                     (Verb::Revoke { link, key }, Ordered::Refused(_)) => {
                         self.core.revoked(*link, *key);
                     }
+                    (Verb::Detach { .. } | Verb::Stop { .. } | Verb::Unplace { .. }, answer) => {
+                        self.core.let_go_of(&verb, answer);
+                    }
                     _ => self.core.ordered(token, answer),
                 }
             }
@@ -280,6 +283,7 @@ impl Node {
                 self.buffers.copy(from, to);
             }
             Output::Release(buffer) => drop(self.buffers.remove(buffer)),
+            Output::Keep { .. } => unreachable!("sessions are not kept over lost links here"),
             Output::Request { peer, session, payload, .. } => {
                 let from = self.number_of(peer).expect("it greeted");
                 let memory = payload.and_then(|(buffer, _)| self.buffers.remove(buffer));
