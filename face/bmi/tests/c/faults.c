@@ -7,43 +7,62 @@
 
 static bmi_context_id context;
 
-/* A server in a process of its own; `url` is where it listens (again), or empty. */
+/* A server in a process of its own. It is forked before the library is initialized here, since a child
+ * would find the library of its parent. */
 struct Server {
     pid_t process;
+    int orders, answers;
     char url[512];
 };
 
-static struct Server start(const char *medium, const char *url, void (*act)(void))
+/* Forks a server that waits for `launch`. */
+static struct Server prepare(const char *medium, void (*act)(void))
 {
     struct Server server;
-    int ends[2];
-    ssize_t length;
-    CHECK(pipe(ends) == 0);
+    int orders[2], answers[2];
+    CHECK(pipe(orders) == 0 && pipe(answers) == 0);
     server.process = fork();
     CHECK(server.process >= 0);
     if (server.process == 0) {
-        char own[512];
-        close(ends[0]);
+        char own[512], methods[32];
+        ssize_t length = read(orders[0], own, sizeof own - 1);
         alarm(4 * HANG_SECONDS);
-        if (url != NULL) {
-            char methods[32];
-            snprintf(methods, sizeof methods, "bmi_%s", medium);
-            CHECK(INITIALIZE(methods, url, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC) == 0);
-            snprintf(own, sizeof own, "%s", url);
-        } else {
+        CHECK(length > 0);
+        own[length] = '\0';
+        if (own[0] == '*') {
             serve(medium, own, sizeof own);
+        } else {
+            snprintf(methods, sizeof methods, "bmi_%s", medium);
+            CHECK(INITIALIZE(methods, own, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC) == 0);
         }
         CHECK(BMI_open_context(&context) == 0);
-        CHECK(write(ends[1], own, strlen(own)) > 0);
-        close(ends[1]);
+        CHECK(write(answers[1], own, strlen(own)) > 0);
         act();
         exit(0);
     }
-    close(ends[1]);
-    length = read(ends[0], server.url, sizeof server.url - 1);
+    close(orders[0]);
+    close(answers[1]);
+    server.orders = orders[1];
+    server.answers = answers[0];
+    return server;
+}
+
+/* Lets a server listen at a URL, or wherever it likes where `url` is "*". */
+static void launch(struct Server *server, const char *url)
+{
+    ssize_t length;
+    CHECK(write(server->orders, url, strlen(url)) > 0);
+    length = read(server->answers, server->url, sizeof server->url - 1);
     CHECK(length > 0);
-    server.url[length] = '\0';
-    close(ends[0]);
+    server->url[length] = '\0';
+    close(server->orders);
+    close(server->answers);
+}
+
+static struct Server start(const char *medium, void (*act)(void))
+{
+    struct Server server = prepare(medium, act);
+    launch(&server, "*");
     return server;
 }
 
@@ -111,7 +130,7 @@ static void hold(void)
 
 static void killed(const char *medium)
 {
-    struct Server server = start(medium, NULL, hold), again;
+    struct Server server = start(medium, hold), again = prepare(medium, echo);
     BMI_addr_t peer;
     bmi_op_id_t ids[3];
     bmi_size_t got;
@@ -133,7 +152,7 @@ static void killed(const char *medium)
     /* Nobody is there: the next post fails, and the address stays. */
     error = ask(peer, 9);
     CHECK(error == -BMI_EHOSTUNREACH || error == -BMI_ECONNRESET);
-    again = start(medium, server.url, echo);
+    launch(&again, server.url);
     CHECK(ask(peer, 10) == 0);
     CHECK(strcmp(BMI_addr_rev_lookup(peer), server.url) == 0);
     CHECK(ask(peer, 0) == 0);
@@ -199,7 +218,7 @@ static void answer_slowly(void)
 
 static void stopped(const char *medium)
 {
-    struct Server server = start(medium, NULL, answer_slowly), neighbour;
+    struct Server server = start(medium, answer_slowly), neighbour;
     BMI_addr_t peer, other;
     bmi_op_id_t sends[24], receives[4];
     int posted[24], posted_receives[4], index, cancelled = 0, status;
@@ -207,7 +226,7 @@ static void stopped(const char *medium)
     char ready[8];
     unsigned char *small = (unsigned char *)malloc(20 * 4096);
     unsigned char *large = (unsigned char *)malloc(4 * 8 * MEGABYTE);
-    neighbour = start(medium, NULL, echo);
+    neighbour = start(medium, echo);
     begin();
     CHECK(LOOKUP(&peer, server.url) == 0 && LOOKUP(&other, neighbour.url) == 0);
     CHECK(send_unexpected_to(peer, "go", 2, 1, context) == 0);
@@ -270,7 +289,7 @@ static void stopped(const char *medium)
 
 static void not_blocked(const char *medium)
 {
-    struct Server server = start(medium, NULL, echo);
+    struct Server server = start(medium, echo);
     BMI_addr_t peer;
     bmi_op_id_t ids[3];
     bmi_size_t got;
@@ -321,7 +340,7 @@ static void be_flooded(void)
 
 static void flood(const char *medium)
 {
-    struct Server server = start(medium, NULL, be_flooded);
+    struct Server server = start(medium, be_flooded);
     BMI_addr_t peer;
     static char bytes[1024];
     const int messages = 1000000;
@@ -401,8 +420,8 @@ static void both_at_once(const char *medium)
     for (round = 0; round < 10; round++) {
         struct Server first, second;
         CHECK(pipe(turn_pipe) == 0 && pipe(url_pipes[0]) == 0 && pipe(url_pipes[1]) == 0);
-        first = start(medium, NULL, meet_first);
-        second = start(medium, NULL, meet_second);
+        first = start(medium, meet_first);
+        second = start(medium, meet_second);
         CHECK(write(url_pipes[0][1], second.url, strlen(second.url)) > 0);
         CHECK(write(url_pipes[1][1], first.url, strlen(first.url)) > 0);
         usleep(5000);
@@ -422,7 +441,8 @@ static void both_at_once(const char *medium)
 
 static void fail_over(const char *medium)
 {
-    struct Server first = start(medium, NULL, hold), second = start(medium, NULL, echo), third;
+    struct Server first = start(medium, hold), second = start(medium, echo);
+    struct Server third = prepare(medium, echo);
     char list[1100];
     BMI_addr_t peer, late;
     bmi_op_id_t id = 0;
@@ -447,7 +467,7 @@ static void fail_over(const char *medium)
     CHECK(ask(late, 0) == 0);
     end(&second, 0);
     /* Both dead, the first one back. */
-    third = start(medium, first.url, echo);
+    launch(&third, first.url);
     do
         error = ask(peer, 9);
     while (error != 0 && ++tries < 3);
@@ -461,9 +481,12 @@ static void fail_over(const char *medium)
 
 static void few_descriptors(const char *medium)
 {
-    struct Server server = start(medium, NULL, echo);
+    struct Server server = start(medium, echo);
     struct rlimit limit = {64, 64};
-    int files[64], count = 0, index;
+    int files[64], count = 0, index, posted, done = 0;
+    bmi_op_id_t id = 0;
+    bmi_size_t got = 0;
+    bmi_error_code_t error;
     BMI_addr_t peer;
     begin();
     CHECK(LOOKUP(&peer, server.url) == 0);
@@ -471,9 +494,13 @@ static void few_descriptors(const char *medium)
     while (count < 64 && (files[count] = open("/dev/null", O_RDONLY)) >= 0)
         count++;
     CHECK(count > 0 && count < 64);
-    CHECK(ask(peer, 1) != 0);
+    /* It waits until there is one again. */
+    posted = BMI_post_sendunexpected(&id, peer, "question", 8, BMI_EXT_ALLOC, 1, NULL, context, NULL);
+    CHECK(posted == 0);
+    CHECK(BMI_test(id, &done, &error, &got, NULL, 300, context) == 0 && done == 0);
     for (index = 0; index < count; index++)
         close(files[index]);
+    CHECK(finish(posted, id, &got, context) == 0);
     CHECK(ask(peer, 2) == 0);
     CHECK(ask(peer, 0) == 0);
     CHECK(BMI_finalize() == 0);
