@@ -5,6 +5,7 @@
 //!   line;
 //! * [`mod@bmi`]: the figures of the BMI paper, through the C interface, beside bare sockets and MPI;
 //! * [`mod@io`]: data through the library and a mount; [`mod@meta`]: names, and starts of servers;
+//! * [`mod@mpi`]: messages of the MPIs that are here;
 //! * [`lab`]: who alternates with whom; [`servers`], `worker`: the processes; `work_files`,
 //!   `work_library`: what workers do;
 //! * [`series`], [`report`]: figures, JSON lines, a table, a picture.
@@ -26,9 +27,11 @@ pub mod io;
 mod lab;
 mod message;
 pub mod meta;
+pub mod mpi;
 pub mod net;
 mod order;
 mod postmark;
+mod ranks;
 mod raw;
 pub mod report;
 pub mod series;

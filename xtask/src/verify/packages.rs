@@ -43,11 +43,17 @@ pub const MOUNT: &[Package] = &[
 pub const SUITES: &[Package] =
     &[package("fuse3", "fusermount3"), package("stress-ng", "stress-ng")];
 
-/// What the tests with real processes use: file systems whose power can be cut.
+/// What the tests with real processes use: file systems whose power can be cut, and the MPIs beside
+/// which messages are measured.
 pub const PROCESSES: &[Package] = &[
     package("xfsprogs", "mkfs.xfs"),
     package("xfsprogs", "xfs_io"),
     package("e2fsprogs", "mkfs.ext4"),
+    package("gcc", "gcc"),
+    package("openmpi-bin", "mpirun.openmpi"),
+    package("libopenmpi-dev", "mpicc.openmpi"),
+    package("mpich", "mpirun.mpich"),
+    package("libmpich-dev", "mpicc.mpich"),
 ];
 
 /// Peers beside which `--deep` measures messages.

@@ -1,0 +1,101 @@
+//! Each MPI that is here tells all figures of the BMI paper, and leaves nobody behind.
+//!
+//! No test harness: the program is started again as its own launcher, as every benchmark is.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ropewalk_bench::embed::{Embedded, Embedder};
+use ropewalk_bench::mpi::{Medium, Mpi, Point};
+
+/// The variable by which this program learns that it is the one to be killed.
+const VICTIM: &str = "MPI_FIGURES_VICTIM";
+const HANG: Duration = Duration::from_secs(60);
+
+struct Nobody;
+
+impl Embedder for Nobody {
+    fn start(&self, _: &Path, _: u32) -> anyhow::Result<Box<dyn Embedded>> {
+        anyhow::bail!("no cluster is needed here")
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    ropewalk_bench::serve_if_child(&Nobody);
+    if let Some(directory) = std::env::var_os(VICTIM) {
+        for mpi in Mpi::find(Path::new(&directory)) {
+            mpi.pattern(Medium::Tcp, 1, 1, 600.0)?;
+        }
+        return Ok(());
+    }
+    let directory = tempfile::tempdir()?;
+    let all = Mpi::find(directory.path());
+    for name in ["openmpi", "mpich"] {
+        if !all.iter().any(|mpi| mpi.name() == name) {
+            println!("SKIP: the figures of {name}, which is not here");
+        }
+    }
+    for mpi in &all {
+        for medium in [Medium::Tcp, Medium::Shm] {
+            figures(mpi, medium)?;
+        }
+    }
+    assert_eq!(ranks_from(directory.path()), 0, "ranks are left");
+    if !all.is_empty() {
+        ranks_die_with_who_measures(directory.path())?;
+    }
+    println!("{} MPIs told all figures", all.len());
+    Ok(())
+}
+
+fn figures(mpi: &Mpi, medium: Medium) -> anyhow::Result<()> {
+    let show = |what: &str, points: &[Point]| {
+        println!("{} {} {medium:?} {what}: {points:?}", mpi.name(), mpi.version());
+        assert!(points.iter().all(|point| point.value > 0.0 && point.p99 > 0.0), "{points:?}");
+    };
+    let sizes = [0, 8, 65_536];
+    let points = mpi.latency(medium, 100, &sizes)?;
+    assert_eq!(points.iter().map(|point| point.bytes).collect::<Vec<_>>(), sizes);
+    show("latency", &points);
+    for late in [false, true] {
+        let points = mpi.bandwidth(medium, 10_000_000, late, &[8192, 100_000])?;
+        assert_eq!((points[0].bytes, points[1].bytes, points.len()), (8192, 100_000, 2));
+        show(if late { "late" } else { "pre" }, &points);
+    }
+    for (servers, clients) in [(1, 1), (2, 2)] {
+        let points = mpi.pattern(medium, servers, clients, 0.2)?;
+        show(&format!("{servers} servers, {clients} clients"), &points);
+    }
+    // No size, no figure: a program that fails is an error, not an empty answer.
+    assert!(mpi.bandwidth(medium, 1000, false, &[0]).is_err());
+    Ok(())
+}
+
+/// How many processes run a program from there.
+fn ranks_from(directory: &Path) -> usize {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let programs =
+        processes.filter_map(|process| std::fs::read_link(process.path().join("exe")).ok());
+    programs.filter(|program| program.starts_with(directory)).count()
+}
+
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let deadline = Instant::now() + HANG;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}: not within {HANG:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn ranks_die_with_who_measures(directory: &Path) -> anyhow::Result<()> {
+    let mut victim = Command::new(std::env::current_exe()?)
+        .env(VICTIM, directory)
+        .stdout(Stdio::null())
+        .spawn()?;
+    wait_for("ranks that begin", || ranks_from(directory) == 2);
+    victim.kill()?;
+    victim.wait()?;
+    wait_for("ranks that end", || ranks_from(directory) == 0);
+    Ok(())
+}
