@@ -6,6 +6,7 @@
 
 use crate::bmi_group::{Group, Point, Shape};
 use crate::lab::{Options, hold_dma_latency, version};
+use crate::mpi::{Medium, Mpi};
 use crate::net::{self, Case};
 use crate::report::Outcome;
 use crate::series::OURS;
@@ -33,22 +34,46 @@ struct Row {
 /// Who takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Party {
-    Ours { allocates: bool },
+    Ours {
+        allocates: bool,
+    },
     Raw,
+    /// The one of this number.
+    Mpi(usize),
+}
+
+/// The MPIs of this machine, compiled when a row needs them.
+struct Mpis {
+    found: Option<(Vec<Mpi>, Option<tempfile::TempDir>)>,
+}
+
+impl Mpis {
+    fn get(&mut self) -> &[Mpi] {
+        let (found, _) = self.found.get_or_insert_with(|| match tempfile::tempdir() {
+            Ok(directory) => (Mpi::find(directory.path()), Some(directory)),
+            Err(error) => {
+                eprintln!("no MPI can be compiled: {error}");
+                (Vec::new(), None)
+            }
+        });
+        found
+    }
 }
 
 impl Party {
-    fn system(self) -> &'static str {
+    fn system(self, mpis: &[Mpi]) -> &'static str {
         match self {
             Party::Ours { .. } => OURS,
             Party::Raw => "raw",
+            Party::Mpi(number) => mpis[number].name(),
         }
     }
 
-    fn version(self) -> String {
+    fn version(self, mpis: &[Mpi]) -> String {
         match self {
             Party::Ours { .. } => version(),
             Party::Raw => host::kernel(),
+            Party::Mpi(number) => mpis[number].version().to_string(),
         }
     }
 }
@@ -57,11 +82,13 @@ impl Party {
 pub fn bmi(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
     let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
     let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };
+    let mut mpis = Mpis { found: None };
     for row in rows_of(options.quick, options.scale) {
         if !options.wanted(&row.name) {
             continue;
         }
-        let parties = row.parties(options.peers);
+        let mpis = if options.peers { mpis.get() } else { &[] };
+        let parties = row.parties(options.peers, mpis.len());
         let mut found: Vec<Vec<Vec<Point>>> = vec![Vec::new(); parties.len()];
         let mut failed = vec![false; parties.len()];
         for run in 0..options.runs.unwrap_or(if options.quick { 3 } else { 30 }).max(1) {
@@ -75,20 +102,21 @@ pub fn bmi(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
                     continue;
                 }
                 let begin = std::time::Instant::now();
-                match row.measure(parties[turn]) {
+                match row.measure(parties[turn], mpis) {
                     Ok(points) => found[turn].push(points),
                     Err(error) => {
-                        eprintln!("{}: {}: {error:#}", row.name, parties[turn].system());
+                        let system = parties[turn].system(mpis);
+                        eprintln!("{}: {system}: {error:#}", row.name);
                         failed[turn] = true;
                     }
                 }
                 if options.progress {
-                    let (time, system) = (begin.elapsed(), parties[turn].system());
+                    let (time, system) = (begin.elapsed(), parties[turn].system(mpis));
                     eprintln!("{time:>8.1?} {} {system} run {run}", row.name);
                 }
             }
         }
-        for outcome in row.outcomes(&parties, &found, dma) {
+        for outcome in row.outcomes(&parties, mpis, &found, dma) {
             emit(&outcome);
         }
     }
@@ -107,7 +135,12 @@ fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             if quick { &[24, 400, 1200] } else { &[24, 100, 200, 400, 600, 800, 1000, 1200] };
         for spins in [true, false] {
             let wait = if spins { "spin" } else { "block" };
-            let rounds = if spins { 4000 } else { 800 } / if quick { 2 } else { 1 };
+            let rounds = match (spins, medium) {
+                (false, _) => 800,
+                (true, "tcp") => 4000,
+                (true, _) => 40_000,
+            };
+            let rounds = if quick { rounds / 2 } else { rounds };
             rows.push(Row {
                 name: format!("roundtrip.{medium}.{wait}"),
                 kind: Kind::RoundTrip { spins },
@@ -146,7 +179,7 @@ fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
 }
 
 impl Row {
-    fn parties(&self, peers: bool) -> Vec<Party> {
+    fn parties(&self, peers: bool, mpis: usize) -> Vec<Party> {
         let mut parties = match self.kind {
             // Requests and data of servers are always the library's memory there.
             Kind::Pattern { .. } => vec![Party::Ours { allocates: false }],
@@ -160,11 +193,16 @@ impl Row {
         if peers && bare {
             parties.push(Party::Raw);
         }
+        // An MPI never sleeps.
+        if self.kind != (Kind::RoundTrip { spins: false }) {
+            parties.extend((0..mpis).map(Party::Mpi));
+        }
         parties
     }
 
-    fn measure(&self, party: Party) -> anyhow::Result<Vec<Point>> {
+    fn measure(&self, party: Party, mpis: &[Mpi]) -> anyhow::Result<Vec<Point>> {
         match party {
+            Party::Mpi(number) => self.measure_mpi(&mpis[number]),
             Party::Ours { allocates } => self.measure_ours(allocates),
             Party::Raw => self.sizes.iter().map(|bytes| self.measure_raw(*bytes)).collect(),
         }
@@ -192,6 +230,23 @@ impl Row {
             Kind::Pattern { .. } => group.pattern(self.amount as f64 / 100.0),
         };
         self.sizes.iter().map(measure).collect()
+    }
+
+    fn measure_mpi(&self, mpi: &Mpi) -> anyhow::Result<Vec<Point>> {
+        let medium = if self.medium == "tcp" { Medium::Tcp } else { Medium::Shm };
+        let (sizes, amount) = (&self.sizes[..], self.amount);
+        let seconds = amount as f64 / 100.0;
+        let points = match self.kind {
+            Kind::RoundTrip { .. } => mpi.latency(medium, amount, sizes)?,
+            Kind::Bandwidth { late } => mpi.bandwidth(medium, amount, late, sizes)?,
+            Kind::Pattern { servers, clients } => mpi.pattern(medium, servers, clients, seconds)?,
+        };
+        anyhow::ensure!(points.len() == sizes.len(), "it did not tell a figure for each size");
+        let point = |(bytes, it): (&usize, crate::mpi::Point)| {
+            let crate::mpi::Point { value, p99, cpu, .. } = it;
+            Point { bytes: *bytes, value, p99, cpu, immediate: 0.0 }
+        };
+        Ok(sizes.iter().zip(points).map(point).collect())
     }
 
     /// Messages of this size that make up the amount.
@@ -237,7 +292,13 @@ impl Row {
         })
     }
 
-    fn outcomes(&self, parties: &[Party], found: &[Vec<Vec<Point>>], dma: &str) -> Vec<Outcome> {
+    fn outcomes(
+        &self,
+        parties: &[Party],
+        mpis: &[Mpi],
+        found: &[Vec<Vec<Point>>],
+        dma: &str,
+    ) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for index in 0..self.sizes.len() {
             let column = |party: usize, value: fn(&Point) -> f64| -> Vec<f64> {
@@ -252,19 +313,11 @@ impl Row {
                 let mut ratio = None;
                 if let Party::Ours { .. } = party {
                     params.push(("immediate", format!("{immediate:.3}")));
-                    for (other, peer) in parties.iter().enumerate() {
-                        if peer.system() == OURS || found[other].is_empty() {
-                            continue;
-                        }
-                        let theirs = column(other, |point| point.value);
-                        let pairs = values.iter().zip(theirs).map(|(a, b)| a / b).collect();
-                        let (middle, from, to) = interval(pairs);
-                        ratio.get_or_insert((middle, peer.system()));
-                        params.push((
-                            ratio_name(peer.system()),
-                            format!("[{middle:.4},{from:.4},{to:.4}]"),
-                        ));
-                    }
+                    let peers = parties.iter().enumerate();
+                    let peers = peers
+                        .filter(|(it, _)| !found[*it].is_empty())
+                        .map(|(it, peer)| (*peer, column(it, |point| point.value)));
+                    ratio = self.ratios(&values, peers, mpis, &mut params);
                 }
                 let (metric, unit, cpu_unit) = match self.kind {
                     Kind::RoundTrip { .. } => ("latency", "us", "us/message"),
@@ -272,8 +325,8 @@ impl Row {
                 };
                 let main = Outcome {
                     scenario: self.name.clone(),
-                    system: party.system(),
-                    version: party.version(),
+                    system: party.system(mpis),
+                    version: party.version(mpis),
                     medium: self.medium,
                     params,
                     metric,
@@ -300,6 +353,38 @@ impl Row {
             }
         }
         outcomes
+    }
+
+    /// Ours as multiples of what each other one reached, with their intervals; and the one that counts: that
+    /// to the bare medium where it was measured, else that to the best of the others.
+    fn ratios(
+        &self,
+        values: &[f64],
+        peers: impl Iterator<Item = (Party, Vec<f64>)>,
+        mpis: &[Mpi],
+        params: &mut Vec<(&'static str, String)>,
+    ) -> Option<(f64, &'static str)> {
+        let mut ratio: Option<(f64, &str)> = None;
+        for (peer, theirs) in peers.filter(|(peer, _)| !matches!(peer, Party::Ours { .. })) {
+            let pairs = values.iter().zip(theirs).map(|(a, b)| a / b).collect();
+            let (middle, from, to) = interval(pairs);
+            let system = peer.system(mpis);
+            let worse =
+                ratio.is_none_or(|(known, name)| name != "raw" && self.is_better(known, middle));
+            if worse {
+                ratio = Some((middle, system));
+            }
+            params.push((ratio_name(system), format!("[{middle:.4},{from:.4},{to:.4}]")));
+        }
+        ratio
+    }
+
+    /// Whether a ratio of ours to another's is better than a second one.
+    fn is_better(&self, first: f64, second: f64) -> bool {
+        match self.kind {
+            Kind::RoundTrip { .. } => first < second,
+            _ => first > second,
+        }
     }
 
     fn params(&self, party: Party, bytes: usize, dma: &str) -> Vec<(&'static str, String)> {

@@ -23,15 +23,18 @@ const ARENA_BYTES: usize = 32 << 20;
 /// Free memory that is kept, beyond the arenas that are in use in part.
 const IDLE_BYTES_MAX: usize = 256 << 20;
 
-/// Where an allocation lies, as peers need to know it.
+/// Where in an arena its number lies, and its first address in the process that made it: its first page is
+/// for those who map it.
+pub(crate) const HEADER_ID: usize = 0;
+pub(crate) const HEADER_BASE: usize = 8;
+
+/// The arena of an allocation, as peers need to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Whereabouts {
     /// A number that no other arena of this process has or had; never 0.
     pub id: u64,
+    /// Of this process.
     pub descriptor: RawFd,
-    /// The arena's first address in this process.
-    pub base: u64,
-    pub bytes: u64,
 }
 
 #[derive(Debug)]
@@ -94,12 +97,8 @@ pub fn find(address: u64, bytes: u64) -> Option<Whereabouts> {
     let arenas = read();
     let (base, arena) = arenas.as_ref()?.by_base.range(..=address).next_back()?;
     let end = (address - base).checked_add(usize::try_from(bytes).ok()?)?;
-    (end <= arena.bytes).then(|| Whereabouts {
-        id: arena.id,
-        descriptor: arena.memory.as_raw_fd(),
-        base: *base as u64,
-        bytes: arena.bytes as u64,
-    })
+    let descriptor = arena.memory.as_raw_fd();
+    (end <= arena.bytes).then_some(Whereabouts { id: arena.id, descriptor })
 }
 
 impl Arenas {
@@ -114,11 +113,14 @@ impl Arenas {
         let (base, arena) = match roomy {
             Some((base, arena)) => (*base, arena),
             None => {
-                let size = bytes.max(ARENA_BYTES);
+                let size = bytes.checked_add(PAGE_BYTES)?.max(ARENA_BYTES);
                 let (mapping, memory) = Mapping::create(size, Sharing::ReadOnly).ok()?;
                 let base = mapping.at(0).expose_provenance();
                 let id = meeting::random() | 1;
-                let arena = Arena { id, memory, _mapping: mapping, bytes: size, begun: 0, used: 0 };
+                mapping.u64(HEADER_ID).store(id, Ordering::Relaxed);
+                mapping.u64(HEADER_BASE).store(base as u64, Ordering::Relaxed);
+                let begun = PAGE_BYTES;
+                let arena = Arena { id, memory, _mapping: mapping, bytes: size, begun, used: 0 };
                 COUNT.fetch_add(1, Ordering::Relaxed);
                 (base, self.by_base.entry(base).or_insert(arena))
             }
@@ -174,8 +176,7 @@ mod tests {
         let at = |address: NonNull<u8>| address.as_ptr().addr() as u64;
         let found = find(at(b), 100_000).unwrap();
         assert_eq!(find(at(a), 10).unwrap().id, found.id);
-        assert!(found.base <= at(a) && at(b) + 100_000 <= found.base + found.bytes);
-        assert_eq!(find(at(b), found.bytes + 1), None);
+        assert_eq!(find(at(b), 1 << 40), None);
         let local = 5u64;
         assert_eq!(find((&raw const local).addr() as u64, 8), None);
         // SAFETY: nobody uses it.

@@ -33,6 +33,7 @@ mod ring_tests;
 mod segment;
 mod sleep;
 mod socket;
+mod views;
 
 pub use native::read_process;
 pub use rail::ShmRail;

@@ -29,6 +29,7 @@ use crate::rest::Rest;
 use crate::ring::{Consumer, Front, Producer};
 use crate::segment::{Board, RING_BYTES, Ring, Segment, Side};
 use crate::sleep::Waker;
+use crate::views::Views;
 
 /// Frames and bytes that one poll takes from one link, so that all are served in turn.
 const FRAMES_PER_POLL: usize = 64;
@@ -53,6 +54,14 @@ impl Presence {
     fn watched(&self) -> Option<&OwnedFd> {
         match self {
             Presence::Socket { socket, process } => Some(process.as_ref().unwrap_or(socket)),
+            Presence::Local(_) => None,
+        }
+    }
+
+    /// The peer's process, where it is another one that the kernel lets us watch.
+    fn process(&self) -> Option<&OwnedFd> {
+        match self {
+            Presence::Socket { process, .. } => process.as_ref(),
             Presence::Local(_) => None,
         }
     }
@@ -109,6 +118,7 @@ pub struct Link {
     queues: [VecDeque<Queued>; 2],
     accesses: VecDeque<Access>,
     list: RegionList,
+    views: Views,
     exposures: Exposures,
     /// Revocations that were complete at once, to be reported.
     revoked: VecDeque<RemoteKey>,
@@ -132,6 +142,7 @@ impl Link {
             queues: [VecDeque::new(), VecDeque::new()],
             accesses: VecDeque::new(),
             list: RegionList::default(),
+            views: Views::default(),
             exposures,
             revoked: VecDeque::new(),
             closing: false,
@@ -313,6 +324,8 @@ impl Link {
             side,
             memory: self.parts.memory,
             watched: self.parts.presence.watched(),
+            process: self.parts.presence.process(),
+            views: &mut self.views,
             list: &mut self.list,
             scratch: &mut common.scratch,
             system_calls: &mut common.counters.system_calls,

@@ -1,7 +1,8 @@
 //! Native access to a peer's memory, guarded so that late data never lands.
 //!
 //! The exposing side keeps a table in shared memory; the accessing side (the origin) checks it and
-//! copies, with cross-memory attach between processes or `memcpy` between threads.
+//! copies, with cross-memory attach between processes, or `memcpy` where it has the peer's memory mapped
+//! (`crate::arena`) or is another thread of its process.
 //!
 //! The guard of writes: the origin announces which entry it is about to use, passes a fence, and looks
 //! whether the entry is live; the exposing side marks it dead, passes a fence, and looks whether it is
@@ -29,7 +30,9 @@ use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::verb::{RemoteKey, RemoteLayout, Token};
 use rustix::process::Pid;
 
+use crate::arena;
 use crate::segment::{EXPOSURES_MAX, Entry, PIECES_ONE, Segment, Side};
+use crate::views::Views;
 
 /// Most pieces of one exposed region.
 pub const REGION_PIECES_MAX: usize = 8192;
@@ -87,9 +90,11 @@ impl Exposures {
         let segments =
             if writable { buffers.resolve_writable(region) } else { buffers.resolve(region) };
         let (mut pieces, mut bytes, mut address) = (0, 0u64, 0u64);
+        let mut arena = None;
         for piece in segments.clone() {
             if pieces == 0 {
                 address = piece.address() as u64;
+                arena = arena::find(address, piece.len() as u64);
             }
             pieces += 1;
             bytes += piece.len() as u64;
@@ -110,6 +115,9 @@ impl Exposures {
         let count = if pieces > 1 { pieces as u64 } else { PIECES_ONE };
         entry.pieces().store(count, Ordering::Relaxed);
         entry.writable().store(u64::from(writable), Ordering::Relaxed);
+        let (id, descriptor) = arena.map_or((0, 0), |arena| (arena.id, arena.descriptor as u64));
+        entry.arena().store(id, Ordering::Relaxed);
+        entry.descriptor().store(descriptor, Ordering::Relaxed);
         entry.live().store(u64::from(key.slot.generation), Ordering::Release);
         let guarded = writable || self.within_process;
         self.live.insert(index, Exposure { key, list, revoked: false, guarded });
@@ -295,6 +303,9 @@ pub struct Origin<'a> {
     pub memory: PeerMemory,
     /// Readable once the peer has ended, where it is another process.
     pub watched: Option<&'a OwnedFd>,
+    /// The peer's process, where it is another one that lets us reach its descriptors.
+    pub process: Option<&'a OwnedFd>,
+    pub views: &'a mut Views,
     pub list: &'a mut RegionList,
     pub scratch: &'a mut Scratch,
     pub system_calls: &'a mut u64,
@@ -385,11 +396,35 @@ impl Origin<'_> {
             self.scratch.local.push(vector(segment.address() as u64, segment.len() as u64));
         }
         self.gather_remote(access, whole, left.min(budget));
+        let mapped = !access.write && self.memory != PeerMemory::Own && self.is_mapped(&entry);
         let moved = match self.memory {
-            PeerMemory::Process(pid) => self.attach(pid, access.write)?,
-            PeerMemory::Own => self.copy(access.write),
+            PeerMemory::Process(pid) if !mapped => self.attach(pid, access.write)?,
+            _ => self.copy(access.write),
         };
         if moved == 0 { Err(Fault::BadKey) } else { Ok(moved) }
+    }
+
+    /// Whether all that the remote vector names is mapped here; then it names that.
+    fn is_mapped(&mut self, entry: &Entry<'_>) -> bool {
+        let id = entry.arena().load(Ordering::Relaxed);
+        let descriptor = entry.descriptor().load(Ordering::Relaxed);
+        let Ok(descriptor) = i32::try_from(descriptor) else { return false };
+        if id == 0 {
+            return false;
+        }
+        let mut find = |part: &libc::iovec| {
+            let (address, bytes) = (part.iov_base.addr() as u64, part.iov_len as u64);
+            self.views.find(self.process, id, descriptor, address, bytes)
+        };
+        if !self.scratch.remote.iter().all(|part| find(part).is_some()) {
+            return false;
+        }
+        for part in &mut self.scratch.remote {
+            if let Some(here) = find(part) {
+                part.iov_base = here.cast();
+            }
+        }
+        true
     }
 
     /// Where the region lies: its address where it is in one piece; otherwise its list is at hand.
@@ -531,9 +566,9 @@ impl Origin<'_> {
             }
             let bytes = a.iov_len.min(b.iov_len);
             let (from, to) = if write { (&a, &b) } else { (&b, &a) };
-            // SAFETY: the near side is alive by the buffer table; the far side, a region of a rail
-            // of this process, stays alive while it is announced and was live after that (the
-            // guard). `copy` allows that both are the same memory.
+            // SAFETY: the near side is alive by the buffer table; the far side is mapped here by
+            // `views`, or is a region of a rail of this process, which stays alive while it is announced
+            // and was live after that (the guard). `copy` allows that both are the same memory.
             unsafe { std::ptr::copy(from.iov_base.cast::<u8>(), to.iov_base.cast(), bytes) };
             for vector in [&mut a, &mut b] {
                 vector.iov_base = vector.iov_base.wrapping_byte_add(bytes);

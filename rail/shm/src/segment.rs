@@ -150,6 +150,16 @@ impl Entry<'_> {
     pub fn writable(&self) -> &AtomicU64 {
         self.segment.0.u64(self.offset + 40)
     }
+
+    /// The arena in which the region begins (`crate::arena`), or 0.
+    pub fn arena(&self) -> &AtomicU64 {
+        self.segment.0.u64(self.offset + 48)
+    }
+
+    /// The arena's descriptor in the process of its owner.
+    pub fn descriptor(&self) -> &AtomicU64 {
+        self.segment.0.u64(self.offset + 56)
+    }
 }
 
 /// The ring of one side of a segment.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::{BufferTable, Memory, Slice};
+use ropewalk_base::memory::{BufferTable, Memory, Segment, Slice};
 use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -13,7 +13,7 @@ use ropewalk_base::verb::{
     Capabilities, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Verb,
 };
 use ropewalk_rail::{Rail, Report};
-use ropewalk_rail_shm::{ShmConfig, ShmError, ShmRail};
+use ropewalk_rail_shm::{ShmConfig, ShmError, ShmRail, arena};
 
 const BYTES: usize = 3 << 20;
 const MARK: u8 = 0xEE;
@@ -36,6 +36,17 @@ impl Node {
         let mut buffer = pool.take(BYTES).expect("within the budget");
         buffer.fill(fill);
         let buffer = buffers.insert(Memory::pooled(buffer)).expect("within the limit");
+        let memory = Slice { buffer, offset: 0, len: BYTES as u64 };
+        Node { buffers, memory, up: None, down: false, revoked: 0, outcome: None }
+    }
+
+    /// The same with memory that peers map.
+    fn in_arena() -> Node {
+        let address = arena::allocate(BYTES).expect("room").as_ptr();
+        // SAFETY: it has as many bytes, and is never given back.
+        let memory = unsafe { Memory::from_raw(&[Segment::new(address, BYTES)], true) };
+        let mut buffers = BufferTable::with_limit(4);
+        let buffer = buffers.insert(memory).expect("within the limit");
         let memory = Slice { buffer, offset: 0, len: BYTES as u64 };
         Node { buffers, memory, up: None, down: false, revoked: 0, outcome: None }
     }
@@ -76,14 +87,20 @@ impl Report for Node {
     }
 }
 
+/// Whether reads of a node's memory need no system call.
+fn arena_of(node: &Node) -> bool {
+    let piece = node.buffers.resolve(node.memory).next().expect("it has bytes");
+    arena::find(piece.address() as u64, piece.len() as u64).is_some()
+}
+
 fn key(generation: u32) -> RemoteKey {
     RemoteKey { slot: SlotId { index: 2, generation }, secret: u64::from(generation) }
 }
 
 /// The origin: writes or reads under the newest key it knows, without pause. Returns how often it
-/// succeeded and how often the key was gone, before or in the middle. What it reads has to be what the
-/// key was given out for.
-fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool, write: bool) -> (u32, u32) {
+/// succeeded and how often the key was gone, before or in the middle, and the kernel's part in it. What
+/// it reads has to be what the key was given out for.
+fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool, write: bool) -> (u32, u32, u64) {
     let start = Instant::now();
     let now = || Time(start.elapsed().as_nanos() as u64);
     let mut rail = ShmRail::open(ShmConfig::default()).expect("a rail");
@@ -92,7 +109,7 @@ fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool, write: bool) -> 
         node.memory = node.memory.part(0, READ_BYTES);
     }
     let link = rail.connect(address, now()).expect("a legal address");
-    let (mut good, mut bad) = (0, 0);
+    let (mut good, mut bad, mut calls) = (0, 0, 0);
     while !stop.load(Ordering::Relaxed) {
         rail.poll(now(), &mut node);
         if node.up.is_none() {
@@ -105,11 +122,13 @@ fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool, write: bool) -> 
             true => Verb::Write { link, key, remote, local, token },
             false => Verb::Read { link, key, remote, local, token },
         };
+        let before = rail.counters().system_calls;
         node.outcome = match rail.order(&verb, &node.buffers) {
             Ordered::Released => Some(Ok(())),
             Ordered::Refused(fault) => Some(Err(fault)),
             Ordered::Pending => None,
         };
+        calls += rail.counters().system_calls - before;
         while node.outcome.is_none() {
             rail.poll(now(), &mut node);
         }
@@ -122,10 +141,11 @@ fn origin(address: &str, newest: &AtomicU32, stop: &AtomicBool, write: bool) -> 
             other => panic!("{other:?}"),
         }
     }
-    (good, bad)
+    (good, bad, calls)
 }
 
-fn race(config: ShmConfig, write: bool) {
+fn race(config: ShmConfig, write: bool, mut node: Node) {
+    let mapped = arena_of(&node);
     let start = Instant::now();
     let now = || Time(start.elapsed().as_nanos() as u64);
     let mut rail = ShmRail::open(config).expect("a fresh name");
@@ -133,7 +153,6 @@ fn race(config: ShmConfig, write: bool) {
     let (newest, stop) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let origin = scope.spawn(|| origin(&address, &newest, &stop, write));
-        let mut node = Node::new(0);
         if !write {
             node.memory = node.memory.part(0, READ_BYTES);
         }
@@ -163,26 +182,29 @@ fn race(config: ShmConfig, write: bool) {
             assert!(node.holds_only(MARK), "a write landed after revocation {generation}");
         }
         stop.store(true, Ordering::Relaxed);
-        let (good, bad) = origin.join().expect("the origin does not panic");
-        println!("{good} accesses, {bad} refused");
+        let (good, bad, calls) = origin.join().expect("the origin does not panic");
+        println!("{good} accesses, {bad} refused, {calls} system calls");
         assert!(bad > 0, "the race never happened");
+        assert!(!mapped || write || calls == 0, "what is mapped is read without the kernel");
     });
 }
 
 #[test]
 fn nothing_lands_after_a_revocation_between_processes() {
-    race(ShmConfig::generated(), true);
+    race(ShmConfig::generated(), true, Node::new(0));
 }
 
 #[test]
 fn nothing_is_read_of_what_comes_after_a_revocation() {
-    race(ShmConfig::generated(), false);
-    race(ShmConfig::within_process("later"), false);
+    race(ShmConfig::generated(), false, Node::new(0));
+    race(ShmConfig::within_process("later"), false, Node::new(0));
+    race(ShmConfig::generated(), false, Node::in_arena());
 }
 
 #[test]
 fn nothing_lands_after_a_revocation_within_a_process() {
-    race(ShmConfig::within_process("late"), true);
+    race(ShmConfig::within_process("late"), true, Node::new(0));
+    race(ShmConfig::generated(), true, Node::in_arena());
 }
 
 #[test]
