@@ -18,13 +18,16 @@ const fn package(name: &'static str, program: &'static str) -> Package {
 }
 
 /// What the ordinary tests use: those of the FUSE loop mount as plain users, too; those that count
-/// instructions (`--deep`) run under valgrind; those of the C interfaces compile programs.
+/// instructions (`--deep`) run under valgrind; those of the C interfaces compile programs
+/// and read manual pages.
 pub const TESTS: &[Package] = &[
     package("fuse3", "fusermount3"),
     package("valgrind", "valgrind"),
     package("gcc", "gcc"),
     package("g++", "g++"),
     package("binutils", "nm"),
+    package("pkg-config", "pkg-config"),
+    package("mandoc", "mandoc"),
 ];
 
 /// What the tests on a mount use: ordinary tools that must work on the file system.
