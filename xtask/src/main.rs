@@ -1,12 +1,14 @@
 //! The developers' own tool: `cargo xtask SUB`, and `cargo verify` for everything that must hold.
 //!
 //! * `tidy` ([`tidy`]): the rules of the house that the compiler does not know,
-//! * `verify` ([`verify`]): all steps that a change has to pass, on any machine, from one command.
+//! * `verify` ([`verify`]): all steps that a change has to pass, on any machine, from one command,
+//! * `install` ([`install`]): libraries, headers, manual pages and the command into a prefix.
 //!
 //! Invariant: continuous integration runs `cargo verify` and nothing else, so whatever it says is
 //! said on a laptop, too. The tool knows no room of the workspace by its code, only by its name.
 #![forbid(unsafe_code)]
 
+mod install;
 mod metadata;
 mod tidy;
 mod verify;
@@ -16,13 +18,16 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask tidy
        cargo xtask verify [--quick | --deep [--from STEP]]      (short: cargo verify)
+       cargo xtask install --prefix DIR [--destdir DIR]
 
 tidy    the rules of the house: arrows between crates, places of unsafe code, file sizes,
         module headers, leftovers, documents that name what does not exist
 verify  formatting, lints, tidy, documentation, all tests, model checks
         --quick  formatting, lints, tidy, unit tests
         --deep   adds 10,000 simulator seeds, long fuzzing, suites of others, peers, sanitizers;
-                 it takes two hours, and --from goes on at a step, for instance --from suites";
+                 it takes two hours, and --from goes on at a step, for instance --from suites
+install  a release build of libbmi (shared and archive, headers, pkg-config, manual pages) and of the
+        command ropewalk into DIR; --destdir is put before it while files are written, for packages";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +38,7 @@ fn main() -> ExitCode {
         ["verify", "--quick"] => verify::command(verify::Depth::Quick, None),
         ["verify", "--deep"] => verify::command(verify::Depth::Deep, None),
         ["verify", "--deep", "--from", step] => verify::command(verify::Depth::Deep, Some(step)),
+        ["install", rest @ ..] => install::command(rest),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;

@@ -1,0 +1,151 @@
+//! `cargo xtask install`: puts what users need into a prefix, from a release build.
+//!
+//! What goes where is a list ([`plan`]); putting it there is another matter ([`place`]).
+//!
+//! Invariants
+//! * what is replaced is replaced at once, so that a program that runs from it keeps what it has;
+//! * nothing is written before everything that shall be written was found.
+
+mod place;
+mod plan;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use self::plan::Built;
+use crate::metadata::{Workspace, cargo};
+
+/// What `install` was told.
+#[derive(Debug, PartialEq, Eq)]
+struct Options {
+    /// Where the files will be used.
+    prefix: PathBuf,
+    /// Put before the prefix while they are written: for packages.
+    staging: Option<PathBuf>,
+    profile: String,
+}
+
+/// Builds and installs; true, or an error.
+pub fn command(words: &[&str]) -> Result<bool> {
+    let options = Options::parse(words)?;
+    let workspace = Workspace::read()?;
+    // Before the build, which takes minutes.
+    place::prepare(&options.root())?;
+    let built = build(&workspace.root, &options.profile)?;
+    let items = plan::plan(&workspace.root, &built, &options.prefix)?;
+    place::all(&items, &options.root())?;
+    println!("{}", plan::advice(&options.prefix, options.staging.is_some()));
+    Ok(true)
+}
+
+impl Options {
+    fn parse(words: &[&str]) -> Result<Options> {
+        let (mut prefix, mut staging, mut profile) = (None, None, "release".to_string());
+        let mut rest = words.iter();
+        while let Some(word) = rest.next() {
+            let (name, mut value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (*word, None),
+            };
+            let mut value =
+                || value.take().or_else(|| rest.next().copied()).with_context(|| no_value(name));
+            match name {
+                "--prefix" => prefix = Some(PathBuf::from(value()?)),
+                "--destdir" => staging = Some(PathBuf::from(value()?)),
+                "--profile" => profile = value()?.to_string(),
+                _ => bail!("install knows no '{word}'; it takes --prefix DIR and --destdir DIR"),
+            }
+        }
+        let prefix = prefix.context("say where to: --prefix /usr/local, or --prefix ~/.local")?;
+        if !prefix.is_absolute() {
+            bail!("--prefix {}: give a path that begins with /", prefix.display());
+        }
+        Ok(Options { prefix, staging, profile })
+    }
+
+    /// Where files of the prefix are written.
+    fn root(&self) -> PathBuf {
+        let inside = self.prefix.strip_prefix("/").unwrap_or(&self.prefix);
+        self.staging.as_ref().map_or_else(|| self.prefix.clone(), |staging| staging.join(inside))
+    }
+}
+
+fn no_value(name: &str) -> String {
+    format!("{name} needs a value")
+}
+
+/// Builds the library and the command; cargo itself says what it does.
+fn build(root: &Path, profile: &str) -> Result<Built> {
+    let output = Command::new(cargo())
+        .current_dir(root)
+        .args(["build", "--locked", "--package", "ropewalk-bmi", "--package", "ropewalk-cli"])
+        .args(["--profile", profile, "--message-format", "json-render-diagnostics"])
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cargo cannot be started")?;
+    if !output.status.success() {
+        bail!("the build failed; nothing was installed");
+    }
+    built(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// Finds what was built in cargo's messages, one JSON object a line.
+fn built(messages: &str) -> Result<Built> {
+    let (mut shared, mut archive, mut program) = (None, None, None);
+    for line in messages.lines() {
+        let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
+        let path = |value: &Value| value.as_str().map(PathBuf::from);
+        match message["target"]["name"].as_str() {
+            Some("bmi") => {
+                for file in message["filenames"].as_array().into_iter().flatten().filter_map(path) {
+                    match file.extension().and_then(|extension| extension.to_str()) {
+                        Some("so") => shared = Some(file),
+                        Some("a") => archive = Some(file),
+                        _ => {}
+                    }
+                }
+            }
+            Some("ropewalk") => program = path(&message["executable"]).or(program),
+            _ => {}
+        }
+    }
+    Ok(Built {
+        shared: shared.context("cargo built no libbmi.so")?,
+        archive: archive.context("cargo built no libbmi.a")?,
+        program: program.context("cargo built no ropewalk")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_is_needed_and_begins_at_the_root() {
+        let options = Options::parse(&["--prefix", "/usr/local"]).unwrap();
+        assert_eq!(options.root(), Path::new("/usr/local"));
+        assert_eq!(options.profile, "release");
+        let options = Options::parse(&["--destdir=/tmp/package", "--prefix=/usr"]).unwrap();
+        assert_eq!(options.root(), Path::new("/tmp/package/usr"));
+        let refused = |words: &[&str]| Options::parse(words).unwrap_err().to_string();
+        assert!(refused(&[]).contains("--prefix /usr/local"));
+        assert!(refused(&["--prefix"]).contains("needs a value"));
+        assert!(refused(&["--prefix", "here"]).contains("begins with /"));
+        assert!(refused(&["--perfix", "/usr"]).contains("--perfix"));
+    }
+
+    #[test]
+    fn what_cargo_built_is_found_in_its_messages() {
+        let library = r#"{"target":{"name":"bmi"},"filenames":["/t/libbmi.rlib","/t/libbmi.so","/t/libbmi.a"],"executable":null}"#;
+        let script = r#"{"target":{"name":"build-script-build"},"filenames":["/t/script"],"executable":"/t/script"}"#;
+        let program = r#"{"target":{"name":"ropewalk"},"filenames":["/t/ropewalk"],"executable":"/t/ropewalk"}"#;
+        let found = built(&[library, script, program, "no JSON"].join("\n")).unwrap();
+        assert_eq!(found.shared, Path::new("/t/libbmi.so"));
+        assert_eq!(found.archive, Path::new("/t/libbmi.a"));
+        assert_eq!(found.program, Path::new("/t/ropewalk"));
+        assert!(built(library).is_err() && built(program).is_err());
+    }
+}

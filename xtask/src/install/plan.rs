@@ -1,0 +1,180 @@
+//! What is installed, and where: a list, from which nothing has been written yet.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// The version of the library; its first number is not that of its binary interface.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The name under which programs look for the shared object: it has the version of the binary interface
+/// (`face/bmi/build.rs`).
+const OBJECT_NAME: &str = "libbmi.so.0";
+
+const HEADERS: &str = "face/bmi/include";
+const PAGES: &str = "face/bmi/man";
+
+/// What cargo built.
+#[derive(Debug)]
+pub struct Built {
+    pub shared: PathBuf,
+    pub archive: PathBuf,
+    pub program: PathBuf,
+}
+
+/// Something to put into the prefix.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Item {
+    /// Below the prefix.
+    pub path: PathBuf,
+    pub what: What,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum What {
+    /// A copy, that may be executed or not.
+    Copy {
+        from: PathBuf,
+        executable: bool,
+    },
+    /// A link beside what it points to.
+    Link(String),
+    Text(String),
+}
+
+/// All that is installed below `prefix`.
+pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
+    let object = format!("libbmi.so.{VERSION}");
+    let mut items = vec![
+        copy(format!("lib/{object}"), &built.shared, true),
+        link(format!("lib/{OBJECT_NAME}"), object),
+        link("lib/libbmi.so".to_string(), OBJECT_NAME.to_string()),
+        copy("lib/libbmi.a".to_string(), &built.archive, false),
+        Item { path: "lib/pkgconfig/libbmi.pc".into(), what: What::Text(pkg_config(prefix)?) },
+        copy("bin/ropewalk".to_string(), &built.program, true),
+    ];
+    for (name, path) in listed(&root.join(HEADERS))? {
+        items.push(copy(format!("include/{name}"), &path, false));
+    }
+    for (name, path) in listed(&root.join(PAGES))? {
+        let section = name.rsplit('.').next().filter(|section| matches!(*section, "3" | "7"));
+        let Some(section) = section else { bail!("{} is no manual page", path.display()) };
+        items.push(copy(format!("share/man/man{section}/{name}"), &path, false));
+    }
+    Ok(items)
+}
+
+fn copy(path: String, from: &Path, executable: bool) -> Item {
+    Item { path: path.into(), what: What::Copy { from: from.to_path_buf(), executable } }
+}
+
+fn link(path: String, to: String) -> Item {
+    Item { path: path.into(), what: What::Link(to) }
+}
+
+/// The files of a folder by name, in order.
+fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let entries = std::fs::read_dir(folder)
+        .with_context(|| format!("{} cannot be read", folder.display()))?;
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        files.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// What pkg-config is told. The private libraries are those of the archive.
+fn pkg_config(prefix: &Path) -> Result<String> {
+    let prefix = prefix.to_str().filter(|prefix| !prefix.contains(char::is_whitespace));
+    let prefix = prefix.context("--prefix: compilers are told it; give one without blanks")?;
+    Ok(format!(
+        "prefix={prefix}
+exec_prefix=${{prefix}}
+libdir=${{exec_prefix}}/lib
+includedir=${{prefix}}/include
+# For programs that were written for OrangeFS's flavour of the interface, beside the usual flags:
+# pkg-config --variable=orangefs_cflags libbmi
+orangefs_cflags=-DBMI_API_ORANGEFS
+
+Name: libbmi
+Description: BMI, the Buffered Message Interface, over Ropewalk's message layer
+Version: {VERSION}
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}} -lbmi
+Libs.private: -lpthread -ldl -lm
+"
+    ))
+}
+
+/// What users may have to do after it.
+pub fn advice(prefix: &Path, staged: bool) -> String {
+    let usual = ["/usr", "/usr/local"].map(Path::new).contains(&prefix);
+    match (staged, usual) {
+        (true, _) => "staged; run ldconfig where the package is installed".to_string(),
+        (false, true) => "run ldconfig, so that programs find the library".to_string(),
+        (false, false) => format!(
+            "to use it:\n  export PKG_CONFIG_PATH={0}/lib/pkgconfig LD_LIBRARY_PATH={0}/lib \
+             MANPATH={0}/share/man:\n  cc program.c $(pkg-config --cflags --libs libbmi)",
+            prefix.display()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned() -> Vec<Item> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the root");
+        let built = Built {
+            shared: "/t/libbmi.so".into(),
+            archive: "/t/libbmi.a".into(),
+            program: "/t/ropewalk".into(),
+        };
+        plan(root, &built, Path::new("/opt/rope")).unwrap()
+    }
+
+    fn at<'a>(items: &'a [Item], path: &str) -> &'a What {
+        let found = items.iter().find(|item| item.path == Path::new(path));
+        &found.unwrap_or_else(|| panic!("{path} is not installed")).what
+    }
+
+    #[test]
+    fn programs_find_the_object_by_its_interface_and_linkers_by_its_name() {
+        let items = planned();
+        let object = format!("libbmi.so.{VERSION}");
+        let shared = What::Copy { from: "/t/libbmi.so".into(), executable: true };
+        assert_eq!(*at(&items, &format!("lib/{object}")), shared);
+        assert_eq!(*at(&items, "lib/libbmi.so.0"), What::Link(object));
+        assert_eq!(*at(&items, "lib/libbmi.so"), What::Link("libbmi.so.0".to_string()));
+        let script = include_str!("../../../face/bmi/build.rs");
+        assert!(script.contains(&format!("-soname,{OBJECT_NAME}\"")), "another object name");
+    }
+
+    #[test]
+    fn everything_is_installed_once_and_below_the_prefix() {
+        let items = planned();
+        for path in ["lib/libbmi.a", "bin/ropewalk", "share/man/man7/bmi.7"] {
+            at(&items, path);
+        }
+        for header in ["bmi.h", "bmi-types.h", "bmi-byteswap.h"] {
+            at(&items, &format!("include/{header}"));
+        }
+        let mut paths: Vec<_> = items.iter().map(|item| &item.path).collect();
+        assert!(paths.iter().all(|path| path.is_relative()));
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), items.len());
+    }
+
+    #[test]
+    fn pkg_config_names_the_prefix_and_the_other_flavour() {
+        let items = planned();
+        let What::Text(text) = at(&items, "lib/pkgconfig/libbmi.pc") else { panic!("no text") };
+        assert!(text.starts_with("prefix=/opt/rope\n"));
+        assert!(text.contains("\norangefs_cflags=-DBMI_API_ORANGEFS\n"));
+        assert!(text.contains("\nLibs.private: ") && text.contains(VERSION));
+        assert!(pkg_config(Path::new("/my files")).is_err());
+    }
+}

@@ -1,0 +1,115 @@
+//! An installation as a user has it: into a prefix, and a program that finds it with pkg-config, linked
+//! against the shared object and against the archive.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn succeed(command: &mut Command) -> Output {
+    let output = command.output().expect("the program starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+    output
+}
+
+fn is_there(program: &str) -> bool {
+    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+/// The profile of this build: the libraries of another one would be built for nothing.
+fn profile() -> String {
+    let own = Path::new(env!("CARGO_BIN_EXE_xtask")).parent().and_then(Path::file_name);
+    match own.and_then(|name| name.to_str()).expect("a folder for each profile") {
+        "debug" => "dev".to_string(),
+        other => other.to_string(),
+    }
+}
+
+fn install(prefix: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.current_dir(env!("CARGO_MANIFEST_DIR"));
+    command.args(["install", "--profile", &profile(), "--prefix"]).arg(prefix);
+    command
+}
+
+fn flags(prefix: &Path, arguments: &[&str]) -> Vec<String> {
+    let mut command = Command::new("pkg-config");
+    command.args(arguments).arg("libbmi").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let output = String::from_utf8(succeed(&mut command).stdout).expect("flags are text");
+    output.split_whitespace().map(String::from).collect()
+}
+
+const PROGRAM: &str = r#"
+#include <bmi.h>
+#include <stdio.h>
+#ifdef BMI_API_ORANGEFS
+#define BEGIN() BMI_initialize(NULL, NULL, 0, NULL)
+#define LOOK_UP(address, url) BMI_addr_lookup(address, url, NULL)
+#else
+#define BEGIN() BMI_initialize(NULL, NULL, 0)
+#define LOOK_UP(address, url) BMI_addr_lookup(address, url)
+#endif
+int main(void)
+{
+    BMI_addr_t address;
+    if (BEGIN() != 0 || LOOK_UP(&address, "tcp://h:1") != 0)
+        return 1;
+    puts(BMI_addr_rev_lookup(address));
+    return BMI_finalize();
+}
+"#;
+
+/// Everything that was said to be there is there, and the command runs.
+fn check_files(prefix: &Path, said: &str) {
+    let written: Vec<&str> = said.lines().filter(|line| line.starts_with('/')).collect();
+    assert!(written.len() > 30, "{said}");
+    for line in &written {
+        let path = line.split(" -> ").next().expect("a path");
+        assert!(Path::new(path).is_file(), "{line}");
+    }
+    assert!(said.contains("lib/libbmi.so -> libbmi.so.0") && said.contains("PKG_CONFIG_PATH"));
+    let version = succeed(Command::new(prefix.join("bin/ropewalk")).arg("--version"));
+    assert!(version.stdout.starts_with(b"ropewalk "));
+}
+
+#[test]
+fn a_program_finds_what_was_installed_shared_and_static() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let prefix = folder.path().join("prefix");
+    let said = String::from_utf8(succeed(&mut install(&prefix)).stdout).expect("it says text");
+    check_files(&prefix, &said);
+    for program in ["gcc", "pkg-config"] {
+        if !is_there(program) {
+            println!("SKIP: there is no {program}");
+            return;
+        }
+    }
+    let source = folder.path().join("program.c");
+    std::fs::write(&source, PROGRAM).expect("the source");
+    let orangefs = flags(&prefix, &["--variable=orangefs_cflags"]);
+    assert_eq!(orangefs, ["-DBMI_API_ORANGEFS"]);
+    let shared = flags(&prefix, &["--cflags", "--libs"]);
+    let archive = flags(&prefix, &["--static", "--cflags", "--libs"]);
+    assert!(archive.len() > shared.len(), "the archive needs more");
+    let whole = vec!["-static".to_string()];
+    let builds = [
+        ("shared", Vec::new(), &shared),
+        ("orangefs", orangefs, &shared),
+        ("static", whole, &archive),
+    ];
+    for (name, more, flags) in builds {
+        let program = folder.path().join(name);
+        let mut compile = Command::new("gcc");
+        compile.arg("-Wall").args(more).arg("-o").arg(&program).arg(&source).args(flags);
+        succeed(&mut compile);
+        let mut run = Command::new(&program);
+        run.env("LD_LIBRARY_PATH", prefix.join("lib"));
+        assert_eq!(succeed(&mut run).stdout, b"tcp://h:1\n", "{name}");
+    }
+}
+
+#[test]
+fn a_prefix_where_nothing_can_be_written_is_named() {
+    let output = install(Path::new("/proc/nowhere")).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("/proc/nowhere/lib"), "{said}");
+}
