@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A package and a program by which one sees that it is there.
+/// A package and a program, or the path of a file, by which one sees that it is there.
 #[derive(Debug, Clone, Copy)]
 pub struct Package {
     pub name: &'static str,
@@ -47,16 +47,16 @@ pub const SUITES: &[Package] =
     &[package("fuse3", "fusermount3"), package("stress-ng", "stress-ng")];
 
 /// What the tests with real processes use: file systems whose power can be cut, and the MPIs beside
-/// which messages are measured.
+/// which messages are measured and the C interfaces work.
 pub const PROCESSES: &[Package] = &[
     package("xfsprogs", "mkfs.xfs"),
     package("xfsprogs", "xfs_io"),
     package("e2fsprogs", "mkfs.ext4"),
     package("gcc", "gcc"),
     package("openmpi-bin", "mpirun.openmpi"),
-    package("libopenmpi-dev", "mpicc.openmpi"),
+    package("libopenmpi-dev", "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h"),
     package("mpich", "mpirun.mpich"),
-    package("libmpich-dev", "mpicc.mpich"),
+    package("libmpich-dev", "/usr/include/x86_64-linux-gnu/mpich/mpi.h"),
 ];
 
 /// Peers beside which `--deep` measures messages.
@@ -123,9 +123,12 @@ mod tests {
     #[test]
     fn only_what_is_missing_is_asked_for_and_once() {
         assert_eq!(missing(MOUNT, |_| true), [""; 0]);
-        assert_eq!(missing(PROCESSES, |_| false), ["xfsprogs", "e2fsprogs"]);
+        let disks = ["mkfs.xfs", "xfs_io", "mkfs.ext4"];
+        let missing_disks = missing(PROCESSES, |program| !disks.contains(&program));
+        assert_eq!(missing_disks, ["xfsprogs", "e2fsprogs"]);
         assert_eq!(missing(MOUNT, |program| program != "setfattr"), ["attr"]);
         assert_eq!(install(&[]), None);
         assert!(is_installed("sh") && !is_installed("no-such-program-anywhere"));
+        assert!(is_installed("/etc/passwd") && !is_installed("/etc/no-such-file"));
     }
 }
