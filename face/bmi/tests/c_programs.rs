@@ -3,10 +3,14 @@
 //!
 //! They are in `c/`; each says what is wrong and ends with 1, or says `ok`.
 
+mod common;
+
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+use common::{folder, here, is_there, libraries, succeed};
 
 /// How a program is built.
 #[derive(Clone, Copy)]
@@ -14,41 +18,15 @@ struct Build {
     compiler: &'static str,
     orangefs: bool,
     archive: bool,
+    /// Hangs are believed late: something makes it slow.
+    slow: bool,
 }
 
-const C: Build = Build { compiler: "gcc", orangefs: false, archive: false };
+const C: Build = Build { compiler: "gcc", orangefs: false, archive: false, slow: false };
 const CPP: Build = Build { compiler: "g++", ..C };
 const ORANGEFS: Build = Build { orangefs: true, ..C };
 const ORANGEFS_CPP: Build = Build { compiler: "g++", ..ORANGEFS };
 const ARCHIVE: Build = Build { archive: true, ..C };
-
-/// Where Cargo puts the library for its tests.
-fn libraries() -> PathBuf {
-    let own = std::env::current_exe().expect("a running program");
-    own.parent().expect("it lies in a folder").to_path_buf()
-}
-
-fn here() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// A folder with the library under the name that programs look for.
-fn folder() -> &'static Path {
-    static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
-    let folder = FOLDER.get_or_init(|| {
-        let folder = tempfile::tempdir().expect("a folder");
-        for name in ["libbmi.so.0", "libbmi.so"] {
-            std::os::unix::fs::symlink(libraries().join("libbmi.so"), folder.path().join(name))
-                .expect("a link");
-        }
-        folder
-    });
-    folder.path()
-}
-
-fn is_there(compiler: &str) -> bool {
-    Command::new(compiler).arg("--version").output().is_ok_and(|output| output.status.success())
-}
 
 /// Compiles the sources into one program, once; `None` where there is no such compiler.
 fn compile(sources: &[&str], build: Build) -> Option<PathBuf> {
@@ -60,19 +38,21 @@ fn compile(sources: &[&str], build: Build) -> Option<PathBuf> {
     let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
     let flavour = if build.orangefs { "-orangefs" } else { "" };
     let kind = if build.archive { "-archive" } else { "" };
+    let slow = if build.slow { "-slow" } else { "" };
     let stem = sources[0].trim_end_matches(".c");
-    let program = folder().join(format!("{stem}-{}{flavour}{kind}", build.compiler));
+    let program = folder().join(format!("{stem}-{}{flavour}{kind}{slow}", build.compiler));
     if made.contains(&program) {
         return Some(program);
     }
-    let mut command = Command::new(build.compiler);
-    command.args(["-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-o"]).arg(&program);
-    command.arg("-I").arg(here().join("include"));
+    let mut command = common::build(build.compiler, &program);
     if build.compiler == "g++" {
         command.args(["-x", "c++"]);
     }
     if build.orangefs {
         command.arg("-DBMI_API_ORANGEFS");
+    }
+    if build.slow {
+        command.arg("-DHANG_SECONDS=900");
     }
     command.args(sources.iter().map(|source| here().join("tests/c").join(source)));
     if build.compiler == "g++" {
@@ -81,18 +61,11 @@ fn compile(sources: &[&str], build: Build) -> Option<PathBuf> {
     if build.archive {
         command.arg(libraries().join("libbmi.a")).args(["-ldl", "-lm"]);
     } else {
-        command.arg("-L").arg(folder()).arg("-lbmi");
+        command.arg("-lbmi");
     }
     succeed(&mut command);
     made.insert(program.clone());
     Some(program)
-}
-
-fn succeed(command: &mut Command) -> Output {
-    let output = command.output().expect("the program starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
-    output
 }
 
 fn run(sources: &[&str], build: Build, arguments: &[&str]) {
@@ -177,6 +150,33 @@ fn two_servers_that_connect_to_each_other_at_once_both_get_through() {
 #[test]
 fn a_process_without_descriptors_goes_on_when_there_are_some_again() {
     suffer("few_descriptors");
+}
+
+/// Both sides, and both ways into the library, where each access to memory is watched.
+#[test]
+#[ignore = "for --deep: runs under valgrind"]
+fn no_byte_is_touched_that_is_not_there_or_was_never_written() {
+    if !is_there("valgrind") {
+        println!("SKIP: there is no valgrind");
+        return;
+    }
+    for build in [C, ORANGEFS] {
+        let Some(program) = compile(&["semantics.c"], Build { slow: true, ..build }) else {
+            return;
+        };
+        for medium in ["tcp", "shm"] {
+            let mut command = Command::new("valgrind");
+            command.args(["--quiet", "--tool=memcheck", "--error-exitcode=99", "--num-callers=30"]);
+            // What threads remember lives until the process ends; what nobody knows any more is lost.
+            command.args(["--leak-check=full", "--show-leak-kinds=definite"]);
+            command.args(["--errors-for-leak-kinds=definite", "--fair-sched=yes"]);
+            let known = here().join("tests/c/valgrind.supp");
+            command.arg(format!("--suppressions={}", known.display()));
+            command.arg(&program).arg(medium).env("LD_LIBRARY_PATH", folder());
+            let output = succeed(&mut command);
+            assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
+        }
+    }
 }
 
 #[test]

@@ -94,6 +94,8 @@ impl Vectors {
 }
 
 /// Throws away up to `bytes` received bytes without copying them; 0 at the end of the stream.
+// Memory checkers take the call below for a fault; they are told of this function by its name.
+#[inline(never)]
 pub fn discard(socket: BorrowedFd<'_>, bytes: usize) -> Result<usize, Errno> {
     let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
     let nowhere = std::ptr::null_mut();

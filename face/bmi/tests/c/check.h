@@ -23,7 +23,9 @@
         }                                                                                         \
     } while (0)
 
+#ifndef HANG_SECONDS
 #define HANG_SECONDS 60
+#endif
 
 #ifdef BMI_API_ORANGEFS
 #define INITIALIZE(methods, listen, flags) BMI_initialize(methods, listen, flags, NULL)
