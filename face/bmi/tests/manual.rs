@@ -95,14 +95,14 @@ fn every_variable_of_the_environment_is_described_and_no_other() {
 
 #[test]
 fn the_pages_are_well_formed() {
-    if !is_there("mandoc") {
-        println!("SKIP: there is no mandoc");
-        return;
-    }
     let text = |path: &PathBuf| std::fs::read_to_string(path).expect("a page");
     let whole = pages().into_iter().filter(|path| !is_link(&text(path)));
     let mut lint = Command::new("mandoc");
-    let output = lint.args(["-T", "lint", "-W", "warning"]).args(whole).output().expect("it runs");
+    // It has no option that only says that it is there.
+    let Ok(output) = lint.args(["-T", "lint", "-W", "warning"]).args(whole).output() else {
+        println!("SKIP: there is no mandoc");
+        return;
+    };
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
