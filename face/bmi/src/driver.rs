@@ -84,11 +84,20 @@ pub struct Driver {
     /// Posts, and how many of them were complete at once.
     pub posts: u64,
     pub posts_done: u64,
+    /// What tests write to, as a program has it lying about.
+    results: Box<Results>,
     /// Areas are of one thread.
     _not_shared: PhantomData<*mut u8>,
 }
 
 const AT_ONCE: usize = 64;
+
+struct Results {
+    ids: [i64; AT_ONCE],
+    codes: [ErrorCode; AT_ONCE],
+    sizes: [i64; AT_ONCE],
+    users: [*mut c_void; AT_ONCE],
+}
 const EXT_ALLOC: c_int = 2;
 const PRE_ALLOC: c_int = 1;
 
@@ -117,7 +126,13 @@ impl Driver {
         // SAFETY: it may be written.
         check("BMI_open_context", unsafe { BMI_open_context(&mut context) })?;
         let areas = Vec::new();
-        Ok(Driver { context, areas, posts: 0, posts_done: 0, _not_shared: PhantomData })
+        let results = Box::new(Results {
+            ids: [0; AT_ONCE],
+            codes: [0; AT_ONCE],
+            sizes: [0; AT_ONCE],
+            users: [ptr::null_mut(); AT_ONCE],
+        });
+        Ok(Driver { context, areas, posts: 0, posts_done: 0, results, _not_shared: PhantomData })
     }
 
     /// The port of the tcp module.
@@ -310,10 +325,7 @@ impl Driver {
     /// Takes what has ended, waiting for the first for at most `idle` milliseconds.
     #[inline]
     pub fn test(&mut self, idle: c_int, mut report: impl FnMut(Finished)) -> Result<usize> {
-        let mut ids = [0i64; AT_ONCE];
-        let mut codes = [0; AT_ONCE];
-        let mut sizes = [0i64; AT_ONCE];
-        let mut users = [ptr::null_mut::<c_void>(); AT_ONCE];
+        let Results { ids, codes, sizes, users } = &mut *self.results;
         let mut count: c_int = 0;
         // SAFETY: all arrays have room for as many.
         let code = unsafe {
@@ -332,7 +344,8 @@ impl Driver {
         for index in 0..count as usize {
             let user = users[index].addr();
             self.areas[user >> 32].under_way -= 1;
-            report(Finished { user: user as u32, error: codes[index], bytes: sizes[index] });
+            let (error, bytes) = (codes[index], sizes[index]);
+            report(Finished { user: user as u32, error, bytes });
         }
         Ok(count as usize)
     }

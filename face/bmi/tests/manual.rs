@@ -89,7 +89,7 @@ fn every_variable_of_the_environment_is_described_and_no_other() {
         names.dedup();
         names
     };
-    assert_eq!(variables(source).len(), 2);
+    assert!(variables(source).len() > 2);
     assert_eq!(variables(&page("bmi.7")), variables(source));
 }
 

@@ -15,9 +15,20 @@ use crate::{bmi_side, host};
 /// What a row measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    RoundTrip { spins: bool },
-    Bandwidth { late: bool },
-    Pattern { servers: usize, clients: usize },
+    RoundTrip {
+        spins: bool,
+    },
+    Bandwidth {
+        late: bool,
+    },
+    Pattern {
+        servers: usize,
+        clients: usize,
+    },
+    /// Bandwidth just below and just above the longest message that is sent without asking.
+    Threshold {
+        eager: usize,
+    },
 }
 
 /// A row: one launch of each system measures all its sizes.
@@ -162,6 +173,17 @@ fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
                 amount: scaled(if quick { 30_000_000 } else { 120_000_000 }),
             });
         }
+        let thresholds: &[usize] =
+            if quick { &[16 << 10] } else { &[1 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10] };
+        for &eager in thresholds {
+            rows.push(Row {
+                name: format!("threshold.{medium}.{eager}"),
+                kind: Kind::Threshold { eager },
+                medium,
+                sizes: vec![eager, eager + 1],
+                amount: scaled(if quick { 30_000_000 } else { 120_000_000 }),
+            });
+        }
         let widths: &[usize] = if quick { &[1, 2, 4] } else { &[1, 2, 4, 8] };
         for &servers in widths {
             for &clients in widths.iter().filter(|clients| !quick || **clients == servers) {
@@ -182,19 +204,22 @@ impl Row {
     fn parties(&self, peers: bool, mpis: usize) -> Vec<Party> {
         let mut parties = match self.kind {
             // Requests and data of servers are always the library's memory there.
-            Kind::Pattern { .. } => vec![Party::Ours { allocates: false }],
+            Kind::Pattern { .. } | Kind::Threshold { .. } => {
+                vec![Party::Ours { allocates: false }]
+            }
             _ => vec![Party::Ours { allocates: false }, Party::Ours { allocates: true }],
         };
         let bare = match self.kind {
             Kind::RoundTrip { .. } => self.medium == "tcp",
             Kind::Bandwidth { late } => !late,
-            Kind::Pattern { .. } => false,
+            Kind::Pattern { .. } | Kind::Threshold { .. } => false,
         };
         if peers && bare {
             parties.push(Party::Raw);
         }
         // An MPI never sleeps.
-        if self.kind != (Kind::RoundTrip { spins: false }) {
+        let alone = matches!(self.kind, Kind::RoundTrip { spins: false } | Kind::Threshold { .. });
+        if !alone {
             parties.extend((0..mpis).map(Party::Mpi));
         }
         parties
@@ -216,17 +241,22 @@ impl Row {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = match self.kind {
             Kind::RoundTrip { spins } => spins,
-            Kind::Bandwidth { .. } => true,
+            Kind::Bandwidth { .. } | Kind::Threshold { .. } => true,
             // Spinning steals the core of whoever one waits for.
             Kind::Pattern { .. } => servers + clients <= cores,
         };
         let pinned = servers + clients == 2 && cores >= 2;
         let medium = self.medium;
-        let shape = Shape { medium, servers, clients, spins, allocates, pinned };
+        let eager_bytes = match self.kind {
+            Kind::Threshold { eager } => Some(eager),
+            _ => None,
+        };
+        let shape = Shape { medium, servers, clients, spins, allocates, pinned, eager_bytes };
         let mut group = Group::start(&shape)?;
         let measure = |bytes: &usize| match self.kind {
             Kind::RoundTrip { .. } => group.latency(*bytes, self.amount),
             Kind::Bandwidth { late } => group.bandwidth(*bytes, self.count(*bytes), late),
+            Kind::Threshold { .. } => group.bandwidth(*bytes, self.count(*bytes), false),
             Kind::Pattern { .. } => group.pattern(self.amount as f64 / 100.0),
         };
         self.sizes.iter().map(measure).collect()
@@ -240,6 +270,7 @@ impl Row {
             Kind::RoundTrip { .. } => mpi.latency(medium, amount, sizes)?,
             Kind::Bandwidth { late } => mpi.bandwidth(medium, amount, late, sizes)?,
             Kind::Pattern { servers, clients } => mpi.pattern(medium, servers, clients, seconds)?,
+            Kind::Threshold { .. } => anyhow::bail!("an MPI has thresholds of its own"),
         };
         anyhow::ensure!(points.len() == sizes.len(), "it did not tell a figure for each size");
         let point = |(bytes, it): (&usize, crate::mpi::Point)| {
@@ -401,6 +432,7 @@ impl Row {
             Kind::Bandwidth { late } => {
                 params.push(("posted", if late { "\"late\"" } else { "\"pre\"" }.into()));
             }
+            Kind::Threshold { eager } => params.push(("eager", eager.to_string())),
             Kind::Pattern { servers, clients } => {
                 params.push(("servers", servers.to_string()));
                 params.push(("clients", clients.to_string()));

@@ -25,6 +25,8 @@ pub struct Shape {
     pub allocates: bool,
     /// One server and one client stay on a core each.
     pub pinned: bool,
+    /// Messages up to so many bytes are sent without asking, where that is not the usual.
+    pub eager_bytes: Option<usize>,
 }
 
 /// One measurement.
@@ -48,8 +50,9 @@ struct Process {
 }
 
 impl Process {
-    fn start(role: &Role) -> anyhow::Result<Process> {
+    fn start(role: &Role, eager_bytes: Option<usize>) -> anyhow::Result<Process> {
         let mut child = Command::new(std::env::current_exe()?)
+            .envs(eager_bytes.map(|bytes| ("ROPEWALK_BMI_EAGER_BYTES", bytes.to_string())))
             .env(PART, role.encode())
             .env(ORPHAN, "ends")
             .stdin(Stdio::piped())
@@ -86,7 +89,7 @@ pub struct Group {
 impl Group {
     /// Starts them and lets them know each other.
     pub fn start(shape: &Shape) -> anyhow::Result<Group> {
-        let Shape { medium, spins, allocates, .. } = *shape;
+        let Shape { medium, spins, allocates, eager_bytes, .. } = *shape;
         let core = |number| shape.pinned.then_some(number);
         let mut servers = Vec::new();
         let mut urls = Vec::new();
@@ -95,7 +98,8 @@ impl Group {
                 "tcp" => "tcp://127.0.0.1".to_string(),
                 other => format!("{other}://bench-{}-{index}", std::process::id()),
             };
-            let mut server = Process::start(&Role { listen, spins, allocates, core: core(1) })?;
+            let role = Role { listen, spins, allocates, core: core(1) };
+            let mut server = Process::start(&role, eager_bytes)?;
             let line = server.hear()?;
             let url = line.strip_prefix("url ");
             urls.push(url.with_context(|| format!("a server said '{line}'"))?.to_string());
@@ -105,7 +109,7 @@ impl Group {
         let urls = urls.join(" ");
         let mut clients = Vec::new();
         for _ in 0..shape.clients {
-            let mut client = Process::start(&role)?;
+            let mut client = Process::start(&role, eager_bytes)?;
             client.tell(&urls)?;
             clients.push(client);
         }
