@@ -105,6 +105,19 @@ impl<T> Slots<T> {
         if slot.generation == id.generation { slot.value.as_mut() } else { None }
     }
 
+    /// The value at an index, whatever its generation.
+    #[inline]
+    pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slots.get_mut(index as usize)?.value.as_mut()
+    }
+
+    /// The key of the value at an index.
+    #[inline]
+    pub fn id_at(&self, index: u32) -> Option<SlotId> {
+        let slot = self.slots.get(index as usize)?;
+        slot.value.as_ref().map(|_| SlotId { index, generation: slot.generation })
+    }
+
     /// Takes the value that `id` names out; its key is stale from now on.
     #[inline]
     pub fn remove(&mut self, id: SlotId) -> Option<T> {
@@ -148,6 +161,8 @@ mod tests {
         let mut slots = Slots::with_limit(2);
         let a = slots.insert('a').unwrap();
         let b = slots.insert('b').unwrap();
+        assert_eq!(slots.at_mut(1).copied().zip(slots.id_at(1)), Some(('b', b)));
+        assert!(slots.at_mut(2).is_none() && slots.id_at(2).is_none());
         assert_eq!(slots.insert('c'), Err('c'));
         assert_eq!(slots.remove(a), Some('a'));
         assert_eq!(slots.remove(a), None);

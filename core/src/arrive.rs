@@ -148,7 +148,7 @@ impl Core {
         if bytes > into.len {
             return None;
         }
-        self.matching.take(receive, channel, id, bits);
+        self.matching.take(receive, id, bits);
         peer.receive_next[channel as usize] += 1;
         (state.from, state.bits, state.message_bytes) = (Some(id), bits, bytes);
         state.stage = ReceiveStage::Placing;
@@ -271,7 +271,7 @@ impl Core {
         let session = prefix.session.get();
         let payload_bytes = payload_bytes as u32;
         let landing = Landing { link, peer, session, payload_bytes, kind, slice, checksum, span };
-        match self.landings.insert(landing) {
+        match self.landings.insert(landing, self.whole) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 Placement::Stage { bytes: payload_bytes, token: Token(slot.to_u64()) }
             }
@@ -356,6 +356,7 @@ impl Core {
             .and_then(|peer| self.peers.get(peer.0))
             .is_some_and(|peer| peer.reliable.is_some());
         if !repairable {
+            self.landings.list(slot);
             return self.close_link(link);
         }
         if let Some(landing) = self.landings.remove(slot) {

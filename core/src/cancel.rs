@@ -13,7 +13,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{Ordered, Token, Verb};
+use ropewalk_base::verb::{LinkId, Ordered, Token, Verb};
 
 use crate::api::*;
 use crate::eager::wanted;
@@ -42,9 +42,8 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return };
         match &operation.kind {
             Kind::Receive(state) => match &state.stage {
-                ReceiveStage::Posted => {
-                    let wanted = wanted(&state.receive);
-                    self.matching.withdraw(id, wanted);
+                ReceiveStage::Posted { post } => {
+                    self.matching.withdraw(*post, wanted(&state.receive));
                     self.finish(id, Err(Fault::Cancelled), 0);
                 }
                 ReceiveStage::Placing => {
@@ -127,10 +126,10 @@ impl Core {
     /// Has rails let go of the memory of a region that is closing. `kept`: of what a peer has not
     /// acknowledged, too.
     pub(crate) fn take_region_back(&mut self, slot: SlotId, kept: bool) {
-        let Some(region) = self.regions.get(slot).filter(|region| region.held() > 0) else {
+        let Some(region) = self.regions.get(slot).filter(|region| region.held > 0) else {
             return;
         };
-        let peers: Vec<PeerId> = match region.audience() {
+        let peers: Vec<PeerId> = match region.audience {
             Audience::One(peer) => vec![self.resolve(peer)],
             Audience::Everybody => self.peers.iter().map(|(slot, _)| PeerId(slot)).collect(),
         };
@@ -195,9 +194,13 @@ impl Core {
 
     /// Has rails give such places up, and forgets those that wait for their span to come again.
     fn give_places_up(&mut self, from: Option<PeerId>, of: impl Fn(&LandingKind) -> bool) {
-        for (slot, landing) in self.landings.iter().filter(|(_, landing)| of(&landing.kind)) {
-            let (link, token) = (landing.link, Token(slot.to_u64()));
-            self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
+        for link in from.map(|id| self.links_with(id)).unwrap_or_default() {
+            for slot in self.landings.of(link) {
+                if self.landings.get(slot).is_some_and(|landing| of(&landing.kind)) {
+                    let token = Token(slot.to_u64());
+                    self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
+                }
+            }
         }
         let broken = from
             .and_then(|id| self.peers.get_mut(id.0)?.reliable.as_mut())
@@ -205,6 +208,15 @@ impl Core {
         for landing in broken.into_iter().flatten() {
             self.place_given_up(landing);
         }
+    }
+
+    /// The links with a peer, those begun under other names of it included.
+    fn links_with(&self, id: PeerId) -> Vec<LinkId> {
+        let id = self.resolve(id);
+        let mut links = self.links.of_peer(id);
+        let aliases = self.peers.get(id.0).into_iter().flat_map(|peer| &peer.aliases);
+        links.extend(aliases.flat_map(|alias| self.links.of_peer(*alias)));
+        links
     }
 
     /// A rail's answer to an order to let go: `Detach`, `Stop` or `Unplace`.
@@ -318,7 +330,7 @@ impl Core {
             }
             None => self.outputs.extend_releases(buffer),
         }
-        self.wake_by(due);
+        self.wake_by(id, due);
     }
 
     /// Notes the order of a data frame among those that its peer's rail may have.

@@ -14,7 +14,7 @@ use crate::credit::charge_bytes;
 use crate::engine::{Core, Landing, LandingKind, Order};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
-use crate::path::{Link, LinkStage, Peer, PeerStage, UnderWay};
+use crate::path::{Link, LinkStage, Peer, PeerStage, StreamKind, UnderWay};
 
 /// Holds as they are recounted.
 #[derive(Default)]
@@ -105,7 +105,7 @@ impl Core {
     fn check_holds(&self) {
         let mut holds = Holds::default();
         self.orders.iter().for_each(|(_, order)| holds.order(order));
-        self.landings.iter().for_each(|(_, landing)| holds.landing(landing));
+        self.landings.iter().for_each(|landing| holds.landing(landing));
         for (_, peer) in self.peers.iter() {
             let Some(reliable) = &peer.reliable else { continue };
             reliable.kept_orders().for_each(|order| holds.order(order));
@@ -121,8 +121,12 @@ impl Core {
         }
         for (slot, region) in self.regions.iter() {
             let held = holds.regions.remove(&slot).unwrap_or(0);
-            assert_eq!(region.held(), held, "holds of region {slot:?}");
-            if let Some(owner) = region.owner() {
+            assert_eq!(region.held, held, "holds of region {slot:?}");
+            let served = self.peers.iter().flat_map(|(_, peer)| &peer.streams).filter(
+                |stream| matches!(stream.kind, StreamKind::Serve { region, .. } if region == slot),
+            );
+            assert_eq!(region.streams as usize, served.count(), "streams of region {slot:?}");
+            if let Some(owner) = region.owner {
                 *holds.operations.entry(owner).or_default() += 1;
             }
         }
@@ -163,6 +167,13 @@ impl Core {
             eager += held_eager;
             announces += held_announces;
         }
+        assert!(peer.timer <= peer.due(), "{id:?} is looked at in time");
+        let timed = peer.timer < Time::NEVER;
+        assert_eq!(self.timers.contains(&(peer.timer, id)), timed, "the timer of {id:?}");
+        let rests = peer.rested < Time::NEVER;
+        assert_eq!(self.rested.contains(&(peer.rested, id)), rests, "the rest of {id:?}");
+        let parked = matches!(peer.stage, PeerStage::Parked { .. });
+        assert!(rests || peer.reachable || !parked, "{id:?} may end where there is no room");
         let parking = matches!(peer.stage, PeerStage::Parking { .. });
         assert!(parking || peer.deferred.is_empty(), "{id:?} has answers that nobody sends");
         if let PeerStage::Parked { .. } = peer.stage {
@@ -181,15 +192,15 @@ impl Core {
             assert!(account.told <= account.freed + account.window);
         }
         for queue in peer.waiting.iter().chain([&peer.waiting_accesses]) {
-            let mut at = queue.first;
-            let mut last = None;
-            while let Some(waiting) = at {
+            for waiting in self.operations.queued(queue) {
                 let operation = self.operations.get(waiting).expect("what waits exists");
                 assert!(operation.ending.is_none(), "{waiting:?} ended and waits");
-                last = at;
-                at = operation.next;
             }
-            assert_eq!(queue.last, last, "the tail of a queue of {id:?}");
+        }
+        for (operation, fetching) in peer.fetching.iter().map(|(key, id)| (id, key)) {
+            let known = self.operations.get(*operation).map(|operation| &operation.kind);
+            let fetches = matches!(known, Some(Kind::Receive(_)));
+            assert!(fetches || self.closing, "{operation:?} gets {fetching:?} and is gone");
         }
     }
 }

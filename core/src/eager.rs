@@ -27,6 +27,7 @@ impl Core {
         send.peer = self.resolve(send.peer);
         let state = SendState { send, stage: SendStage::Waiting, message: 0 };
         self.operations.insert(id, Kind::Send(state));
+        self.operations.own(id, send.peer);
         let too_long =
             send.channel == Channel::Request && send.payload.len > u64::from(REQUEST_BYTES_MAX);
         if too_long || self.closing {
@@ -36,7 +37,7 @@ impl Core {
         let Some(peer) = self.peers.get(send.peer.0) else {
             return self.finish(id, Err(Fault::Invalid), 0);
         };
-        let first = peer.waiting[send.channel as usize].first.is_none();
+        let first = peer.waiting[send.channel as usize].is_empty();
         if first && peer.link().is_some() && self.start_send(id) {
             return;
         }
@@ -105,31 +106,27 @@ impl Core {
     /// Posts a receive. It may complete within this call.
     pub fn post_receive(&mut self, id: OperationId, mut receive: Receive) {
         receive.source = receive.source.map(|peer| self.resolve(peer));
-        let state = ReceiveState {
-            receive,
-            stage: ReceiveStage::Posted,
-            from: None,
-            bits: 0,
-            message_bytes: 0,
-        };
+        let post = self.matching.next_post();
+        let stage = ReceiveStage::Posted { post };
+        let state = ReceiveState { receive, stage, from: None, bits: 0, message_bytes: 0 };
         self.operations.insert(id, Kind::Receive(state));
+        if let Some(peer) = receive.source {
+            self.operations.own(id, peer);
+        }
         if receive.channel == Channel::Request || self.closing {
             let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
             return self.finish(id, Err(fault), 0);
         }
-        self.match_receive(id, wanted(&receive), None);
+        self.match_receive(id, wanted(&receive), post);
         if let Some(source) = receive.source {
             self.want_known(source);
         }
     }
 
-    /// Gives a receive the message that it takes, or posts it; with the turn that it had already.
-    pub(crate) fn match_receive(&mut self, id: OperationId, wanted: Wanted, post: Option<u64>) {
+    /// Gives a receive the message that it takes, or posts it in its turn.
+    pub(crate) fn match_receive(&mut self, id: OperationId, wanted: Wanted, post: u64) {
         let Some(found) = self.matching.find_message(wanted) else {
-            return match post {
-                Some(post) => self.matching.post_as(post, id, wanted),
-                None => self.matching.post(id, wanted),
-            };
+            return self.matching.post(post, id, wanted);
         };
         let Some(Kind::Receive(state)) = self.operations.get(id).map(|operation| &operation.kind)
         else {
@@ -380,7 +377,6 @@ impl Core {
             bytes,
             content,
             acknowledge: body.acknowledge,
-            arrival: 0,
         };
         let Some(slot) = self.matching.arrive(unmatched) else {
             self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
@@ -492,14 +488,7 @@ impl Core {
 
     fn enqueue_send(&mut self, id: OperationId, send: Send) {
         if let Some(peer) = self.peers.get_mut(send.peer.0) {
-            let queue = &mut peer.waiting[send.channel as usize];
-            let last = queue.last.replace(id);
-            if queue.first.is_none() {
-                queue.first = Some(id);
-            }
-            if let Some(last) = last.and_then(|last| self.operations.get_mut(last)) {
-                last.next = Some(id);
-            }
+            self.operations.enqueue(&mut peer.waiting[send.channel as usize], id);
         }
     }
 
@@ -524,31 +513,24 @@ impl Core {
 
     fn pump_waiting(&mut self, id: PeerId) {
         for channel in 0..CHANNELS {
-            while let Some(peer) = self.peers.get(id.0) {
-                let Some(first) = peer.waiting[channel].first else { break };
+            while let Some(peer) = self.peers.get_mut(id.0) {
+                let queue = &mut peer.waiting[channel];
+                let Some(first) = self.operations.first_of(queue) else { break };
                 if !matches!(peer.stage, PeerStage::Up { .. }) {
                     break;
                 }
-                // Read before: an operation that starts may end within the call.
-                let next = self.operations.get(first).and_then(|operation| operation.next);
+                // Before it starts: an operation may end within the call.
+                self.operations.unqueue(queue, first);
                 if !self.start_send(first) {
+                    if let Some(peer) = self.peers.get_mut(id.0) {
+                        self.operations.put_back(&mut peer.waiting[channel], first);
+                    }
                     break;
                 }
-                self.pop_waiting(id, channel, next);
             }
         }
         self.pump_accesses(id);
         self.pump_streams(id);
-    }
-
-    fn pop_waiting(&mut self, id: PeerId, channel: usize, next: Option<OperationId>) {
-        if let Some(peer) = self.peers.get_mut(id.0) {
-            let queue = &mut peer.waiting[channel];
-            queue.first = next;
-            if next.is_none() {
-                queue.last = None;
-            }
-        }
     }
 
     pub(crate) fn session_of(&self, id: PeerId) -> u32 {

@@ -1,5 +1,7 @@
 //! The core's state and its entry points; what they do is in the folders beside.
 
+use std::collections::{BTreeSet, VecDeque};
+
 use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Slice};
@@ -10,11 +12,12 @@ use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Token, Urge
 use ropewalk_wire::frame::{self, Body, Content, Envelope};
 
 use crate::api::*;
+use crate::landings::Landings;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::outputs::{NO_FRAME, Outputs};
 use crate::path::{Links, Peer};
-use crate::remote::Region;
+use crate::regions::Regions;
 
 /// The protocol of one endpoint.
 pub struct Core {
@@ -30,9 +33,9 @@ pub struct Core {
     pub(crate) links: Links,
     pub(crate) operations: Operations,
     pub(crate) matching: Matching,
-    pub(crate) regions: Slots<Region>,
+    pub(crate) regions: Regions,
     pub(crate) orders: Slots<Order>,
-    pub(crate) landings: Slots<Landing>,
+    pub(crate) landings: Landings,
     pub(crate) outputs: Outputs,
     pub(crate) spare_lists: Vec<Vec<LinkId>>,
     /// Credit windows lent to all peers together.
@@ -46,12 +49,17 @@ pub struct Core {
     pub(crate) whole: bool,
     /// The frame of a message that leaves at once.
     pub(crate) prompt: FrameOrder,
-    /// No timer is due before.
+    /// When each peer has to be looked at, and the first of them: nothing is due before.
+    pub(crate) timers: BTreeSet<(Time, PeerId)>,
     pub(crate) wake: Time,
     /// The next look for idle links, where there are too many.
     pub(crate) sweep_at: Time,
     /// Schemes of the rails' addresses.
     pub(crate) schemes: Vec<&'static str>,
+    /// Peers that nobody here asked for, and that may be forgotten; see `evict_peer`.
+    pub(crate) strangers: VecDeque<PeerId>,
+    /// Of those, the ones whose sessions were parked no earlier than then; see `end_oldest_parked`.
+    pub(crate) rested: BTreeSet<(Time, PeerId)>,
     pub(crate) counters: Counters,
 }
 
@@ -162,9 +170,9 @@ impl Core {
             links: Links::default(),
             operations: Operations::with_limit(config.operations_max),
             matching: Matching::new(),
-            regions: Slots::with_limit(config.regions_max),
+            regions: Regions::with_limit(config.regions_max),
             orders: Slots::with_limit(ORDERS_MAX),
-            landings: Slots::with_limit(ORDERS_MAX),
+            landings: Landings::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
             spare_lists: Vec::new(),
             lent_bytes: 0,
@@ -173,9 +181,12 @@ impl Core {
             only_awaited: [false; CHANNELS],
             whole: false,
             prompt: NO_FRAME,
+            timers: BTreeSet::new(),
             wake: Time::NEVER,
             sweep_at: Time::NEVER,
             schemes: Vec::new(),
+            strangers: VecDeque::new(),
+            rested: BTreeSet::new(),
             counters: Counters::default(),
             config,
             identity,

@@ -2,19 +2,24 @@
 //!
 //! Invariant: an entry holds what a small message needs and nothing that has to be dropped, so that it
 //! is written and forgotten where it lies; the larger state of gets and puts lies beside.
+//!
+//! Operations that are about one peer alone are listed by it, so that its end concerns no others.
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::verb::RemoteLayout;
 
 use crate::api::{Access, OperationId, PeerId, Receive, Send};
+use crate::lists::{List, Neighbours, Table};
 
 /// An operation in flight.
 #[derive(Debug)]
 pub(crate) struct Operation {
     pub kind: Kind,
-    /// Next in the queue of operations that wait at their peer.
-    pub next: Option<OperationId>,
+    /// In the queue of operations that wait at their peer.
+    turn: Neighbours,
+    /// Listed by its peer.
+    owned: bool,
     /// The user wants it to end.
     pub cancelled: bool,
     /// Orders and placements that rails hold for its memory.
@@ -72,8 +77,8 @@ pub(crate) struct ReceiveState {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum ReceiveStage {
-    /// Waits for a message.
-    Posted,
+    /// Waits for a message, in this turn.
+    Posted { post: u64 },
     /// An eager message is on its way to it.
     Placing,
     /// It gets an announced message.
@@ -86,6 +91,8 @@ pub(crate) struct AccessState {
     pub access: Access,
     /// In the queue of its peer.
     pub waiting: bool,
+    /// A put of which data frames are still to be made.
+    pub streaming: bool,
     /// Bytes that arrived (get), or were confirmed (put).
     pub moved: u64,
     /// The last native order for it.
@@ -98,6 +105,31 @@ pub(crate) struct Operations {
     entries: Vec<Entry>,
     limit: usize,
     accesses: Slots<AccessState>,
+    /// By operation: where it is among those of its peer.
+    bonds: Vec<Bond>,
+    /// By the peer's index: its operations.
+    owners: Vec<List>,
+}
+
+/// An operation among those of its peer.
+#[derive(Debug, Clone, Copy)]
+struct Bond {
+    peer: u32,
+    neighbours: Neighbours,
+}
+
+impl Table for Vec<Bond> {
+    #[inline]
+    fn neighbours(&mut self, index: u32) -> &mut Neighbours {
+        &mut self[index as usize].neighbours
+    }
+}
+
+impl Table for Vec<Entry> {
+    #[inline]
+    fn neighbours(&mut self, index: u32) -> &mut Neighbours {
+        &mut self[index as usize].operation.turn
+    }
 }
 
 #[derive(Debug)]
@@ -111,7 +143,8 @@ const FREE: Entry = Entry {
     generation: 0,
     operation: Operation {
         kind: Kind::Access(AccessId(SlotId { index: u32::MAX, generation: 0 })),
-        next: None,
+        turn: Neighbours::NONE,
+        owned: false,
         cancelled: false,
         held: 0,
         ending: None,
@@ -130,7 +163,13 @@ impl AccessState {
 
 impl Operations {
     pub fn with_limit(limit: usize) -> Operations {
-        Operations { entries: Vec::new(), limit, accesses: Slots::with_limit(limit) }
+        Operations {
+            entries: Vec::new(),
+            limit,
+            accesses: Slots::with_limit(limit),
+            bonds: Vec::new(),
+            owners: Vec::new(),
+        }
     }
 
     /// Adds an operation. The number must be free: the driver hands numbers out.
@@ -143,7 +182,9 @@ impl Operations {
         let entry = &mut self.entries[index];
         assert!(entry.generation == 0, "an operation's number is used once at a time");
         entry.generation = id.0.generation;
-        entry.operation = Operation { kind, next: None, cancelled: false, held: 0, ending: None };
+        let turn = Neighbours::NONE;
+        entry.operation =
+            Operation { kind, turn, owned: false, cancelled: false, held: 0, ending: None };
         &mut entry.operation
     }
 
@@ -153,9 +194,98 @@ impl Operations {
         self.entries.resize_with(index + 1, || FREE);
     }
 
+    /// Lists an operation with the peer that it is about.
+    pub fn own(&mut self, id: OperationId, peer: PeerId) {
+        let index = id.0.index as usize;
+        let Some(entry) = self.entries.get_mut(index) else { return };
+        if std::mem::replace(&mut entry.operation.owned, true) {
+            self.release(id.0.index);
+        }
+        let owner = peer.0.index as usize;
+        if index >= self.bonds.len() {
+            let nobody = Bond { peer: 0, neighbours: Neighbours::NONE };
+            self.bonds.resize(self.entries.len(), nobody);
+        }
+        if owner >= self.owners.len() {
+            self.owners.resize(owner + 1, List::EMPTY);
+        }
+        self.bonds[index].peer = peer.0.index;
+        self.owners[owner].push_back(&mut self.bonds, id.0.index);
+    }
+
+    fn release(&mut self, index: u32) {
+        let owner = self.bonds[index as usize].peer as usize;
+        self.owners[owner].take(&mut self.bonds, index);
+    }
+
+    /// The operations about this peer alone, in the order of their posts. Some may be about one that
+    /// had its place in the table before.
+    pub fn owned_by(&mut self, peer: PeerId) -> Vec<OperationId> {
+        let Some(list) = self.owners.get(peer.0.index as usize).copied() else {
+            return Vec::new();
+        };
+        let id = |index: u32| {
+            let generation = self.entries[index as usize].generation;
+            OperationId(SlotId { index, generation })
+        };
+        list.collect(&mut self.bonds).into_iter().map(id).collect()
+    }
+
+    /// Whether no operation is about this peer alone.
+    pub fn is_free(&self, peer: PeerId) -> bool {
+        self.owners.get(peer.0.index as usize).is_none_or(List::is_empty)
+    }
+
+    /// The first of a queue of waiting operations.
+    #[inline]
+    pub fn first_of(&self, queue: &List) -> Option<OperationId> {
+        let index = queue.first()?;
+        let generation = self.entries[index as usize].generation;
+        Some(OperationId(SlotId { index, generation }))
+    }
+
+    /// Adds an operation at the end of a queue, or at its beginning.
+    pub fn enqueue(&mut self, queue: &mut List, id: OperationId) {
+        queue.push_back(&mut self.entries, id.0.index);
+    }
+
+    pub fn put_back(&mut self, queue: &mut List, id: OperationId) {
+        queue.push_front(&mut self.entries, id.0.index);
+    }
+
+    /// Takes an operation out of its queue.
+    pub fn unqueue(&mut self, queue: &mut List, id: OperationId) {
+        queue.take(&mut self.entries, id.0.index);
+    }
+
+    /// All of a queue, the first one first; panics where it is broken. For tests.
+    pub fn queued(&self, queue: &List) -> Vec<OperationId> {
+        let mut found = Vec::new();
+        let mut at = queue.first();
+        while let Some(index) = at {
+            let entry = &self.entries[index as usize];
+            found.push(OperationId(SlotId { index, generation: entry.generation }));
+            at = entry.operation.turn.next();
+        }
+        let last = found.last().map(|id| id.0.index);
+        assert_eq!(queue.last(), last, "the tail of a queue");
+        found
+    }
+
+    /// Adds all of one queue to another one.
+    pub fn append(&mut self, queue: &mut List, other: List) {
+        queue.append(&mut self.entries, other);
+    }
+
     /// Adds the state of a get or put; it goes with its operation.
     pub fn add_access(&mut self, access: Access) -> AccessId {
-        match self.accesses.insert(AccessState { access, waiting: false, moved: 0, native: None }) {
+        match self.accesses.insert(AccessState {
+            access,
+            waiting: false,
+            streaming: false,
+            moved: 0,
+            native: None,
+        }) {
             Ok(slot) => AccessId(slot),
             Err(_) => unreachable!("an operation has one access at most"),
         }
@@ -208,11 +338,16 @@ impl Operations {
     #[inline]
     pub fn forget(&mut self, id: OperationId) {
         let Some(entry) = self.entries.get_mut(id.0.index as usize) else { return };
-        if entry.generation == id.0.generation {
-            entry.generation = 0;
-            if let Some(access) = Self::access_id(&entry.operation.kind) {
-                self.accesses.remove(access.0);
-            }
+        if entry.generation != id.0.generation {
+            return;
+        }
+        entry.generation = 0;
+        let owned = entry.operation.owned;
+        if let Some(access) = Self::access_id(&entry.operation.kind) {
+            self.accesses.remove(access.0);
+        }
+        if owned {
+            self.release(id.0.index);
         }
     }
 

@@ -23,7 +23,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(send.peer.0) else { return false };
         let Some(link) = peer.link() else { return false };
         let channel = send.channel as usize;
-        let waits = peer.waiting[channel].first.is_some()
+        let waits = !peer.waiting[channel].is_empty()
             || peer.frames_pending >= FRAMES_PENDING_MAX
             || peer.reliable.is_some();
         if link == LOOP_LINK || waits || !peer.granted.take_eager(send.channel, send.payload.len) {
@@ -71,6 +71,7 @@ impl Core {
         }
         let state = SendState { send, stage: SendStage::Eager, message };
         self.operations.insert(id, Kind::Send(state)).held = 1;
+        self.operations.own(id, send.peer);
         self.ordered(Token(id.0.to_u64()), answer);
         false
     }

@@ -32,6 +32,8 @@ const ACKNOWLEDGE_EVERY: u32 = 8;
 const ACKNOWLEDGE_AFTER: std::time::Duration = std::time::Duration::from_millis(1);
 /// Spans sent again in one go.
 const BURST: usize = 64;
+/// Spans, the first ones, that are looked at for whether they have to go again.
+const LOOKED_AT: usize = 8 * BURST;
 /// Confirmations of a link in a row without an answer before it counts as dead.
 const CONFIRMATIONS_MAX: u32 = 10;
 
@@ -39,7 +41,11 @@ const CONFIRMATIONS_MAX: u32 = 10;
 #[derive(Debug)]
 pub(crate) struct Reliable {
     next_span: u64,
+    /// Consecutive spans; those that are acknowledged go with the first of all.
     sent: VecDeque<Sent>,
+    /// How many of them are not acknowledged; all up to `answered` are.
+    unanswered: usize,
+    answered: u64,
     /// All spans up to here are placed.
     cumulative: u64,
     /// States of the spans above, the first one's first.
@@ -91,6 +97,8 @@ impl Reliable {
         Reliable {
             next_span: 1,
             sent: VecDeque::new(),
+            unanswered: 0,
+            answered: 0,
             cumulative: 0,
             window: VecDeque::new(),
             unacknowledged: 0,
@@ -123,6 +131,33 @@ impl Reliable {
         while self.window.front() == Some(&State::Placed) {
             self.window.pop_front();
             self.cumulative += 1;
+        }
+    }
+
+    /// Where a span is among those that were sent and not forgotten.
+    fn index_of(&self, span: u64) -> Option<usize> {
+        let index = span.checked_sub(self.sent.front()?.span)? as usize;
+        (index < self.sent.len()).then_some(index)
+    }
+
+    /// The peer has a span: its order, where no rail holds it any more.
+    fn acknowledged(&mut self, span: u64) -> Option<Order> {
+        let index = self.index_of(span)?;
+        let sent = &mut self.sent[index];
+        if std::mem::replace(&mut sent.acknowledged, true) {
+            return None;
+        }
+        self.unanswered -= 1;
+        if sent.in_rail.is_some() {
+            return None;
+        }
+        sent.payload.take().map(|payload| payload.order)
+    }
+
+    fn forget_acknowledged(&mut self) {
+        let over = |sent: &Sent| sent.acknowledged && sent.in_rail.is_none();
+        while self.sent.front().is_some_and(over) {
+            self.sent.pop_front();
         }
     }
 
@@ -244,6 +279,7 @@ impl Core {
             acknowledged: false,
             leaving: false,
         });
+        reliable.unanswered += 1;
         let index = reliable.sent.len() - 1;
         self.transmit(id, index);
     }
@@ -281,7 +317,7 @@ impl Core {
         }
         let due = now + after;
         reliable.resend_by(due);
-        self.wake_by(due);
+        self.wake_by(id, due);
         self.emit_on(link, envelope, &body, payload, token);
     }
 
@@ -291,15 +327,16 @@ impl Core {
         else {
             return;
         };
-        let Ok(index) = reliable.sent.binary_search_by_key(&span, |sent| sent.span) else { return };
-        reliable.sent[index].in_rail = None;
-        if reliable.sent[index].acknowledged {
-            let ended = reliable.sent.remove(index);
-            if let Some(payload) = ended.and_then(|sent| sent.payload) {
-                self.order_ended(payload.order, Ok(()));
-            }
-        } else if reliable.sent[index].leaving {
-            self.keep_span(id, span);
+        let Some(index) = reliable.index_of(span) else { return };
+        let sent = &mut reliable.sent[index];
+        sent.in_rail = None;
+        if !sent.acknowledged {
+            return self.keep_span(id, span);
+        }
+        let ended = sent.payload.take();
+        reliable.forget_acknowledged();
+        if let Some(payload) = ended {
+            self.order_ended(payload.order, Ok(()));
         }
     }
 
@@ -311,20 +348,18 @@ impl Core {
         };
         let (cumulative, bitmap) = (ack.cumulative.get(), ack.bitmap.get());
         let mut ended = Vec::new();
-        reliable.sent.retain_mut(|sent| {
-            let above = sent.span.wrapping_sub(cumulative.wrapping_add(2));
-            let arrived = sent.span <= cumulative || (above < 64 && bitmap >> above & 1 == 1);
-            if !arrived {
-                return true;
-            }
-            sent.acknowledged = true;
-            if sent.in_rail.is_some() {
-                return true;
-            }
-            ended.extend(sent.payload.map(|payload| payload.order));
-            false
-        });
-        if reliable.sent.iter().all(|sent| sent.acknowledged) {
+        // Only what is news is looked at, however many spans are under way.
+        let last = cumulative.min(reliable.next_span - 1);
+        for span in reliable.answered + 1..=last {
+            ended.extend(reliable.acknowledged(span));
+        }
+        reliable.answered = reliable.answered.max(last);
+        let above = (0..64).filter(|bit| bitmap >> bit & 1 == 1);
+        for span in above.filter_map(|bit| cumulative.checked_add(2 + bit)) {
+            ended.extend(reliable.acknowledged(span));
+        }
+        reliable.forget_acknowledged();
+        if reliable.unanswered == 0 {
             reliable.resend_at = None;
         }
         for order in ended {
@@ -388,7 +423,7 @@ impl Core {
         }
         landing.link = link;
         let slice = landing.slice;
-        match self.landings.insert(landing) {
+        match self.landings.insert(landing, false) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 unreachable!("landing {slot:?} had its buffer before it broke off")
             }
@@ -445,7 +480,7 @@ impl Core {
         }
         if let Some(reliable) = self.peers.get_mut(id.0).and_then(|peer| peer.reliable.as_mut()) {
             reliable.acknowledge_at.get_or_insert(due);
-            self.wake_by(due);
+            self.wake_by(id, due);
         }
     }
 
@@ -475,8 +510,10 @@ impl Core {
         let acknowledge = reliable.acknowledge_at.is_some_and(|at| at <= now);
         let mut due = Vec::new();
         if reliable.resend_at.is_some_and(|at| at <= now) {
-            reliable.resend_at = None;
-            for (index, sent) in reliable.sent.iter().enumerate() {
+            // Those behind come when these are acknowledged, so that many under way cost no more.
+            let later = reliable.sent.len() > LOOKED_AT;
+            reliable.resend_at = later.then_some(now + after / 2);
+            for (index, sent) in reliable.sent.iter().take(LOOKED_AT).enumerate() {
                 let at = sent.sent_at + after * (1 << sent.tries.min(4)) / 2;
                 if sent.acknowledged {
                     continue;
@@ -513,7 +550,7 @@ impl Core {
         reliable.confirm_at = (outbound && lossy).then_some(due);
         reliable.confirmations = 1;
         if outbound && lossy {
-            self.wake_by(due);
+            self.wake_by(id, due);
         } else if lossy {
             self.acknowledge_now(id);
         }
@@ -679,7 +716,6 @@ impl Core {
             bytes,
             content: buffer.map_or(Content::Empty, Content::Staged),
             acknowledge: body.acknowledge,
-            arrival: 0,
         };
         match self.matching.arrive(unmatched) {
             Some(found) => {

@@ -21,43 +21,13 @@ use crate::api::*;
 use crate::engine::{Core, LandingKind, Order, Payload};
 use crate::operation::{AccessState, Kind};
 use crate::path::{
-    BULK_PENDING_MAX, FRAMES_PENDING_MAX, LinkStage, PUTS_MAX, STREAMS_MAX, Segments, Stream,
+    BULK_PENDING_MAX, FRAMES_PENDING_MAX, Link, LinkStage, PUTS_MAX, STREAMS_MAX, Segments, Stream,
     StreamKind,
 };
+use crate::regions::Region;
 
 /// Emptied lists that are kept, so that announced messages allocate nothing.
 const SPARE_MAX: usize = 64;
-
-/// Memory that peers may access.
-#[derive(Debug)]
-pub(crate) struct Region {
-    secret: u64,
-    slice: Slice,
-    writable: bool,
-    audience: Audience,
-    /// The send whose announce made it; told when nobody holds it any more.
-    owner: Option<OperationId>,
-    closing: bool,
-    /// Data frames and placements that use it.
-    held: u32,
-    /// Links over which it was exposed: until the rail confirms the end of the region, or that of the
-    /// link, however long that is closing already.
-    exposed: Vec<LinkId>,
-}
-
-impl Region {
-    pub fn held(&self) -> u32 {
-        self.held
-    }
-
-    pub fn audience(&self) -> Audience {
-        self.audience
-    }
-
-    pub fn owner(&self) -> Option<OperationId> {
-        self.owner
-    }
-}
 
 impl Core {
     /// Makes memory accessible. The key is what a peer needs.
@@ -90,6 +60,7 @@ impl Core {
             owner,
             closing: false,
             held: 0,
+            streams: 0,
             exposed: self.spare_lists.pop().unwrap_or_default(),
         };
         let slot = self.regions.insert(region).map_err(|_| Fault::Busy)?;
@@ -125,22 +96,23 @@ impl Core {
             // The way of every announced message: no list of links is made.
             return self.expose_on(link, key);
         }
-        let mut links: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(_, state)| {
-                state.stage == LinkStage::Up
-                    || (state.stage == LinkStage::Agreed && !state.outbound)
-            })
-            .filter(|(_, state)| match audience {
-                Audience::Everybody => state.peer.is_some(),
-                Audience::One(peer) => state.peer == Some(peer),
-            })
-            .map(|(link, _)| link)
-            .collect();
-        links.sort_unstable();
+        let greeted = |state: &Link| {
+            let agreed = state.stage == LinkStage::Agreed && !state.outbound;
+            state.peer.is_some() && (agreed || state.stage == LinkStage::Up)
+        };
+        let links = match audience {
+            Audience::One(peer) => self.links.of_peer(peer),
+            Audience::Everybody if self.rails.iter().any(|rail| rail.native_read) => {
+                let mut links: Vec<LinkId> = self.links.iter().map(|(link, _)| link).collect();
+                links.sort_unstable();
+                links
+            }
+            Audience::Everybody => return,
+        };
         for link in links {
-            self.expose_on(link, key);
+            if self.links.get(link).is_some_and(greeted) {
+                self.expose_on(link, key);
+            }
         }
     }
 
@@ -160,18 +132,10 @@ impl Core {
         if !self.is_native(link) {
             return;
         }
-        let keys: Vec<RemoteKey> = self
-            .regions
-            .iter()
-            .filter(|(_, region)| !region.closing)
-            .filter(|(_, region)| match region.audience {
-                Audience::Everybody => true,
-                Audience::One(peer) => peer == id,
-            })
-            .map(|(slot, region)| RemoteKey { slot, secret: region.secret })
-            .collect();
-        for key in keys {
-            self.expose_on(link, key);
+        for slot in self.regions.open_to(id) {
+            if let Some(region) = self.regions.get(slot).filter(|region| !region.closing) {
+                self.expose_on(link, RemoteKey { slot, secret: region.secret });
+            }
         }
     }
 
@@ -211,18 +175,14 @@ impl Core {
     }
 
     /// A link is gone, and with it what its rail held.
-    pub(crate) fn revoked_by_loss(&mut self, link: LinkId) {
-        let exposed: Vec<SlotId> = self
-            .regions
-            .iter()
-            .filter(|(_, region)| region.exposed.contains(&link))
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in exposed {
-            if let Some(region) = self.regions.get_mut(slot) {
+    pub(crate) fn revoked_by_loss(&mut self, link: LinkId, peer: Option<PeerId>) {
+        let Some(peer) = peer.filter(|_| self.is_native(link)) else { return };
+        for slot in self.regions.open_to(peer) {
+            let Some(region) = self.regions.get_mut(slot) else { continue };
+            if region.exposed.contains(&link) {
                 region.exposed.retain(|other| *other != link);
+                self.try_end_region(slot);
             }
-            self.try_end_region(slot);
         }
     }
 
@@ -269,6 +229,7 @@ impl Core {
         let (peer, empty) = (access.peer, access.local.len == 0);
         let access = self.operations.add_access(access);
         self.operations.insert(id, Kind::Access(access));
+        self.operations.own(id, peer);
         if !legal || !known || self.closing {
             let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
             return self.finish(id, Err(fault), 0);
@@ -285,7 +246,7 @@ impl Core {
         let Some(state) = self.access_mut(id) else { return };
         let (peer, segments) = (state.access.peer, state.segments());
         let idle = self.peers.get(peer.0).is_some_and(|peer| {
-            peer.waiting_accesses.first.is_none()
+            peer.waiting_accesses.is_empty()
                 && peer.link().is_some_and(|link| self.is_live(link))
                 && peer.under_way.has_room(segments)
         });
@@ -300,14 +261,7 @@ impl Core {
             state.waiting = true;
         }
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            let queue = &mut peer.waiting_accesses;
-            let last = queue.last.replace(id);
-            if queue.first.is_none() {
-                queue.first = Some(id);
-            }
-            if let Some(last) = last.and_then(|last| self.operations.get_mut(last)) {
-                last.next = Some(id);
-            }
+            self.operations.enqueue(&mut peer.waiting_accesses, id);
         }
     }
 
@@ -322,19 +276,13 @@ impl Core {
 
     pub(crate) fn pump_accesses(&mut self, id: PeerId) {
         while let Some(peer) = self.peers.get(id.0) {
-            let Some(first) = peer.waiting_accesses.first else { return };
+            let Some(first) = self.operations.first_of(&peer.waiting_accesses) else { return };
             let Some(link) = peer.link() else { return };
             let segments = self.operations.access_mut(first).map_or(0, |first| first.segments());
             if !peer.under_way.has_room(segments) || !self.is_live(link) {
                 return;
             }
-            let next = self.operations.get_mut(first).and_then(|first| first.next.take());
-            if let Some(peer) = self.peers.get_mut(id.0) {
-                peer.waiting_accesses.first = next;
-                if next.is_none() {
-                    peer.waiting_accesses.last = None;
-                }
-            }
+            self.unqueue_access(id, first);
             if let Some(state) = self.access_mut(first) {
                 state.waiting = false;
             }
@@ -368,6 +316,9 @@ impl Core {
                 let stream = Stream { kind, left: access.local };
                 if let Some(peer) = self.peers.get_mut(access.peer.0) {
                     peer.streams.push_back(stream);
+                }
+                if let Some(state) = self.access_mut(id) {
+                    state.streaming = true;
                 }
                 self.pump_streams(access.peer);
             }
@@ -497,6 +448,9 @@ impl Core {
         let into_offset = body.into_offset.get();
         let kind = StreamKind::Serve { region: key.slot, cookie, into_offset };
         peer.streams.push_back(Stream { kind, left: slice });
+        if let Some(region) = self.regions.get_mut(key.slot) {
+            region.streams += 1;
+        }
         self.pump_streams(id);
     }
 
@@ -520,10 +474,26 @@ impl Core {
                     rail.frame_payload_bytes_max.min(FRAME_PAYLOAD_BYTES_MAX)
                 });
             self.send_part(id, &mut stream, u64::from(max));
-            if stream.left.len > 0
-                && let Some(peer) = self.peers.get_mut(id.0)
-            {
+            if stream.left.len == 0 {
+                self.stream_ended(&stream.kind);
+            } else if let Some(peer) = self.peers.get_mut(id.0) {
                 peer.streams.push_back(stream);
+            }
+        }
+    }
+
+    /// All data frames of a stream were made, or none are made any more.
+    pub(crate) fn stream_ended(&mut self, kind: &StreamKind) {
+        match kind {
+            StreamKind::Serve { region, .. } => {
+                if let Some(region) = self.regions.get_mut(*region) {
+                    region.streams -= 1;
+                }
+            }
+            StreamKind::Put { operation, .. } => {
+                if let Some(state) = self.access_mut(*operation) {
+                    state.streaming = false;
+                }
             }
         }
     }
@@ -565,8 +535,7 @@ impl Core {
     }
 
     fn drop_streams_of(&mut self, slot: SlotId) {
-        match self.regions.get(slot).map(|region| region.audience) {
-            // The way of every announced message: no list is made.
+        match self.regions.get(slot).filter(|it| it.streams > 0).map(|region| region.audience) {
             Some(Audience::One(peer)) => self.drop_streams_to(peer, slot),
             Some(Audience::Everybody) => {
                 let ids: Vec<PeerId> = self.peers.iter().map(|(slot, _)| PeerId(slot)).collect();
@@ -586,6 +555,9 @@ impl Core {
             }
             _ => true,
         });
+        if let Some(region) = self.regions.get_mut(slot) {
+            region.streams -= refused.len() as u32;
+        }
         for cookie in refused {
             self.emit_result(id, cookie, Err(Fault::BadKey));
         }
@@ -715,11 +687,14 @@ impl Core {
         let receive = matches!(operation.kind, Kind::Receive(_));
         let Some(state) = self.access_mut(id) else { return };
         let (peer, moved, segments) = (state.access.peer, state.moved, state.segments());
+        let streaming = std::mem::take(&mut state.streaming);
         if let Some(peer) = self.peers.get_mut(peer.0) {
             peer.under_way.end(segments);
-            peer.streams.retain(|stream| {
-                !matches!(stream.kind, StreamKind::Put { operation, .. } if operation == id)
-            });
+            if streaming {
+                peer.streams.retain(|stream| {
+                    !matches!(stream.kind, StreamKind::Put { operation, .. } if operation == id)
+                });
+            }
         }
         if receive {
             self.fetched(id, outcome);
@@ -745,12 +720,8 @@ impl Core {
     }
 
     fn unqueue_access(&mut self, peer: PeerId, id: OperationId) {
-        let Some(mut queue) = self.peers.get(peer.0).map(|peer| peer.waiting_accesses) else {
-            return;
-        };
-        self.unlink(&mut queue, id);
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.waiting_accesses = queue;
+            self.operations.unqueue(&mut peer.waiting_accesses, id);
         }
     }
 }

@@ -100,7 +100,6 @@ impl Core {
             bytes,
             content: Content::Announced(key),
             acknowledge: 0,
-            arrival: 0,
         };
         if self.matching.arrive(unmatched).is_none() {
             self.emit_finish(id, channel, message, Err(Fault::Busy), 0);
@@ -127,11 +126,22 @@ impl Core {
         if let Some(Kind::Receive(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
             state.stage = ReceiveStage::Fetching { message, access };
         }
+        self.operations.own(id, peer);
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.fetching.insert((channel as u8, message), id);
+        }
         if len == 0 {
+            self.not_fetching(peer, channel, message);
             self.emit_finish(peer, channel, message, Ok(()), 0);
             return self.receive_done(id);
         }
         self.begin_access(id);
+    }
+
+    fn not_fetching(&mut self, peer: PeerId, channel: Channel, message: u64) {
+        if let Some(peer) = self.peers.get_mut(peer.0) {
+            peer.fetching.remove(&(channel as u8, message));
+        }
     }
 
     /// The get inside a receive ended.
@@ -142,6 +152,7 @@ impl Core {
         let Some(access) = self.operations.access(operation) else { return };
         let (peer, message, bytes) = (access.access.peer, *message, access.moved);
         let channel = state.receive.channel;
+        self.not_fetching(peer, channel, message);
         self.emit_finish(peer, channel, message, outcome, bytes);
         match outcome {
             Ok(()) => self.receive_done(id),
@@ -197,16 +208,9 @@ impl Core {
             }
             return;
         }
-        let fetching = self.operations.iter().find(|(_, operation)| match &operation.kind {
-            Kind::Receive(state) => {
-                let same = matches!(state.stage,
-                    ReceiveStage::Fetching { message: number, .. } if number == message);
-                let from = self.operations.access(operation).map(|state| state.access.peer);
-                same && from == Some(id) && state.receive.channel == channel
-            }
-            _ => false,
-        });
-        if let Some((operation, _)) = fetching {
+        let peer = self.peers.get(id.0);
+        let fetching = peer.and_then(|peer| peer.fetching.get(&(channel as u8, message)));
+        if let Some(&operation) = fetching {
             self.stop_access(operation, Fault::Cancelled);
             self.take_back(operation);
         }

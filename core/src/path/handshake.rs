@@ -23,6 +23,8 @@ use crate::engine::{Core, Landing, LandingKind};
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
 /// How long an answer to a greeting may take where none is lost.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// Strangers that are looked at where there is no room for another peer.
+pub(super) const STRANGERS_PER_LOOK: usize = 64;
 /// Greetings in a row over a lossy rail before its address counts as dead.
 const GREETINGS_MAX: u32 = 10;
 
@@ -88,7 +90,9 @@ impl Core {
         let until = self.now + patience;
         peer.greeted_until = until;
         peer.greeted_over = Some(link);
-        self.wake_by(until);
+        if let Some(id) = id {
+            self.wake_by(id, until);
+        }
     }
 
     /// Whether frames of this link may be lost, doubled or overtaken.
@@ -111,15 +115,10 @@ impl Core {
 
     /// Closes the links that we began to a peer.
     pub(crate) fn close_attempts(&mut self, id: PeerId) {
-        let mut begun: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(_, state)| state.outbound && state.peer == Some(id))
-            .map(|(link, _)| link)
-            .collect();
-        begun.sort_unstable();
-        for link in begun {
-            self.close_link(link);
+        for link in self.links.of_peer(id) {
+            if self.links.get(link).is_some_and(|state| state.outbound) {
+                self.close_link(link);
+            }
         }
     }
 
@@ -227,11 +226,10 @@ impl Core {
         }
         let Some(peer) = self.peers.get(id.0) else { return };
         let ours_survives = self.identity.endpoint.0 < endpoint && !insist && !upgrade;
-        let ours_pending = self.links.iter().any(|(other, state)| {
-            other != link
-                && state.outbound
-                && state.peer == Some(id)
-                && !matches!(state.stage, LinkStage::Up | LinkStage::Closing)
+        let ours_pending = self.links.of_peer(id).into_iter().any(|other| {
+            let pending = |state: &Link| !matches!(state.stage, LinkStage::Up | LinkStage::Closing);
+            let ours = self.links.get(other).filter(|state| state.outbound);
+            other != link && ours.is_some_and(pending)
         });
         let runs = peer.link().is_some() && peer.incarnation.0 == hello.incarnation.get();
         // A session that runs or is about to, or a link of ours that shall survive: the peer waits for
@@ -240,8 +238,8 @@ impl Core {
         if ((runs || about_to) && !insist && !upgrade) || (ours_survives && ours_pending) {
             return self.refuse_link(link, Refusal::Duplicate);
         }
+        self.links.set_peer(link, id);
         if let Some(state) = self.links.get_mut(link) {
-            state.peer = Some(id);
             state.stage = LinkStage::Agreed;
         }
         // What this peer may access is known to the rail before the peer can ask for it.
@@ -271,21 +269,40 @@ impl Core {
         }
         let id = self.peers.insert(Peer::new(false)).map(PeerId).ok()?;
         self.by_endpoint.insert(endpoint, id);
+        self.note_stranger(id);
         Some(id)
     }
 
-    /// Makes room among the peers: strangers that came, went and concern nobody are forgotten.
+    /// A peer that nobody here asked for has come, or lost its link or session: perhaps it concerns
+    /// nobody any more.
+    pub(crate) fn note_stranger(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if !peer.reachable && !peer.strange {
+            peer.strange = true;
+            self.strangers.push_back(id);
+            if self.strangers.len() > 2 * self.peers.len() + STRANGERS_PER_LOOK {
+                self.strangers.retain(|id| self.peers.get(id.0).is_some());
+            }
+        }
+    }
+
+    /// Makes room among the peers: strangers that came, went and concern nobody are forgotten, those
+    /// who went first before others. Looks at a few only; whoever finds no room comes again.
     fn evict_peer(&mut self) {
-        let mut used: Vec<PeerId> =
-            self.operations.iter().filter_map(|(_, it)| self.operations.peer(it)).collect();
-        used.extend(self.links.iter().filter_map(|(_, link)| link.peer));
-        used.sort_unstable();
-        let idle = self.peers.iter().find(|(slot, peer)| {
-            let strange = !peer.reachable && peer.alias_of.is_none() && peer.session == 0;
-            strange && used.binary_search(&PeerId(*slot)).is_err()
-        });
-        let idle = idle.map(|(slot, _)| PeerId(slot));
-        if let Some(id) = idle.or_else(|| self.end_oldest_parked()) {
+        for _ in 0..STRANGERS_PER_LOOK {
+            let Some(id) = self.strangers.pop_front() else { break };
+            let Some(peer) = self.peers.get_mut(id.0) else { continue };
+            peer.strange = false;
+            if peer.reachable || peer.session != 0 || !self.links.of_peer(id).is_empty() {
+                // It is noted again at the end of that session or link.
+                continue;
+            }
+            if self.operations.is_free(id) {
+                return self.forget_peer(id);
+            }
+            self.note_stranger(id);
+        }
+        if let Some(id) = self.end_oldest_parked() {
             self.forget_peer(id);
         }
     }
@@ -335,8 +352,8 @@ impl Core {
             self.close_link(link);
             return self.refused(id, link, refusal);
         }
+        self.links.set_peer(link, id);
         let Some(state) = self.links.get_mut(link) else { return };
-        state.peer = Some(id);
         state.stage = LinkStage::Agreed;
         let upgrade = state.upgrade;
         let named = (state.ours, state.theirs);
@@ -387,7 +404,7 @@ impl Core {
             Refusal::Duplicate => {
                 let until = self.now + YIELD;
                 peer.stage = PeerStage::Yielded { until };
-                self.wake_by(until);
+                self.wake_by(id, until);
             }
             Refusal::Cluster => self.end_session(id, Fault::OtherCluster),
             Refusal::None | Refusal::Full | Refusal::Version => {
@@ -428,25 +445,19 @@ impl Core {
 
     /// Whether another link with this peer, begun by us or by it, is agreed upon.
     fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
-        self.links.iter().any(|(other, state)| {
-            let same = state.outbound == outbound && state.peer == Some(id);
-            same && other != link && state.stage == LinkStage::Agreed
-        })
+        let agreed = |state: &Link| state.outbound == outbound && state.stage == LinkStage::Agreed;
+        let others = self.links.of_peer(id).into_iter().filter(|other| *other != link);
+        others.into_iter().any(|other| self.links.get(other).is_some_and(agreed))
     }
 
     /// We choose this link; the session begins on our side.
     fn confirm(&mut self, id: PeerId, link: LinkId) {
         self.expose_existing(id, link);
         self.emit_on(link, Envelope::default(), &Body::Confirm, None, Token::NONE);
-        let others: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(other, state)| *other != link && state.outbound && state.peer == Some(id))
-            .map(|(other, _)| other)
-            .collect();
+        let mut others = self.links.of_peer(id);
+        let begun = |other: &LinkId| self.links.get(*other).is_some_and(|state| state.outbound);
+        others.retain(|other| *other != link && begun(other));
         self.begin_session(id, link);
-        let mut others = others;
-        others.sort_unstable();
         for other in others {
             self.close_link(other);
         }
@@ -487,20 +498,13 @@ impl Core {
 
     /// A rail's last word about a link.
     pub fn link_down(&mut self, link: LinkId, fault: Fault) {
-        let lost: Vec<ropewalk_base::slots::SlotId> = self
-            .landings
-            .iter()
-            .filter(|(_, landing)| landing.link == link)
-            .map(|(slot, _)| slot)
-            .collect();
-        for slot in lost {
-            if let Some(landing) = self.landings.remove(slot) {
-                self.undo_landing(landing);
-            }
+        for landing in self.landings.take_of(link) {
+            self.undo_landing(landing);
         }
         let Some(state) = self.links.remove(link) else { return };
-        self.revoked_by_loss(link);
+        self.revoked_by_loss(link, state.peer);
         let Some(id) = state.peer.map(|id| self.resolve(id)) else { return };
+        self.note_stranger(id);
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         if peer.session_link() == Some(link) {
@@ -516,10 +520,11 @@ impl Core {
         }
         if state.upgrade {
             // Memory is not shared after all: the other link, still agreed, is used.
-            let agreed = self.links.iter().find(|(_, other)| {
-                other.outbound && other.peer == Some(id) && other.stage == LinkStage::Agreed
-            });
-            if let Some(other) = agreed.map(|(other, _)| other) {
+            let agreed = |other: &LinkId| {
+                let state = self.links.get(*other);
+                state.is_some_and(|state| state.outbound && state.stage == LinkStage::Agreed)
+            };
+            if let Some(other) = self.links.of_peer(id).into_iter().find(agreed) {
                 self.confirm(id, other);
             }
             return;

@@ -1,16 +1,20 @@
 //! The table of links, by rail and slot: found without hashing, walked in one order always.
+//!
+//! Invariant: a link that has a peer is named in that peer's row.
 
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::LinkId;
 
 use super::Link;
-use crate::api::LOOP_LINK;
+use crate::api::{LOOP_LINK, PeerId};
 
 /// All links of an endpoint. Rails number their slots densely, so that rows stay short.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     /// One row a rail; the link of the endpoint to itself has the first.
     rows: Vec<Vec<Option<Entry>>>,
+    /// By the peer's index: its links.
+    by_peer: Vec<Vec<LinkId>>,
     /// Those that carry a session, apart from the endpoint's to itself, and the clock's hand on them.
     carrying: Vec<LinkId>,
     hand: usize,
@@ -59,7 +63,10 @@ impl Links {
         }
         let gone = id == LOOP_LINK || self.rows[row][index].is_none();
         debug_assert!(gone, "rail {} gave a slot to two links", id.rail);
+        self.unname(id);
+        let peer = link.peer;
         self.rows[row][index] = Some(Entry { generation: id.slot.generation, link });
+        self.name(id, peer);
     }
 
     /// The link carries a session from now on.
@@ -111,8 +118,43 @@ impl Links {
 
     pub fn remove(&mut self, id: LinkId) -> Option<Link> {
         self.end_carrying(id);
+        self.unname(id);
         let entry = self.rows.get_mut(row_of(id.rail))?.get_mut(id.slot.index as usize)?;
         entry.take_if(|entry| entry.generation == id.slot.generation).map(|entry| entry.link)
+    }
+
+    /// Notes to which peer a link leads.
+    pub fn set_peer(&mut self, id: LinkId, peer: PeerId) {
+        self.unname(id);
+        if let Some(link) = self.get_mut(id) {
+            link.peer = Some(peer);
+            self.name(id, Some(peer));
+        }
+    }
+
+    fn name(&mut self, id: LinkId, peer: Option<PeerId>) {
+        let Some(peer) = peer.map(|peer| peer.0.index as usize) else { return };
+        if self.by_peer.len() <= peer {
+            self.by_peer.resize_with(peer + 1, Vec::new);
+        }
+        self.by_peer[peer].push(id);
+    }
+
+    fn unname(&mut self, id: LinkId) {
+        let Some(peer) = self.get(id).and_then(|link| link.peer) else { return };
+        if let Some(row) = self.by_peer.get_mut(peer.0.index as usize) {
+            row.retain(|other| *other != id);
+        }
+    }
+
+    /// The links of a peer, by row and slot.
+    pub fn of_peer(&self, peer: PeerId) -> Vec<LinkId> {
+        let row = self.by_peer.get(peer.0.index as usize);
+        let named = row.into_iter().flatten().copied();
+        let of = |id: &LinkId| self.get(*id).is_some_and(|link| link.peer == Some(peer));
+        let mut links: Vec<LinkId> = named.filter(of).collect();
+        links.sort_unstable();
+        links
     }
 
     /// All links, by row and slot.
@@ -145,6 +187,17 @@ mod tests {
         }
         let all: Vec<LinkId> = links.iter().map(|(id, _)| id).collect();
         assert_eq!(all, [LOOP_LINK, name(0, 3, 1), name(2, 0, 7)]);
+        let peer = |index| PeerId(SlotId { index, generation: 2 });
+        links.set_peer(name(2, 0, 7), peer(1));
+        links.set_peer(LOOP_LINK, peer(1));
+        links.set_peer(name(0, 3, 1), peer(1));
+        links.set_peer(name(0, 3, 1), peer(0));
+        assert_eq!(links.of_peer(peer(1)), [name(2, 0, 7), LOOP_LINK]);
+        assert_eq!(links.of_peer(peer(0)), [name(0, 3, 1)]);
+        links.remove(name(2, 0, 7));
+        links.insert(LOOP_LINK, Link::new(Some(peer(1)), 1));
+        assert_eq!(links.of_peer(peer(1)), [LOOP_LINK]);
+        assert_eq!(links.of_peer(PeerId(SlotId { index: 1, generation: 1 })), []);
         assert!(links.remove(LOOP_LINK).is_some());
         assert!(links.get_mut(LOOP_LINK).is_none());
     }

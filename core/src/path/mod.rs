@@ -24,6 +24,7 @@ use ropewalk_wire::frame::{Body, HelloBody};
 
 use crate::api::{CHANNELS, OperationId, PeerId};
 use crate::credit::{Granted, Received, Windows};
+use crate::lists::List;
 use crate::reliable::Reliable;
 
 /// Frames that one peer's operations may have given to a rail and that it has not released.
@@ -123,6 +124,12 @@ pub(crate) enum PeerStage {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub stage: PeerStage,
+    /// When it is looked at, though nothing may be due by then; see `Core::wake_by`.
+    pub timer: Time,
+    /// It is among the strangers that may be forgotten.
+    pub strange: bool,
+    /// When it came among the parked ones that may end; `NEVER` where it is not among them.
+    pub rested: Time,
     /// 0 until it greeted us for the first time.
     pub endpoint: u128,
     /// The cluster of somebody who answered at its address and is not one of ours; 0: nobody did.
@@ -132,6 +139,8 @@ pub(crate) struct Peer {
     pub addresses: Vec<u8>,
     /// Another record for the same endpoint stands for this one.
     pub alias_of: Option<PeerId>,
+    /// The records for which this one stands.
+    pub aliases: Vec<PeerId>,
     /// We know an address of it (else only it can connect).
     pub reachable: bool,
     pub session: u32,
@@ -154,14 +163,16 @@ pub(crate) struct Peer {
     pub accesses_begun: u64,
     pub send_next: [u64; CHANNELS],
     pub receive_next: [u64; CHANNELS],
-    /// Sends that wait, by channel; heads and tails of lists through the operations.
-    pub waiting: [Queue; CHANNELS],
+    /// Sends that wait, by channel: lists through the operations.
+    pub waiting: [List; CHANNELS],
     /// Gets and puts that wait.
-    pub waiting_accesses: Queue,
+    pub waiting_accesses: List,
     pub granted: Granted,
     pub received: Received,
     /// Sends whose end the receiver will tell, by channel and message number.
     pub unfinished: HashMap<(u8, u64), OperationId>,
+    /// Receives that get an announced message, by channel and message number.
+    pub fetching: HashMap<(u8, u64), OperationId>,
     /// Data frames to make, in turn.
     pub streams: VecDeque<Stream>,
     /// Puts of the peer that arrived in part: region, cookie, bytes so far; the oldest first.
@@ -169,13 +180,6 @@ pub(crate) struct Peer {
     pub reliable: Option<Box<Reliable>>,
     /// Orders of data frames that its rail may have; those that ended are forgotten now and then.
     pub data_orders: Vec<SlotId>,
-}
-
-/// A first-come-first-served list through `Operation::next`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Queue {
-    pub first: Option<OperationId>,
-    pub last: Option<OperationId>,
 }
 
 /// Bytes on their way to a peer in data frames.
@@ -249,11 +253,15 @@ impl Peer {
     pub fn new(reachable: bool) -> Peer {
         Peer {
             stage: PeerStage::Idle,
+            timer: Time::NEVER,
+            strange: false,
+            rested: Time::NEVER,
             endpoint: 0,
             stranger: 0,
             incarnation: Incarnation(0),
             addresses: Vec::new(),
             alias_of: None,
+            aliases: Vec::new(),
             reachable,
             session: 0,
             greeted_until: Time::NEVER,
@@ -269,11 +277,12 @@ impl Peer {
             accesses_begun: 0,
             send_next: [0; CHANNELS],
             receive_next: [0; CHANNELS],
-            waiting: [Queue::default(); CHANNELS],
-            waiting_accesses: Queue::default(),
+            waiting: [List::EMPTY; CHANNELS],
+            waiting_accesses: List::EMPTY,
             granted: Granted::default(),
             received: Received::default(),
             unfinished: HashMap::new(),
+            fetching: HashMap::new(),
             streams: VecDeque::new(),
             puts: VecDeque::new(),
             reliable: None,
@@ -284,9 +293,22 @@ impl Peer {
     /// Whether operations or data frames wait for their turn.
     #[inline]
     pub fn has_waiting(&self) -> bool {
-        self.waiting.iter().any(|queue| queue.first.is_some())
-            || self.waiting_accesses.first.is_some()
+        self.waiting.iter().any(|queue| !queue.is_empty())
+            || !self.waiting_accesses.is_empty()
             || !self.streams.is_empty()
+    }
+
+    /// When something is due for it.
+    pub fn due(&self) -> Time {
+        let due = match self.stage {
+            PeerStage::Yielded { until } => Some(until),
+            PeerStage::Parking { until, .. } | PeerStage::Crowded { until, .. } => Some(until),
+            PeerStage::Connecting { .. } => Some(self.greeted_until),
+            PeerStage::Suspended { .. } => self.reliable.as_ref().map(|it| it.retry_at),
+            PeerStage::Up { .. } => self.reliable.as_ref().and_then(|it| it.deadline()),
+            PeerStage::Idle | PeerStage::Parked { .. } => None,
+        };
+        due.unwrap_or(Time::NEVER)
     }
 
     /// The link that carries the session now.

@@ -14,7 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Placement, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
-use super::handshake::INSIST_FROM;
+use super::handshake::{INSIST_FROM, STRANGERS_PER_LOOK};
 use super::{LinkStage, Peer, PeerStage, UnderWay};
 use crate::api::*;
 use crate::engine::Core;
@@ -59,7 +59,7 @@ impl Core {
         }
         self.counters.links_over += 1;
         self.sweep_at = self.now + SWEEP_AGAIN;
-        self.wake_by(self.sweep_at);
+        self.wake = self.wake.min(self.sweep_at);
     }
 
     /// A descriptor or another resource of links is used up: an idle link is parked to make room.
@@ -119,7 +119,7 @@ impl Core {
             peer.stage = PeerStage::Parking { link, until, late: false };
         }
         self.links.set_parking(link, true);
-        self.wake_by(until);
+        self.wake_by(id, until);
         self.emit_apart(id, link, &Body::Park);
     }
 
@@ -175,19 +175,29 @@ impl Core {
 
     /// Both sides sent their last frame over this link.
     fn park(&mut self, id: PeerId, link: LinkId) {
-        let since = self.now;
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.stage = PeerStage::Parked { since };
         // Answers to a peer that is idle: it waits for none of them.
         peer.deferred.clear();
         let waits = peer.has_waiting();
         let called = peer.caller.is_some();
         self.counters.sessions_parked += 1;
+        self.rest(id);
         self.close_link(link);
         if called {
             self.answer_caller(id);
         } else if waits {
             self.want_session(id);
+        }
+    }
+
+    /// The session needs no link from now on.
+    pub(crate) fn rest(&mut self, id: PeerId) {
+        let since = self.now;
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.stage = PeerStage::Parked { since };
+        if !peer.reachable && peer.rested == Time::NEVER {
+            peer.rested = since;
+            self.rested.insert((since, id));
         }
     }
 
@@ -302,7 +312,7 @@ impl Core {
         }
         let until = now + ROOM_AGAIN;
         peer.stage = PeerStage::Crowded { attempt: attempt - attempt % INSIST_FROM, until };
-        self.wake_by(until);
+        self.wake_by(id, until);
         true
     }
 
@@ -314,22 +324,27 @@ impl Core {
         self.connect_next(id, attempt);
     }
 
-    /// A parked session that concerns nobody here ends, so that there is room for another peer.
+    /// A parked session that concerns nobody here ends, so that there is room for another peer: the one
+    /// that rests for longest, of a few that are looked at.
     pub(crate) fn end_oldest_parked(&mut self) -> Option<PeerId> {
-        let mut used: Vec<PeerId> =
-            self.operations.iter().filter_map(|(_, it)| self.operations.peer(it)).collect();
-        used.sort_unstable();
-        let parked = self.peers.iter().filter_map(|(slot, peer)| match peer.stage {
-            PeerStage::Parked { since } => Some((since, PeerId(slot), peer)),
-            _ => None,
-        });
-        let forgettable = parked.filter(|(_, id, peer)| {
-            let free = !peer.reachable && peer.received.is_clear();
-            free && used.binary_search(id).is_err()
-        });
-        let (_, id, _) = forgettable.min_by_key(|(since, id, _)| (*since, *id))?;
-        self.end_session(id, Fault::PeerReset);
-        Some(id)
+        for _ in 0..STRANGERS_PER_LOOK {
+            let (at, id) = self.rested.pop_first()?;
+            let Some(peer) = self.peers.get_mut(id.0) else { continue };
+            peer.rested = Time::NEVER;
+            let PeerStage::Parked { since } = peer.stage else { continue };
+            if peer.reachable {
+                continue;
+            }
+            let free = peer.received.is_clear() && self.operations.is_free(id);
+            if since <= at && free {
+                self.end_session(id, Fault::PeerReset);
+                return Some(id);
+            }
+            // It was awake meanwhile; or it is of concern, and others come first.
+            peer.rested = if since <= at { self.now } else { since };
+            self.rested.insert((peer.rested, id));
+        }
+        None
     }
 }
 

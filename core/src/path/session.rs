@@ -7,13 +7,14 @@ use ropewalk_base::verb::{LinkId, Token};
 use ropewalk_wire::frame::{Body, Envelope};
 
 use super::handshake::INSIST_FROM;
-use super::{Link, LinkStage, Peer, PeerStage, Queue, UnderWay};
+use super::{Link, LinkStage, Peer, PeerStage, UnderWay};
 use crate::api::*;
 use crate::credit::{Charge, Granted};
 use crate::eager::wanted;
 use crate::engine::Core;
+use crate::lists::List;
 use crate::matching::{Content, Unmatched};
-use crate::operation::{Kind, ReceiveStage, SendStage};
+use crate::operation::{Kind, ReceiveStage, ReceiveState, SendStage};
 use crate::reliable::Reliable;
 
 impl Core {
@@ -26,31 +27,19 @@ impl Core {
     pub fn forget_peer(&mut self, id: PeerId) {
         let id = self.resolve(id);
         self.end_session(id, Fault::Closed);
-        let mut links: Vec<LinkId> = self
-            .links
-            .iter()
-            .filter(|(_, link)| link.peer == Some(id))
-            .map(|(link, _)| link)
-            .collect();
-        links.sort_unstable();
-        for link in links {
+        for link in self.links.of_peer(id) {
             self.close_link(link);
         }
         for found in self.matching.messages_of(id) {
             self.drop_message(found);
         }
-        let aliases: Vec<SlotId> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.alias_of == Some(id))
-            .map(|(slot, _)| slot)
-            .collect();
-        for alias in aliases {
-            self.peers.remove(alias);
+        let Some(peer) = self.peers.remove(id.0) else { return };
+        self.timers.remove(&(peer.timer, id));
+        self.rested.remove(&(peer.rested, id));
+        for alias in peer.aliases {
+            self.peers.remove(alias.0);
         }
-        if let Some(peer) = self.peers.remove(id.0)
-            && self.by_endpoint.get(&peer.endpoint) == Some(&id)
-        {
+        if self.by_endpoint.get(&peer.endpoint) == Some(&id) {
             self.by_endpoint.remove(&peer.endpoint);
         }
     }
@@ -221,12 +210,13 @@ impl Core {
         if carried || matches!(peer.stage, PeerStage::Suspended { .. }) {
             return;
         }
-        peer.stage = match peer.session {
-            0 => PeerStage::Idle,
-            _ => PeerStage::Parked { since: self.now },
-        };
-        let sends = peer.waiting.iter().any(|queue| queue.first.is_some());
-        if sends || peer.waiting_accesses.first.is_some() {
+        let sends = peer.waiting.iter().any(|queue| !queue.is_empty());
+        let waits = sends || !peer.waiting_accesses.is_empty();
+        peer.stage = PeerStage::Idle;
+        if peer.session != 0 {
+            self.rest(id);
+        }
+        if waits {
             self.want_session(id);
         }
     }
@@ -259,7 +249,7 @@ impl Core {
         if let Some(reliable) = peer.reliable.as_mut() {
             reliable.retry_at = retry_at;
         }
-        self.wake_by(retry_at);
+        self.wake_by(id, retry_at);
         // Of two sides that could both connect one goes first; the other comes with its timer.
         let first = self
             .peers
@@ -295,13 +285,15 @@ impl Core {
         let had_session = session != 0;
         peer.stage = PeerStage::Idle;
         peer.puts.clear();
-        peer.streams.clear();
+        let streams = std::mem::take(&mut peer.streams);
         peer.unfinished.clear();
-        peer.waiting = [Queue::default(); CHANNELS];
-        peer.waiting_accesses = Queue::default();
+        peer.fetching.clear();
+        peer.waiting = [List::EMPTY; CHANNELS];
+        peer.waiting_accesses = List::EMPTY;
         peer.deferred.clear();
         (peer.crowded, peer.crowded_since) = (false, None);
         let reliable = peer.reliable.take();
+        streams.iter().for_each(|stream| self.stream_ended(&stream.kind));
         if had_session {
             self.end_credit(id);
             self.counters.resets += 1;
@@ -322,6 +314,7 @@ impl Core {
         if let Some(peer) = self.peers.get_mut(id.0) {
             peer.under_way = UnderWay::default();
         }
+        self.note_stranger(id);
         self.outputs.push(Output::PeerDown { peer: id, fault });
         self.answer_caller(id);
     }
@@ -329,25 +322,23 @@ impl Core {
     /// Fails every operation with this peer. Receives from it alone fail only where there was a
     /// session: one that could not be reached yet may still connect to us.
     fn fail_operations(&mut self, id: PeerId, fault: Fault, had_session: bool) {
-        let concerned: Vec<OperationId> = self
-            .operations
-            .iter()
-            .filter(|(_, operation)| match &operation.kind {
+        for owned in self.operations.owned_by(id) {
+            let Some(operation) = self.operations.get(owned) else { continue };
+            let concerned = match &operation.kind {
                 Kind::Send(state) => state.send.peer == id,
                 Kind::Access(_) => self.operations.peer(operation) == Some(id),
                 Kind::Receive(state) => match &state.stage {
-                    ReceiveStage::Posted => had_session && state.receive.source == Some(id),
+                    ReceiveStage::Posted { .. } => had_session && state.receive.source == Some(id),
                     ReceiveStage::Placing => false,
                     ReceiveStage::Fetching { .. } => self
                         .operations
                         .access(operation)
                         .is_some_and(|state| state.access.peer == id),
                 },
-            })
-            .map(|(id, _)| id)
-            .collect();
-        for operation in concerned {
-            self.fail_operation(operation, fault);
+            };
+            if concerned {
+                self.fail_operation(owned, fault);
+            }
         }
     }
 
@@ -355,9 +346,10 @@ impl Core {
         let Some(operation) = self.operations.get(id) else { return };
         let mut region = None;
         match &operation.kind {
-            Kind::Receive(state) if matches!(state.stage, ReceiveStage::Posted) => {
-                let wanted = wanted(&state.receive);
-                self.matching.withdraw(id, wanted);
+            Kind::Receive(ReceiveState {
+                stage: ReceiveStage::Posted { post }, receive, ..
+            }) => {
+                self.matching.withdraw(*post, wanted(receive));
             }
             Kind::Send(state) => {
                 if let SendStage::Announced { region: slot } = state.stage {
@@ -411,20 +403,16 @@ impl Core {
 
     /// Two peers are one endpoint: what was posted for `alias` goes to `peer`.
     pub(crate) fn alias(&mut self, alias: PeerId, peer: PeerId) {
-        for (_, other) in self.peers.iter_mut() {
-            if other.alias_of == Some(alias) {
-                other.alias_of = Some(peer);
-            }
-        }
         let Some(old) = self.peers.get_mut(alias.0) else { return };
+        let mut aliases = std::mem::take(&mut old.aliases);
+        aliases.push(alias);
         old.endpoint = 0;
-        old.alias_of = Some(peer);
         old.stage = PeerStage::Idle;
         let waiting = std::mem::take(&mut old.waiting);
         let accesses = std::mem::take(&mut old.waiting_accesses);
-        let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
         let mut reposted = Vec::new();
-        for id in ids {
+        for id in self.operations.owned_by(alias) {
+            self.operations.own(id, peer);
             if let Some(state) = self.operations.access_mut(id)
                 && state.access.peer == alias
             {
@@ -437,7 +425,9 @@ impl Core {
                     let before = wanted(&state.receive);
                     state.receive.source = Some(peer);
                     let after = wanted(&state.receive);
-                    if let Some(post) = self.matching.withdraw(id, before) {
+                    if let ReceiveStage::Posted { post } = state.stage
+                        && self.matching.withdraw(post, before)
+                    {
                         reposted.push((post, id, after));
                     }
                 }
@@ -452,20 +442,19 @@ impl Core {
                 .zip(waiting)
                 .chain(std::iter::once((&mut target.waiting_accesses, accesses)));
             for (to, from) in queues {
-                if let (Some(last), Some(first)) = (to.last, from.first) {
-                    if let Some(last) = self.operations.get_mut(last) {
-                        last.next = Some(first);
-                    }
-                    to.last = from.last;
-                } else if to.first.is_none() {
-                    *to = from;
-                }
+                self.operations.append(to, from);
+            }
+            target.aliases.append(&mut aliases.clone());
+        }
+        for alias in aliases {
+            if let Some(alias) = self.peers.get_mut(alias.0) {
+                alias.alias_of = Some(peer);
             }
         }
         self.outputs.push(Output::Aliased { alias, peer });
         reposted.sort_unstable_by_key(|(post, ..)| *post);
         for (post, id, wanted) in reposted {
-            self.match_receive(id, wanted, Some(post));
+            self.match_receive(id, wanted, post);
         }
         self.pump(peer);
         let rests = |stage| matches!(stage, PeerStage::Idle | PeerStage::Parked { .. });
@@ -476,38 +465,8 @@ impl Core {
     }
 
     pub(crate) fn unqueue_send(&mut self, peer: PeerId, channel: usize, id: OperationId) {
-        let Some(mut queue) = self.peers.get(peer.0).map(|peer| peer.waiting[channel]) else {
-            return;
-        };
-        self.unlink(&mut queue, id);
         if let Some(peer) = self.peers.get_mut(peer.0) {
-            peer.waiting[channel] = queue;
-        }
-    }
-
-    /// Takes an operation out of a list.
-    pub(crate) fn unlink(&mut self, queue: &mut Queue, id: OperationId) {
-        let next = self.operations.get_mut(id).and_then(|operation| operation.next.take());
-        if queue.first == Some(id) {
-            queue.first = next;
-            if next.is_none() {
-                queue.last = None;
-            }
-            return;
-        }
-        let mut at = queue.first;
-        while let Some(current) = at {
-            let following = self.operations.get(current).and_then(|operation| operation.next);
-            if following == Some(id) {
-                if let Some(current) = self.operations.get_mut(current) {
-                    current.next = next;
-                }
-                if next.is_none() {
-                    queue.last = Some(current);
-                }
-                return;
-            }
-            at = following;
+            self.operations.unqueue(&mut peer.waiting[channel], id);
         }
     }
 
@@ -525,6 +484,11 @@ impl Core {
             }
             self.close_link(link);
         }
+        for (_, peer) in self.peers.iter_mut() {
+            peer.fetching.clear();
+            peer.waiting = [List::EMPTY; CHANNELS];
+            peer.waiting_accesses = List::EMPTY;
+        }
         let ids: Vec<OperationId> = self.operations.iter().map(|(id, _)| id).collect();
         for id in ids {
             self.fail_operation(id, Fault::Closed);
@@ -538,31 +502,28 @@ impl Core {
         self.close_link(link);
     }
 
-    /// Makes sure that `advance` looks at the timers at `due`.
-    pub(crate) fn wake_by(&mut self, due: Time) {
+    /// Makes sure that `advance` looks at a peer at `due`, or before: what is due later by then is not
+    /// taken back.
+    pub(crate) fn wake_by(&mut self, id: PeerId, due: Time) {
+        let Some(peer) = self.peers.get_mut(id.0).filter(|peer| due < peer.timer) else { return };
+        let before = std::mem::replace(&mut peer.timer, due);
+        if before < Time::NEVER {
+            self.timers.remove(&(before, id));
+        }
+        self.timers.insert((due, id));
         self.wake = self.wake.min(due);
-    }
-
-    fn earliest_timer(&self) -> Time {
-        self.peers
-            .iter()
-            .filter_map(|(_, peer)| match peer.stage {
-                PeerStage::Yielded { until } => Some(until),
-                PeerStage::Parking { until, .. } | PeerStage::Crowded { until, .. } => Some(until),
-                PeerStage::Connecting { .. } => Some(peer.greeted_until),
-                PeerStage::Suspended { .. } => peer.reliable.as_ref().map(|r| r.retry_at),
-                PeerStage::Up { .. } => peer.reliable.as_ref().and_then(|r| r.deadline()),
-                _ => None,
-            })
-            .min()
-            .unwrap_or(Time::NEVER)
     }
 
     pub(crate) fn run_timers(&mut self) {
         let now = self.now;
-        let ids: Vec<PeerId> = self.peers.iter().map(|(slot, _)| PeerId(slot)).collect();
+        let mut ids = Vec::new();
+        while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, id));
+            ids.push(id);
+        }
         for id in ids {
             let Some(peer) = self.peers.get_mut(id.0) else { continue };
+            peer.timer = Time::NEVER;
             match peer.stage {
                 PeerStage::Yielded { until } if until <= now => {
                     let insist = INSIST_FROM;
@@ -579,9 +540,12 @@ impl Core {
                 PeerStage::Up { .. } if peer.reliable.is_some() => self.run_span_timers(id),
                 _ => {}
             }
+            let due = self.peers.get(id.0).map_or(Time::NEVER, Peer::due);
+            self.wake_by(id, due);
         }
         let sweep = self.run_sweep();
-        self.wake = self.earliest_timer().min(sweep);
+        let first = self.timers.first().map_or(Time::NEVER, |(at, _)| *at);
+        self.wake = first.min(sweep);
     }
 
     fn retry_suspended(&mut self, id: PeerId, since: Time) {

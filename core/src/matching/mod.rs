@@ -1,0 +1,325 @@
+//! Who gets a message: posted receives and unmatched messages.
+//!
+//! Neither a match nor a post nor a withdrawal walks over what it does not concern: `receives` and
+//! `messages` find by hash; post and arrival numbers decide.
+//!
+//! Invariant: no receive in here accepts a message in here.
+
+mod messages;
+mod receives;
+
+pub(crate) use receives::Found;
+
+use ropewalk_base::memory::BufferId;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::RemoteKey;
+
+use self::messages::Messages;
+use self::receives::Receives;
+use crate::api::{Channel, OperationId, PeerId};
+
+/// A message that arrived before its receive.
+#[derive(Debug)]
+pub(crate) struct Unmatched {
+    pub channel: Channel,
+    pub peer: PeerId,
+    /// The session that it came in: its credit is that session's.
+    pub session: u32,
+    pub bits: u64,
+    pub message: u64,
+    pub bytes: u64,
+    pub content: Content,
+    pub acknowledge: u8,
+}
+
+/// Where the bytes of an unmatched message are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Content {
+    /// There are none.
+    Empty,
+    /// On their way into a staging buffer; a receive may have claimed them already.
+    Arriving { claimed_by: Option<OperationId> },
+    /// In a staging buffer.
+    Staged(BufferId),
+    /// Still at the sender.
+    Announced(RemoteKey),
+}
+
+/// What a receive wants.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub channel: Channel,
+    pub source: Option<PeerId>,
+    pub bits: u64,
+    pub mask: u64,
+}
+
+impl Wanted {
+    #[inline]
+    fn accepts(&self, channel: Channel, peer: PeerId, bits: u64) -> bool {
+        self.channel == channel
+            && self.source.is_none_or(|source| source == peer)
+            && (self.bits ^ bits) & self.mask == 0
+    }
+}
+
+/// Receives and messages that wait for each other.
+#[derive(Debug)]
+pub(crate) struct Matching {
+    receives: Receives,
+    messages: Messages,
+}
+
+impl Matching {
+    pub fn new() -> Matching {
+        Matching { receives: Receives::default(), messages: Messages::new() }
+    }
+
+    /// The turn of a receive that is posted now.
+    #[inline(always)]
+    pub fn next_post(&mut self) -> u64 {
+        self.receives.next_post()
+    }
+
+    /// Adds a receive that no message in here satisfies, in its turn.
+    #[inline(always)]
+    pub fn post(&mut self, post: u64, operation: OperationId, wanted: Wanted) {
+        self.receives.post(post, operation, wanted);
+    }
+
+    /// Takes the receive out that a new message goes to: the earliest posted that accepts it.
+    #[inline(always)]
+    pub fn take_receive(
+        &mut self,
+        channel: Channel,
+        peer: PeerId,
+        bits: u64,
+    ) -> Option<OperationId> {
+        let found = self.receives.first(channel, peer, bits)?;
+        self.receives.take(found, peer, bits);
+        Some(found.operation)
+    }
+
+    /// The receive that a new message goes to. It stays until `take`.
+    #[inline(always)]
+    pub fn first_receive(&self, channel: Channel, peer: PeerId, bits: u64) -> Option<Found> {
+        self.receives.first(channel, peer, bits)
+    }
+
+    /// Takes what `first_receive` found just now.
+    #[inline(always)]
+    pub fn take(&mut self, found: Found, peer: PeerId, bits: u64) {
+        self.receives.take(found, peer, bits);
+    }
+
+    /// Takes a posted receive out, wherever it is; false where it is not posted.
+    pub fn withdraw(&mut self, post: u64, wanted: Wanted) -> bool {
+        self.receives.withdraw(post, wanted)
+    }
+
+    /// Adds a message that no receive in here accepts; `None` where there is no room.
+    pub fn arrive(&mut self, message: Unmatched) -> Option<SlotId> {
+        self.messages.add(message)
+    }
+
+    /// The message that a new receive takes: the earliest arrived that it accepts. It stays.
+    #[inline]
+    pub fn find_message(&mut self, wanted: Wanted) -> Option<SlotId> {
+        self.messages.find(wanted)
+    }
+
+    pub fn message_mut(&mut self, id: SlotId) -> Option<&mut Unmatched> {
+        self.messages.get_mut(id)
+    }
+
+    /// Takes a message out.
+    pub fn remove_message(&mut self, id: SlotId) -> Option<Unmatched> {
+        self.messages.remove(id)
+    }
+
+    /// The announced message of this number, where it is still here.
+    pub fn find_announced(&self, channel: Channel, peer: PeerId, message: u64) -> Option<SlotId> {
+        self.messages.find_announced(channel, peer, message)
+    }
+
+    /// The message with these bits that is arriving and was claimed by this receive.
+    pub fn find_claimed(
+        &mut self,
+        channel: Channel,
+        peer: PeerId,
+        bits: u64,
+        by: OperationId,
+    ) -> Option<SlotId> {
+        self.messages.find_claimed((channel, peer, bits), by)
+    }
+
+    /// The messages of a peer, earliest first.
+    pub fn messages_of(&mut self, peer: PeerId) -> Vec<SlotId> {
+        self.messages.of_peer(peer)
+    }
+
+    /// All messages.
+    pub fn messages(&self) -> impl Iterator<Item = &Unmatched> {
+        self.messages.iter()
+    }
+
+    /// How many messages wait for a receive.
+    pub fn message_count(&self) -> usize {
+        self.messages.len()
+    }
+}
+
+impl Unmatched {
+    /// Whether no receive has claimed it.
+    fn is_free(&self) -> bool {
+        !matches!(self.content, Content::Arriving { claimed_by: Some(_) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use ropewalk_base::random::Random;
+
+    use super::*;
+
+    const TAGGED: Channel = Channel::Tagged;
+
+    fn peer(index: u32) -> PeerId {
+        PeerId(SlotId { index, generation: 1 })
+    }
+    fn operation(index: u32) -> OperationId {
+        OperationId(SlotId { index, generation: 1 })
+    }
+    fn wanted(source: Option<PeerId>, bits: u64, mask: u64) -> Wanted {
+        Wanted { channel: TAGGED, source, bits, mask }
+    }
+    fn message(peer: PeerId, bits: u64, message: u64, content: Content) -> Unmatched {
+        let (channel, session, bytes, acknowledge) = (TAGGED, 1, 0, 0);
+        Unmatched { channel, peer, session, bits, message, bytes, content, acknowledge }
+    }
+
+    /// A receive or a message of a few sources, bits and masks, so that they meet.
+    fn draw(random: &mut Random) -> (Wanted, PeerId, u64) {
+        let sender = peer(random.below(3) as u32);
+        let (bits, kind) = (random.below(4), random.below(6));
+        let source = (kind < 3).then_some(sender);
+        let mask = [u64::MAX, !1, 0][(kind % 3) as usize];
+        (wanted(source, bits, mask), sender, bits)
+    }
+
+    /// Both directions against a list that is walked from its beginning.
+    #[test]
+    fn what_is_found_is_what_a_walk_would_find() {
+        let mut random = Random::from_seed(5);
+        let (mut matching, mut posted) = (Matching::new(), BTreeMap::new());
+        let mut waiting: BTreeMap<u64, (PeerId, u64, SlotId)> = BTreeMap::new();
+        let mut most = 0;
+        for round in 0..20_000u32 {
+            most = most.max(posted.len());
+            let (receive, sender, bits) = draw(&mut random);
+            match random.below(5) {
+                0 | 1 => {
+                    let accepted = waiting
+                        .iter()
+                        .find(|(_, (peer, bits, _))| receive.accepts(TAGGED, *peer, *bits))
+                        .map(|(number, (.., id))| (*number, *id));
+                    assert_eq!(matching.find_message(receive), accepted.map(|(_, id)| id));
+                    if let Some((number, id)) = accepted {
+                        waiting.remove(&number);
+                        assert!(matching.remove_message(id).is_some());
+                    } else {
+                        let post = matching.next_post();
+                        matching.post(post, operation(round), receive);
+                        posted.insert(post, (operation(round), receive));
+                    }
+                }
+                2 | 3 => {
+                    let expected = posted
+                        .iter()
+                        .find(|(_, (_, receive))| receive.accepts(TAGGED, sender, bits))
+                        .map(|(post, (operation, _))| (*post, *operation));
+                    let taken = matching.take_receive(TAGGED, sender, bits);
+                    assert_eq!(taken, expected.map(|(_, operation)| operation));
+                    if let Some((post, _)) = expected {
+                        posted.remove(&post);
+                    } else if waiting.len() < 60 {
+                        let number = u64::from(round);
+                        let content = Content::Empty;
+                        let id = matching.arrive(message(sender, bits, number, content)).unwrap();
+                        waiting.insert(number, (sender, bits, id));
+                    }
+                }
+                _ if posted.len() > 40 => {
+                    let nth = random.below(posted.len() as u64) as usize;
+                    let (post, (id, receive)) = posted.iter().nth(nth).unwrap();
+                    let (post, id, receive) = (*post, *id, *receive);
+                    assert!(matching.withdraw(post, receive));
+                    assert!(!matching.withdraw(post, receive), "it is gone");
+                    if round % 2 == 0 {
+                        posted.remove(&post);
+                    } else {
+                        matching.post(post, id, receive);
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert!(most > 40, "receives of many kinds waited, {most} at most");
+    }
+
+    #[test]
+    fn the_earliest_posted_receive_wins_whether_exact_or_wildcard() {
+        let mut matching = Matching::new();
+        let all = [
+            wanted(Some(peer(1)), 5, u64::MAX),
+            wanted(None, 0, 0),
+            wanted(Some(peer(1)), 5, u64::MAX),
+            wanted(Some(peer(2)), 4, !1),
+        ];
+        for (number, wanted) in all.into_iter().enumerate() {
+            matching.post(number as u64, operation(number as u32), wanted);
+        }
+        assert_eq!(matching.take_receive(TAGGED, peer(1), 5), Some(operation(0)));
+        assert_eq!(matching.take_receive(TAGGED, peer(1), 5), Some(operation(1)));
+        assert_eq!(matching.take_receive(Channel::Untagged, peer(1), 5), None);
+        assert_eq!(matching.take_receive(TAGGED, peer(2), 5), Some(operation(3)));
+        assert!(matching.withdraw(2, all[2]));
+        assert_eq!(matching.take_receive(TAGGED, peer(1), 5), None);
+    }
+
+    #[test]
+    fn the_earliest_message_wins_and_claimed_ones_are_passed_over() {
+        let mut matching = Matching::new();
+        let mut add = |bits, number, content| {
+            matching.arrive(message(peer(1), bits, number, content)).unwrap()
+        };
+        let claimed = add(7, 0, Content::Arriving { claimed_by: Some(operation(9)) });
+        let first = add(8, 1, Content::Empty);
+        let second = add(7, 2, Content::Empty);
+        assert_eq!(matching.find_message(wanted(None, 0, 0)), Some(first));
+        assert_eq!(matching.find_message(wanted(Some(peer(1)), 7, u64::MAX)), Some(second));
+        matching.remove_message(first);
+        assert_eq!(matching.find_message(wanted(None, 0, 0)), Some(second));
+        assert_eq!(matching.messages_of(peer(1)), [claimed, second]);
+        matching.remove_message(claimed);
+        matching.remove_message(second);
+        assert_eq!(matching.find_message(wanted(None, 0, 0)), None);
+        assert_eq!(matching.message_count(), 0);
+        assert_eq!(matching.messages_of(peer(1)), []);
+    }
+
+    #[test]
+    fn an_announced_message_is_found_by_its_number() {
+        let mut matching = Matching::new();
+        let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 2 };
+        let found = matching.arrive(message(peer(1), 7, 3, Content::Announced(key))).unwrap();
+        matching.arrive(message(peer(1), 7, 4, Content::Empty)).unwrap();
+        assert_eq!(matching.find_announced(TAGGED, peer(1), 3), Some(found));
+        assert_eq!(matching.find_announced(TAGGED, peer(1), 4), None, "it is no announced one");
+        assert_eq!(matching.find_announced(TAGGED, peer(2), 3), None);
+        matching.remove_message(found);
+        assert_eq!(matching.find_announced(TAGGED, peer(1), 3), None);
+    }
+}

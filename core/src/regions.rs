@@ -1,0 +1,120 @@
+//! Regions: memory that peers may access, and who may.
+//!
+//! Invariant: a region is listed with its audience, so that a link's beginning and end concern the
+//! regions of its peer and of everybody, and no others.
+
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::verb::LinkId;
+
+use crate::api::{Audience, OperationId, PeerId};
+use crate::lists::{List, Neighbours, Table};
+
+/// Memory that peers may access.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub secret: u64,
+    pub slice: Slice,
+    pub writable: bool,
+    pub audience: Audience,
+    /// The send whose announce made it; told when nobody holds it any more.
+    pub owner: Option<OperationId>,
+    pub closing: bool,
+    /// Data frames and placements that use it.
+    pub held: u32,
+    /// Streams that serve it: what peers asked for and is not on its way yet.
+    pub streams: u32,
+    /// Links over which it was exposed: until the rail confirms the end of the region, or that of the
+    /// link, however long that is closing already.
+    pub exposed: Vec<LinkId>,
+}
+
+/// All regions of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Regions {
+    entries: Slots<Entry>,
+    everybody: List,
+    /// By the peer's index.
+    one: Vec<List>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    region: Region,
+    of_audience: Neighbours,
+}
+
+impl Table for Slots<Entry> {
+    #[inline]
+    fn neighbours(&mut self, index: u32) -> &mut Neighbours {
+        &mut self.at_mut(index).expect("a region is listed while it is here").of_audience
+    }
+}
+
+impl Regions {
+    pub fn with_limit(limit: usize) -> Regions {
+        let entries = Slots::with_limit(limit);
+        Regions { entries, everybody: List::EMPTY, one: Vec::new() }
+    }
+
+    /// Adds a region; gives it back where there is no room.
+    pub fn insert(&mut self, region: Region) -> Result<SlotId, Region> {
+        let audience = region.audience;
+        let entry = Entry { region, of_audience: Neighbours::NONE };
+        let slot = self.entries.insert(entry).map_err(|entry| entry.region)?;
+        let list = match audience {
+            Audience::Everybody => &mut self.everybody,
+            Audience::One(peer) => {
+                let index = peer.0.index as usize;
+                if self.one.len() <= index {
+                    self.one.resize(index + 1, List::EMPTY);
+                }
+                &mut self.one[index]
+            }
+        };
+        list.push_back(&mut self.entries, slot.index);
+        Ok(slot)
+    }
+
+    /// Takes a region out.
+    pub fn remove(&mut self, slot: SlotId) -> Option<Region> {
+        let list = match self.entries.get(slot)?.region.audience {
+            Audience::Everybody => &mut self.everybody,
+            Audience::One(peer) => &mut self.one[peer.0.index as usize],
+        };
+        list.take(&mut self.entries, slot.index);
+        self.entries.remove(slot).map(|entry| entry.region)
+    }
+
+    #[inline]
+    pub fn get(&self, slot: SlotId) -> Option<&Region> {
+        self.entries.get(slot).map(|entry| &entry.region)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, slot: SlotId) -> Option<&mut Region> {
+        self.entries.get_mut(slot).map(|entry| &mut entry.region)
+    }
+
+    /// The regions that this peer may access, closing ones included.
+    pub fn open_to(&mut self, peer: PeerId) -> Vec<SlotId> {
+        let own = self.one.get(peer.0.index as usize).copied().unwrap_or(List::EMPTY);
+        let mut all = self.everybody.collect(&mut self.entries);
+        all.extend(own.collect(&mut self.entries));
+        let named = |index| {
+            let slot = self.entries.id_at(index)?;
+            match self.get(slot)?.audience {
+                Audience::One(other) if other != peer => None,
+                _ => Some(slot),
+            }
+        };
+        let mut slots: Vec<SlotId> = all.into_iter().filter_map(named).collect();
+        slots.sort_unstable();
+        slots
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (SlotId, &Region)> {
+        self.entries.iter().map(|(slot, entry)| (slot, &entry.region))
+    }
+}
