@@ -4,7 +4,8 @@
 //!
 //! From the outside in: [`ShmRail`] (`rail`) owns links (`link`), which are rings (`ring`, `segment`)
 //! and guarded accesses (`native`); processes meet by sockets (`socket`, `meeting`), threads by
-//! letters (`local`); sleepers are woken by bells (`rest`, `sleep`, `barrier`).
+//! letters (`local`); sleepers are woken by bells (`rest`, `sleep`, `barrier`), and idle links
+//! are looked at when their bells ring (`attention`).
 //! `docs/design/010-shm-rail.md` has the reasons.
 //!
 //! Invariants, beside those of every rail (`ropewalk_rail`):
@@ -17,6 +18,7 @@
 
 pub mod arena;
 mod attach;
+mod attention;
 mod barrier;
 #[cfg(test)]
 mod hostile_tests;

@@ -28,7 +28,7 @@ use crate::native::{Access, Exposures, Origin, PeerMemory, RegionList, Scratch, 
 use crate::rest::Rest;
 use crate::ring::{Consumer, Front, Producer};
 use crate::segment::{Board, RING_BYTES, Ring, Segment, Side};
-use crate::sleep::Waker;
+use crate::sleep::{Sleeper, Waker};
 use crate::views::Views;
 
 /// Frames and bytes that one poll takes from one link, so that all are served in turn.
@@ -72,7 +72,10 @@ pub struct Parts {
     pub segment: Arc<Segment>,
     pub side: Side,
     pub board: Arc<Board>,
+    /// Rings at the peer.
     pub bell: Arc<OwnedFd>,
+    /// Rings here.
+    pub own_bell: Arc<OwnedFd>,
     /// Both sides registered for the asymmetric barrier.
     pub asymmetric: bool,
     pub memory: PeerMemory,
@@ -114,7 +117,13 @@ pub struct Link {
     tx: Producer,
     rx: Consumer,
     parts: Parts,
+    /// For the peer's rail while that sleeps, and for its end of this link while that rests.
     waker: Waker,
+    rest_waker: Waker,
+    /// Nobody looks at this link; see `attention`.
+    rest: Sleeper,
+    /// When something came last.
+    active: Time,
     queues: [VecDeque<Queued>; 2],
     accesses: VecDeque<Access>,
     list: RegionList,
@@ -139,6 +148,9 @@ impl Link {
             rx: Consumer::default(),
             parts,
             waker: Waker::default(),
+            rest_waker: Waker::default(),
+            rest: Sleeper::default(),
+            active: Time::ZERO,
             queues: [VecDeque::new(), VecDeque::new()],
             accesses: VecDeque::new(),
             list: RegionList::default(),
@@ -276,14 +288,41 @@ impl Link {
         Ok(true)
     }
 
-    /// Rings where the peer sleeps and has not been rung for that sleep yet.
+    /// Rings where the peer sleeps, or rests from this link, and has not been rung for that yet.
     fn wake_peer(&mut self, common: &mut Common) {
         self.parts.barrier();
-        if self.waker.due(&*self.parts.board) {
+        let resting = self.parts.segment.resting(self.parts.side.other());
+        if self.waker.due(&*self.parts.board) | self.rest_waker.due(&resting) {
             common.counters.doorbells += 1;
             common.counters.system_calls += 1;
             ring(&self.parts.bell);
         }
+    }
+
+    /// From now on nobody looks at this link, and its peer rings. A barrier and a look must follow.
+    pub fn begin_rest(&mut self) {
+        self.rest.fall_asleep(&self.parts.segment.resting(self.parts.side));
+    }
+
+    /// It is looked at again.
+    pub fn end_rest(&mut self) {
+        self.rest.wake_up(&self.parts.segment.resting(self.parts.side));
+    }
+
+    /// Whether nobody looks at it.
+    pub fn is_resting(&self) -> bool {
+        self.rest.is_asleep()
+    }
+
+    /// When something came last.
+    pub fn active(&self) -> Time {
+        self.active
+    }
+
+    /// Something came, or it is looked at again.
+    #[inline]
+    pub fn note_active(&mut self, now: Time) {
+        self.active = now;
     }
 
     /// Begins a native access; moves what the budget allows at once.

@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ropewalk_base::slots::SlotId;
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
 
 use crate::segment::{Board, Segment};
 
@@ -31,12 +33,14 @@ pub enum Letter {
 pub struct Peer {
     pub link: SlotId,
     pub inbox: Arc<Inbox>,
+    /// What rings for frames of the link.
+    pub bell: Arc<OwnedFd>,
 }
 
 /// Where a rail gets its letters.
 #[derive(Debug)]
 pub struct Inbox {
-    /// What peers ring after they wrote; the bell of the rail.
+    /// What rings for letters; the bell of the rail.
     pub bell: Arc<OwnedFd>,
     /// Where peers see whether the rail sleeps.
     pub board: Arc<Board>,
@@ -85,6 +89,11 @@ impl Inbox {
     pub fn close(&self) -> Vec<Letter> {
         self.lock().take().unwrap_or_default()
     }
+}
+
+/// A bell that nobody has rung. It is never silenced: who waits looks for another ring.
+pub fn bell() -> Result<OwnedFd, Errno> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
 }
 
 /// Rings a bell. A counter that is full is as good as rung, so errors do not matter.

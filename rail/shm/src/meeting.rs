@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Uid};
 
 use crate::link::{Parts, Presence};
+use crate::local;
 use crate::mapping::{Mapping, Sharing};
 use crate::native::{self, PeerMemory};
 use crate::segment::{BOARD_BYTES, Board, SEGMENT_BYTES, Segment, Side};
@@ -33,7 +34,6 @@ pub const RETRY_AFTER: Duration = Duration::from_millis(1);
 /// What a rail brings to all its meetings.
 pub struct Host<'a> {
     pub board: &'a OwnedFd,
-    pub bell: &'a OwnedFd,
     pub asymmetric: bool,
     /// A number in this process's private memory, for the peer to read.
     pub probe: &'a u64,
@@ -70,13 +70,13 @@ pub enum Stage {
     /// Connector: room in the acceptor's queue, at this time.
     Retry { name: Name, at: Time },
     /// Connector: the acceptor's note.
-    Welcome { socket: OwnedFd, segment: Segment, pid: Pid },
+    Welcome { socket: OwnedFd, segment: Segment, pid: Pid, own_bell: OwnedFd },
     /// Acceptor: the connector's first note.
     Hello { socket: OwnedFd, pid: Pid },
     /// Acceptor: the connector's second note.
     Confirm { socket: OwnedFd, found: Found, pid: Pid },
     /// Connector within one process: the answer to a letter.
-    Letter { segment: Arc<Segment> },
+    Letter { segment: Arc<Segment>, own_bell: Arc<OwnedFd> },
     /// The attempt failed and is to be reported.
     Failed,
 }
@@ -87,6 +87,7 @@ pub struct Found {
     segment: Segment,
     board: Board,
     bell: OwnedFd,
+    own_bell: OwnedFd,
     process: Option<OwnedFd>,
     asymmetric: bool,
 }
@@ -116,17 +117,18 @@ pub fn connect(name: Name, host: &Host<'_>, now: Time) -> Outcome {
     if user != name.user && user != Uid::ROOT {
         return Outcome::Failed(Fault::NotPermitted);
     }
-    let Ok((mapping, memory)) = Mapping::create(SEGMENT_BYTES, Sharing::ReadWrite) else {
+    let mapping = Mapping::create(SEGMENT_BYTES, Sharing::ReadWrite);
+    let (Ok((mapping, memory)), Ok(own_bell)) = (mapping, local::bell()) else {
         return Outcome::Failed(Fault::Busy);
     };
     let segment = Segment(mapping);
     let nonce = random();
     segment.nonce().store(nonce, Ordering::Release);
-    let descriptors = [memory.as_fd(), host.board.as_fd(), host.bell.as_fd()];
+    let descriptors = [memory.as_fd(), host.board.as_fd(), own_bell.as_fd()];
     if socket::send(&socket, &host.note(Kind::Hello, nonce), &descriptors).is_err() {
         return Outcome::Failed(Fault::Unreachable);
     }
-    Outcome::Waits(Stage::Welcome { socket, segment, pid })
+    Outcome::Waits(Stage::Welcome { socket, segment, pid, own_bell })
 }
 
 /// Looks at who connected; `None` for those with whom nothing is shared.
@@ -146,10 +148,10 @@ pub fn proceed(stage: Stage, host: &Host<'_>) -> Outcome {
             }
             _ => Outcome::Failed(Fault::Protocol),
         },
-        Stage::Welcome { socket, segment, pid } => match socket::receive(&socket) {
-            Received::Nothing => Outcome::Waits(Stage::Welcome { socket, segment, pid }),
+        Stage::Welcome { socket, segment, pid, own_bell } => match socket::receive(&socket) {
+            Received::Nothing => Outcome::Waits(Stage::Welcome { socket, segment, pid, own_bell }),
             Received::Note(note, descriptors) if note.kind == Kind::Welcome => {
-                confirm(socket, segment, pid, &note, descriptors, host)
+                confirm((socket, segment, own_bell), pid, &note, descriptors, host)
             }
             Received::Note(note, _) if note.kind == Kind::Refuse => {
                 Outcome::Failed(Fault::NotPermitted)
@@ -191,20 +193,21 @@ fn answer(
         let _ = socket::send(&socket, &host.note(Kind::Refuse, 0), &[]);
         return Outcome::Failed(Fault::NotPermitted);
     }
+    let Ok(own_bell) = local::bell() else { return Outcome::Failed(Fault::Busy) };
     let nonce = random();
     segment.answer().store(nonce, Ordering::Release);
-    let descriptors = [host.board.as_fd(), host.bell.as_fd()];
+    let descriptors = [host.board.as_fd(), own_bell.as_fd()];
     if socket::send(&socket, &host.note(Kind::Welcome, nonce), &descriptors).is_err() {
         return Outcome::Failed(Fault::Unreachable);
     }
-    let found = Found { segment, board, bell, process, asymmetric: note.asymmetric };
+    let asymmetric = note.asymmetric;
+    let found = Found { segment, board, bell, own_bell, process, asymmetric };
     Outcome::Waits(Stage::Confirm { socket, found, pid })
 }
 
 /// The connector's second part.
 fn confirm(
-    socket: OwnedFd,
-    segment: Segment,
+    (socket, segment, own_bell): (OwnedFd, Segment, OwnedFd),
     pid: Pid,
     note: &Note,
     descriptors: Vec<OwnedFd>,
@@ -225,7 +228,8 @@ fn confirm(
     if socket::send(&socket, &host.note(Kind::Confirm, 0), &[]).is_err() {
         return Outcome::Failed(Fault::Unreachable);
     }
-    let found = Found { segment, board, bell, process, asymmetric: note.asymmetric };
+    let asymmetric = note.asymmetric;
+    let found = Found { segment, board, bell, own_bell, process, asymmetric };
     let asymmetric = host.asymmetric && found.asymmetric;
     Outcome::Up(parts(socket, found, pid, Side(0), asymmetric))
 }
@@ -242,6 +246,7 @@ fn parts(socket: OwnedFd, found: Found, pid: Pid, side: Side, asymmetric: bool) 
         side,
         board: Arc::new(found.board),
         bell: Arc::new(found.bell),
+        own_bell: Arc::new(found.own_bell),
         asymmetric,
         memory: PeerMemory::Process(pid),
         presence: Presence::Socket { socket, process: found.process },

@@ -16,9 +16,10 @@ use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, RailCounters, Token, Verb};
 use ropewalk_rail::{Rail, Report, Sight};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec};
 
+use crate::attention::Attention;
 use crate::link::{Common, Link, Parts, Presence};
 use crate::local::{self, Inbox, Letter, Peer};
 use crate::mapping::{Mapping, Sharing};
@@ -35,8 +36,10 @@ const LINKS_MAX: usize = 16 * 1024;
 const MEETINGS_MAX: usize = 256;
 /// Bytes that native accesses move in one poll: about 100 us.
 const NATIVE_BUDGET: u64 = 1024 * 1024;
-/// How often the kernel is asked for news while the rail is polled without sleep.
+/// How often the kernel is asked for news while the rail is polled without sleep; the same while links
+/// rest, whose bells are such news.
 const EVENTS_AFTER: Duration = Duration::from_micros(200);
+const EVENTS_AFTER_RESTING: Duration = Duration::from_micros(20);
 /// The same in polls, for callers whose clock stands still.
 const EVENTS_AFTER_POLLS: u32 = 4096;
 const EVENTS_PER_POLL: usize = 64;
@@ -45,8 +48,10 @@ const ACCEPTS_PER_POLL: usize = 64;
 /// Names of the rail's own descriptors in its epoll set; names of links are above 2^32.
 const BELL: u64 = 0;
 const LISTENER: u64 = 1;
-/// Set in the name of a link's process descriptor; slots never reach it.
+/// Set in the names of a link's process descriptor and of its bell; slots never reach them.
 const PROCESS: u64 = 1 << 31;
+const RING: u64 = 1 << 30;
+const _: () = assert!((LINKS_MAX as u64) < RING);
 
 enum Entry {
     Meeting(Box<Meeting>),
@@ -65,13 +70,17 @@ pub struct ShmRail {
     epoll: OwnedFd,
     probe: Box<u64>,
     links: Slots<Entry>,
-    meetings: usize,
+    attention: Attention,
+    resting: usize,
+    meetings: Vec<SlotId>,
     common: Common,
     /// Links that went down and are not reported yet.
     downs: Vec<(SlotId, Fault)>,
     /// Links that came up and are not reported yet, and whether the peer began them.
     ups: Vec<(SlotId, bool)>,
-    events_at: Time,
+    events_by: Time,
+    /// Of the last poll.
+    now: Time,
     polls: u32,
     /// Ask the kernel for news in the next poll.
     events_due: bool,
@@ -87,8 +96,7 @@ impl ShmRail {
         let (board, board_memory) =
             Mapping::create(BOARD_BYTES, Sharing::ReadOnly).map_err(resources)?;
         let board = Arc::new(Board(board));
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let bell = Arc::new(rustix::event::eventfd(0, flags).map_err(resources)?);
+        let bell = Arc::new(local::bell().map_err(resources)?);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(resources)?;
         epoll::add(&epoll, &*bell, EventData::new_u64(BELL), EventFlags::IN).map_err(resources)?;
         let inbox = Arc::new(Inbox::new(Arc::clone(&bell), Arc::clone(&board)));
@@ -102,7 +110,9 @@ impl ShmRail {
             epoll,
             probe: Box::new(meeting::random()),
             links: Slots::with_limit(LINKS_MAX),
-            meetings: 0,
+            attention: Attention::default(),
+            resting: 0,
+            meetings: Vec::new(),
             common: Common {
                 counters: RailCounters::default(),
                 scratch: Scratch::default(),
@@ -111,7 +121,8 @@ impl ShmRail {
             },
             downs: Vec::new(),
             ups: Vec::new(),
-            events_at: Time::ZERO,
+            events_by: Time::ZERO,
+            now: Time::ZERO,
             polls: 0,
             events_due: true,
         };
@@ -169,7 +180,6 @@ impl ShmRail {
     fn host(&self) -> Host<'_> {
         Host {
             board: &self.board_memory,
-            bell: &self.common.rest.bell,
             asymmetric: self.common.rest.asymmetric,
             probe: &self.probe,
         }
@@ -179,7 +189,7 @@ impl ShmRail {
     #[cold]
     fn take_events(&mut self, now: Time) -> bool {
         self.events_due = false;
-        self.events_at = now;
+        self.events_by = now + if self.resting > 0 { EVENTS_AFTER_RESTING } else { EVENTS_AFTER };
         self.polls = 0;
         self.common.counters.system_calls += 1;
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EVENTS_PER_POLL];
@@ -196,9 +206,11 @@ impl ShmRail {
                     let _ = rustix::io::read(&*self.common.rest.bell, &mut [0u8; 8]);
                 }
                 LISTENER => worked |= self.accept(now),
+                name if name & RING != 0 => self.rung(SlotId::from_u64(name & !RING)),
                 name => {
                     let slot = SlotId::from_u64(name & !PROCESS);
                     self.take_news(slot, name & PROCESS != 0);
+                    self.attend(slot);
                     worked = true;
                 }
             }
@@ -212,7 +224,7 @@ impl ShmRail {
             let Some(Ok(socket)) = self.listener.as_ref().map(socket::accept) else { break };
             worked = true;
             self.common.counters.system_calls += 1;
-            if self.meetings >= MEETINGS_MAX {
+            if self.meetings.len() >= MEETINGS_MAX {
                 continue;
             }
             let Some(stage) = meeting::accept(socket) else {
@@ -221,7 +233,7 @@ impl ShmRail {
             };
             let entry = Entry::Meeting(Box::new(Meeting { since: now, stage: Stage::Failed }));
             if let Ok(slot) = self.links.insert(entry) {
-                self.meetings += 1;
+                self.meetings.push(slot);
                 self.watch(slot, &stage);
                 self.settle(slot, Outcome::Waits(stage), true);
             }
@@ -282,7 +294,7 @@ impl ShmRail {
                 // Nobody was told of it. Strangers and the dying are no news but to the counters.
                 self.common.counters.violations += u64::from(fault == Fault::Protocol);
                 self.links.remove(slot);
-                self.meetings -= 1;
+                self.met(slot);
             }
             Outcome::Failed(fault) => self.downs.push((slot, fault)),
         }
@@ -294,12 +306,84 @@ impl ShmRail {
             let name = EventData::new_u64(slot.to_u64() | PROCESS);
             let _ = epoll::add(&self.epoll, process, name, EventFlags::IN);
         }
-        let link = Box::new(Link::new(self.link_id(slot), parts));
+        let name = EventData::new_u64(slot.to_u64() | RING);
+        let edge = EventFlags::IN | EventFlags::ET;
+        if epoll::add(&self.epoll, &*parts.own_bell, name, edge).is_err() {
+            // Without its bell the link could not be waited for.
+            return self.downs.push((slot, Fault::Busy));
+        }
+        let mut link = Box::new(Link::new(self.link_id(slot), parts));
+        link.note_active(self.now);
         let entry = self.links.get_mut(slot).expect("a meeting has a slot until it is over");
         *entry = Entry::Up(link);
-        self.meetings -= 1;
+        self.met(slot);
+        self.attention.add(slot);
         self.common.counters.links_up += 1;
         self.ups.push((slot, accepted));
+    }
+
+    /// A meeting is over.
+    fn met(&mut self, slot: SlotId) {
+        self.meetings.retain(|other| *other != slot);
+    }
+
+    /// A link's bell rang.
+    fn rung(&mut self, slot: SlotId) {
+        // Where nothing came it was for something that was seen without the bell.
+        if matches!(self.links.get(slot), Some(Entry::Up(link)) if link.has_frames()) {
+            self.look_at(slot);
+        }
+    }
+
+    /// Looks at a link that does not wait for frames alone.
+    #[cold]
+    fn attend(&mut self, slot: SlotId) {
+        if matches!(self.links.get(slot), Some(Entry::Up(link)) if !link.is_quiet()) {
+            self.look_at(slot);
+        }
+    }
+
+    fn look_at(&mut self, slot: SlotId) {
+        let now = self.now;
+        if let Some(Entry::Up(link)) = self.links.get_mut(slot)
+            && link.is_resting()
+        {
+            link.end_rest();
+            link.note_active(now);
+            self.resting -= 1;
+            self.attention.add(slot);
+        }
+    }
+
+    /// Sends links to rest on which nothing happened for a while, where there are many.
+    #[cold]
+    fn rest_idle(&mut self, now: Time) {
+        let Self { links, attention, common, resting, .. } = self;
+        attention.decide(now);
+        let all = attention.links().len();
+        let mut sent = 0;
+        for slot in attention.links() {
+            let Some(Entry::Up(link)) = links.get_mut(*slot) else { continue };
+            let others = all - sent - 1;
+            if link.is_quiet() && Attention::may_rest(now.since(link.active()), others) {
+                link.begin_rest();
+                sent += 1;
+            }
+        }
+        if sent == 0 {
+            return;
+        }
+        common.rest.barrier();
+        attention.retain(|slot| {
+            let Some(Entry::Up(link)) = links.get_mut(slot) else { return true };
+            if link.is_resting() && link.has_frames() {
+                // They came before the peer could know that it has to ring.
+                link.end_rest();
+                link.note_active(now);
+            }
+            *resting += usize::from(link.is_resting());
+            !link.is_resting()
+        });
     }
 
     /// Reads the letters of other rails of this process.
@@ -311,23 +395,28 @@ impl ShmRail {
                 Letter::Accepted { link, from } => {
                     let waiting = match self.links.get(link) {
                         Some(Entry::Meeting(meeting)) => match &meeting.stage {
-                            Stage::Letter { segment } => Some(Arc::clone(segment)),
+                            Stage::Letter { segment, own_bell } => {
+                                Some((Arc::clone(segment), Arc::clone(own_bell)))
+                            }
                             _ => None,
                         },
                         _ => None,
                     };
                     match waiting {
-                        Some(segment) => {
-                            let parts = self.local_parts(segment, Side(0), from);
+                        Some((segment, own_bell)) => {
+                            let parts = self.local_parts(segment, Side(0), own_bell, from);
                             self.link_up(link, parts, false);
                         }
                         // Given up meanwhile.
                         None => drop(from.inbox.post(Letter::Gone { link: from.link })),
                     }
                 }
-                Letter::Gone { link } => match self.links.get_mut(link) {
-                    Some(Entry::Up(link)) => link.peer_gone(),
-                    Some(Entry::Meeting(_)) => self.downs.push((link, Fault::Unreachable)),
+                Letter::Gone { link: slot } => match self.links.get_mut(slot) {
+                    Some(Entry::Up(link)) => {
+                        link.peer_gone();
+                        self.attend(slot);
+                    }
+                    Some(Entry::Meeting(_)) => self.downs.push((slot, Fault::Unreachable)),
                     None => {}
                 },
             }
@@ -336,23 +425,37 @@ impl ShmRail {
 
     fn accept_local(&mut self, segment: Arc<Segment>, from: Peer) {
         let meeting = Meeting { since: Time::NEVER, stage: Stage::Failed };
-        let Ok(slot) = self.links.insert(Entry::Meeting(Box::new(meeting))) else {
+        let entry = Entry::Meeting(Box::new(meeting));
+        let (Ok(bell), Ok(slot)) = (local::bell(), self.links.insert(entry)) else {
             from.inbox.post(Letter::Gone { link: from.link });
             return;
         };
-        self.meetings += 1;
-        let own = Peer { link: slot, inbox: Arc::clone(&self.inbox) };
+        self.meetings.push(slot);
+        let bell = Arc::new(bell);
+        let own = self.own_end(slot, &bell);
         from.inbox.post(Letter::Accepted { link: from.link, from: own });
-        let parts = self.local_parts(segment, Side(1), from);
+        let parts = self.local_parts(segment, Side(1), bell, from);
         self.link_up(slot, parts, true);
     }
 
-    fn local_parts(&self, segment: Arc<Segment>, side: Side, peer: Peer) -> Parts {
+    /// A link of ours, for the rail at its other end.
+    fn own_end(&self, link: SlotId, bell: &Arc<OwnedFd>) -> Peer {
+        Peer { link, inbox: Arc::clone(&self.inbox), bell: Arc::clone(bell) }
+    }
+
+    fn local_parts(
+        &self,
+        segment: Arc<Segment>,
+        side: Side,
+        own_bell: Arc<OwnedFd>,
+        peer: Peer,
+    ) -> Parts {
         Parts {
             segment,
             side,
             board: Arc::clone(&peer.inbox.board),
-            bell: Arc::clone(&peer.inbox.bell),
+            bell: Arc::clone(&peer.bell),
+            own_bell,
             asymmetric: self.common.rest.asymmetric,
             memory: PeerMemory::Own,
             presence: Presence::Local(peer),
@@ -361,13 +464,13 @@ impl ShmRail {
 
     fn connect_local(&mut self, slot: SlotId, name: &str) -> Outcome {
         let Some(inbox) = local::find(name) else { return Outcome::Failed(Fault::Unreachable) };
-        let Ok(mapping) = Mapping::private(SEGMENT_BYTES) else {
+        let (Ok(mapping), Ok(own_bell)) = (Mapping::private(SEGMENT_BYTES), local::bell()) else {
             return Outcome::Failed(Fault::Busy);
         };
-        let segment = Arc::new(Segment(mapping));
-        let from = Peer { link: slot, inbox: Arc::clone(&self.inbox) };
+        let (segment, own_bell) = (Arc::new(Segment(mapping)), Arc::new(own_bell));
+        let from = self.own_end(slot, &own_bell);
         if inbox.post(Letter::Connect { segment: Arc::clone(&segment), from }) {
-            Outcome::Waits(Stage::Letter { segment })
+            Outcome::Waits(Stage::Letter { segment, own_bell })
         } else {
             Outcome::Failed(Fault::Unreachable)
         }
@@ -377,14 +480,13 @@ impl ShmRail {
     #[cold]
     fn tend_meetings(&mut self, now: Time) {
         let due: Vec<(SlotId, bool)> = self
-            .links
+            .meetings
             .iter()
-            .filter_map(|(slot, entry)| match entry {
-                Entry::Meeting(meeting) => match meeting.deadline() {
-                    at if at > now => None,
-                    _ => Some((slot, now >= meeting.since + MEETING_PATIENCE)),
-                },
-                Entry::Up(_) => None,
+            .filter_map(|slot| match self.links.get(*slot) {
+                Some(Entry::Meeting(meeting)) if meeting.deadline() <= now => {
+                    Some((*slot, now >= meeting.since + MEETING_PATIENCE))
+                }
+                _ => None,
             })
             .collect();
         for (slot, late) in due {
@@ -423,8 +525,12 @@ impl ShmRail {
         for (slot, fault) in std::mem::take(&mut self.downs) {
             let id = self.link_id(slot);
             match self.links.remove(slot) {
-                Some(Entry::Up(mut link)) => link.fail_all(report),
-                Some(Entry::Meeting(_)) => self.meetings -= 1,
+                Some(Entry::Up(mut link)) => {
+                    self.resting -= usize::from(link.is_resting());
+                    self.attention.forget(slot);
+                    link.fail_all(report);
+                }
+                Some(Entry::Meeting(_)) => self.met(slot),
                 // Named twice, by two kinds of news.
                 None => continue,
             }
@@ -459,11 +565,14 @@ impl ShmRail {
     }
 
     fn poll_links(&mut self, now: Time, report: &mut dyn Report) -> bool {
-        let Self { links, common, downs, .. } = self;
+        let Self { links, common, downs, attention, .. } = self;
         let mut worked = false;
-        for (slot, entry) in links.iter_mut() {
-            let Entry::Up(link) = entry else { continue };
-            worked |= link.poll(report, common);
+        for &slot in attention.links() {
+            let Some(Entry::Up(link)) = links.get_mut(slot) else { continue };
+            if link.poll(report, common) {
+                link.note_active(now);
+                worked = true;
+            }
             if link.is_quiet() {
                 continue;
             }
@@ -514,7 +623,7 @@ impl Rail for ShmRail {
         let name = Name::parse(local.unwrap_or(address)).ok_or(Fault::Invalid)?;
         let meeting = Meeting { since: now, stage: Stage::Failed };
         let slot = self.links.insert(Entry::Meeting(Box::new(meeting))).map_err(|_| Fault::Busy)?;
-        self.meetings += 1;
+        self.meetings.push(slot);
         let outcome = match local {
             Some(name) => self.connect_local(slot, name),
             None => meeting::connect(name, &self.host(), now),
@@ -531,7 +640,13 @@ impl Rail for ShmRail {
     fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
         let Self { links, common, .. } = self;
         match links.get_mut(frame.link.slot) {
-            Some(Entry::Up(link)) => link.send(frame, buffers, common),
+            Some(Entry::Up(link)) => {
+                let answer = link.send(frame, buffers, common);
+                if answer != Ordered::Released {
+                    self.attend(frame.link.slot);
+                }
+                answer
+            }
             _ => self.order_beside(frame.link, false),
         }
     }
@@ -549,7 +664,7 @@ impl Rail for ShmRail {
         let Some(Entry::Up(found)) = links.get_mut(link.slot) else {
             return self.order_beside(*link, matches!(verb, Verb::Close { .. }));
         };
-        match verb {
+        let answer = match verb {
             Verb::Read { key, remote, local, token, .. } => {
                 let access = Access::new(*key, remote.clone(), *local, *token, false);
                 found.access(access, buffers, common)
@@ -572,38 +687,45 @@ impl Rail for ShmRail {
                 found.close(common);
                 Ordered::Released
             }
+        };
+        if !found.is_quiet() {
+            self.attend(link.slot);
         }
+        answer
     }
 
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
         let mut worked = false;
         self.polls += 1;
-        let late = now.since(self.events_at) >= EVENTS_AFTER || self.polls >= EVENTS_AFTER_POLLS;
-        if self.events_due || late {
+        self.now = now;
+        if self.events_due || now >= self.events_by || self.polls >= EVENTS_AFTER_POLLS {
             worked |= self.take_events(now);
         }
         if self.inbox.is_filled() {
             self.take_letters();
             worked = true;
         }
-        if self.meetings > 0 {
+        if !self.meetings.is_empty() {
             self.tend_meetings(now);
         }
         // New links before their first frames, and ends after their last.
         worked |= self.report_changes(report);
         self.common.native_budget = NATIVE_BUDGET;
         worked |= self.poll_links(now, report);
+        if self.attention.is_due(now) {
+            self.rest_idle(now);
+        }
         worked | self.report_changes(report)
     }
 
     fn look(&self) -> Sight {
-        let news = self.events_due || self.meetings > 0 || self.inbox.is_filled();
+        let news = self.events_due || !self.meetings.is_empty() || self.inbox.is_filled();
         if news || !self.ups.is_empty() || !self.downs.is_empty() {
             return Sight::Blind;
         }
         let mut sight = Sight::Nothing;
-        for (_, entry) in self.links.iter() {
-            let Entry::Up(link) = entry else { return Sight::Blind };
+        for slot in self.attention.links() {
+            let Some(Entry::Up(link)) = self.links.get(*slot) else { return Sight::Blind };
             if !link.is_quiet() {
                 return Sight::Blind;
             }
@@ -616,11 +738,13 @@ impl Rail for ShmRail {
 
     fn arm(&mut self) -> bool {
         self.common.rest.begin(&self.common.counters);
-        let work = self.has_news()
-            || self.links.iter_mut().any(|(_, entry)| match entry {
-                Entry::Up(link) => link.has_work(),
-                Entry::Meeting(_) => false,
-            });
+        let Self { links, attention, .. } = self;
+        let mut has_work = |slot: &SlotId| match links.get_mut(*slot) {
+            Some(Entry::Up(link)) => link.has_work(),
+            _ => false,
+        };
+        // What came over a link that rests has rung its bell.
+        let work = attention.links().iter().any(&mut has_work) || self.has_news();
         if work {
             self.common.rest.end();
         }
@@ -637,7 +761,8 @@ impl Rail for ShmRail {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let deadlines = self.links.iter().filter_map(|(_, entry)| match entry {
+        let watched = self.attention.links().iter().chain(&self.meetings);
+        let deadlines = watched.filter_map(|slot| match self.links.get(*slot)? {
             Entry::Meeting(meeting) => Some(meeting.deadline()),
             Entry::Up(link) => link.deadline(),
         });

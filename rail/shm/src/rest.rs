@@ -50,6 +50,11 @@ impl Rest {
         self.sleeper.wake_up(&*self.board);
     }
 
+    /// Between a link's beginning to rest and the look that must follow.
+    pub fn barrier(&self) {
+        barrier::heavy(self.asymmetric && !self.habit.is_fenced());
+    }
+
     /// An order may have left work: rings for whoever sleeps on the rail, where it has.
     #[cold]
     pub fn rouse(&mut self, counters: &mut RailCounters, has_work: impl FnOnce() -> bool) {
@@ -58,7 +63,7 @@ impl Rest {
         }
         // The peer may have made room, or left a region, before it could see that this is waited for
         // now, and then it rings for nobody: so this looks once more, after the barrier of a sleeper.
-        barrier::heavy(self.asymmetric && !self.habit.is_fenced());
+        self.barrier();
         if has_work() {
             self.sleeper.ring();
             counters.system_calls += 1;

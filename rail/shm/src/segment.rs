@@ -100,12 +100,34 @@ impl Segment {
         self.0.u32(self.line(side, 3) + 4)
     }
 
+    /// Odd while `side` does not look at what comes over this link, and has to be rung for it.
+    #[inline]
+    pub fn resting(&self, side: Side) -> RestWord<'_> {
+        RestWord(self.0.u32(self.line(side, 4)))
+    }
+
     /// The exposure number `index` (below `EXPOSURES_MAX`) of `side`.
     #[inline]
     pub fn entry(&self, side: Side, index: u32) -> Entry<'_> {
         assert!(index < EXPOSURES_MAX, "an index lies within the table");
         let offset = TABLES + side.0 * TABLE_BYTES + index as usize * ENTRY_BYTES;
         Entry { segment: self, offset }
+    }
+}
+
+/// The word by which a side of a link says that it does not look.
+#[derive(Debug, Clone, Copy)]
+pub struct RestWord<'a>(&'a AtomicU32);
+
+impl EpochWord for RestWord<'_> {
+    #[inline]
+    fn load(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn store(&self, epoch: u32) {
+        self.0.store(epoch, Ordering::Relaxed);
     }
 }
 

@@ -107,9 +107,9 @@ pub fn peer_of(socket: &OwnedFd) -> Option<(Pid, Uid)> {
 /// What a note is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// With segment, board and bell of the connector.
+    /// With segment, board and the connector's bell of the link.
     Hello,
-    /// With board and bell of the acceptor.
+    /// With board and the acceptor's bell of the link.
     Welcome,
     /// The connector is content, too.
     Confirm,

@@ -131,6 +131,41 @@ fn a_sleeping_consumer_gets_every_frame_once() {
     });
 }
 
+/// A link rests while its rail is awake; then the rail sleeps without another look at that link. Every
+/// frame has a bell, or is seen when the link begins to rest (`src/attention.rs`).
+#[test]
+fn a_resting_link_rings_for_its_frames() {
+    loom::model(|| {
+        let shared = Arc::new((model(), AtomicU32::new(0), Notify::new()));
+        let peer = Arc::clone(&shared);
+        let sender = thread::spawn(move || {
+            let (model, resting, bell) = &*peer;
+            let mut producer = Producer::default();
+            let (mut waker, mut rest_waker) = (Waker::default(), Waker::default());
+            assert!(push(model, &mut producer, 1), "a frame fits");
+            fence(Ordering::SeqCst);
+            if waker.due(&Epoch(&model.epoch)) | rest_waker.due(&Epoch(resting)) {
+                bell.notify();
+            }
+        });
+        let (model, resting, bell) = &*shared;
+        let (mut consumer, mut rest, mut sleeper) =
+            (Consumer::default(), Sleeper::default(), Sleeper::default());
+        rest.fall_asleep(&Epoch(resting));
+        fence(Ordering::SeqCst);
+        while consumer.is_empty(model) {
+            sleeper.fall_asleep(&Epoch(&model.epoch));
+            fence(Ordering::SeqCst);
+            // A bell may ring for nothing.
+            bell.wait();
+            sleeper.wake_up(&Epoch(&model.epoch));
+        }
+        rest.wake_up(&Epoch(resting));
+        assert_eq!(pop(model, &mut consumer), Some(1), "the bell rang for a frame");
+        sender.join().expect("the sender does not panic");
+    });
+}
+
 /// Frames go through a ring that is too short for them, round its end: whole and in order, and no
 /// room is used before it was given back.
 #[test]
