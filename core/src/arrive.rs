@@ -148,7 +148,7 @@ impl Core {
         if bytes > into.len {
             return None;
         }
-        self.matching.take(receive, id, bits);
+        self.matching.take(receive);
         peer.receive_next[channel as usize] += 1;
         (state.from, state.bits, state.message_bytes) = (Some(id), bits, bytes);
         state.stage = ReceiveStage::Placing;

@@ -14,11 +14,13 @@ use super::Wanted;
 use crate::api::{Channel, OperationId, PeerId};
 
 /// Receives that are kept without hashing.
-const EARLY_MAX: usize = 4;
+const EARLY_MAX: usize = 8;
 /// Classes without a receive that are kept, with the memory of their tables.
 const CLASSES_KEPT: usize = 16;
-/// Emptied queues that are kept, so that a steady flow allocates nothing.
-const SPARE_MAX: usize = 64;
+/// Entries for which a queue that none uses keeps room.
+const QUEUE_KEPT: usize = 16;
+/// Empty queues that a class may always keep: nearly always the same is wanted again.
+const EMPTY_MAX: usize = 64;
 
 /// Receives that wait for messages.
 #[derive(Debug, Default)]
@@ -29,7 +31,9 @@ pub(super) struct Receives {
     classes: Vec<Class>,
     /// Receives in all classes together.
     hashed: usize,
-    spare: Vec<Queue>,
+    /// The queues of all classes, and those that none has.
+    queues: Vec<Queue>,
+    spare: Vec<u32>,
 }
 
 #[derive(Debug)]
@@ -47,15 +51,15 @@ struct Class {
     mask: u64,
     /// How many there are.
     count: usize,
-    queues: HashMap<Key, Queue>,
+    /// Queues that are not empty.
+    filled: usize,
+    queues: HashMap<Key, u32>,
 }
 
 /// The source, or 0 where any will do, and the bits that count.
 type Key = (u64, u64);
 
-/// Receives that want the same, by their posts.
-///
-/// Invariant: the first entry is there, and no queue is empty.
+/// Receives that want the same, by their posts. The first entry is there.
 #[derive(Debug, Default)]
 struct Queue {
     entries: VecDeque<(u64, OperationId)>,
@@ -76,7 +80,7 @@ pub(crate) struct Found {
 #[derive(Debug, Clone, Copy)]
 enum Place {
     Early(usize),
-    Class(usize),
+    Hashed { class: u32, queue: u32 },
 }
 
 impl Class {
@@ -89,10 +93,6 @@ impl Class {
         self.channel == wanted.channel
             && self.mask == wanted.mask
             && self.sourced == wanted.source.is_some()
-    }
-
-    fn first(&self, peer: PeerId, bits: u64) -> Option<(u64, OperationId)> {
-        self.queues.get(&self.key(Some(peer), bits))?.entries.front().copied()
     }
 }
 
@@ -179,24 +179,55 @@ impl Receives {
             Some(index) => index,
             None => self.add_class(&wanted),
         };
-        let (class, spare) = (&mut self.classes[index], &mut self.spare);
+        let class = &mut self.classes[index];
         let key = class.key(wanted.source, wanted.bits);
-        let queue = class.queues.entry(key).or_insert_with(|| spare.pop().unwrap_or_default());
-        queue.add(post, operation);
+        let queue = match class.queues.get(&key) {
+            Some(queue) => *queue,
+            None => self.add_queue(index, key),
+        };
+        let (class, queue) = (&mut self.classes[index], &mut self.queues[queue as usize]);
+        class.filled += usize::from(queue.entries.is_empty());
         class.count += 1;
         self.hashed += 1;
+        queue.add(post, operation);
+    }
+
+    fn add_queue(&mut self, class: usize, key: Key) -> u32 {
+        let Receives { classes, queues, spare, .. } = self;
+        let class = &mut classes[class];
+        if class.queues.len() > EMPTY_MAX + 2 * class.filled {
+            class.queues.retain(|_, queue| {
+                let entries = &mut queues[*queue as usize].entries;
+                if entries.is_empty() {
+                    entries.shrink_to(QUEUE_KEPT);
+                    spare.push(*queue);
+                    return false;
+                }
+                true
+            });
+        }
+        let queue = spare.pop().unwrap_or_else(|| {
+            queues.push(Queue::default());
+            (queues.len() - 1) as u32
+        });
+        class.queues.insert(key, queue);
+        queue
     }
 
     #[cold]
     fn add_class(&mut self, wanted: &Wanted) -> usize {
         if self.classes.len() >= CLASSES_KEPT {
-            self.classes.retain(|class| class.count > 0);
+            let unused = |class: &mut Class| class.count == 0;
+            for class in self.classes.extract_if(.., unused) {
+                self.spare.extend(class.queues.into_values());
+            }
         }
         self.classes.push(Class {
             channel: wanted.channel,
             sourced: wanted.source.is_some(),
             mask: wanted.mask,
             count: 0,
+            filled: 0,
             queues: HashMap::new(),
         });
         self.classes.len() - 1
@@ -229,46 +260,46 @@ impl Receives {
         bits: u64,
         before: u64,
     ) -> Option<Found> {
-        let used = |(_, class): &(usize, &Class)| class.count > 0 && class.channel == channel;
-        let first = |(index, class): (usize, &Class)| Some((class.first(peer, bits)?, index));
-        let found = self.classes.iter().enumerate().filter(used).filter_map(first).min()?;
-        let ((post, operation), index) = found;
-        (post < before).then_some(Found { operation, place: Place::Class(index) })
+        let mut found = None;
+        let mut before = before;
+        for (index, class) in self.classes.iter().enumerate() {
+            if class.count == 0 || class.channel != channel {
+                continue;
+            }
+            let Some(&queue) = class.queues.get(&class.key(Some(peer), bits)) else { continue };
+            let Some(&(post, operation)) = self.queues[queue as usize].entries.front() else {
+                continue;
+            };
+            if post < before {
+                before = post;
+                let place = Place::Hashed { class: index as u32, queue };
+                found = Some(Found { operation, place });
+            }
+        }
+        found
     }
 
     /// Takes what `first` found just now.
     #[inline(always)]
-    pub fn take(&mut self, found: Found, peer: PeerId, bits: u64) {
+    pub fn take(&mut self, found: Found) {
         match found.place {
             Place::Early(0) => drop(self.early.pop_front()),
             Place::Early(index) => drop(self.early.remove(index)),
-            Place::Class(index) => {
-                let key = self.classes[index].key(Some(peer), bits);
-                self.change(index, key, |queue| {
-                    queue.pop();
-                    true
-                });
-            }
+            Place::Hashed { class, queue } => self.take_hashed(class as usize, queue as usize),
         }
     }
 
-    /// Takes a receive out of its queue; false where it is not there.
-    fn change(&mut self, index: usize, key: Key, out: impl FnOnce(&mut Queue) -> bool) -> bool {
-        use hashbrown::hash_map::Entry;
-        let class = &mut self.classes[index];
-        let Entry::Occupied(mut entry) = class.queues.entry(key) else { return false };
-        if !out(entry.get_mut()) {
-            return false;
-        }
+    #[inline(never)]
+    fn take_hashed(&mut self, class: usize, queue: usize) {
+        self.queues[queue].pop();
+        self.taken(class, queue);
+    }
+
+    fn taken(&mut self, class: usize, queue: usize) {
+        let class = &mut self.classes[class];
+        class.filled -= usize::from(self.queues[queue].entries.is_empty());
         class.count -= 1;
         self.hashed -= 1;
-        if entry.get().entries.is_empty() {
-            let queue = entry.remove();
-            if self.spare.len() < SPARE_MAX {
-                self.spare.push(queue);
-            }
-        }
-        true
     }
 
     /// Takes a posted receive out, wherever it is; false where it is not posted.
@@ -280,6 +311,12 @@ impl Receives {
             return false;
         };
         let key = self.classes[index].key(wanted.source, wanted.bits);
-        self.change(index, key, |queue| queue.withdraw(post))
+        let Some(&queue) = self.classes[index].queues.get(&key) else { return false };
+        let queue = queue as usize;
+        let here = self.queues[queue].withdraw(post);
+        if here {
+            self.taken(index, queue);
+        }
+        here
     }
 }
