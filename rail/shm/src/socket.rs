@@ -26,7 +26,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 
 const MAGIC: u64 = 0x006b_6c61_7765_706f;
 /// Changes with every change of notes, segment or board, and of what frames look like on this rail.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const NOTE_BYTES: usize = 64;
 const DESCRIPTORS_MAX: usize = 3;
 const BACKLOG: i32 = 256;
