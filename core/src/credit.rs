@@ -25,6 +25,10 @@ const BUFFER_BYTES_MIN: u64 = 256;
 /// here, since what is on its way cannot; who is slower did not.
 const BUSY_WITHIN: Duration = Duration::from_millis(100);
 
+/// How long small messages wait for credit before they are announced instead, in two steps: what is
+/// late at the first may only have waited for us, and is heard before the second.
+const CREDIT_PATIENCE: Duration = Duration::from_micros(500);
+
 /// What an eager message counts: both sides reckon with the buffer that it may occupy, whose size is
 /// a power of two, so that what was lent is never less than what is used.
 #[inline]
@@ -301,15 +305,51 @@ impl Core {
         }
         peer.received = Received::default();
         peer.granted = Granted::default();
+        peer.credit_due = Time::NEVER;
     }
 
     /// The peer allows us more.
     pub(crate) fn arrive_credit(&mut self, id: PeerId, body: CreditBody) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let granted = &mut peer.granted;
-        granted.eager_limit = granted.eager_limit.max(body.eager_limit.get());
+        if body.eager_limit.get() > granted.eager_limit {
+            granted.eager_limit = body.eager_limit.get();
+            peer.credit_due = Time::NEVER;
+        }
+        let granted = &mut peer.granted;
         granted.request_limit = granted.request_limit.max(body.request_limit.get());
         granted.announce_limit = granted.announce_limit.max(body.announce_limit.get());
+        self.pump(id);
+    }
+
+    /// Whether a small message without credit waits for some: a receiver that takes messages gives it back
+    /// within a round trip, and a message costs one frame then instead of four. One that does not for a while
+    /// takes none of them, and may be waiting for one behind: then they are announced.
+    pub(crate) fn awaits_credit(&mut self, id: PeerId) -> bool {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(id.0) else { return false };
+        if peer.credit_due == Time::NEVER {
+            let due = now + CREDIT_PATIENCE;
+            (peer.credit_due, peer.credit_looked) = (due, false);
+            self.wake_by(id, due);
+            return true;
+        }
+        peer.credit_due > Time::ZERO
+    }
+
+    /// Looks whether credit did not come in time.
+    pub(crate) fn credit_late(&mut self, id: PeerId) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        if peer.credit_due > now || peer.credit_due == Time::ZERO {
+            return;
+        }
+        if !std::mem::replace(&mut peer.credit_looked, true) {
+            peer.credit_due = now + CREDIT_PATIENCE;
+            return;
+        }
+        // From here on, until credit comes, it is always late; no timer is due for it any more.
+        peer.credit_due = Time::ZERO;
         self.pump(id);
     }
 

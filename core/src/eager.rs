@@ -74,11 +74,21 @@ impl Core {
             self.emit(send.peer, body, Some(payload));
             return true;
         }
-        if send.channel == Channel::Request || !peer.granted.take_announce() {
+        if send.channel == Channel::Request || (small && self.awaits_credit(send.peer)) {
+            return false;
+        }
+        self.start_announced(id, send, message)
+    }
+
+    fn start_announced(&mut self, id: OperationId, send: Send, message: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(send.peer.0) else { return true };
+        if !peer.granted.take_announce() {
             return false;
         }
         peer.send_next[send.channel as usize] += 1;
-        state.message = message;
+        if let Some(Kind::Send(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
+            state.message = message;
+        }
         self.announce(id, send, message);
         true
     }

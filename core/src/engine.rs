@@ -206,6 +206,12 @@ impl Core {
         self.outputs.frame()
     }
 
+    /// Whether the next output is a frame of the same link as the last `Next::Frame`.
+    #[inline]
+    pub fn is_followed(&self) -> bool {
+        self.outputs.is_followed()
+    }
+
     /// The completion of the last `Next::Completed`.
     #[inline]
     pub fn completion(&mut self) -> &Completion {

@@ -80,6 +80,14 @@ impl Outputs {
         &mut frame.header
     }
 
+    /// Whether the frame that was taken last is followed by another one of its link.
+    #[inline]
+    pub fn is_followed(&self) -> bool {
+        let link = self.frames.last_popped().link;
+        self.marks.peek() == Some(&Next::Frame)
+            && self.frames.peek().is_some_and(|frame| frame.link == link)
+    }
+
     /// Adds a completion, which the caller writes.
     #[inline]
     pub fn push_completion(&mut self) -> &mut Completion {
@@ -171,6 +179,18 @@ impl<T: Copy> Ring<T> {
     fn pop(&mut self) {
         debug_assert!(self.popped < self.pushed, "what is popped was pushed");
         self.popped += 1;
+    }
+
+    #[inline]
+    fn peek(&self) -> Option<&T> {
+        let mask = self.entries.len() - 1;
+        (!self.is_empty()).then(|| &self.entries[self.popped & mask])
+    }
+
+    #[inline]
+    fn last_popped(&self) -> &T {
+        let mask = self.entries.len() - 1;
+        &self.entries[self.popped.wrapping_sub(1) & mask]
     }
 
     #[inline]

@@ -64,6 +64,8 @@ pub(crate) struct Engine {
     pub event_count: Arc<AtomicU64>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
+    /// A rail may keep frames for others that followed them.
+    keeps_frames: bool,
     /// Passes over the rails.
     pub passes: u64,
     /// Passes since the last one that asked for the time and polled every rail, and when that was.
@@ -135,6 +137,7 @@ impl Engine {
             events: VecDeque::new(),
             event_count: Arc::default(),
             armed: false,
+            keeps_frames: false,
             passes: 0,
             short_passes: SHORT_PASSES_MAX,
             tick: (0, 0),
@@ -355,24 +358,35 @@ impl Engine {
     }
 
     fn drain_all(&mut self) -> bool {
-        while let Some(next) = self.core.next_output() {
-            match next {
-                Next::Frame => self.send(),
-                Next::Completed => self.completed(),
-                Next::Other => self.act(),
+        loop {
+            while let Some(next) = self.core.next_output() {
+                match next {
+                    Next::Frame => self.send(),
+                    Next::Completed => self.completed(),
+                    Next::Other => self.act(),
+                }
             }
+            if !std::mem::take(&mut self.keeps_frames) {
+                return true;
+            }
+            let Engine { core, rails, buffers, pool, .. } = self;
+            let mut upper = Upper { core, buffers, pool };
+            rails.iter_mut().for_each(|rail| {
+                rail.push(&mut upper);
+            });
         }
-        true
     }
 
     /// Gives the next frame to its rail.
     #[inline]
     fn send(&mut self) {
+        let followed = self.core.is_followed();
+        self.keeps_frames |= followed;
         let frame = self.core.frame();
         let (rail, token) = (usize::from(frame.link.rail), frame.token);
         let Some(rail) = self.rails.get_mut(rail) else { return self.loop_frame() };
         let checked = self.sealed[usize::from(frame.link.rail)].then_some(self.payload_checksum);
-        let answer = hand_over(&mut **rail, frame, checked, &self.buffers);
+        let answer = hand_over(&mut **rail, frame, checked, followed, &self.buffers);
         self.core.ordered(token, answer);
     }
 
@@ -382,7 +396,7 @@ impl Engine {
         let frame = self.core.prompt_frame();
         let rail = usize::from(frame.link.rail);
         let checked = self.sealed[rail].then_some(self.payload_checksum);
-        hand_over(&mut *self.rails[rail], frame, checked, &self.buffers)
+        hand_over(&mut *self.rails[rail], frame, checked, false, &self.buffers)
     }
 
     /// Does one of the rarer things.
@@ -557,6 +571,7 @@ fn hand_over(
     rail: &mut dyn Rail,
     frame: &mut FrameOrder,
     checked: Option<bool>,
+    followed: bool,
     buffers: &BufferTable,
 ) -> Ordered {
     if let Some(checked) = checked {
@@ -564,5 +579,5 @@ fn hand_over(
         let checksum = payload.then(|| buffers.crc32c(frame.payload));
         frame::seal(&mut frame.header, checksum);
     }
-    rail.send(frame, buffers)
+    if followed { rail.send_followed(frame, buffers) } else { rail.send(frame, buffers) }
 }

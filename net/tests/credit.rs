@@ -203,3 +203,31 @@ fn requests_that_their_taker_keeps_cost_no_other_peer_its_link() {
         world.nodes[hub].endpoint.check();
     }
 }
+
+#[test]
+fn small_messages_wait_for_credit_while_it_comes_back_and_are_announced_when_it_does_not() {
+    for medium in [Medium::Tcp, Medium::Shm, Medium::Loop] {
+        let mut world = World::pair(medium);
+        let way = (0, world.peer(0, 1));
+        let announced = |world: &World| world.nodes[0].endpoint.counters().0.messages_announced;
+        // Ten times the first window, into receives that are there: each is one frame.
+        (0..640).for_each(|bits| receive(&mut world, 1, bits, 1024));
+        (0..640).for_each(|bits| {
+            send(&mut world, way, Channel::Tagged, bits, 1024);
+        });
+        (0..640).for_each(|bits| assert_eq!(world.take(1, 1000 + bits).outcome, Ok(())));
+        (0..640).for_each(|bits| assert_eq!(world.take(0, bits).outcome, Ok(())));
+        // None, but where this thread slept in between.
+        assert!(announced(&world) < 64, "{medium:?}");
+        // As many that nobody takes, and one behind them that somebody waits for.
+        receive(&mut world, 1, 5000, 1024);
+        for (channel, count) in [(Channel::Untagged, 900), (Channel::Tagged, 1200)] {
+            (0..count).for_each(|_| {
+                send(&mut world, way, channel, 4999, 1024);
+            });
+        }
+        send(&mut world, way, Channel::Tagged, 5000, 1024);
+        assert_eq!(world.take(1, 6000).outcome, Ok(()), "{medium:?}");
+        assert!(announced(&world) > 0, "{medium:?}");
+    }
+}

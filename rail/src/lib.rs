@@ -60,6 +60,19 @@ pub trait Rail: Send {
     /// [`QUEUED_FRAMES_MAX`]: ropewalk_base::limits::QUEUED_FRAMES_MAX
     fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered;
 
+    /// [`Rail::send`] for a frame that is followed at once by others of the same link: a rail may keep it
+    /// until the last of them, or until [`Rail::push`], to send many at a time.
+    fn send_followed(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
+        self.send(frame, buffers)
+    }
+
+    /// Sends what was kept by [`Rail::send_followed`], and reports the frames that have left. False where
+    /// there was nothing. Called before the caller does anything else.
+    fn push(&mut self, report: &mut dyn Report) -> bool {
+        let _ = report;
+        false
+    }
+
     /// Carries out another order. `buffers` resolves its slices.
     ///
     /// A revocation is refused only where the link holds nothing under that key: not while it is
@@ -134,7 +147,7 @@ pub enum Sight {
     Blind,
 }
 
-/// What a rail reports, called from within [`Rail::poll`] only.
+/// What a rail reports, called from within [`Rail::poll`] and [`Rail::push`] only.
 pub trait Report {
     /// Resolves the slices of placements.
     fn buffers(&self) -> &BufferTable;

@@ -540,6 +540,7 @@ impl Core {
                 PeerStage::Up { .. } if peer.reliable.is_some() => self.run_span_timers(id),
                 _ => {}
             }
+            self.credit_late(id);
             let due = self.peers.get(id.0).map_or(Time::NEVER, Peer::due);
             self.wake_by(id, due);
         }

@@ -56,6 +56,8 @@ pub struct TcpRail {
     pub(crate) links: Slots<Link>,
     /// Links that ended outside of a poll; reported by the next one.
     pub(crate) stillborn: Vec<(SlotId, Fault)>,
+    /// Links with frames that were kept for those behind them.
+    pub(crate) held: Vec<SlotId>,
     /// Somebody may sleep on the epoll set.
     armed: bool,
     /// The link that had all recent traffic: read without asking the epoll set first.
@@ -97,6 +99,7 @@ impl TcpRail {
             lookups,
             links: Slots::with_limit(config.links_max),
             stillborn: Vec::new(),
+            held: Vec::new(),
             armed: false,
             hot: None,
             last_traffic: None,
@@ -234,6 +237,48 @@ impl TcpRail {
             }
         }
     }
+
+    /// Sends a frame, or queues it; one that is `followed` by others waits for them.
+    fn take(&mut self, frame: &FrameOrder, buffers: &BufferTable, followed: bool) -> Ordered {
+        let FrameOrder { link: id, header, payload, urgency, token } = frame;
+        let (id, payload, urgency, token) = (*id, *payload, *urgency, *token);
+        if !is_legal(header, payload, buffers) {
+            return Ordered::Refused(Fault::Invalid);
+        }
+        let Some(link) = self.links.get_mut(id.slot).filter(|_| id.rail == self.index) else {
+            return Ordered::Refused(Fault::PeerReset);
+        };
+        let mut sent = 0;
+        match link.state {
+            State::Flushing | State::Lingering => return Ordered::Refused(Fault::Closed),
+            State::Unread => return Ordered::Refused(Fault::PeerReset),
+            State::Up if link.outbound.is_empty() && followed => self.held.push(id.slot),
+            State::Up if link.outbound.is_empty() => {
+                sent = send::send_now(link, header, payload, buffers, &mut self.counters);
+                if sent == header.as_bytes().len() + payload.len as usize {
+                    self.counters.frames_sent += 1;
+                    return Ordered::Released;
+                }
+                link.outbound.partial = (sent > 0).then_some(urgency);
+                self.watch_room(id.slot, true);
+            }
+            State::Up
+                if urgency == Urgency::Urgent
+                    && link.outbound.urgent.len() >= QUEUED_FRAMES_MAX =>
+            {
+                link.state = State::Unread;
+                self.statistics.unread_links += 1;
+                self.end_early(id.slot, Fault::PeerReset);
+                return Ordered::Refused(Fault::PeerReset);
+            }
+            State::Up | State::Resolving | State::Connecting => {}
+        }
+        if let Some(link) = self.links.get_mut(id.slot) {
+            let frame = Outgoing { header: *header, payload, token, sent: sent as u32, copy: None };
+            link.outbound.queue(urgency).push_back(frame);
+        }
+        Ordered::Pending
+    }
 }
 
 /// Whether header and payload agree, and the payload lies in its memory.
@@ -305,43 +350,19 @@ impl Rail for TcpRail {
     }
 
     fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
-        let FrameOrder { link: id, header, payload, urgency, token } = frame;
-        let (id, payload, urgency, token) = (*id, *payload, *urgency, *token);
-        if !is_legal(header, payload, buffers) {
-            return Ordered::Refused(Fault::Invalid);
+        self.take(frame, buffers, false)
+    }
+
+    fn send_followed(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
+        self.take(frame, buffers, true)
+    }
+
+    fn push(&mut self, report: &mut dyn Report) -> bool {
+        let mut any = false;
+        while let Some(slot) = self.held.pop() {
+            any |= self.flush(slot, report);
         }
-        let Some(link) = self.links.get_mut(id.slot).filter(|_| id.rail == self.index) else {
-            return Ordered::Refused(Fault::PeerReset);
-        };
-        let mut sent = 0;
-        match link.state {
-            State::Flushing | State::Lingering => return Ordered::Refused(Fault::Closed),
-            State::Unread => return Ordered::Refused(Fault::PeerReset),
-            State::Up if link.outbound.is_empty() => {
-                sent = send::send_now(link, header, payload, buffers, &mut self.counters);
-                if sent == header.as_bytes().len() + payload.len as usize {
-                    self.counters.frames_sent += 1;
-                    return Ordered::Released;
-                }
-                link.outbound.partial = (sent > 0).then_some(urgency);
-                self.watch_room(id.slot, true);
-            }
-            State::Up
-                if urgency == Urgency::Urgent
-                    && link.outbound.urgent.len() >= QUEUED_FRAMES_MAX =>
-            {
-                link.state = State::Unread;
-                self.statistics.unread_links += 1;
-                self.end_early(id.slot, Fault::PeerReset);
-                return Ordered::Refused(Fault::PeerReset);
-            }
-            State::Up | State::Resolving | State::Connecting => {}
-        }
-        if let Some(link) = self.links.get_mut(id.slot) {
-            let frame = Outgoing { header: *header, payload, token, sent: sent as u32, copy: None };
-            link.outbound.queue(urgency).push_back(frame);
-        }
-        Ordered::Pending
+        any
     }
 
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
@@ -373,7 +394,7 @@ impl Rail for TcpRail {
     fn arm(&mut self) -> bool {
         // After the sleep the epoll set knows who woke us; the hot link is a guess.
         self.passes_since_wait = u32::MAX;
-        self.armed = self.stillborn.is_empty();
+        self.armed = self.stillborn.is_empty() && self.held.is_empty();
         self.armed
     }
 

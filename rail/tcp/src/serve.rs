@@ -114,17 +114,28 @@ impl TcpRail {
         }
     }
 
-    fn flush(&mut self, slot: SlotId, report: &mut dyn Report) -> bool {
+    pub(crate) fn flush(&mut self, slot: SlotId, report: &mut dyn Report) -> bool {
         let Some(link) = self.links.get_mut(slot) else { return false };
         match send::flush(link, report, &mut self.counters) {
             Ok(Flushed::All) => {
-                self.watch_room(slot, false);
+                if self.waits_for_room(slot) {
+                    self.watch_room(slot, false);
+                }
                 self.finish_sending(slot);
                 true
             }
-            Ok(Flushed::Part) => true,
+            Ok(Flushed::Part) => {
+                if !self.waits_for_room(slot) {
+                    self.watch_room(slot, true);
+                }
+                true
+            }
             Err(_) => self.down(slot, Fault::PeerReset, report),
         }
+    }
+
+    fn waits_for_room(&self, slot: SlotId) -> bool {
+        self.links.get(slot).is_some_and(|link| link.wants_room)
     }
 
     /// Ends a link: the outcomes of its orders, then the last word.
