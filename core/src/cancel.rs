@@ -61,7 +61,7 @@ impl Core {
             },
             Kind::Access(_) => self.stop_access(id, Fault::Cancelled),
             Kind::Send(state) => match state.stage {
-                SendStage::Waiting => {
+                SendStage::Waiting { .. } => {
                     let (peer, channel) = (state.send.peer, state.send.channel as usize);
                     self.unqueue_send(peer, channel, id);
                     self.finish(id, Err(Fault::Cancelled), 0);

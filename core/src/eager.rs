@@ -25,7 +25,7 @@ impl Core {
     /// Posts a message. It may complete within this call.
     pub fn post_send(&mut self, id: OperationId, mut send: Send) {
         send.peer = self.resolve(send.peer);
-        let state = SendState { send, stage: SendStage::Waiting, message: 0 };
+        let state = SendState { send, stage: SendStage::Waiting { turn: 0 }, message: 0 };
         self.operations.insert(id, Kind::Send(state));
         self.operations.own(id, send.peer);
         let too_long =
@@ -498,7 +498,7 @@ impl Core {
 
     fn enqueue_send(&mut self, id: OperationId, send: Send) {
         if let Some(peer) = self.peers.get_mut(send.peer.0) {
-            self.operations.enqueue(&mut peer.waiting[send.channel as usize], id);
+            self.operations.enqueue_send(&mut peer.waiting[send.channel as usize], id);
         }
     }
 

@@ -55,8 +55,9 @@ pub(crate) struct SendState {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendStage {
-    /// In the queue of its peer: no session, no credit, or others before it.
-    Waiting,
+    /// In the queue of its peer: no session, no credit, or others before it. Its turn among all that
+    /// came to wait, whatever name its peer had.
+    Waiting { turn: u64 },
     /// Given to a rail as a frame.
     Eager,
     /// Announced, the receiver gets it from this region.
@@ -104,6 +105,8 @@ pub(crate) struct AccessState {
 pub(crate) struct Operations {
     entries: Vec<Entry>,
     limit: usize,
+    /// Sends that came to wait so far.
+    turns: u64,
     accesses: Slots<AccessState>,
     /// By operation: where it is among those of its peer.
     bonds: Vec<Bond>,
@@ -166,6 +169,7 @@ impl Operations {
         Operations {
             entries: Vec::new(),
             limit,
+            turns: 0,
             accesses: Slots::with_limit(limit),
             bonds: Vec::new(),
             owners: Vec::new(),
@@ -272,9 +276,37 @@ impl Operations {
         found
     }
 
-    /// Adds all of one queue to another one.
-    pub fn append(&mut self, queue: &mut List, other: List) {
-        queue.append(&mut self.entries, other);
+    /// Adds a send at the end of its queue, and notes its turn.
+    pub fn enqueue_send(&mut self, queue: &mut List, id: OperationId) {
+        self.turns += 1;
+        let turn = self.turns;
+        if let Some(Kind::Send(state)) = self.get_mut(id).map(|operation| &mut operation.kind) {
+            state.stage = SendStage::Waiting { turn };
+        }
+        self.enqueue(queue, id);
+    }
+
+    fn turn_of(&self, index: u32) -> u64 {
+        match &self.entries[index as usize].operation.kind {
+            Kind::Send(SendState { stage: SendStage::Waiting { turn }, .. }) => *turn,
+            _ => 0,
+        }
+    }
+
+    /// Adds all of one queue to another one, in their turns. Gets and puts have none.
+    pub fn merge(&mut self, queue: &mut List, other: List) {
+        let in_turn = match (queue.last(), other.first()) {
+            (Some(last), Some(first)) => self.turn_of(last) <= self.turn_of(first),
+            _ => true,
+        };
+        if in_turn {
+            return queue.append(&mut self.entries, other);
+        }
+        let mut all = queue.collect(&mut self.entries);
+        all.extend(other.collect(&mut self.entries));
+        all.sort_by_key(|index| self.turn_of(*index));
+        *queue = List::EMPTY;
+        all.into_iter().for_each(|index| queue.push_back(&mut self.entries, index));
     }
 
     /// Adds the state of a get or put; it goes with its operation.

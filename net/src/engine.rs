@@ -1,6 +1,6 @@
 //! The engine: the core, its rails and the buffers between them, worked by one thread at a time.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,6 +53,8 @@ pub(crate) struct Engine {
     exposures: Vec<Option<Exposure>>,
     /// Addresses by the peer's slot, as they were looked up.
     addresses: Vec<Option<(PeerId, Address)>>,
+    /// The peer that was looked up last for an address.
+    looked_up: HashMap<Address, PeerId>,
     requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
     /// Where completions go whose context was retired.
     nowhere: Option<Arc<Queue>>,
@@ -130,6 +132,7 @@ impl Engine {
             slots_max,
             exposures: Vec::new(),
             addresses: Vec::new(),
+            looked_up: HashMap::new(),
             requests,
             nowhere: None,
             caller: Caller::Nobody,
@@ -275,15 +278,34 @@ impl Engine {
         }
     }
 
-    /// A peer for these addresses.
+    /// A peer for these addresses. While it is unknown who answers there, all who look them up get names
+    /// of one peer: under several their messages would go in the order in which the peers are found.
     pub fn add_peer(&mut self, address: Address) -> Result<PeerId, Fault> {
-        let peer = self.core.add_peer(true)?;
+        let unknown = |peer: &&PeerId| {
+            self.core.is_known(**peer) && self.core.peer_endpoint(**peer).is_none()
+        };
+        let peer = match self.looked_up.get(&address).filter(unknown) {
+            Some(same) => self.core.add_name(*same)?,
+            None => {
+                let peer = self.core.add_peer(true)?;
+                self.note_looked_up(&address, peer);
+                peer
+            }
+        };
         let index = peer.0.index as usize;
         if self.addresses.len() <= index {
             self.addresses.resize_with(index + 1, || None);
         }
         self.addresses[index] = Some((peer, address));
         Ok(peer)
+    }
+
+    fn note_looked_up(&mut self, address: &Address, peer: PeerId) {
+        if self.looked_up.len() > 2 * self.addresses.len() {
+            let core = &self.core;
+            self.looked_up.retain(|_, peer| core.is_known(*peer));
+        }
+        self.looked_up.insert(address.clone(), peer);
     }
 
     /// One pass: time, rails, what they bring about. True where anything happened.

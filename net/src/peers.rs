@@ -14,7 +14,10 @@ use crate::engine::PeerEvent;
 impl Endpoint {
     /// A peer for an address. No connection is made before something is posted.
     pub fn lookup(&self, address: &Address) -> Result<PeerId, Fault> {
-        self.locked().add_peer(address.clone())
+        let mut engine = self.locked();
+        let peer = engine.add_peer(address.clone());
+        engine.drain();
+        peer
     }
 
     /// Whether a session with the peer runs, and over which rail.

@@ -23,6 +23,13 @@ impl Core {
         self.peers.insert(Peer::new(reachable)).map(PeerId).map_err(|_| Fault::Busy)
     }
 
+    /// Adds another name of a peer.
+    pub fn add_name(&mut self, peer: PeerId) -> Result<PeerId, Fault> {
+        let name = self.add_peer(true)?;
+        self.alias(name, self.resolve(peer));
+        Ok(name)
+    }
+
     /// Forgets a peer: its operations fail, its link is closed.
     pub fn forget_peer(&mut self, id: PeerId) {
         let id = self.resolve(id);
@@ -442,7 +449,7 @@ impl Core {
                 .zip(waiting)
                 .chain(std::iter::once((&mut target.waiting_accesses, accesses)));
             for (to, from) in queues {
-                self.operations.append(to, from);
+                self.operations.merge(to, from);
             }
             target.aliases.append(&mut aliases.clone());
         }

@@ -177,7 +177,7 @@ impl World {
         let begin = Instant::now();
         while !done(self) {
             self.step();
-            assert!(begin.elapsed() < Duration::from_secs(20), "{:?}: no {what}", self.medium);
+            assert!(begin.elapsed() < Duration::from_secs(60), "{:?}: no {what}", self.medium);
         }
     }
 

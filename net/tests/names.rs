@@ -1,0 +1,80 @@
+//! One endpoint under several names: what is posted under all of them arrives in the order of the posts.
+
+mod common;
+
+use common::{ALL, World};
+use ropewalk_net::{Channel, Level, Oversize, PeerId};
+use ropewalk_rail::address::Address;
+
+const LEN: usize = 8 << 10;
+
+fn send(world: &mut World, to: PeerId, number: u64) {
+    let memory = world.memory(LEN, number as u8);
+    let (channel, level) = (Channel::Tagged, Level::Buffered);
+    let node = &world.nodes[0];
+    let posted = node.endpoint.post_send(&node.context, to, channel, number, memory, level, number);
+    world.posted(0, posted);
+}
+
+/// The bits of the next messages at the second endpoint, whatever they are.
+fn receive(world: &mut World, count: u64) -> Vec<u64> {
+    let mut numbers = Vec::new();
+    for user in 0..count {
+        let memory = world.memory(LEN, 0);
+        let node = &world.nodes[1];
+        let (channel, cut) = (Channel::Tagged, Oversize::Truncate);
+        let posted =
+            node.endpoint.post_receive(&node.context, channel, None, 0, 0, memory, cut, user);
+        world.posted(1, posted);
+        numbers.push(world.take(1, user).bits);
+    }
+    numbers
+}
+
+#[test]
+fn a_lookup_for_each_message_changes_no_order() {
+    const COUNT: u64 = 48;
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let first = world.peer(0, 1);
+        for number in 0..COUNT {
+            // Everybody has its own, and some use theirs again.
+            let peer = if number % 3 == 0 { first } else { world.peer(0, 1) };
+            send(&mut world, peer, number);
+        }
+        assert_eq!(receive(&mut world, COUNT), Vec::from_iter(0..COUNT), "{medium:?}");
+        for number in COUNT..2 * COUNT {
+            let peer = world.peer(0, 1);
+            send(&mut world, peer, number);
+            if number % 5 == 0 {
+                world.step();
+            }
+        }
+        assert_eq!(receive(&mut world, COUNT), Vec::from_iter(COUNT..2 * COUNT), "{medium:?}");
+    }
+}
+
+#[test]
+fn what_waits_under_two_names_is_sent_in_the_order_of_its_posts() {
+    /// More than there is credit for.
+    const BEFORE: u64 = 2000;
+    const ALL_OF_THEM: u64 = BEFORE + 40;
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let known = world.peer(0, 1);
+        for number in 0..BEFORE {
+            send(&mut world, known, number);
+        }
+        world.until("session", |world| world.nodes[0].endpoint.peer_endpoint(known).is_some());
+        let text = world.nodes[1].endpoint.addresses().to_string();
+        let other = Address::parse(&format!("{text},{text}")).unwrap();
+        let other = world.nodes[0].endpoint.lookup(&other).unwrap();
+        assert!(!world.nodes[0].endpoint.same_peer(known, other), "nobody knows yet");
+        for number in BEFORE..ALL_OF_THEM {
+            send(&mut world, if number % 2 == 0 { other } else { known }, number);
+        }
+        world.until("one name", |world| world.nodes[0].endpoint.same_peer(known, other));
+        let numbers = receive(&mut world, ALL_OF_THEM).split_off(BEFORE as usize);
+        assert_eq!(numbers, Vec::from_iter(BEFORE..ALL_OF_THEM), "{medium:?}");
+    }
+}
