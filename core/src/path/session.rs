@@ -175,6 +175,9 @@ impl Core {
             self.outputs.push(Output::PeerUp { peer: id });
         }
         self.begin_confirmation(id, outbound, lossy);
+        // Also what was due while there was no link.
+        let due = self.peers.get(id.0).map_or(Time::NEVER, Peer::due);
+        self.wake_by(id, due);
         self.pump(id);
         self.park_surplus();
     }
