@@ -129,6 +129,7 @@ macro_rules! for_each_property {
             order::urgent_frames_overtake_bulk,
             order::thousands_of_frames_queue_and_arrive,
             order::mixed_traffic_arrives_intact_in_order,
+            order::frames_that_follow_each_other_arrive_like_others,
             waiting::an_arrival_wakes_an_armed_rail,
             waiting::work_before_arming_is_not_lost,
             waiting::an_idle_rail_sleeps,

@@ -89,6 +89,30 @@ pub fn mixed_traffic_arrives_intact_in_order(fixture: &mut dyn Fixture) {
 
 /// All frames of both urgencies arrived at the far side, once, in order where the rail claims it, and
 /// intact.
+/// Frames that a rail may keep for those behind them arrive in order, and none stays behind, also where the
+/// last of them was said to be followed.
+pub fn frames_that_follow_each_other_arrive_like_others(fixture: &mut dyn Fixture) {
+    const RUNS: u64 = 60;
+    let (mut scene, pair) = Scene::pair(fixture);
+    let mut random = Random::from_seed(3);
+    let mut sequence = 0;
+    for run in 0..RUNS {
+        let count = 1 + random.next_u64() % 150;
+        for number in 0..count {
+            scene.follows = number + 1 < count || run % 3 == 0;
+            let bytes = [0, 1, 700, 5000, 60_000][(random.next_u64() % 5) as usize];
+            let outcome = scene.send(pair, sequence, bytes, Urgency::Urgent);
+            assert!(!matches!(outcome, Ordered::Refused(_)), "{outcome:?} for frame {sequence}");
+            sequence += 1;
+        }
+        scene.push(pair.near.0);
+        scene.arrived(pair, sequence as usize);
+    }
+    check_order(&mut scene, pair, 0, sequence);
+    scene.follows = false;
+    scene.settle();
+}
+
 fn check_order(scene: &mut Scene, pair: Pair, bulk: u64, urgent: u64) {
     let ordered = scene.capabilities(pair.far.0).ordered;
     let recorder = scene.recorder(pair.far.0);

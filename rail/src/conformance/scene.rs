@@ -47,12 +47,14 @@ pub struct Scene<'f> {
     pub fixture: &'f mut dyn Fixture,
     /// All sides.
     pub nodes: Vec<Node>,
+    /// Frames are sent as ones that others follow; [`Scene::push`] is called behind the last.
+    pub follows: bool,
 }
 
 impl<'f> Scene<'f> {
     /// A scene with `count` fresh rails.
     pub fn new(fixture: &'f mut dyn Fixture, count: usize) -> Scene<'f> {
-        let mut scene = Scene { fixture, nodes: Vec::new() };
+        let mut scene = Scene { fixture, nodes: Vec::new(), follows: false };
         for _ in 0..count {
             scene.add();
         }
@@ -112,6 +114,12 @@ impl<'f> Scene<'f> {
         let now = self.fixture.now();
         let node = &mut self.nodes[node];
         node.rail.as_mut().is_some_and(|rail| rail.poll(now, &mut node.recorder))
+    }
+
+    /// Sends what a rail kept for frames behind it.
+    pub fn push(&mut self, node: usize) {
+        let Node { rail, recorder } = &mut self.nodes[node];
+        rail.as_mut().expect("the node lives").push(recorder);
     }
 
     /// One round: polls every node, then lets time pass.
@@ -177,7 +185,10 @@ impl<'f> Scene<'f> {
     ) -> Ordered {
         let Node { rail, recorder } = &mut self.nodes[node];
         let rail = rail.as_mut().expect("the node lives");
-        let outcome = rail.send(frame, &recorder.buffers);
+        let outcome = match self.follows {
+            true => rail.send_followed(frame, &recorder.buffers),
+            false => rail.send(frame, &recorder.buffers),
+        };
         if frame.token != Token::NONE {
             recorder.ordered(frame.link, frame.token, buffer, outcome);
         }
