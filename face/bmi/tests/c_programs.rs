@@ -133,6 +133,11 @@ fn a_stopped_peer_is_left_by_cancel_and_neighbours_notice_nothing() {
 }
 
 #[test]
+fn a_receive_ends_when_the_sender_takes_its_message_back() {
+    suffer("taken_back");
+}
+
+#[test]
 fn a_large_message_that_nobody_takes_stops_nothing_behind_it() {
     suffer("not_blocked");
 }

@@ -114,7 +114,8 @@ static inline void serve(const char *medium, char *url, size_t room)
         snprintf(listen, sizeof listen, "tcp://127.0.0.1");
     else
         snprintf(listen, sizeof listen, "%s://check-%d", medium, (int)getpid());
-    CHECK(INITIALIZE(methods, listen, BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC) == 0);
+    CHECK(INITIALIZE(methods, listen,
+                     BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT) == 0);
     snprintf(url, room, "%s", listen);
     if (strcmp(medium, "tcp") == 0) {
         int port = 0;

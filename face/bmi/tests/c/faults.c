@@ -285,6 +285,45 @@ static void stopped(const char *medium)
     free(large);
 }
 
+/* ---- the sender gives a message up that the receiver is fetching ---- */
+
+static void lose_it(void)
+{
+    struct BMI_unexpected_info info = wait_unexpected();
+    char *large = (char *)calloc(1, 256 * MEGABYTE);
+    bmi_op_id_t id = 0;
+    bmi_size_t got = 0;
+    int posted = BMI_post_recv(&id, info.addr, large, 256 * MEGABYTE, &got, BMI_EXT_ALLOC, 5, NULL,
+                               context, NULL);
+    CHECK(BMI_unexpected_free(info.addr, info.buffer) == 0);
+    CHECK(posted == 0 && send_to(info.addr, "ready", 6, 1, context) == 0);
+    CHECK(finish(posted, id, &got, context) == -BMI_ECANCEL);
+    free(large);
+    echo();
+}
+
+static void taken_back(const char *medium)
+{
+    struct Server server = start(medium, lose_it);
+    char *large = (char *)calloc(1, 256 * MEGABYTE), ready[8];
+    BMI_addr_t peer;
+    bmi_op_id_t id = 0;
+    bmi_size_t got = 0;
+    int posted;
+    begin();
+    CHECK(LOOKUP(&peer, server.url) == 0);
+    CHECK(send_unexpected_to(peer, "go", 2, 1, context) == 0);
+    CHECK(receive_from(peer, ready, sizeof ready, &got, 1, context) == 0);
+    posted = BMI_post_send(&id, peer, large, 256 * MEGABYTE, BMI_EXT_ALLOC, 5, NULL, context, NULL);
+    CHECK(posted == 0 && BMI_cancel(id, context) == 0);
+    CHECK(finish(posted, id, &got, context) == -BMI_ECANCEL);
+    CHECK(ask(peer, 7) == 0);
+    CHECK(ask(peer, 0) == 0);
+    CHECK(BMI_finalize() == 0);
+    end(&server, 0);
+    free(large);
+}
+
 /* ---- an unmatched large message stops nothing behind it ---- */
 
 static void not_blocked(const char *medium)
@@ -515,7 +554,7 @@ int main(int argc, char **argv)
     } cases[] = {
         {"killed", killed},       {"stopped", stopped},     {"not_blocked", not_blocked},
         {"flood", flood},         {"both_at_once", both_at_once}, {"fail_over", fail_over},
-        {"few_descriptors", few_descriptors},
+        {"few_descriptors", few_descriptors}, {"taken_back", taken_back},
     };
     size_t index;
     CHECK(argc == 3);

@@ -140,6 +140,10 @@ static void server(const char *medium, int pipe_end)
     info = wait_unexpected();
     CHECK(info.tag == 6 && info.size == 0);
     CHECK(BMI_unexpected_free(peer, info.buffer) == 0);
+    /* Each of the two messages counted a reference. */
+    CHECK(BMI_set_info(peer, BMI_DEC_ADDR_REF, NULL) == 0);
+    CHECK(BMI_set_info(peer, BMI_DEC_ADDR_REF, NULL) == 0);
+    CHECK(BMI_set_info(peer, BMI_DEC_ADDR_REF, NULL) == -BMI_EINVAL);
 
     /* Its own URL, and a message to itself. */
     CHECK(LOOKUP(&self, url) == 0 && strcmp(BMI_addr_rev_lookup(self), url) == 0);
