@@ -155,6 +155,12 @@ fn child(scene: &str) {
     }
     let known = [world.peer(0, 1), world.peer(1, 0)];
     post_others(&mut world, receives, known[0]);
+    // Whom these receives are from is found out by calling there.
+    while world.nodes[0].endpoint.peer_endpoint(known[0]).is_none() {
+        for node in &world.nodes[..2] {
+            node.endpoint.progress();
+        }
+    }
     let mut memories = [world.memory(8, 1), world.memory(8, 1)];
     // Links that carry nothing are not looked at after a while.
     let begun = Instant::now();
