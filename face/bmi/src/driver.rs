@@ -109,10 +109,11 @@ impl Driver {
         Driver::with_context()
     }
 
-    /// A server that listens at this URL, and nowhere else.
+    /// A server that listens at this URL, or at each of a list of them, and nowhere else.
     pub fn server(url: &str) -> Result<Driver> {
-        let scheme = url.split("://").next().unwrap_or_default();
-        let methods = CString::new(format!("bmi_{scheme}")).unwrap_or_default();
+        let schemes = url.split(',').filter_map(|url| url.split("://").next());
+        let methods: Vec<String> = schemes.map(|scheme| format!("bmi_{scheme}")).collect();
+        let methods = CString::new(methods.join(",")).unwrap_or_default();
         let listen = CString::new(url).unwrap_or_default();
         let flags = INIT_SERVER | TCP_BIND_SPECIFIC;
         // SAFETY: both strings end with a zero.

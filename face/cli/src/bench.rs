@@ -142,12 +142,33 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     if let Some(file) = &arguments.figure {
         let picture = match arguments.name {
             Name::Net => report::figure(&outcomes, "latency"),
+            Name::Bmi => bmi_figures(&outcomes),
             _ => report::bars(&outcomes),
         };
         std::fs::write(file, picture)
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
     Ok(())
+}
+
+/// Round trips and bandwidths by size, and bars for what has no size.
+fn bmi_figures(outcomes: &[Outcome]) -> String {
+    let of = |begin: &str| -> Vec<Outcome> {
+        outcomes.iter().filter(|it| it.scenario.starts_with(begin)).cloned().collect()
+    };
+    let mut figures = Vec::new();
+    for (begin, metric) in [("roundtrip", "latency"), ("bandwidth", "bandwidth")] {
+        let found = of(begin);
+        if !found.is_empty() {
+            figures.push(report::figure(&found, metric));
+        }
+    }
+    let mut bars = of("pattern");
+    bars.extend(of("beside"));
+    if !bars.is_empty() {
+        figures.push(report::bars(&bars));
+    }
+    report::stack(&figures)
 }
 
 /// Clusters inside this process.

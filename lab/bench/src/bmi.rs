@@ -29,6 +29,12 @@ enum Kind {
     Threshold {
         eager: usize,
     },
+    /// The pattern beside a client that dies and one that comes, and without them.
+    Beside,
+    /// A server that has nothing to do.
+    Idle,
+    /// Round trips with the other module active, too, and without.
+    Modules,
 }
 
 /// A row: one launch of each system measures all its sizes.
@@ -48,6 +54,8 @@ enum Party {
     Ours {
         allocates: bool,
     },
+    /// With what a row is about: beside a death, or with more modules.
+    Changed,
     Raw,
     /// The one of this number.
     Mpi(usize),
@@ -74,7 +82,7 @@ impl Mpis {
 impl Party {
     fn system(self, mpis: &[Mpi]) -> &'static str {
         match self {
-            Party::Ours { .. } => OURS,
+            Party::Ours { .. } | Party::Changed => OURS,
             Party::Raw => "raw",
             Party::Mpi(number) => mpis[number].name(),
         }
@@ -82,7 +90,7 @@ impl Party {
 
     fn version(self, mpis: &[Mpi]) -> String {
         match self {
-            Party::Ours { .. } => version(),
+            Party::Ours { .. } | Party::Changed => version(),
             Party::Raw => host::kernel(),
             Party::Mpi(number) => mpis[number].version().to_string(),
         }
@@ -184,6 +192,13 @@ fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
                 amount: scaled(if quick { 30_000_000 } else { 120_000_000 }),
             });
         }
+        let mut alone = |name: &str, kind, bytes, amount| {
+            let name = format!("{name}.{medium}");
+            rows.push(Row { name, kind, medium, sizes: vec![bytes], amount: scaled(amount) });
+        };
+        alone("modules", Kind::Modules, 24, if medium == "tcp" { 4000 } else { 40_000 });
+        alone("idle", Kind::Idle, 0, if quick { 100 } else { 500 });
+        alone("beside", Kind::Beside, bmi_side::PAIR, if quick { 100 } else { 400 });
         let widths: &[usize] = if quick { &[1, 2, 4] } else { &[1, 2, 4, 8] };
         for &servers in widths {
             for &clients in widths.iter().filter(|clients| !quick || **clients == servers) {
@@ -204,22 +219,27 @@ impl Row {
     fn parties(&self, peers: bool, mpis: usize) -> Vec<Party> {
         let mut parties = match self.kind {
             // Requests and data of servers are always the library's memory there.
-            Kind::Pattern { .. } | Kind::Threshold { .. } => {
+            Kind::Pattern { .. } | Kind::Threshold { .. } | Kind::Idle => {
                 vec![Party::Ours { allocates: false }]
             }
+            Kind::Beside | Kind::Modules => vec![Party::Ours { allocates: false }, Party::Changed],
             _ => vec![Party::Ours { allocates: false }, Party::Ours { allocates: true }],
         };
         let bare = match self.kind {
             Kind::RoundTrip { .. } => self.medium == "tcp",
             Kind::Bandwidth { late } => !late,
-            Kind::Pattern { .. } | Kind::Threshold { .. } => false,
+            _ => false,
         };
         if peers && bare {
             parties.push(Party::Raw);
         }
         // An MPI never sleeps.
-        let alone = matches!(self.kind, Kind::RoundTrip { spins: false } | Kind::Threshold { .. });
-        if !alone {
+        let beside_mpi = match self.kind {
+            Kind::RoundTrip { spins } => spins,
+            Kind::Bandwidth { .. } | Kind::Pattern { .. } => true,
+            _ => false,
+        };
+        if beside_mpi {
             parties.extend((0..mpis).map(Party::Mpi));
         }
         parties
@@ -228,22 +248,25 @@ impl Row {
     fn measure(&self, party: Party, mpis: &[Mpi]) -> anyhow::Result<Vec<Point>> {
         match party {
             Party::Mpi(number) => self.measure_mpi(&mpis[number]),
-            Party::Ours { allocates } => self.measure_ours(allocates),
+            Party::Ours { allocates } => self.measure_ours(allocates, false),
+            Party::Changed => self.measure_ours(false, true),
             Party::Raw => self.sizes.iter().map(|bytes| self.measure_raw(*bytes)).collect(),
         }
     }
 
-    fn measure_ours(&self, allocates: bool) -> anyhow::Result<Vec<Point>> {
+    fn measure_ours(&self, allocates: bool, changed: bool) -> anyhow::Result<Vec<Point>> {
         let (servers, clients) = match self.kind {
             Kind::Pattern { servers, clients } => (servers, clients),
+            Kind::Beside => (2, 3),
             _ => (1, 1),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = match self.kind {
             Kind::RoundTrip { spins } => spins,
-            Kind::Bandwidth { .. } | Kind::Threshold { .. } => true,
+            Kind::Bandwidth { .. } | Kind::Threshold { .. } | Kind::Modules => true,
+            Kind::Idle => false,
             // Spinning steals the core of whoever one waits for.
-            Kind::Pattern { .. } => servers + clients <= cores,
+            Kind::Pattern { .. } | Kind::Beside => servers + clients <= cores,
         };
         let pinned = servers + clients == 2 && cores >= 2;
         let medium = self.medium;
@@ -251,13 +274,18 @@ impl Row {
             Kind::Threshold { eager } => Some(eager),
             _ => None,
         };
-        let shape = Shape { medium, servers, clients, spins, allocates, pinned, eager_bytes };
+        let modules = self.kind == Kind::Idle || (self.kind == Kind::Modules && changed);
+        let shape =
+            Shape { medium, servers, clients, spins, allocates, pinned, eager_bytes, modules };
         let mut group = Group::start(&shape)?;
         let measure = |bytes: &usize| match self.kind {
             Kind::RoundTrip { .. } => group.latency(*bytes, self.amount),
             Kind::Bandwidth { late } => group.bandwidth(*bytes, self.count(*bytes), late),
             Kind::Threshold { .. } => group.bandwidth(*bytes, self.count(*bytes), false),
             Kind::Pattern { .. } => group.pattern(self.amount as f64 / 100.0),
+            Kind::Modules => group.latency(*bytes, self.amount),
+            Kind::Idle => group.idle(self.amount as f64 / 100.0),
+            Kind::Beside => group.beside(self.amount as f64 / 100.0, changed),
         };
         self.sizes.iter().map(measure).collect()
     }
@@ -270,7 +298,7 @@ impl Row {
             Kind::RoundTrip { .. } => mpi.latency(medium, amount, sizes)?,
             Kind::Bandwidth { late } => mpi.bandwidth(medium, amount, late, sizes)?,
             Kind::Pattern { servers, clients } => mpi.pattern(medium, servers, clients, seconds)?,
-            Kind::Threshold { .. } => anyhow::bail!("an MPI has thresholds of its own"),
+            _ => anyhow::bail!("an MPI takes no part in this"),
         };
         anyhow::ensure!(points.len() == sizes.len(), "it did not tell a figure for each size");
         let point = |(bytes, it): (&usize, crate::mpi::Point)| {
@@ -350,8 +378,14 @@ impl Row {
                         .map(|(it, peer)| (*peer, column(it, |point| point.value)));
                     ratio = self.ratios(&values, peers, mpis, &mut params);
                 }
+                if *party == Party::Changed {
+                    let usual = column(0, |point| point.value);
+                    let pairs = values.iter().zip(usual).map(|(a, b)| a / b).collect();
+                    ratio = Some((interval(pairs).0, "undisturbed"));
+                }
                 let (metric, unit, cpu_unit) = match self.kind {
-                    Kind::RoundTrip { .. } => ("latency", "us", "us/message"),
+                    Kind::RoundTrip { .. } | Kind::Modules => ("latency", "us", "us/message"),
+                    Kind::Idle => ("cpu", "%", "%"),
                     _ => ("bandwidth", "MB/s", "s/GB"),
                 };
                 let main = Outcome {
@@ -380,7 +414,10 @@ impl Row {
                     ratio: None,
                     ..main.clone()
                 };
-                outcomes.extend([main, beside]);
+                outcomes.push(main);
+                if self.kind != Kind::Idle {
+                    outcomes.push(beside);
+                }
             }
         }
         outcomes
@@ -396,7 +433,8 @@ impl Row {
         params: &mut Vec<(&'static str, String)>,
     ) -> Option<(f64, &'static str)> {
         let mut ratio: Option<(f64, &str)> = None;
-        for (peer, theirs) in peers.filter(|(peer, _)| !matches!(peer, Party::Ours { .. })) {
+        let others = |peer: &Party| matches!(peer, Party::Raw | Party::Mpi(_));
+        for (peer, theirs) in peers.filter(|(peer, _)| others(peer)) {
             let pairs = values.iter().zip(theirs).map(|(a, b)| a / b).collect();
             let (middle, from, to) = interval(pairs);
             let system = peer.system(mpis);
@@ -433,6 +471,15 @@ impl Row {
                 params.push(("posted", if late { "\"late\"" } else { "\"pre\"" }.into()));
             }
             Kind::Threshold { eager } => params.push(("eager", eager.to_string())),
+            Kind::Beside => {
+                params.extend([("servers", "2".into()), ("clients", "3".into())]);
+                params.push(("disturbed", (party == Party::Changed).to_string()));
+            }
+            Kind::Idle => params.push(("modules", "2".into())),
+            Kind::Modules => {
+                let modules = if party == Party::Changed { "2" } else { "1" };
+                params.push(("modules", modules.into()));
+            }
             Kind::Pattern { servers, clients } => {
                 params.push(("servers", servers.to_string()));
                 params.push(("clients", clients.to_string()));

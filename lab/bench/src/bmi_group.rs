@@ -27,6 +27,8 @@ pub struct Shape {
     pub pinned: bool,
     /// Messages up to so many bytes are sent without asking, where that is not the usual.
     pub eager_bytes: Option<usize>,
+    /// Both modules are active, not only that of the medium.
+    pub modules: bool,
 }
 
 /// One measurement.
@@ -84,12 +86,16 @@ impl Drop for Process {
 pub struct Group {
     servers: Vec<Process>,
     clients: Vec<Process>,
+    /// What a client is told.
+    role: Role,
+    urls: String,
+    eager_bytes: Option<usize>,
 }
 
 impl Group {
     /// Starts them and lets them know each other.
     pub fn start(shape: &Shape) -> anyhow::Result<Group> {
-        let Shape { medium, spins, allocates, eager_bytes, .. } = *shape;
+        let Shape { medium, spins, allocates, eager_bytes, modules, .. } = *shape;
         let core = |number| shape.pinned.then_some(number);
         let mut servers = Vec::new();
         let mut urls = Vec::new();
@@ -98,22 +104,28 @@ impl Group {
                 "tcp" => "tcp://127.0.0.1".to_string(),
                 other => format!("{other}://bench-{}-{index}", std::process::id()),
             };
-            let role = Role { listen, spins, allocates, core: core(1) };
+            let role = Role { listen, spins, allocates, modules, core: core(1) };
             let mut server = Process::start(&role, eager_bytes)?;
             let line = server.hear()?;
             let url = line.strip_prefix("url ");
             urls.push(url.with_context(|| format!("a server said '{line}'"))?.to_string());
             servers.push(server);
         }
-        let role = Role { listen: String::new(), spins, allocates, core: core(0) };
+        let role = Role { listen: String::new(), spins, allocates, modules, core: core(0) };
         let urls = urls.join(" ");
-        let mut clients = Vec::new();
+        let mut group = Group { servers, clients: Vec::new(), role, urls, eager_bytes };
         for _ in 0..shape.clients {
-            let mut client = Process::start(&role, eager_bytes)?;
-            client.tell(&urls)?;
-            clients.push(client);
+            group.add_client()?;
         }
-        Ok(Group { servers, clients })
+        Ok(group)
+    }
+
+    /// A client more.
+    fn add_client(&mut self) -> anyhow::Result<()> {
+        let mut client = Process::start(&self.role, self.eager_bytes)?;
+        client.tell(&self.urls)?;
+        self.clients.push(client);
+        Ok(())
     }
 
     /// Processor time of all of them so far.
@@ -197,5 +209,46 @@ impl Group {
             cpu: cpu / (total * runs as f64 / 1e9),
             immediate,
         })
+    }
+
+    /// All clients do the pattern for so long; what all but the last one of them reach together. Where it
+    /// is `disturbed`, the last one is killed in the middle, and a new one comes.
+    pub fn beside(&mut self, seconds: f64, disturbed: bool) -> anyhow::Result<Point> {
+        // The first one connects, and makes memory.
+        self.ask("pattern")?;
+        let before = self.cpu_nanos();
+        let line = format!("patterns {}", (seconds * 1e3) as u64);
+        for client in &mut self.clients {
+            client.tell(&line)?;
+        }
+        if disturbed {
+            std::thread::sleep(Duration::from_secs_f64(seconds / 2.0));
+            drop(self.clients.pop());
+            self.add_client()?;
+            let line = format!("patterns {}", (seconds * 500.0) as u64);
+            self.clients.last_mut().context("it was added")?.tell(&line)?;
+        }
+        let mut values = Vec::new();
+        for client in &mut self.clients {
+            let answer = client.hear()?;
+            let numbers: Vec<f64> =
+                answer.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
+            let [nanos, count, ..] = numbers[..] else { bail!("a client answered '{answer}'") };
+            values.push(count * (self.servers.len() * PAIR) as f64 / (nanos / 1e3));
+        }
+        let cpu = self.cpu_nanos().saturating_sub(before) as f64 / 1e9;
+        let value = values[..values.len() - 1].iter().sum();
+        let total: f64 = values.iter().sum::<f64>() * seconds / 1e3;
+        Ok(Point { bytes: PAIR, value, p99: 0.0, cpu: cpu / total.max(1e-9), immediate: 0.0 })
+    }
+
+    /// The part of a processor that a server uses which has a client and nothing to do, in percent.
+    pub fn idle(&mut self, seconds: f64) -> anyhow::Result<Point> {
+        self.ask("latency 24 10")?;
+        let cpu = || host::cpu_nanos(self.servers[0].child.id());
+        let before = cpu();
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        let value = (cpu() - before) as f64 / 1e7 / seconds;
+        Ok(Point { bytes: 0, value, p99: 0.0, cpu: 0.0, immediate: 0.0 })
     }
 }

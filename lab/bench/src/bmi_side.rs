@@ -34,24 +34,27 @@ pub struct Role {
     pub spins: bool,
     /// Buffers of the library instead of our own.
     pub allocates: bool,
+    /// Both modules are active, not only that of the medium.
+    pub modules: bool,
     /// The core that it stays on.
     pub core: Option<usize>,
 }
 
 impl Role {
     pub fn encode(&self) -> String {
-        let Role { listen, spins, allocates, core } = self;
+        let Role { listen, spins, allocates, modules, core } = self;
         let core = core.map_or(-1, |core| core as i64);
-        format!("bmi {spins} {allocates} {core} {listen}")
+        format!("bmi {spins} {allocates} {modules} {core} {listen}")
     }
 
     fn decode(text: &str) -> Option<Role> {
-        let words: Vec<&str> = text.strip_prefix("bmi ")?.splitn(4, ' ').collect();
-        let [spins, allocates, core, listen] = words[..] else { return None };
+        let words: Vec<&str> = text.strip_prefix("bmi ")?.splitn(5, ' ').collect();
+        let [spins, allocates, modules, core, listen] = words[..] else { return None };
         Some(Role {
             listen: listen.into(),
             spins: spins.parse().ok()?,
             allocates: allocates.parse().ok()?,
+            modules: modules.parse().ok()?,
             core: usize::try_from(core.parse::<i64>().ok()?).ok(),
         })
     }
@@ -135,7 +138,13 @@ struct Server {
 
 impl Server {
     fn open(role: &Role) -> anyhow::Result<Server> {
-        let driver = Driver::server(&role.listen)?;
+        let mut listen = role.listen.clone();
+        if role.modules {
+            let name = format!("modules-{}", std::process::id());
+            let is_tcp = listen.starts_with("tcp");
+            listen += &if is_tcp { format!(",shm://{name}") } else { ",tcp://127.0.0.1".into() };
+        }
+        let driver = Driver::server(&listen)?;
         let url = match role.listen.strip_prefix("tcp://") {
             Some(_) => format!("tcp://127.0.0.1:{}", driver.port()?),
             None => role.listen.clone(),
@@ -147,8 +156,8 @@ impl Server {
 
     fn run(mut self) -> anyhow::Result<()> {
         loop {
-            // A wait for completions ends at a request, too.
-            take(&mut self.driver, self.idle)?;
+            // A wait for completions ends at a request, too. Clients may die: what was for them fails.
+            self.driver.test(self.idle, |_| {})?;
             while let Some(message) = self.driver.unexpected(0)? {
                 let peer = message.from;
                 let request = Request::decode(&message.bytes).context("a request is short")?;
@@ -277,6 +286,11 @@ impl Client {
         let servers: Vec<i64> =
             urls.split(' ').map(|url| driver.look_up(url)).collect::<Result<_, _>>()?;
         let first = *servers.first().context("there are no servers")?;
+        if role.modules {
+            // Nobody is there: looking up alone makes the module active.
+            driver.look_up("tcp://127.0.0.1:1")?;
+            driver.look_up("shm://nobody")?;
+        }
         let small = driver.area(ACKNOWLEDGEMENT, Some(first))?;
         let requests = driver.area(REQUEST, Some(first))?;
         let idle = if role.spins { 0 } else { 10 };
@@ -299,6 +313,7 @@ impl Client {
                     self.bandwidth(number(1)?, number(2)?, late)?
                 }
                 "pattern" => self.pattern()?,
+                "patterns" => self.patterns(number(1)?)?,
                 other => bail!("nobody knows how to '{other}'"),
             };
             println!("{answer} {} {}", self.driver.posts_done, self.driver.posts);
@@ -417,6 +432,19 @@ impl Client {
     }
 }
 
+impl Client {
+    /// The pattern again and again, for so many milliseconds: how long it took, and how often.
+    fn patterns(&mut self, milliseconds: usize) -> anyhow::Result<String> {
+        let begin = monotonic_nanos();
+        let mut count = 0;
+        while monotonic_nanos() - begin < milliseconds as u64 * 1_000_000 {
+            self.pattern()?;
+            count += 1;
+        }
+        Ok(format!("patterns {} {count}", monotonic_nanos() - begin))
+    }
+}
+
 /// The next line of whoever started this process; `None` where it hung up.
 fn next_line() -> anyhow::Result<Option<String>> {
     let mut line = String::new();
@@ -430,7 +458,13 @@ mod tests {
 
     #[test]
     fn roles_and_requests_cross_to_another_process() {
-        let role = Role { listen: "shm://a".into(), spins: true, allocates: false, core: Some(1) };
+        let role = Role {
+            listen: "shm://a".into(),
+            spins: true,
+            allocates: false,
+            modules: true,
+            core: Some(1),
+        };
         assert_eq!(Role::decode(&role.encode()), Some(role.clone()));
         let role = Role { listen: String::new(), core: None, ..role };
         assert_eq!(Role::decode(&role.encode()), Some(role));

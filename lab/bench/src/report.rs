@@ -101,7 +101,20 @@ impl Table {
                 "scenario", "system", "under", "median", "min", "max", "unit", "p99", "cpu"
             );
         }
-        let names = ["wait", "cores", "placement", "client", "bytes", "servers", "storage"];
+        let names = [
+            "wait",
+            "cores",
+            "placement",
+            "client",
+            "bytes",
+            "posted",
+            "buffers",
+            "eager",
+            "servers",
+            "clients",
+            "modules",
+            "storage",
+        ];
         let mut under: Vec<&str> = names.iter().map(|name| main.param(name)).collect();
         under.retain(|value| !value.is_empty());
         let journal = main.param("journal");
@@ -147,8 +160,9 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     let mut unit = "";
     for outcome in outcomes.iter().filter(|outcome| outcome.metric == metric) {
-        let words = [outcome.medium, outcome.system, outcome.param("wait"), outcome.param("cores")];
-        let name = words.join(" ");
+        let params = ["wait", "cores", "posted", "buffers"].map(|name| outcome.param(name));
+        let words = [outcome.medium, outcome.system].into_iter().chain(params);
+        let name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
         let Ok(bytes) = outcome.param("bytes").parse::<f64>() else { continue };
         unit = outcome.unit;
         match lines.iter_mut().find(|(other, _)| *other == name) {
@@ -206,6 +220,28 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
             path.join(" "),
             WIDTH - LEGEND + 12.0
         );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+/// Several figures below each other.
+pub fn stack(figures: &[String]) -> String {
+    let height_of = |figure: &String| -> f64 {
+        let view = figure.split("viewBox=\"").nth(1).and_then(|rest| rest.split('"').next());
+        view.and_then(|view| view.split(' ').nth(3))
+            .and_then(|it| it.parse().ok())
+            .unwrap_or(HEIGHT)
+    };
+    let total: f64 = figures.iter().map(height_of).sum();
+    let mut svg =
+        format!("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {total}\">\n");
+    let mut top = 0.0;
+    for figure in figures {
+        let height = height_of(figure);
+        let place = format!("<svg y=\"{top}\" width=\"{WIDTH}\" height=\"{height}\" ");
+        svg.push_str(&figure.replacen("<svg ", &place, 1));
+        top += height;
     }
     svg.push_str("</svg>\n");
     svg
