@@ -16,7 +16,7 @@ use crate::landings::Landings;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
 use crate::outputs::{NO_FRAME, Outputs};
-use crate::path::{Links, Peer};
+use crate::path::{BULK_BYTES_PER_PASS, Links, Peer};
 use crate::regions::Regions;
 
 /// The protocol of one endpoint.
@@ -52,6 +52,9 @@ pub struct Core {
     /// When each peer has to be looked at, and the first of them: nothing is due before.
     pub(crate) timers: BTreeSet<(Time, PeerId)>,
     pub(crate) wake: Time,
+    /// Bytes of data frames that this pass may still make, and the peers that wait for the next one.
+    pub(crate) bulk_left: u64,
+    pub(crate) throttled: VecDeque<PeerId>,
     /// The next look for idle links, where there are too many.
     pub(crate) sweep_at: Time,
     /// Schemes of the rails' addresses.
@@ -183,6 +186,8 @@ impl Core {
             prompt: NO_FRAME,
             timers: BTreeSet::new(),
             wake: Time::NEVER,
+            bulk_left: BULK_BYTES_PER_PASS,
+            throttled: VecDeque::new(),
             sweep_at: Time::NEVER,
             schemes: Vec::new(),
             strangers: VecDeque::new(),
@@ -256,9 +261,16 @@ impl Core {
     pub fn advance(&mut self, now: Time) {
         debug_assert!(now >= self.now, "time does not run backwards");
         self.now = now;
+        self.refill_bulk();
         if self.wake <= now {
             self.run_timers();
         }
+    }
+
+    /// Whether data frames wait for [`Core::advance`]: it bounds what one pass sends of them.
+    #[inline]
+    pub fn is_throttled(&self) -> bool {
+        !self.throttled.is_empty()
     }
 
     /// The time, as it was told last.
@@ -269,6 +281,9 @@ impl Core {
 
     /// When [`Core::advance`] has something to do.
     pub fn deadline(&self) -> Option<Time> {
+        if self.is_throttled() {
+            return Some(self.now);
+        }
         (self.wake < Time::NEVER).then_some(self.wake)
     }
 

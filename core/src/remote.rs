@@ -21,8 +21,8 @@ use crate::api::*;
 use crate::engine::{Core, LandingKind, Order, Payload};
 use crate::operation::{AccessState, Kind};
 use crate::path::{
-    BULK_PENDING_MAX, FRAMES_PENDING_MAX, Link, LinkStage, PUTS_MAX, STREAMS_MAX, Segments, Stream,
-    StreamKind,
+    BULK_BYTES_PER_PASS, BULK_PENDING_MAX, FRAMES_PENDING_MAX, Link, LinkStage, PUTS_MAX,
+    STREAMS_MAX, Segments, Stream, StreamKind,
 };
 use crate::regions::Region;
 
@@ -468,17 +468,37 @@ impl Core {
             if peer.bulk_pending >= BULK_PENDING_MAX || peer.frames_pending >= FRAMES_PENDING_MAX {
                 return;
             }
+            if self.bulk_left == 0 && !peer.streams.is_empty() {
+                // A peer that reads as fast as we send would keep this pass from everybody else.
+                if !std::mem::replace(&mut peer.throttled, true) {
+                    self.throttled.push_back(id);
+                }
+                return;
+            }
             let Some(mut stream) = peer.streams.pop_front() else { return };
             let max =
                 self.rails.get(usize::from(link.rail)).map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| {
                     rail.frame_payload_bytes_max.min(FRAME_PAYLOAD_BYTES_MAX)
                 });
+            self.bulk_left = self.bulk_left.saturating_sub(stream.left.len.min(u64::from(max)));
             self.send_part(id, &mut stream, u64::from(max));
             if stream.left.len == 0 {
                 self.stream_ended(&stream.kind);
             } else if let Some(peer) = self.peers.get_mut(id.0) {
                 peer.streams.push_back(stream);
             }
+        }
+    }
+
+    /// A pass begins: data frames have room again, and those who waited for it come in turn.
+    pub(crate) fn refill_bulk(&mut self) {
+        self.bulk_left = BULK_BYTES_PER_PASS;
+        for _ in 0..self.throttled.len() {
+            let Some(id) = self.throttled.pop_front() else { return };
+            if let Some(peer) = self.peers.get_mut(id.0) {
+                peer.throttled = false;
+            }
+            self.pump(id);
         }
     }
 

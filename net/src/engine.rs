@@ -317,7 +317,8 @@ impl Engine {
         let short = sight < Sight::Blind
             && self.short_passes < SHORT_PASSES_MAX
             && self.tick == tick
-            && !self.core.has_outputs();
+            && !self.core.has_outputs()
+            && !self.core.is_throttled();
         if short {
             self.short_passes += 1;
             if sight == Sight::Nothing {

@@ -127,3 +127,35 @@ fn of_two_rails_the_shared_memory_is_taken_where_it_is_proven_to_be_shared() {
     // Hosts that do not know who they are do not look for shared memory.
     assert_eq!(rail_between([Some(0), Some(0)], ["none-a", "none-b"]), Some("tcp"));
 }
+
+#[test]
+fn one_pass_sends_a_bounded_amount_to_a_peer_that_reads_as_fast_as_it_can() {
+    static BYTES: [u8; 32 << 20] = [7; 32 << 20];
+    let mut world = World::pair(Medium::Tcp);
+    exchange(&mut world, 0, 1, 10);
+    let to = world.peer(0, 1);
+    let memory = world.memory(32 << 20, 0);
+    let (channel, mask, cut) = (Channel::Tagged, u64::MAX, Oversize::Truncate);
+    let node = &world.nodes[1];
+    let posted = node.endpoint.post_receive(&node.context, channel, None, 7, mask, memory, cut, 7);
+    world.posted(1, posted);
+    let node = &world.nodes[0];
+    let (out, level) = (Memory::constant(&BYTES), Level::Buffered);
+    let posted = node.endpoint.post_send(&node.context, to, channel, 7, out, level, 8);
+    world.posted(0, posted);
+    // The receiver reads all the time, on a thread of its own.
+    let (sender, receiver) = (world.nodes[0].endpoint.clone(), world.nodes[1].endpoint.clone());
+    let context = world.nodes[1].context.clone();
+    let sent = |endpoint: &Endpoint| endpoint.counters().1[0].1.bytes_sent;
+    let most = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| while receiver.test(&context).is_none() {});
+        let mut most = 0;
+        while !reader.is_finished() {
+            let before = sent(&sender);
+            sender.progress();
+            most = most.max(sent(&sender) - before);
+        }
+        most
+    });
+    assert!(most < 3 << 20, "{most} bytes in one pass");
+}

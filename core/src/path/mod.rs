@@ -31,6 +31,8 @@ use crate::reliable::Reliable;
 pub(crate) const FRAMES_PENDING_MAX: u32 = 128;
 /// Data frames among them: enough to keep a connection busy, few enough to stay fair.
 pub(crate) const BULK_PENDING_MAX: u32 = 4;
+/// Bytes of data frames in one pass, to all peers together: some 200 us of the processor's time.
+pub(crate) const BULK_BYTES_PER_PASS: u64 = 1 << 20;
 /// Gets and puts of ours to one peer at a time.
 pub(crate) const ACCESSES_MAX: u32 = 256;
 /// Segments that they have together: each of a get is asked for by a frame and served as a stream.
@@ -180,6 +182,8 @@ pub(crate) struct Peer {
     pub fetching: HashMap<(u8, u64), OperationId>,
     /// Data frames to make, in turn.
     pub streams: VecDeque<Stream>,
+    /// It waits for the next pass to make some.
+    pub throttled: bool,
     /// Puts of the peer that arrived in part: region, cookie, bytes so far; the oldest first.
     pub puts: VecDeque<(SlotId, u64, u64)>,
     pub reliable: Option<Box<Reliable>>,
@@ -291,6 +295,7 @@ impl Peer {
             unfinished: HashMap::new(),
             fetching: HashMap::new(),
             streams: VecDeque::new(),
+            throttled: false,
             puts: VecDeque::new(),
             reliable: None,
             data_orders: Vec::new(),
