@@ -196,7 +196,10 @@ fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             let name = format!("{name}.{medium}");
             rows.push(Row { name, kind, medium, sizes: vec![bytes], amount: scaled(amount) });
         };
-        alone("modules", Kind::Modules, 24, if medium == "tcp" { 4000 } else { 40_000 });
+        if medium == "shm" {
+            // Over tcp the second module would carry the messages: both sides share memory.
+            alone("modules", Kind::Modules, 24, 40_000);
+        }
         alone("idle", Kind::Idle, 0, if quick { 100 } else { 500 });
         alone("beside", Kind::Beside, bmi_side::PAIR, if quick { 100 } else { 400 });
         let widths: &[usize] = if quick { &[1, 2, 4] } else { &[1, 2, 4, 8] };
