@@ -36,6 +36,8 @@ pub struct EndpointConfig {
     pub core: Config,
     /// Checksums over payloads on rails that need them. Headers always have one there.
     pub payload_checksum: bool,
+    /// The same between processes of one host, whose bytes do not leave its memory.
+    pub same_host_checksum: bool,
     /// Bytes for messages that arrive before their receives, over all peers.
     pub staging_bytes: usize,
     /// A thread that makes progress while nobody else does. Not for endpoints of an executor.
@@ -60,6 +62,7 @@ impl EndpointConfig {
             host: crate::host::host_number(),
             core: Config::default(),
             payload_checksum: true,
+            same_host_checksum: true,
             staging_bytes: 320 << 20,
             service_thread: true,
             clock: Arc::new(move || Time(start.elapsed().as_nanos() as u64)),
@@ -149,6 +152,7 @@ impl Endpoint {
         );
         let event_count: Arc<AtomicU64> = Arc::default();
         engine.event_count = event_count.clone();
+        engine.same_host_checksum = config.same_host_checksum;
         let shared = Arc::new(Shared {
             event_count,
             engine: Mutex::new(engine),

@@ -42,6 +42,8 @@ pub(crate) struct Engine {
     pub buffers: BufferTable,
     pool: Pool,
     payload_checksum: bool,
+    /// Also between processes of one host.
+    pub same_host_checksum: bool,
     /// By rail: frames carry checksums.
     sealed: Vec<bool>,
     clock: SharedClock,
@@ -124,6 +126,7 @@ impl Engine {
             buffers,
             pool,
             payload_checksum,
+            same_host_checksum: true,
             sealed,
             clock,
             queues: Vec::new(),
@@ -405,20 +408,31 @@ impl Engine {
     fn send(&mut self) {
         let followed = self.core.is_followed();
         self.keeps_frames |= followed;
+        let link = self.core.frame().link;
+        let checked = self.checked(link);
         let frame = self.core.frame();
-        let (rail, token) = (usize::from(frame.link.rail), frame.token);
+        let (rail, token) = (usize::from(link.rail), frame.token);
         let Some(rail) = self.rails.get_mut(rail) else { return self.loop_frame() };
-        let checked = self.sealed[usize::from(frame.link.rail)].then_some(self.payload_checksum);
         let answer = hand_over(&mut **rail, frame, checked, followed, &self.buffers);
         self.core.ordered(token, answer);
+    }
+
+    /// Whether frames of a link have checksums, and whether that goes for their payloads.
+    #[inline]
+    fn checked(&self, link: LinkId) -> Option<bool> {
+        if !self.sealed.get(usize::from(link.rail)).is_some_and(|sealed| *sealed) {
+            return None;
+        }
+        let wanted = self.same_host_checksum || !self.core.is_same_host(link);
+        Some(self.payload_checksum && wanted)
     }
 
     /// Gives the frame of a message that leaves at once to its rail.
     #[inline]
     pub(crate) fn send_prompt(&mut self) -> Ordered {
+        let link = self.core.prompt_frame().link;
+        let (rail, checked) = (usize::from(link.rail), self.checked(link));
         let frame = self.core.prompt_frame();
-        let rail = usize::from(frame.link.rail);
-        let checked = self.sealed[rail].then_some(self.payload_checksum);
         hand_over(&mut *self.rails[rail], frame, checked, false, &self.buffers)
     }
 

@@ -46,6 +46,11 @@ struct Stranger {
 impl Stranger {
     /// Greets the first endpoint of the world and is let in.
     fn admitted(world: &mut World, endpoint: u128) -> Stranger {
+        Stranger::admitted_from(world, endpoint, 0)
+    }
+
+    /// The same, from a host of this number.
+    fn admitted_from(world: &mut World, endpoint: u128, host: u64) -> Stranger {
         let addresses = world.nodes[0].endpoint.addresses().to_string();
         let address = addresses.split(',').next().unwrap().strip_prefix("tcp://").unwrap();
         let socket = TcpStream::connect(address).unwrap();
@@ -56,7 +61,7 @@ impl Stranger {
             endpoint: endpoint.to_le_bytes(),
             cluster: 1u128.to_le_bytes(),
             incarnation: 1.into(),
-            host: 0.into(),
+            host: host.into(),
             nonce: 40.into(),
             mode: u8::from(world.mode == Mode::Resume),
             refusal: 0,
@@ -544,6 +549,42 @@ fn a_receive_is_cancelled_in_the_middle_of_a_large_message() {
     assert!(stranger.shout(&frame[frame.len() / 2..]));
     goes_on(&mut world, &mut stranger, 2);
     assert!(buffer.iter().all(|byte| *byte == 0xEE), "late data landed");
+}
+
+/// Whether the payload of a message to a peer from a host with this number has a checksum.
+fn has_checksum(same_host_checksum: bool, on_this_host: bool) -> bool {
+    let mut world = World::new(Medium::Tcp);
+    world.add_with(|config| config.same_host_checksum = same_host_checksum);
+    let host = world.nodes[0].endpoint.identity().host;
+    let host = if on_this_host { host } else { host ^ 2 };
+    let mut stranger = Stranger::admitted_from(&mut world, 99, host);
+    receive(&mut world, 0, None, 666, 100, 1);
+    assert!(stranger.eager(0, b"who is there"));
+    let peer = world.take(0, 1).peer.expect("somebody sent it");
+    send(&mut world, 0, peer, 3, 500, 2);
+    let mut bytes = Vec::new();
+    let mut flag = None;
+    world.until("the message", |_| {
+        assert!(stranger.hear(&mut bytes), "the endpoint hung up");
+        while let Some((header, payload)) = ropewalk_rail::frame_lengths(&bytes)
+            && bytes.len() >= header + payload as usize
+        {
+            let frame: Vec<u8> = bytes.drain(..header + payload as usize).collect();
+            let flags = u16::from_le_bytes([frame[2], frame[3]]);
+            if payload == 500 {
+                flag = Some(flags & frame::FLAG_PAYLOAD_CHECKSUM != 0);
+            }
+        }
+        flag.is_some()
+    });
+    flag.expect("just found")
+}
+
+#[test]
+fn payloads_have_checksums_but_on_one_host_where_nobody_wants_them() {
+    assert!(has_checksum(true, true) && has_checksum(true, false));
+    assert!(has_checksum(false, false), "between hosts there is always one");
+    assert!(!has_checksum(false, true));
 }
 
 #[test]

@@ -95,6 +95,12 @@ impl Core {
         }
     }
 
+    /// Whether the peer of a link is on this host, as far as it says so: its bytes do not leave memory.
+    pub fn is_same_host(&self, link: LinkId) -> bool {
+        let hello = self.links.get(link).and_then(|link| link.hello.as_ref());
+        self.identity.host != 0 && hello.is_some_and(|hello| hello.host.get() == self.identity.host)
+    }
+
     /// Whether frames of this link may be lost, doubled or overtaken.
     pub(crate) fn is_lossy(&self, link: LinkId) -> bool {
         let rail = self.rails.get(usize::from(link.rail));

@@ -226,7 +226,7 @@ impl Library {
         config.core.operations_max = OPERATIONS_MAX;
         config.core.peers_max = PEERS_MAX;
         config.core.links_max = LINKS_MAX;
-        from_environment(&mut config.core).map_err(ModuleError::Other)?;
+        from_environment(&mut config).map_err(ModuleError::Other)?;
         let options = Options::new().map_err(ModuleError::Other)?;
         let endpoint = Endpoint::open(config, rails).map_err(other)?;
         let unexpected = Unexpected::new(&endpoint).map_err(other)?;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use ropewalk_net::CoreConfig;
+use ropewalk_net::EndpointConfig;
 
 /// What callers ask about or set; the numbers are the interface's.
 pub mod number {
@@ -30,6 +30,8 @@ const MAX_MESSAGE: &str = "ROPEWALK_BMI_MAX_MESSAGE";
 /// Messages up to so many bytes are sent without asking.
 const EAGER_BYTES: &str = "ROPEWALK_BMI_EAGER_BYTES";
 
+/// 1: checksums over payloads also between processes of one host, whose bytes do not leave its memory.
+const SAME_HOST_CHECKSUM: &str = "ROPEWALK_BMI_SAME_HOST_CHECKSUM";
 /// Connections that are kept open.
 const SOCKETS: &str = "ROPEWALK_BMI_SOCKETS";
 
@@ -50,14 +52,15 @@ impl Options {
 }
 
 /// Changes the protocol's sizes as the environment says.
-pub fn from_environment(config: &mut CoreConfig) -> Result<(), String> {
+pub fn from_environment(config: &mut EndpointConfig) -> Result<(), String> {
     let max = i64::from(ropewalk_base::limits::EAGER_BYTES_MAX);
     if let Some(bytes) = number_of(EAGER_BYTES, 0, max)? {
-        config.eager_bytes_max = bytes as u32;
+        config.core.eager_bytes_max = bytes as u32;
     }
     if let Some(links) = number_of(SOCKETS, 1, 1 << 20)? {
-        config.links_max = links as usize;
+        config.core.links_max = links as usize;
     }
+    config.same_host_checksum = number_of(SAME_HOST_CHECKSUM, 0, 1)? == Some(1);
     Ok(())
 }
 
