@@ -150,11 +150,9 @@ impl Endpoint {
             config.core.operations_max,
             requests.clone(),
         );
-        let event_count: Arc<AtomicU64> = Arc::default();
-        engine.event_count = event_count.clone();
         engine.same_host_checksum = config.same_host_checksum;
         let shared = Arc::new(Shared {
-            event_count,
+            event_count: engine.event_count.clone(),
             engine: Mutex::new(engine),
             commands: Mutex::new(VecDeque::new()),
             command_count: AtomicU32::new(0),
