@@ -68,6 +68,9 @@ impl Views {
 
 impl Mapped {
     fn open(process: &OwnedFd, id: u64, descriptor: RawFd) -> Option<Mapped> {
+        if descriptor < 0 {
+            return None;
+        }
         let flags = PidfdGetfdFlags::empty();
         let memory = rustix::process::pidfd_getfd(process, descriptor, flags).ok()?;
         let size = rustix::fs::fstat(&memory).ok()?.st_size;
@@ -76,5 +79,47 @@ impl Mapped {
         let said = mapping.u64(HEADER_ID).load(Ordering::Relaxed);
         let base = mapping.u64(HEADER_BASE).load(Ordering::Relaxed);
         (said == id).then_some(Mapped { mapping, base, bytes: bytes as u64 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use rustix::fs::MemfdFlags;
+    use rustix::process::PidfdFlags;
+
+    use super::*;
+    use crate::arena;
+
+    #[test]
+    fn only_an_arena_that_is_what_the_peer_says_is_mapped() {
+        let own = rustix::process::getpid();
+        let process = rustix::process::pidfd_open(own, PidfdFlags::empty()).unwrap();
+        let there = arena::allocate(10_000).unwrap().as_ptr();
+        // SAFETY: it has as many bytes and is ours.
+        unsafe { there.write_bytes(9, 10_000) };
+        let address = there.addr() as u64;
+        let arena = arena::find(address, 10_000).unwrap();
+        let mut views = Views::default();
+        let mut find = |id, descriptor, address, bytes| {
+            views.find(Some(&process), id, descriptor, address, bytes)
+        };
+        let here = find(arena.id, arena.descriptor, address, 10_000).unwrap();
+        assert_ne!(here, there, "another map of the same memory");
+        // SAFETY: it is mapped for as long as `views` lives.
+        assert_eq!(unsafe { here.add(9999).read() }, 9);
+        // Outside of it, however far.
+        for (address, bytes) in [(address, 1 << 40), (0, 8), (u64::MAX, 8), (address, u64::MAX)] {
+            assert_eq!(find(arena.id, arena.descriptor, address, bytes), None);
+        }
+        // Another number, no descriptor, one of something else, memory that could shrink.
+        assert_eq!(find(arena.id ^ 2, arena.descriptor, address, 8), None);
+        assert_eq!(find(77, -1, address, 8), None);
+        assert_eq!(find(78, process.as_raw_fd(), address, 8), None);
+        let bare = rustix::fs::memfd_create("bare", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&bare, 8192).unwrap();
+        assert_eq!(find(79, bare.as_raw_fd(), 0, 8), None);
+        assert_eq!(Views::default().find(None, arena.id, arena.descriptor, address, 8), None);
     }
 }
