@@ -51,7 +51,7 @@ pub(crate) struct Queue {
     count: AtomicUsize,
     armed: AtomicBool,
     /// Requests wake this context, too.
-    wants_requests: AtomicBool,
+    pub wants_requests: bool,
     /// Nobody has the context any more: what completes to it is dropped.
     retired: AtomicBool,
     bell: OwnedFd,
@@ -74,7 +74,7 @@ impl Queue {
             completions: Mutex::new(VecDeque::with_capacity(64)),
             count: AtomicUsize::new(0),
             armed: AtomicBool::new(false),
-            wants_requests: AtomicBool::new(wants_requests),
+            wants_requests,
             retired: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             spin: AtomicU32::new(Spin::new().0),
@@ -128,15 +128,9 @@ impl Queue {
         self.count.load(Ordering::SeqCst) == 0
     }
 
-    #[inline]
-    pub(crate) fn wants_requests(&self) -> bool {
-        self.wants_requests.load(Ordering::Relaxed)
-    }
-
     /// From here on completions are dropped, those that wait, too.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::SeqCst);
-        self.wants_requests.store(false, Ordering::Relaxed);
         while let Some(completed) = self.pop() {
             drop(completed);
         }
@@ -165,15 +159,5 @@ impl Context {
     /// The descriptor that becomes readable after [`Arm::Armed`]; for anyone's event loop.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.queue.bell.as_fd()
-    }
-
-    /// Whether arriving requests end a wait on this context.
-    pub fn set_wants_requests(&self, wanted: bool) {
-        self.queue.wants_requests.store(wanted, Ordering::Relaxed);
-    }
-
-    /// Wakes whoever waits on this context.
-    pub fn interrupt(&self) {
-        self.queue.ring();
     }
 }

@@ -58,6 +58,8 @@ pub(crate) struct Engine {
     /// The peer that was looked up last for an address.
     looked_up: HashMap<Address, PeerId>,
     requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
+    /// Those that are told of requests.
+    request_queues: Vec<Arc<Queue>>,
     /// Where completions go whose context was retired.
     nowhere: Option<Arc<Queue>>,
     pub(crate) caller: Caller,
@@ -137,6 +139,7 @@ impl Engine {
             addresses: Vec::new(),
             looked_up: HashMap::new(),
             requests,
+            request_queues: Vec::new(),
             nowhere: None,
             caller: Caller::Nobody,
             answer: NO_ANSWER,
@@ -158,12 +161,16 @@ impl Engine {
     pub fn add_context(&mut self, wants_requests: bool) -> std::io::Result<Arc<Queue>> {
         let queue = Arc::new(Queue::new(self.queues.len() as u32, wants_requests)?);
         self.queues.push(queue.clone());
+        if wants_requests {
+            self.request_queues.push(queue.clone());
+        }
         Ok(queue)
     }
 
     /// A context that nobody uses any more: what completes to it is dropped from here on.
     pub fn retire_context(&mut self, queue: &Queue) {
         queue.retire();
+        self.request_queues.retain(|other| other.number != queue.number);
         let nowhere = match &self.nowhere {
             Some(nowhere) => nowhere.clone(),
             // Without a descriptor to spare the old one stays; it drops everything as well.
@@ -531,10 +538,8 @@ impl Engine {
             .lock()
             .expect("the request queue is never left half-changed")
             .push_back(request);
-        for queue in &self.queues {
-            if queue.wants_requests() {
-                queue.ring();
-            }
+        for queue in &self.request_queues {
+            queue.ring();
         }
     }
 

@@ -12,7 +12,7 @@ impl Endpoint {
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
     /// request arrived and the context wants to know of requests.
     pub fn wait(&self, context: &Context, limit: Duration) -> Option<Completed> {
-        self.wait_for(context, limit, context.queue.wants_requests())
+        self.wait_for(context, limit, context.queue.wants_requests)
     }
 
     /// Waits for a completion of the context, at most `limit`, and where `requests` says so for a request:
@@ -68,7 +68,7 @@ impl Endpoint {
     /// the service thread (or another caller) making the passes.
     pub fn arm(&self, context: &Context) -> Arm {
         context.queue.set_armed();
-        let requests = context.queue.wants_requests() && self.has_requests();
+        let requests = context.queue.wants_requests && self.has_requests();
         if requests || !context.queue.is_empty() {
             context.queue.disarm();
             return Arm::Ready;
@@ -84,7 +84,7 @@ impl Endpoint {
 
     /// Sleeps until there is work for the rails or a completion of the context, at most `limit`.
     pub fn sleep(&self, context: &Context, limit: Duration) {
-        self.doze(context, limit, context.queue.wants_requests());
+        self.doze(context, limit, context.queue.wants_requests);
     }
 
     fn doze(&self, context: &Context, limit: Duration, requests: bool) {
