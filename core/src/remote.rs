@@ -493,7 +493,8 @@ impl Core {
     /// A pass begins: data frames have room again, and those who waited for it come in turn.
     pub(crate) fn refill_bulk(&mut self) {
         self.bulk_left = BULK_BYTES_PER_PASS;
-        for _ in 0..self.throttled.len() {
+        // Those for whom nothing is left stay where they are, and come first in the next pass.
+        while self.bulk_left > 0 {
             let Some(id) = self.throttled.pop_front() else { return };
             if let Some(peer) = self.peers.get_mut(id.0) {
                 peer.throttled = false;
