@@ -34,3 +34,15 @@ impl Buffers {
         unsafe { shared_memory::free(address, bytes) }
     }
 }
+
+impl Drop for Buffers {
+    /// The memory ends with the library.
+    fn drop(&mut self) {
+        for (address, bytes) in self.lent().drain() {
+            if let Some(address) = NonNull::new(std::ptr::with_exposed_provenance_mut(address)) {
+                // SAFETY: it was allocated with this length; the interface ends its use here.
+                unsafe { shared_memory::free(address, bytes) };
+            }
+        }
+    }
+}

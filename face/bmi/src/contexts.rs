@@ -185,26 +185,13 @@ impl ContextSlot {
         completed
     }
 
-    /// The completion of one operation, waiting for it for at most `idle`.
-    pub fn test(
-        &self,
-        endpoint: &Endpoint,
-        id: OperationId,
-        idle: Duration,
-    ) -> Result<Option<Completed>, ErrorCode> {
-        let mut found = Vec::new();
-        self.test_some(endpoint, &[id], idle, 1, |_, completed| found.push(completed))?;
-        Ok(found.pop())
-    }
-
-    /// The completions of those operations that have ended, waiting for the first of them for at most
-    /// `idle`. Operations with the number 0 are passed over.
+    /// The completions of those operations that have ended, by their places among `ids`, waiting for the
+    /// first of them for at most `idle`. Numbers of 0 are passed over.
     pub fn test_some(
         &self,
         endpoint: &Endpoint,
-        ids: &[OperationId],
+        ids: &[i64],
         idle: Duration,
-        most: usize,
         mut report: impl FnMut(usize, Completed),
     ) -> Result<usize, ErrorCode> {
         let mut next = endpoint.test(&self.queue);
@@ -212,7 +199,7 @@ impl ContextSlot {
         let mut looks_in_vain = 0;
         loop {
             while let Some(completed) = next {
-                if ids.len() == 1 && completed.operation == ids[0] {
+                if ids.len() == 1 && completed.operation == operation(ids[0]) {
                     report(0, completed);
                     return Ok(1);
                 }
@@ -220,11 +207,9 @@ impl ContextSlot {
                 next = endpoint.take(&self.queue);
             }
             let mut count = 0;
-            for (index, id) in ids.iter().enumerate() {
-                if count < most
-                    && let Some(completed) = self.take_kept(*id)
-                {
-                    report(index, completed);
+            for (place, id) in ids.iter().enumerate().filter(|(_, id)| **id != 0) {
+                if let Some(completed) = self.take_kept(operation(*id)) {
+                    report(place, completed);
                     count += 1;
                 }
             }
@@ -248,8 +233,8 @@ impl ContextSlot {
         }
     }
 
-    fn any_pending(&self, endpoint: &Endpoint, ids: &[OperationId]) -> bool {
-        ids.iter().any(|id| endpoint.is_pending(*id, &self.queue))
+    fn any_pending(&self, endpoint: &Endpoint, ids: &[i64]) -> bool {
+        ids.iter().any(|id| endpoint.is_pending(operation(*id), &self.queue))
     }
 
     /// Whatever has ended, at most `most`, waiting for the first for at most `idle`; requests end the wait

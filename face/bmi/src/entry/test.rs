@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ropewalk_net::{Completed, OperationId};
+use ropewalk_net::Completed;
 
 use super::{ask, code, put};
 use crate::contexts::{ContextSlot, number, operation};
@@ -87,14 +87,13 @@ pub unsafe extern "C" fn BMI_test(
     unsafe { put(outcount, 0) };
     ask_context(context_id, |library, context| {
         let idle = idle(max_idle_time_ms)?;
-        let found = context.test(&library.endpoint, operation(id), idle)?;
-        let Some(completed) = found else { return Ok(0) };
+        let count = context.test_some(&library.endpoint, &[id], idle, |_, completed| {
+            // SAFETY: the caller vouches for it.
+            unsafe { results.put(0, 0, &completed) };
+        })?;
         // SAFETY: the caller vouches for it.
-        unsafe {
-            results.put(0, 0, &completed);
-            put(outcount, 1);
-        }
-        Ok(1)
+        unsafe { put(outcount, count as c_int) };
+        Ok(count as c_int)
     })
 }
 
@@ -132,19 +131,13 @@ pub unsafe extern "C" fn BMI_testsome(
         }
         // SAFETY: the array has as many entries, and nobody writes it meanwhile.
         let given = unsafe { std::slice::from_raw_parts(id_array, most) };
-        let (places, ids): (Vec<usize>, Vec<OperationId>) = given
-            .iter()
-            .enumerate()
-            .filter(|(_, id)| **id != 0)
-            .map(|(place, id)| (place, operation(*id)))
-            .unzip();
-        if ids.is_empty() {
+        if given.iter().all(|id| *id == 0) {
             return Ok(0);
         }
         let mut count = 0;
-        context.test_some(&library.endpoint, &ids, idle, most, |index, completed| {
+        context.test_some(&library.endpoint, given, idle, |place, completed| {
             // SAFETY: at most `incount` are reported.
-            unsafe { results.put(count, places[index], &completed) };
+            unsafe { results.put(count, place, &completed) };
             count += 1;
         })?;
         // SAFETY: the caller vouches for it.
