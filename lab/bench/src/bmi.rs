@@ -9,7 +9,7 @@ use crate::lab::{Options, hold_dma_latency, version};
 use crate::mpi::{Medium, Mpi};
 use crate::net::{self, Case};
 use crate::report::Outcome;
-use crate::series::OURS;
+use crate::series::{OURS, spread};
 use crate::{bmi_side, host};
 
 /// What a row measures.
@@ -369,9 +369,9 @@ impl Row {
             for (turn, party) in parties.iter().enumerate().filter(|(it, _)| !found[*it].is_empty())
             {
                 let values = column(turn, |point| point.value);
-                let (median, low, high) = spread(&values);
+                let (median, low, high) = spread(values.clone());
                 let mut params = self.params(*party, self.sizes[index], dma);
-                let immediate = spread(&column(turn, |point| point.immediate)).0;
+                let immediate = spread(column(turn, |point| point.immediate)).0;
                 let mut ratio = None;
                 if let Party::Ours { .. } = party {
                     params.push(("immediate", format!("{immediate:.3}")));
@@ -402,11 +402,11 @@ impl Row {
                     median,
                     min: low,
                     max: high,
-                    p99: spread(&column(turn, |point| point.p99)).0,
+                    p99: spread(column(turn, |point| point.p99)).0,
                     runs: values.len(),
                     ratio,
                 };
-                let (cpu, cpu_low, cpu_high) = spread(&column(turn, |point| point.cpu));
+                let (cpu, cpu_low, cpu_high) = spread(column(turn, |point| point.cpu));
                 let beside = Outcome {
                     metric: "cpu",
                     unit: cpu_unit,
@@ -505,14 +505,6 @@ fn ratio_name(system: &str) -> &'static str {
     }
 }
 
-/// Median, lowest, highest.
-fn spread(values: &[f64]) -> (f64, f64, f64) {
-    let mut values = values.to_vec();
-    values.sort_by(f64::total_cmp);
-    let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
-    (f64::midpoint(low, high), values[0], values[values.len() - 1])
-}
-
 /// The median of independent values, and where that of all such values lies in 95 of 100 cases (by their
 /// order alone). Few values do not say it: then it is their whole range.
 fn interval(mut values: Vec<f64>) -> (f64, f64, f64) {
@@ -521,7 +513,7 @@ fn interval(mut values: Vec<f64>) -> (f64, f64, f64) {
     let reach = 0.98 * count.sqrt();
     let from = ((count / 2.0 - reach).floor().max(0.0)) as usize;
     let to = ((count / 2.0 + reach).ceil() as usize).min(values.len() - 1);
-    (spread(&values).0, values[from], values[to])
+    (spread(values.clone()).0, values[from], values[to])
 }
 
 #[cfg(test)]

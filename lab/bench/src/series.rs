@@ -45,7 +45,7 @@ pub struct Row {
 }
 
 /// The middle one (of two, what lies between them), the lowest, the highest.
-fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
+pub(crate) fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     values.sort_by(f64::total_cmp);
     let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
     (f64::midpoint(low, high), values[0], values[values.len() - 1])
