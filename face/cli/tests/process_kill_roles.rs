@@ -339,9 +339,10 @@ fn work(
     unreachable!("the count has no end")
 }
 
-/// What the kernel says where a mount's process is dead: not connected, or connection aborted.
+/// What the kernel says where a mount's process is dead: not connected, connection aborted, or, where it
+/// died within its first answer, connection refused.
 fn is_cut_off(error: &str) -> bool {
-    error.contains("os error 107") || error.contains("os error 103")
+    ["os error 107", "os error 103", "os error 111"].iter().any(|dead| error.contains(dead))
 }
 
 /// Kills, or sees the victim die, and starts it again. Whether it had to be killed plainly.

@@ -3,7 +3,10 @@
 mod memory_fs;
 mod support;
 
+use std::ffi::CString;
 use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -218,6 +221,37 @@ fn daemon_command(path: &Path) -> Command {
 fn is_mounted(path: &Path) -> bool {
     const FUSE_MAGIC: u64 = 0x6573_5546;
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 == FUSE_MAGIC)
+}
+
+#[test]
+fn a_mount_that_never_agreed_with_the_kernel_is_cleared() {
+    if !usable() {
+        return;
+    }
+    if !is_root() {
+        return println!("SKIP: a mount without a daemon needs root");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
+    let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
+    let data = CString::new(data).unwrap();
+    let flags = rustix::mount::MountFlags::NOSUID | rustix::mount::MountFlags::NODEV;
+    rustix::mount::mount(c"test", path, c"fuse", flags, &*data).unwrap();
+    let mut request = vec![0; 128 << 10];
+    let length = (&device).read(&mut request).unwrap();
+    assert!(length >= 16, "the kernel asks for a session first");
+    // The header of an answer: length, error, the request's number.
+    let mut answer = 16_u32.to_ne_bytes().to_vec();
+    answer.extend((-libc::EIO).to_ne_bytes());
+    answer.extend(&request[8..16]);
+    (&device).write_all(&answer).unwrap();
+    let error = fs::read_dir(path).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
+    let error = Mount::new(path, &MountOptions::default()).err().unwrap();
+    assert!(matches!(error, MountError::DeadMount(_)), "{error}");
+    assert_eq!(clear_dead_mount(path).unwrap(), 1);
+    assert_eq!(fs::read_dir(path).unwrap().count(), 0);
 }
 
 #[test]

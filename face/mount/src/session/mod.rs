@@ -301,8 +301,12 @@ fn probe(path: &Path) -> Life {
     let path = path.to_owned();
     let thread = std::thread::Builder::new().name("mount-probe".into());
     let started = thread.spawn(move || {
-        let dead = matches!(rustix::fs::statfs(&path), Err(Os::NOTCONN | Os::CONNABORTED));
-        let _ = answer.send(if dead { Life::Dead } else { Life::Alive });
+        let life = match rustix::fs::statfs(&path) {
+            // Refused: the daemon and the kernel never agreed on a session, and never will.
+            Err(Os::NOTCONN | Os::CONNABORTED | Os::CONNREFUSED) => Life::Dead,
+            _ => Life::Alive,
+        };
+        let _ = answer.send(life);
     });
     match started {
         Ok(_) => wait.recv_timeout(PROBE).unwrap_or(Life::Silent),
@@ -334,7 +338,7 @@ pub fn check_mount_point(path: &Path, options: &MountOptions) -> Result<PathBuf,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             return Err(MountError::NotFound(named));
         }
-        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNREFUSED)) => {
             return Err(MountError::DeadMount(named));
         }
         Err(cause) => {
