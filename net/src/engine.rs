@@ -46,6 +46,8 @@ pub(crate) struct Engine {
     pub same_host_checksum: bool,
     /// By rail: frames carry checksums.
     sealed: Vec<bool>,
+    /// By rail: when it was polled last.
+    polled: Vec<Time>,
     clock: SharedClock,
     /// The contexts by their numbers.
     pub(crate) queues: Vec<Arc<Queue>>,
@@ -106,6 +108,10 @@ pub enum PeerEvent {
 /// began.
 const SHORT_PASSES_MAX: u32 = 15;
 
+/// How long a rail that sees no work is passed over beside others: a look at quiet sockets costs as much as
+/// a message through shared memory.
+const QUIET_FOR: std::time::Duration = std::time::Duration::from_micros(10);
+
 /// Peer events that are kept for a caller who does not ask for them.
 pub(crate) const EVENTS_MAX: usize = 1024;
 
@@ -124,6 +130,7 @@ impl Engine {
         let sealed = rails.iter().map(|rail| !rail.capabilities().checksummed).collect();
         Engine {
             core,
+            polled: vec![Time::ZERO; rails.len()],
             rails,
             buffers,
             pool,
@@ -191,6 +198,7 @@ impl Engine {
     pub fn add_rail(&mut self, rail: Box<dyn Rail>) {
         let capabilities = rail.capabilities();
         self.sealed.push(!capabilities.checksummed);
+        self.polled.push(Time::ZERO);
         self.core.add_rail(capabilities, rail.scheme());
         self.rails.push(rail);
     }
@@ -324,9 +332,10 @@ impl Engine {
         let sight = self.rails.iter().map(|rail| rail.look()).max().unwrap_or(Sight::Blind);
         let mut now = self.core.now();
         let tick = tick();
+        let same_tick = self.tick == tick;
         let short = sight < Sight::Blind
             && self.short_passes < SHORT_PASSES_MAX
-            && self.tick == tick
+            && same_tick
             && !self.core.has_outputs()
             && !self.core.is_throttled();
         if short {
@@ -342,10 +351,10 @@ impl Engine {
         }
         let mut any = self.drain();
         for index in 0..self.rails.len() {
-            // The others may want to know the time.
-            if short && self.rails.len() > 1 && self.rails[index].look() != Sight::Work {
+            if self.rails.len() > 1 && same_tick && self.may_pass_over(index, short, now) {
                 continue;
             }
+            self.polled[index] = now;
             let Engine { core, rails, buffers, pool, .. } = self;
             let mut upper = Upper { core, buffers, pool };
             if rails[index].poll(now, &mut upper) {
@@ -354,6 +363,15 @@ impl Engine {
             }
         }
         any
+    }
+
+    /// Whether a rail is not polled in this pass, since it sees no work: others may want the time that
+    /// asking the kernel takes.
+    #[inline]
+    fn may_pass_over(&self, index: usize, short: bool, now: Time) -> bool {
+        let sight = self.rails[index].look();
+        let recent = now.since(self.polled[index]) < QUIET_FOR;
+        (short && sight != Sight::Work) || (sight == Sight::Nothing && recent)
     }
 
     /// When a pass has to be made at the latest.
@@ -379,8 +397,9 @@ impl Engine {
 
     pub fn disarm(&mut self) {
         self.armed = false;
-        // After a sleep the time matters.
+        // After a sleep the time matters, and every rail.
         self.short_passes = SHORT_PASSES_MAX;
+        self.polled.fill(Time::ZERO);
         self.rails.iter_mut().for_each(|rail| rail.disarm());
     }
 

@@ -3,7 +3,8 @@
 //! It steps back while the application makes passes of its own: then it only looks now and then
 //! whether that is still so, without touching a rail. When the passes stop it arms the rails and
 //! serves them, until passes are made again. While memory is exposed it looks each 100 us, since a
-//! peer's access must not wait longer; otherwise each 10 ms.
+//! peer's access must not wait longer; otherwise each 10 ms, and less and less often beside an
+//! application that sleeps and has little to do whenever it wakes up.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -17,6 +18,10 @@ use crate::shared::Shared;
 
 const LOOK_EXPOSED: Duration = Duration::from_micros(100);
 const LOOK: Duration = Duration::from_millis(10);
+/// The longest time between looks at an application that does nothing.
+const LOOK_IDLE: Duration = Duration::from_millis(80);
+/// Passes between two looks of an application that does nothing, at most.
+const PASSES_IDLE: u64 = 64;
 /// A service thread that has nothing due still looks whether the endpoint lives.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
@@ -57,6 +62,7 @@ impl Service {
 
 fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
     let mut seen = u64::MAX;
+    let mut look = LOOK;
     loop {
         let Some(shared) = weak.upgrade() else { return };
         if shared.closing.load(Ordering::SeqCst) {
@@ -65,12 +71,15 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
         let passes = shared.passes.load(Ordering::Relaxed);
         let asleep = shared.sleepers.load(Ordering::SeqCst) > 0;
         if passes != seen || asleep {
+            let idle = asleep && passes.wrapping_sub(seen) <= PASSES_IDLE;
             seen = passes;
-            let exposed = shared.exposures.load(Ordering::Relaxed) > 0 && !asleep;
+            let exposed = shared.exposures.load(Ordering::Relaxed) > 0;
             drop(shared);
-            rest(bell, None, if exposed { LOOK_EXPOSED } else { LOOK });
+            look = if idle && !exposed { (look * 2).min(LOOK_IDLE) } else { LOOK };
+            rest(bell, None, if exposed && !asleep { LOOK_EXPOSED } else { look });
             continue;
         }
+        look = LOOK;
         serve(&shared, bell, seen);
     }
 }

@@ -231,6 +231,7 @@ impl Row {
         let bare = match self.kind {
             Kind::RoundTrip { .. } => self.medium == "tcp",
             Kind::Bandwidth { late } => !late,
+            Kind::Pattern { .. } => self.medium == "tcp",
             _ => false,
         };
         if peers && bare {
@@ -251,13 +252,21 @@ impl Row {
     fn measure(&self, party: Party, mpis: &[Mpi]) -> anyhow::Result<Vec<Point>> {
         match party {
             Party::Mpi(number) => self.measure_mpi(&mpis[number]),
-            Party::Ours { allocates } => self.measure_ours(allocates, false),
-            Party::Changed => self.measure_ours(false, true),
+            Party::Ours { allocates } => self.measure_group(false, allocates, false),
+            Party::Changed => self.measure_group(false, false, true),
+            Party::Raw if matches!(self.kind, Kind::Pattern { .. }) => {
+                self.measure_group(true, false, false)
+            }
             Party::Raw => self.sizes.iter().map(|bytes| self.measure_raw(*bytes)).collect(),
         }
     }
 
-    fn measure_ours(&self, allocates: bool, changed: bool) -> anyhow::Result<Vec<Point>> {
+    fn measure_group(
+        &self,
+        bare: bool,
+        allocates: bool,
+        changed: bool,
+    ) -> anyhow::Result<Vec<Point>> {
         let (servers, clients) = match self.kind {
             Kind::Pattern { servers, clients } => (servers, clients),
             Kind::Beside => (2, 3),
@@ -278,8 +287,17 @@ impl Row {
             _ => None,
         };
         let modules = self.kind == Kind::Idle || (self.kind == Kind::Modules && changed);
-        let shape =
-            Shape { medium, servers, clients, spins, allocates, pinned, eager_bytes, modules };
+        let shape = Shape {
+            medium,
+            servers,
+            clients,
+            spins,
+            bare,
+            allocates,
+            pinned,
+            eager_bytes,
+            modules,
+        };
         let mut group = Group::start(&shape)?;
         let measure = |bytes: &usize| match self.kind {
             Kind::RoundTrip { .. } => group.latency(*bytes, self.amount),

@@ -21,6 +21,8 @@ pub struct Shape {
     pub servers: usize,
     pub clients: usize,
     pub spins: bool,
+    /// Bare sockets instead of our library.
+    pub bare: bool,
     /// Clients, too, use buffers of the library.
     pub allocates: bool,
     /// One server and one client stay on a core each.
@@ -95,7 +97,7 @@ pub struct Group {
 impl Group {
     /// Starts them and lets them know each other.
     pub fn start(shape: &Shape) -> anyhow::Result<Group> {
-        let Shape { medium, spins, allocates, eager_bytes, modules, .. } = *shape;
+        let Shape { medium, spins, bare, allocates, eager_bytes, modules, .. } = *shape;
         let core = |number| shape.pinned.then_some(number);
         let mut servers = Vec::new();
         let mut urls = Vec::new();
@@ -104,14 +106,14 @@ impl Group {
                 "tcp" => "tcp://127.0.0.1".to_string(),
                 other => format!("{other}://bench-{}-{index}", std::process::id()),
             };
-            let role = Role { listen, spins, allocates, modules, core: core(1) };
+            let role = Role { listen, spins, bare, allocates, modules, core: core(1) };
             let mut server = Process::start(&role, eager_bytes)?;
             let line = server.hear()?;
             let url = line.strip_prefix("url ");
             urls.push(url.with_context(|| format!("a server said '{line}'"))?.to_string());
             servers.push(server);
         }
-        let role = Role { listen: String::new(), spins, allocates, modules, core: core(0) };
+        let role = Role { listen: String::new(), spins, bare, allocates, modules, core: core(0) };
         let urls = urls.join(" ");
         let mut group = Group { servers, clients: Vec::new(), role, urls, eager_bytes };
         for _ in 0..shape.clients {

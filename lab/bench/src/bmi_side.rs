@@ -9,18 +9,19 @@ use std::time::Instant;
 use anyhow::{Context, bail};
 use bmi::driver::{Area, Driver, Message};
 
+use crate::bmi_bare;
 use crate::host::monotonic_nanos;
 
 /// Bytes of a request, of its acknowledgement, of all data of a pair, of a message, of a piece.
-const REQUEST: usize = 25;
-const ACKNOWLEDGEMENT: usize = 400;
+pub const REQUEST: usize = 25;
+pub const ACKNOWLEDGEMENT: usize = 400;
 pub const PAIR: usize = 10 << 20;
-const MESSAGE: usize = 256 << 10;
-const PIECES: usize = 4;
-const PIECE: usize = MESSAGE / PIECES;
+pub const MESSAGE: usize = 256 << 10;
+pub const PIECES: usize = 4;
+pub const PIECE: usize = MESSAGE / PIECES;
 /// Pieces do not touch each other.
-const STRIDE: usize = PIECE + 4096;
-const MESSAGES: usize = PAIR / MESSAGE;
+pub const STRIDE: usize = PIECE + 4096;
+pub const MESSAGES: usize = PAIR / MESSAGE;
 
 const TAG_ACKNOWLEDGE: i32 = 1;
 const TAG_DATA: i32 = 2;
@@ -32,6 +33,8 @@ pub struct Role {
     /// Where a server listens; empty for clients.
     pub listen: String,
     pub spins: bool,
+    /// Without our library: what sockets do by themselves.
+    pub bare: bool,
     /// Buffers of the library instead of our own.
     pub allocates: bool,
     /// Both modules are active, not only that of the medium.
@@ -42,17 +45,18 @@ pub struct Role {
 
 impl Role {
     pub fn encode(&self) -> String {
-        let Role { listen, spins, allocates, modules, core } = self;
+        let Role { listen, spins, bare, allocates, modules, core } = self;
         let core = core.map_or(-1, |core| core as i64);
-        format!("bmi {spins} {allocates} {modules} {core} {listen}")
+        format!("bmi {spins} {bare} {allocates} {modules} {core} {listen}")
     }
 
     fn decode(text: &str) -> Option<Role> {
-        let words: Vec<&str> = text.strip_prefix("bmi ")?.splitn(5, ' ').collect();
-        let [spins, allocates, modules, core, listen] = words[..] else { return None };
+        let words: Vec<&str> = text.strip_prefix("bmi ")?.splitn(6, ' ').collect();
+        let [spins, bare, allocates, modules, core, listen] = words[..] else { return None };
         Some(Role {
             listen: listen.into(),
             spins: spins.parse().ok()?,
+            bare: bare.parse().ok()?,
             allocates: allocates.parse().ok()?,
             modules: modules.parse().ok()?,
             core: usize::try_from(core.parse::<i64>().ok()?).ok(),
@@ -68,7 +72,12 @@ pub fn serve(part: &str) -> anyhow::Result<()> {
         set.set(core);
         rustix::thread::sched_setaffinity(None, &set)?;
     }
-    if role.listen.is_empty() { Client::open(&role)?.run() } else { Server::open(&role)?.run() }
+    match (role.listen.is_empty(), role.bare) {
+        (true, false) => Client::open(&role)?.run(),
+        (false, false) => Server::open(&role)?.run(),
+        (true, true) => bmi_bare::client(),
+        (false, true) => bmi_bare::server(),
+    }
 }
 
 /// What a request asks for.
@@ -446,7 +455,7 @@ impl Client {
 }
 
 /// The next line of whoever started this process; `None` where it hung up.
-fn next_line() -> anyhow::Result<Option<String>> {
+pub fn next_line() -> anyhow::Result<Option<String>> {
     let mut line = String::new();
     let read = std::io::stdin().lock().read_line(&mut line)?;
     Ok((read > 0).then(|| line.trim_end().to_string()))
@@ -461,12 +470,13 @@ mod tests {
         let role = Role {
             listen: "shm://a".into(),
             spins: true,
+            bare: false,
             allocates: false,
             modules: true,
             core: Some(1),
         };
         assert_eq!(Role::decode(&role.encode()), Some(role.clone()));
-        let role = Role { listen: String::new(), core: None, ..role };
+        let role = Role { listen: String::new(), bare: true, core: None, ..role };
         assert_eq!(Role::decode(&role.encode()), Some(role));
         let request = Request { what: PATTERN, bytes: 1 << 40, count: 7 };
         let again = Request::decode(&request.encode()).unwrap();

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bmi;
+mod bmi_bare;
 mod bmi_group;
 mod bmi_side;
 pub mod embed;
