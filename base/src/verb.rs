@@ -127,8 +127,16 @@ pub struct FrameOrder {
 /// Any other order of the core to a rail.
 #[derive(Debug, Clone)]
 pub enum Verb {
-    /// Read remote memory into `local` (rails with `native_read`).
-    Read { link: LinkId, key: RemoteKey, remote: RemoteLayout, local: Slice, token: Token },
+    /// Read remote memory into `local` (rails with `native_read`). `helped`: the target would send the
+    /// bytes as frames as well, so that a rail to which these are cheaper answers `NotPermitted`.
+    Read {
+        link: LinkId,
+        key: RemoteKey,
+        remote: RemoteLayout,
+        local: Slice,
+        token: Token,
+        helped: bool,
+    },
     /// Write `local` to remote memory (rails with `native_write`).
     Write { link: LinkId, key: RemoteKey, remote: RemoteLayout, local: Slice, token: Token },
     /// Make `region` accessible over `link` under `key` (rails with native access only). Takes

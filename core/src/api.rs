@@ -148,6 +148,8 @@ pub enum Next {
     /// [`Core::frame`]: crate::Core::frame
     /// [`Core::ordered`]: crate::Core::ordered
     Frame,
+    /// A frame likewise, which need not leave before the driver's next pass: its link has enough to do.
+    PatientFrame,
     /// An operation ended: [`Core::completion`] has it.
     ///
     /// [`Core::completion`]: crate::Core::completion

@@ -205,13 +205,13 @@ impl Core {
         self.outputs.next()
     }
 
-    /// The frame of the last `Next::Frame`.
+    /// The frame of the last `Next::Frame` or `Next::PatientFrame`.
     #[inline]
     pub fn frame(&mut self) -> &mut FrameOrder {
         self.outputs.frame()
     }
 
-    /// Whether the next output is a frame of the same link as the last `Next::Frame`.
+    /// Whether the next output is a frame of the same link as the last one.
     #[inline]
     pub fn is_followed(&self) -> bool {
         self.outputs.is_followed()

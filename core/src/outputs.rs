@@ -80,11 +80,18 @@ impl Outputs {
         &mut frame.header
     }
 
+    /// The frame that was added last may wait. Nothing where something else came last.
+    pub fn last_is_patient(&mut self) {
+        if let Some(mark) = self.marks.last_pushed().filter(|mark| **mark == Next::Frame) {
+            *mark = Next::PatientFrame;
+        }
+    }
+
     /// Whether the frame that was taken last is followed by another one of its link.
     #[inline]
     pub fn is_followed(&self) -> bool {
         let link = self.frames.last_popped().link;
-        self.marks.peek() == Some(&Next::Frame)
+        matches!(self.marks.peek(), Some(Next::Frame | Next::PatientFrame))
             && self.frames.peek().is_some_and(|frame| frame.link == link)
     }
 
@@ -109,7 +116,7 @@ impl Outputs {
         self.marks.pop();
         let mark = *self.marks.popped();
         match mark {
-            Next::Frame => self.frames.pop(),
+            Next::Frame | Next::PatientFrame => self.frames.pop(),
             Next::Completed => self.completions.pop(),
             Next::Other => {}
         }
@@ -185,6 +192,12 @@ impl<T: Copy> Ring<T> {
     fn peek(&self) -> Option<&T> {
         let mask = self.entries.len() - 1;
         (!self.is_empty()).then(|| &self.entries[self.popped & mask])
+    }
+
+    fn last_pushed(&mut self) -> Option<&mut T> {
+        let mask = self.entries.len() - 1;
+        let last = self.pushed.wrapping_sub(1) & mask;
+        (!self.is_empty()).then(|| &mut self.entries[last])
     }
 
     #[inline]

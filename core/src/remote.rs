@@ -21,8 +21,8 @@ use crate::api::*;
 use crate::engine::{Core, LandingKind, Order, Payload};
 use crate::operation::{AccessState, Kind};
 use crate::path::{
-    BULK_BYTES_PER_PASS, BULK_PENDING_MAX, FRAMES_PENDING_MAX, Link, LinkStage, PUTS_MAX,
-    STREAMS_MAX, Segments, Stream, StreamKind,
+    BULK_BYTES_PER_PASS, BULK_PENDING_BYTES, BULK_PENDING_MAX, BULK_PENDING_SHORT_MAX,
+    FRAMES_PENDING_MAX, Link, LinkStage, PUTS_MAX, STREAMS_MAX, Segments, Stream, StreamKind,
 };
 use crate::regions::Region;
 
@@ -337,9 +337,11 @@ impl Core {
             Err(_) => return self.access_ended(id, Err(Fault::Busy)),
         };
         self.hold(id);
+        // Whoever announced a message waits for its end, and makes passes.
+        let helped = self.operations.get(id).is_some_and(|it| matches!(it.kind, Kind::Receive(_)));
         let Access { direction, key, remote, local, .. } = access;
         let verb = match direction {
-            Direction::Get => Verb::Read { link, key, remote, local, token },
+            Direction::Get => Verb::Read { link, key, remote, local, token, helped },
             Direction::Put => Verb::Write { link, key, remote, local, token },
         };
         self.outputs.push(Output::Verb(verb));
@@ -354,6 +356,9 @@ impl Core {
     ) {
         if let (Some(state), true) = (self.access_mut(id), outcome.is_ok()) {
             state.moved = bytes;
+        }
+        if outcome == Err(Fault::NotPermitted) && self.ask_instead(id) {
+            return self.let_go(id);
         }
         let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
         if !(lost && self.begin_again(id, peer)) {
@@ -378,6 +383,17 @@ impl Core {
             // It is dead, and its rail will say so; until then nothing is tried over it again.
             self.close_link(link);
         }
+        true
+    }
+
+    /// The rail leaves a get to frames.
+    fn ask_instead(&mut self, id: OperationId) -> bool {
+        let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
+        let get = |state: &&mut AccessState| state.access.direction == Direction::Get && !over;
+        let Some(state) = self.access_mut(id).filter(get) else { return false };
+        state.native = None;
+        let access = state.access.clone();
+        self.ask(id, &access);
         true
     }
 
@@ -465,7 +481,12 @@ impl Core {
         loop {
             let Some(peer) = self.peers.get_mut(id.0) else { return };
             let Some(link) = peer.link() else { return };
-            if peer.bulk_pending >= BULK_PENDING_MAX || peer.frames_pending >= FRAMES_PENDING_MAX {
+            let Some(next) = peer.streams.front().map(|stream| stream.left.len.max(1)) else {
+                return;
+            };
+            let together = (BULK_PENDING_BYTES / next).min(BULK_PENDING_SHORT_MAX) as u32;
+            let full = peer.bulk_pending >= together.max(BULK_PENDING_MAX);
+            if full || peer.frames_pending >= FRAMES_PENDING_MAX {
                 return;
             }
             if self.bulk_left == 0 && !peer.streams.is_empty() {

@@ -14,6 +14,7 @@ use crate::eager::NextMessage;
 use crate::engine::Core;
 use crate::matching::{Content, Unmatched};
 use crate::operation::{Kind, ReceiveStage, SendStage};
+use crate::path::Peer;
 
 impl Core {
     /// Announces a send: its memory becomes a one-shot region for the peer.
@@ -40,7 +41,11 @@ impl Core {
             key_slot,
             key_secret,
         };
+        let patient = self.peers.get(send.peer.0).is_some_and(Peer::has_enough_to_do);
         self.emit(send.peer, body, None);
+        if patient {
+            self.outputs.last_is_patient();
+        }
     }
 
     /// A large message is announced.

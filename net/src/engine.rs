@@ -74,6 +74,8 @@ pub(crate) struct Engine {
     pub armed: bool,
     /// A rail may keep frames for others that followed them.
     keeps_frames: bool,
+    /// How many of them wait for the next pass; `None` where one of them does not.
+    patient_frames: Option<u32>,
     /// Passes over the rails.
     pub passes: u64,
     /// Passes since the last one that asked for the time and polled every rail, and when that was.
@@ -107,6 +109,9 @@ pub enum PeerEvent {
 /// spinning cheap. Who makes passes seldom makes none of these: they end with the tick in which they
 /// began.
 const SHORT_PASSES_MAX: u32 = 15;
+
+/// Frames that wait for the next pass, at most.
+const PATIENT_FRAMES_MAX: u32 = 32;
 
 /// How long a rail that sees no work is passed over beside others: a look at quiet sockets costs as much as
 /// a message through shared memory.
@@ -154,6 +159,7 @@ impl Engine {
             event_count: Arc::default(),
             armed: false,
             keeps_frames: false,
+            patient_frames: Some(0),
             passes: 0,
             short_passes: SHORT_PASSES_MAX,
             tick: (0, 0),
@@ -336,6 +342,7 @@ impl Engine {
         let short = sight < Sight::Blind
             && self.short_passes < SHORT_PASSES_MAX
             && same_tick
+            && !self.keeps_frames
             && !self.core.has_outputs()
             && !self.core.is_throttled();
         if short {
@@ -348,6 +355,9 @@ impl Engine {
             self.tick = tick;
             now = self.now();
             self.core.advance(now);
+        }
+        if self.keeps_frames {
+            self.push_frames();
         }
         let mut any = self.drain();
         for index in 0..self.rails.len() {
@@ -413,27 +423,41 @@ impl Engine {
         loop {
             while let Some(next) = self.core.next_output() {
                 match next {
-                    Next::Frame => self.send(),
+                    Next::Frame => self.send(false),
+                    Next::PatientFrame => self.send(true),
                     Next::Completed => self.completed(),
                     Next::Other => self.act(),
                 }
             }
-            if !std::mem::take(&mut self.keeps_frames) {
+            let patient = self.patient_frames.is_some_and(|count| count < PATIENT_FRAMES_MAX);
+            if self.keeps_frames && patient {
                 return true;
             }
-            let Engine { core, rails, buffers, pool, .. } = self;
-            let mut upper = Upper { core, buffers, pool };
-            rails.iter_mut().for_each(|rail| {
-                rail.push(&mut upper);
-            });
+            if !self.keeps_frames {
+                self.patient_frames = Some(0);
+                return true;
+            }
+            self.push_frames();
         }
+    }
+
+    /// Lets rails send what they keep.
+    fn push_frames(&mut self) {
+        self.keeps_frames = false;
+        self.patient_frames = Some(0);
+        let Engine { core, rails, buffers, pool, .. } = self;
+        let mut upper = Upper { core, buffers, pool };
+        rails.iter_mut().for_each(|rail| {
+            rail.push(&mut upper);
+        });
     }
 
     /// Gives the next frame to its rail.
     #[inline]
-    fn send(&mut self) {
-        let followed = self.core.is_followed();
+    fn send(&mut self, patient: bool) {
+        let followed = patient || self.core.is_followed();
         self.keeps_frames |= followed;
+        self.patient_frames = self.patient_frames.filter(|_| patient).map(|count| count + 1);
         let link = self.core.frame().link;
         let checked = self.checked(link);
         let frame = self.core.frame();
@@ -456,6 +480,9 @@ impl Engine {
     /// Gives the frame of a message that leaves at once to its rail.
     #[inline]
     pub(crate) fn send_prompt(&mut self) -> Ordered {
+        if self.keeps_frames {
+            self.push_frames();
+        }
         let link = self.core.prompt_frame().link;
         let (rail, checked) = (usize::from(link.rail), self.checked(link));
         let frame = self.core.prompt_frame();

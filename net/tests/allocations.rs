@@ -13,7 +13,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
 fn messages_allocate_nothing_once_they_flow() {
-    for medium in [Medium::Tcp, Medium::Shm, Medium::Loop] {
+    for medium in [Medium::Tcp, Medium::Shm, Medium::ShmRing, Medium::Loop] {
         let mut world = World::pair(medium);
         let peers = [world.peer(0, 1), world.peer(1, 0)];
         for len in [8, 1 << 20] {

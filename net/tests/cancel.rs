@@ -119,6 +119,7 @@ fn peer() {
     match std::env::var(PEER).as_deref() {
         Ok("tcp") => play(Medium::Tcp),
         Ok("shm") => play(Medium::Shm),
+        Ok("ring") => play(Medium::ShmRing),
         _ => {}
     }
 }
@@ -154,7 +155,11 @@ impl Peer {
     fn start(medium: Medium) -> Peer {
         let binary = std::env::current_exe().expect("this test runs");
         let mut command = Command::new(binary);
-        let scheme = if medium == Medium::Tcp { "tcp" } else { "shm" };
+        let scheme = match medium {
+            Medium::Tcp => "tcp",
+            Medium::ShmRing => "ring",
+            _ => "shm",
+        };
         command.args(["--exact", "peer", "--nocapture"]).env(PEER, scheme);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("this binary can run again");
@@ -495,8 +500,9 @@ fn receives_are_cancelled(medium: Medium) {
         scene.peer.say(&format!("send {address} {bits} {LARGE_BYTES} {bits} {bits}"));
     }
     scene.until("announces", |scene| scene.world.nodes[0].endpoint.unmatched_count() == 2);
-    let tcp = medium == Medium::Tcp;
-    if !tcp {
+    // Otherwise the bytes are read without the peer's help.
+    let helped = medium != Medium::Shm;
+    if !helped {
         scene.peer.stop();
     }
     scene.receive(40, LARGE_BYTES, 40);
@@ -508,7 +514,7 @@ fn receives_are_cancelled(medium: Medium) {
     };
     let before = moved(&scene);
     scene.until("data under way", |scene| moved(scene) > before + (1 << 20));
-    if tcp {
+    if helped {
         scene.peer.stop();
         (0..300).for_each(|_| scene.step());
     }
@@ -535,4 +541,9 @@ fn receives_from_a_stopped_process_are_cancelled_over_tcp() {
 #[test]
 fn receives_from_a_stopped_process_are_cancelled_over_shared_memory() {
     receives_are_cancelled(Medium::Shm);
+}
+
+#[test]
+fn receives_from_a_stopped_process_are_cancelled_over_the_ring() {
+    receives_are_cancelled(Medium::ShmRing);
 }

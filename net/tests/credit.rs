@@ -206,7 +206,7 @@ fn requests_that_their_taker_keeps_cost_no_other_peer_its_link() {
 
 #[test]
 fn small_messages_wait_for_credit_while_it_comes_back_and_are_announced_when_it_does_not() {
-    for medium in [Medium::Tcp, Medium::Shm, Medium::Loop] {
+    for medium in [Medium::Tcp, Medium::Shm, Medium::ShmRing, Medium::Loop] {
         let mut world = World::pair(medium);
         let way = (0, world.peer(0, 1));
         let announced = |world: &World| world.nodes[0].endpoint.counters().0.messages_announced;

@@ -87,7 +87,7 @@ fn every_size_arrives_whether_the_receive_comes_first_or_late() {
 
 #[test]
 fn large_messages_that_were_awaited_are_not_staged() {
-    for medium in [Medium::Tcp, Medium::Shm, Medium::Loop] {
+    for medium in [Medium::Tcp, Medium::Shm, Medium::ShmRing, Medium::Loop] {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         for round in 0..20 {
@@ -316,7 +316,7 @@ fn a_region_is_given_back_only_when_a_closing_link_cannot_write_it_any_more() {
 
 #[test]
 fn operations_end_once_when_the_peer_goes_and_the_next_ones_reach_its_successor() {
-    for medium in [Medium::Tcp, Medium::Shm, Medium::Loop, Medium::SimStream] {
+    for medium in [Medium::Tcp, Medium::Shm, Medium::ShmRing, Medium::Loop, Medium::SimStream] {
         let mut world = World::pair(medium);
         let (to, from) = (world.peer(0, 1), world.peer(1, 0));
         send(&mut world, 0, to, 1, 10, 1);
@@ -576,5 +576,60 @@ fn where_only_awaited_messages_are_wanted_all_others_are_dropped_and_hold_no_cre
         let node = &world.nodes[0];
         node.endpoint.post_send(&node.context, peer, channel, 3, out, Level::Buffered, 1).unwrap();
         assert_eq!(world.take(1, 2).outcome, Ok(()));
+    }
+}
+
+#[test]
+fn announces_of_a_burst_share_system_calls_and_wait_for_a_pass_at_most() {
+    const BURST: u64 = 100;
+    const BYTES: usize = 20_000;
+    let mut world = World::pair(Medium::Tcp);
+    let to = world.peer(0, 1);
+    send(&mut world, 0, to, 1, 10, 1000);
+    receive(&mut world, 1, None, 1, 10, 1000);
+    world.take(0, 1000);
+    world.take(1, 1000);
+    let calls = |world: &World| world.nodes[0].endpoint.counters().1[0].1.system_calls;
+    let before = calls(&world);
+    for user in 0..BURST {
+        send(&mut world, 0, to, user, BYTES, user);
+    }
+    // The first ones go at once.
+    let posted = calls(&world) - before;
+    assert!((9..=16).contains(&posted), "{posted} system calls for {BURST} announces");
+    world.nodes[0].endpoint.progress();
+    while world.nodes[1].endpoint.unmatched_count() < BURST as usize {
+        world.nodes[1].endpoint.progress();
+    }
+    // One that is in a hurry takes the others with it, in order.
+    send(&mut world, 0, to, 500, BYTES, 500);
+    send(&mut world, 0, to, 501, 10, 501);
+    while world.nodes[1].endpoint.unmatched_count() < BURST as usize + 2 {
+        world.nodes[1].endpoint.progress();
+    }
+    for user in (0..BURST).chain([500, 501]) {
+        let bytes = if user == 501 { 10 } else { BYTES };
+        receive(&mut world, 1, None, user, bytes, user);
+        assert_eq!(world.take(1, user).outcome, Ok(()));
+        assert_eq!(world.take(0, user).outcome, Ok(()));
+    }
+}
+
+#[test]
+fn large_messages_of_another_process_are_read_or_sent_as_the_rail_says() {
+    for (medium, native) in [(Medium::Shm, true), (Medium::ShmRing, false), (Medium::Loop, true)] {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        for (user, bytes) in [(1, 100_000), (2, 3 << 20)] {
+            send(&mut world, 0, to, user, bytes, user);
+            receive(&mut world, 1, None, user, bytes, user);
+            let completed = world.take(1, user);
+            assert_eq!(completed.outcome, Ok(()), "{medium:?}");
+            common::check(completed.memory, bytes, user as u8);
+            assert_eq!(world.take(0, user).outcome, Ok(()), "{medium:?}");
+        }
+        let read = world.nodes[1].endpoint.counters().1[0].1.bytes_native;
+        assert_eq!(read, if native { 100_000 + (3 << 20) } else { 0 }, "{medium:?}");
+        world.nodes.iter().for_each(|node| node.endpoint.check());
     }
 }

@@ -46,10 +46,11 @@ fn links(world: &World, node: usize) -> u64 {
 
 #[test]
 fn an_idle_link_is_closed_and_made_again_over_every_medium_and_nobody_notices() {
-    const RELIABLE: [Medium; 6] = [
+    const RELIABLE: [Medium; 7] = [
         Medium::Tcp,
         Medium::Tcp6,
         Medium::Shm,
+        Medium::ShmRing,
         Medium::Loop,
         Medium::SimStream,
         Medium::SimNative,

@@ -60,14 +60,14 @@ pub trait Rail: Send {
     /// [`QUEUED_FRAMES_MAX`]: ropewalk_base::limits::QUEUED_FRAMES_MAX
     fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered;
 
-    /// [`Rail::send`] for a frame that is followed at once by others of the same link: a rail may keep it
-    /// until the last of them, or until [`Rail::push`], to send many at a time.
+    /// [`Rail::send`] for a frame that is followed by others of the same link: a rail may keep it, and all
+    /// that are sent after it, until [`Rail::push`], to send many at a time.
     fn send_followed(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
         self.send(frame, buffers)
     }
 
     /// Sends what was kept by [`Rail::send_followed`], and reports the frames that have left. False where
-    /// there was nothing. Called before the caller does anything else.
+    /// there was nothing. Called before the next poll, and before any frame has to leave.
     fn push(&mut self, report: &mut dyn Report) -> bool {
         let _ = report;
         false

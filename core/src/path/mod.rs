@@ -31,6 +31,11 @@ use crate::reliable::Reliable;
 pub(crate) const FRAMES_PENDING_MAX: u32 = 128;
 /// Data frames among them: enough to keep a connection busy, few enough to stay fair.
 pub(crate) const BULK_PENDING_MAX: u32 = 4;
+/// Shorter ones go together: as many as have this many bytes, and at most so many.
+pub(crate) const BULK_PENDING_BYTES: u64 = 512 << 10;
+pub(crate) const BULK_PENDING_SHORT_MAX: u64 = 32;
+/// Announced messages of a peer that are not over, beyond which another announce is in no hurry.
+const ANNOUNCES_AHEAD: usize = 8;
 /// Bytes of data frames in one pass, to all peers together: some 200 us of the processor's time.
 pub(crate) const BULK_BYTES_PER_PASS: u64 = 1 << 20;
 /// Gets and puts of ours to one peer at a time.
@@ -259,6 +264,12 @@ impl Link {
 }
 
 impl Peer {
+    /// Whether so many messages wait for its receives, or for their turn there, that another announce is
+    /// in no hurry.
+    pub fn has_enough_to_do(&self) -> bool {
+        self.unfinished.len() > ANNOUNCES_AHEAD
+    }
+
     pub fn new(reachable: bool) -> Peer {
         Peer {
             stage: PeerStage::Idle,

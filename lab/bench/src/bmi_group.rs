@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::bmi_side::{PAIR, Role};
+use crate::bmi_side::{PAIR, Role, WARM};
 use crate::worker::lines;
 use crate::{ORPHAN, PART, host};
 
@@ -175,11 +175,12 @@ impl Group {
         let (answers, cpu) = self.ask(&format!("bandwidth {bytes} {count} {when}"))?;
         let [nanos, done, posts] = answers[0][..] else { bail!("an answer is short") };
         let total = (bytes * count) as f64;
+        let with_first = total + (bytes * count.min(WARM)) as f64;
         Ok(Point {
             bytes,
             value: total / (nanos.max(1) as f64 / 1e3),
             p99: 0.0,
-            cpu: cpu / (total / 1e9),
+            cpu: cpu / (with_first / 1e9),
             immediate: done as f64 / posts.max(1) as f64,
         })
     }

@@ -17,6 +17,9 @@ use rustix::process::Pid;
 use crate::host;
 use crate::net::{Case, Peer};
 
+/// Messages of a stream before its time begins.
+const WARM: usize = 64;
+
 /// Nanoseconds of each round trip, or of the whole stream; and the processor time of both sides.
 pub fn measure(case: &Case) -> Result<(Vec<u64>, u64)> {
     if case.medium == "shm" && case.depth == 1 {
@@ -33,12 +36,16 @@ pub fn measure(case: &Case) -> Result<(Vec<u64>, u64)> {
     let cpu = || host::own_cpu_nanos() + peer.cpu_nanos();
     if case.depth > 1 {
         // As many buffers as messages are under way: one alone would lie in the cache.
-        let mut buffers = vec![vec![1u8; case.bytes]; case.depth];
+        let buffers = vec![vec![1u8; case.bytes]; case.depth];
+        let mut send = |rounds| -> Result<()> {
+            for round in 0..rounds {
+                stream.write(&buffers[round % case.depth])?;
+            }
+            stream.read(&mut [0; 8])
+        };
+        send(case.rounds.min(WARM))?;
         let (begin, before) = (Instant::now(), cpu());
-        for round in 0..case.rounds {
-            stream.write(&buffers[round % case.depth])?;
-        }
-        stream.read(&mut buffers[0][..8])?;
+        send(case.rounds)?;
         let nanos = begin.elapsed().as_nanos() as u64;
         return Ok((vec![nanos], cpu() - before));
     }
@@ -72,13 +79,18 @@ fn attached(case: &Case) -> Result<(Vec<u64>, u64)> {
     let theirs = (0..case.depth).map(|_| word()).collect::<Result<Vec<u64>>>()?;
     let mut ours = vec![vec![1u8; case.bytes]; case.depth];
     let cpu = || host::own_cpu_nanos() + peer.cpu_nanos();
-    let (begin, before) = (Instant::now(), cpu());
-    for round in 0..case.rounds {
-        let at = round % case.depth;
-        if read_process(process, theirs[at], &mut ours[at])? != case.bytes {
-            return Err(ErrorKind::UnexpectedEof.into());
+    let mut read = |rounds| -> Result<()> {
+        for round in 0..rounds {
+            let at = round % case.depth;
+            if read_process(process, theirs[at], &mut ours[at])? != case.bytes {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
         }
-    }
+        Ok(())
+    };
+    read(case.rounds.min(WARM))?;
+    let (begin, before) = (Instant::now(), cpu());
+    read(case.rounds)?;
     let nanos = begin.elapsed().as_nanos() as u64;
     Ok((vec![nanos], cpu() - before))
 }
@@ -101,10 +113,12 @@ pub fn serve(case: &Case, address: &str) -> Result<()> {
     let mut stream = Stream::new(TcpStream::connect(address)?, &case.wait)?;
     if case.depth > 1 {
         let mut buffers = vec![vec![1u8; case.bytes]; case.depth];
-        for round in 0..case.rounds {
-            stream.read(&mut buffers[round % case.depth])?;
+        for rounds in [case.rounds.min(WARM), case.rounds] {
+            for round in 0..rounds {
+                stream.read(&mut buffers[round % case.depth])?;
+            }
+            stream.write(&[0; 8])?;
         }
-        stream.write(&buffers[0][..8])?;
         return stream.read(&mut buffers[0][..1]).or(Ok(()));
     }
     let mut buffer = vec![1u8; case.bytes];

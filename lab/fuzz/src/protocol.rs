@@ -216,7 +216,7 @@ impl<'a> Player<'a> {
     fn drain(&mut self) {
         while let Some(next) = self.core.next_output() {
             match next {
-                Next::Frame => {
+                Next::Frame | Next::PatientFrame => {
                     let FrameOrder { header, token, .. } = *self.core.frame();
                     if let Ok((prefix, Arrived::Hello(hello))) = frame::decode(header.as_bytes()) {
                         let fresh = hello.nonce.get().wrapping_add(11) | 1;

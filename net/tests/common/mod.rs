@@ -15,7 +15,7 @@ use ropewalk_net::{
 };
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
-use ropewalk_rail_shm::{ShmConfig, ShmRail};
+use ropewalk_rail_shm::{Attach, ShmConfig, ShmRail};
 use ropewalk_rail_sim::{SimConfig, SimNetwork};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 
@@ -23,17 +23,21 @@ use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 pub enum Medium {
     Tcp,
     Tcp6,
+    /// Large messages come by cross-memory attach.
     Shm,
+    /// They come through the ring.
+    ShmRing,
     Loop,
     SimStream,
     SimNative,
     SimDatagram,
 }
 
-pub const ALL: [Medium; 7] = [
+pub const ALL: [Medium; 8] = [
     Medium::Tcp,
     Medium::Tcp6,
     Medium::Shm,
+    Medium::ShmRing,
     Medium::Loop,
     Medium::SimStream,
     Medium::SimNative,
@@ -86,10 +90,15 @@ impl World {
     pub fn rail(&self, number: u64) -> Box<dyn Rail> {
         let name = format!("t{}-{number}", std::process::id());
         let listen = |text: &str| TcpConfig::listening(text.parse().unwrap());
+        let shm = |name, attach| -> Box<dyn Rail> {
+            let config = ShmConfig { attach, ..ShmConfig::named(name) };
+            Box::new(ShmRail::open(config).unwrap())
+        };
         match self.medium {
             Medium::Tcp => Box::new(TcpRail::open(listen("127.0.0.1:0")).unwrap()),
             Medium::Tcp6 => Box::new(TcpRail::open(listen("[::1]:0")).unwrap()),
-            Medium::Shm => Box::new(ShmRail::open(ShmConfig::named(name)).unwrap()),
+            Medium::Shm => shm(name, Attach::Always),
+            Medium::ShmRing => shm(name, Attach::Never),
             Medium::Loop => Box::new(ShmRail::open(ShmConfig::within_process(name)).unwrap()),
             Medium::SimStream => Box::new(self.network.rail(&name, SimConfig::stream())),
             Medium::SimNative => Box::new(self.network.rail(&name, SimConfig::native())),

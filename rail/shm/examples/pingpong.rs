@@ -291,7 +291,7 @@ fn native_read(
     let start = Instant::now();
     for _ in 0..rounds {
         let (remote, local) = (RemoteLayout::At(0), node.memory.part(0, bytes as u64));
-        let verb = Verb::Read { link, key: KEY, remote, local, token: Token(3) };
+        let verb = Verb::Read { link, key: KEY, remote, local, token: Token(3), helped: false };
         match rail.order(&verb, &node.buffers) {
             Ordered::Released => {}
             Ordered::Pending => node.pending += 1,

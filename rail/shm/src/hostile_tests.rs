@@ -193,7 +193,10 @@ fn any_table_is_survived() {
         let value = [0, 1, 100, u64::MAX, 1 << 47, 9000, random.next_u64()];
         field.store(value[random.below(7) as usize], std::sync::atomic::Ordering::SeqCst);
         let (remote, local) = (RemoteLayout::At(random.below(1 << 20)), near.1.memory);
-        near.0.order(&Verb::Read { link, key, remote, local, token: Token(1) }, &near.1.buffers);
+        near.0.order(
+            &Verb::Read { link, key, remote, local, token: Token(1), helped: false },
+            &near.1.buffers,
+        );
         near.0.poll(Time(1), &mut near.1);
         orders += 1;
     }
@@ -256,7 +259,7 @@ fn read_only_memory_is_neither_written_nor_offered_for_writing() {
     near.poll(Time(1), &mut near_node);
     let local = whole(near_node.buffers.insert(Memory::constant(&CONSTANT)).expect("room"));
     let (remote, token) = (RemoteLayout::At(0), Token(1));
-    let verb = Verb::Read { link, key, remote, local, token };
+    let verb = Verb::Read { link, key, remote, local, token, helped: false };
     assert!(matches!(near.order(&verb, &near_node.buffers), Ordered::Refused(_)));
     assert_eq!(CONSTANT, [7; 64]);
 }
@@ -273,7 +276,7 @@ fn whoever_has_the_number_of_a_dead_peer_is_not_accessed() {
         let (remote, token) = (RemoteLayout::At(0), Token(1));
         let verb = match write {
             true => Verb::Write { link, key, remote, local, token },
-            false => Verb::Read { link, key, remote, local, token },
+            false => Verb::Read { link, key, remote, local, token, helped: false },
         };
         rail.order(&verb, &node.buffers)
     };

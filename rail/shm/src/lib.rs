@@ -37,6 +37,7 @@ mod sleep;
 mod socket;
 mod views;
 
+pub use attach::Attach;
 pub use native::read_process;
 pub use rail::ShmRail;
 pub use socket::NAME_BYTES_MAX;
@@ -55,11 +56,18 @@ pub struct ShmConfig {
     /// Where the Yama security module would keep peers of the same user from this process's memory,
     /// ask it not to. Without that such systems have no shared-memory links.
     pub allow_attach: bool,
+    /// How messages that are too long for eager ones come from other processes.
+    pub attach: Attach,
 }
 
 impl Default for ShmConfig {
     fn default() -> ShmConfig {
-        ShmConfig { name: None, within_process: false, allow_attach: true }
+        ShmConfig {
+            name: None,
+            within_process: false,
+            allow_attach: true,
+            attach: Attach::Measured,
+        }
     }
 }
 

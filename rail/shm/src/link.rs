@@ -22,12 +22,13 @@ use ropewalk_base::verb::{
 };
 use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
 
+use crate::attach::Attach;
 use crate::barrier;
 use crate::local::{Letter, Peer, ring};
 use crate::native::{Access, Exposures, Origin, PeerMemory, RegionList, Scratch, is_readable};
 use crate::rest::Rest;
 use crate::ring::{Consumer, Front, Producer};
-use crate::segment::{Board, RING_BYTES, Ring, Segment, Side};
+use crate::segment::{Board, EXPOSURES_MAX, RING_BYTES, Ring, Segment, Side};
 use crate::sleep::{Sleeper, Waker};
 use crate::views::Views;
 
@@ -109,6 +110,7 @@ pub struct Common {
     /// Bytes that native accesses may still move before the next poll.
     pub native_budget: u64,
     pub rest: Rest,
+    pub attach: Attach,
 }
 
 /// A link that is up.
@@ -338,6 +340,9 @@ impl Link {
         if !access.is_consistent() {
             return Ordered::Refused(Fault::Invalid);
         }
+        if access.helped && self.attaches(&access) && !common.attach.pays() {
+            return Ordered::Refused(Fault::NotPermitted);
+        }
         while self.accesses.is_empty() && common.native_budget > 0 {
             match self.step(&mut access, buffers, common) {
                 Ok(true) => return Ordered::Released,
@@ -348,6 +353,14 @@ impl Link {
         self.accesses.push_back(access);
         self.rouse(common);
         Ordered::Pending
+    }
+
+    /// Whether the kernel would have to copy, since the peer's memory is not mapped here.
+    fn attaches(&self, access: &Access) -> bool {
+        let index = access.key.slot.index;
+        let Parts { segment, side, memory, .. } = &self.parts;
+        let mapped = || segment.entry(side.other(), index).arena().load(Ordering::Relaxed) != 0;
+        matches!(memory, PeerMemory::Process(_)) && !(index < EXPOSURES_MAX && mapped())
     }
 
     /// Moves a piece of an access; true where it is complete.

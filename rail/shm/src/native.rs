@@ -222,6 +222,8 @@ pub struct Access {
     pub local: Slice,
     pub token: Token,
     pub write: bool,
+    /// The target would send the bytes as well.
+    pub helped: bool,
     done: u64,
     /// For lists: the segment that comes next, and how much of it is done.
     segment: usize,
@@ -237,7 +239,8 @@ impl Access {
         token: Token,
         write: bool,
     ) -> Access {
-        Access { key, remote, local, token, write, done: 0, segment: 0, within: 0 }
+        let (done, segment, within, helped) = (0, 0, 0, false);
+        Access { key, remote, local, token, write, helped, done, segment, within }
     }
 
     /// Whether the layout has as many bytes as the local slice.

@@ -118,6 +118,7 @@ impl ShmRail {
                 scratch: Scratch::default(),
                 native_budget: NATIVE_BUDGET,
                 rest: Rest::new(board, bell),
+                attach: config.attach,
             },
             downs: Vec::new(),
             ups: Vec::new(),
@@ -665,8 +666,9 @@ impl Rail for ShmRail {
             return self.order_beside(*link, matches!(verb, Verb::Close { .. }));
         };
         let answer = match verb {
-            Verb::Read { key, remote, local, token, .. } => {
-                let access = Access::new(*key, remote.clone(), *local, *token, false);
+            Verb::Read { key, remote, local, token, helped, .. } => {
+                let mut access = Access::new(*key, remote.clone(), *local, *token, false);
+                access.helped = *helped;
                 found.access(access, buffers, common)
             }
             Verb::Write { key, remote, local, token, .. } => {

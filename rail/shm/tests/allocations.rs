@@ -110,7 +110,7 @@ fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
         let verb = if write {
             Verb::Write { link: near, key, remote, local, token }
         } else {
-            Verb::Read { link: near, key, remote, local, token }
+            Verb::Read { link: near, key, remote, local, token, helped: false }
         };
         let goal = a.1.outcomes + 1;
         match a.0.order(&verb, &a.1.buffers) {

@@ -82,7 +82,7 @@ impl Node {
                     let local = self.region.part(0, random.below(REGION_BYTES as u64));
                     let (key, remote) = (REGION, RemoteLayout::At(0));
                     let verb = if random.below(2) == 0 {
-                        Verb::Read { link, key, remote, local, token }
+                        Verb::Read { link, key, remote, local, token, helped: false }
                     } else {
                         Verb::Write { link, key, remote, local, token }
                     };

@@ -219,7 +219,10 @@ impl Rail for SimRail {
             return self.unplace(*link, *token);
         }
         let outcome = self.with(|network| match verb.clone() {
-            Verb::Read { link, key, remote, local, token } => {
+            Verb::Read { helped: true, .. } if network.random.below(4) == 0 => {
+                Ordered::Refused(Fault::NotPermitted)
+            }
+            Verb::Read { link, key, remote, local, token, .. } => {
                 let order = AccessOrder { link, key, remote, local, token, write: false };
                 network.order_access(number, order, buffers)
             }

@@ -148,7 +148,7 @@ pub fn a_read_that_was_stopped_never_lands(fixture: &mut dyn Fixture) {
         .map(|_| {
             let local = slice(scene.recorder(0).memory(&[BYTES], &[]));
             let (token, remote) = (scene.recorder(0).token(), RemoteLayout::At(0));
-            scene.order(0, Verb::Read { link, key, remote, local, token }, None);
+            scene.order(0, Verb::Read { link, key, remote, local, token, helped: false }, None);
             (token, local)
         })
         .collect();

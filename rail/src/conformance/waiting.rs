@@ -176,7 +176,7 @@ fn accesses_wake(scene: &mut Scene, pair: Pair) {
     let (link, token) = (pair.near.1, scene.recorder(0).token());
     arm(scene, 0);
     let (remote, local) = (RemoteLayout::At(0), slice(buffer));
-    scene.order(0, Verb::Read { link, key, remote, local, token }, None);
+    scene.order(0, Verb::Read { link, key, remote, local, token, helped: false }, None);
     woken_until(scene, |scene| scene.recorder(0).pending() == 0);
     let bytes = scene.recorder(0).bytes(local);
     assert!(bytes == pattern(1, BYTES), "the read is complete");

@@ -224,7 +224,7 @@ impl Node {
     fn drain(&mut self) {
         while let Some(next) = self.core.next_output() {
             match next {
-                Next::Frame => {
+                Next::Frame | Next::PatientFrame => {
                     let frame = self.core.frame();
                     let token = frame.token;
                     let answer = self.rail.send(frame, &self.buffers);
