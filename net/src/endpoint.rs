@@ -22,6 +22,7 @@ use crate::context::{Completed, Context};
 use crate::engine::{Command, Engine};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::posts::{Caller, Post, ReceivePost, SendPost, What};
+use crate::requests::Requests;
 use crate::service;
 use crate::shared::{Held, Shared, order_write_before_look};
 
@@ -139,7 +140,7 @@ impl Endpoint {
         let core = Core::new(config.limits(), identity, capabilities, greeting, random)
             .with_schemes(schemes);
         let pool = Pool::with_budget(config.staging_bytes);
-        let requests = Arc::new(Mutex::new(VecDeque::new()));
+        let requests = Arc::new(Requests::default());
         let mut engine = Engine::new(
             core,
             rails,

@@ -16,7 +16,7 @@ use ropewalk_wire::frame;
 
 use crate::context::{Completed, Queue};
 use crate::posts::{Caller, NO_ANSWER, Post, Slot};
-use crate::requests::Request;
+use crate::requests::{Request, Requests};
 use crate::upper::Upper;
 
 /// A monotonic clock that threads share.
@@ -59,7 +59,7 @@ pub(crate) struct Engine {
     addresses: Vec<Option<(PeerId, Address)>>,
     /// The peer that was looked up last for an address.
     looked_up: HashMap<Address, PeerId>,
-    requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
+    requests: Arc<Requests>,
     /// Those that are told of requests.
     request_queues: Vec<Arc<Queue>>,
     /// Where completions go whose context was retired.
@@ -130,7 +130,7 @@ impl Engine {
         payload_checksum: bool,
         clock: SharedClock,
         slots_max: usize,
-        requests: Arc<std::sync::Mutex<VecDeque<Request>>>,
+        requests: Arc<Requests>,
     ) -> Engine {
         let sealed = rails.iter().map(|rail| !rail.capabilities().checksummed).collect();
         Engine {
@@ -413,6 +413,21 @@ impl Engine {
         self.rails.iter_mut().for_each(|rail| rail.disarm());
     }
 
+    /// Likewise after a sleep in which no rail's descriptor had anything to say: that counts as a pass
+    /// that found nothing.
+    pub fn disarm_quiet(&mut self) {
+        let now = self.now();
+        if self.deadline().is_some_and(|due| due <= now) {
+            return self.disarm();
+        }
+        self.armed = false;
+        self.core.advance(now);
+        self.short_passes = 0;
+        self.tick = tick();
+        self.polled.fill(now);
+        self.rails.iter_mut().for_each(|rail| rail.disarm_quiet());
+    }
+
     /// Does what the core wants done, in order. True where there was anything.
     #[inline]
     pub fn drain(&mut self) -> bool {
@@ -580,10 +595,7 @@ impl Engine {
             .and_then(|(buffer, _)| self.buffers.remove(buffer))
             .and_then(Memory::into_pooled);
         let request = Request { peer, session, bits, payload, bytes, charged: true };
-        self.requests
-            .lock()
-            .expect("the request queue is never left half-changed")
-            .push_back(request);
+        self.requests.push(request);
         for queue in &self.request_queues {
             queue.ring();
         }

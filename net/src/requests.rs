@@ -1,5 +1,9 @@
 //! Requests: messages that nobody had to post for, on the side that gets them.
 
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_core::PeerId;
 
@@ -30,6 +34,38 @@ impl Request {
     }
 }
 
+/// Requests that nobody has taken. Whether there are any is asked all the time, and costs no lock.
+#[derive(Debug, Default)]
+pub(crate) struct Requests {
+    queue: Mutex<VecDeque<Request>>,
+    /// Written under the lock. In one order with the arming of those who sleep: whoever armed and sees
+    /// none is rung for the next one.
+    count: AtomicUsize,
+}
+
+impl Requests {
+    pub fn push(&self, request: Request) {
+        let mut queue = self.queue.lock().expect("never left half-changed");
+        queue.push_back(request);
+        self.count.store(queue.len(), Ordering::SeqCst);
+    }
+
+    pub fn pop(&self) -> Option<Request> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut queue = self.queue.lock().expect("never left half-changed");
+        let request = queue.pop_front();
+        self.count.store(queue.len(), Ordering::SeqCst);
+        request
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count.load(Ordering::SeqCst) == 0
+    }
+}
+
 impl Endpoint {
     /// The next request, where one arrived. From here on its memory is the taker's: it neither counts
     /// against the peer's credit nor against the staging memory, so that a taker who keeps requests costs
@@ -43,7 +79,7 @@ impl Endpoint {
     /// The next request, for one who sorts requests before somebody takes them: it counts against its
     /// peer's credit, which bounds what is kept so, until [`Endpoint::release_request`].
     pub fn take_request(&self) -> Option<Request> {
-        self.shared.requests.lock().expect("never left half-changed").pop_front()
+        self.shared.requests.pop()
     }
 
     /// The user has the request now: see [`Endpoint::next_request`].

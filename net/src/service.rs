@@ -99,7 +99,7 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) {
     shared.unlock(engine);
     if armed {
         rest(bell, Some(&shared.epoll), limit);
-        shared.disarm();
+        shared.disarm(false);
     }
 }
 

@@ -14,7 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_core::{Identity, OperationId};
 
 use crate::engine::{Command, Engine, SharedClock};
-use crate::requests::Request;
+use crate::requests::Requests;
 use crate::service::Service;
 
 /// Between a write and a look at what another thread writes before it looks at ours. On x86-64 both
@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     pub command_count: AtomicU32,
     /// Numbers for posts that find the engine taken.
     pub reserve: Mutex<Vec<OperationId>>,
-    pub requests: Arc<Mutex<VecDeque<Request>>>,
+    pub requests: Arc<Requests>,
     /// Changes of sessions so far.
     pub event_count: Arc<AtomicU64>,
     /// Readable when an armed rail has work, or sleepers shall look again.
@@ -185,11 +185,16 @@ impl Shared {
         true
     }
 
-    /// A sleep after [`Shared::arm`] is over.
-    pub fn disarm(&self) {
+    /// A sleep after [`Shared::arm`] is over. `quiet`: it lasted as long as it should, and the rails had
+    /// nothing to say all the time.
+    pub fn disarm(&self, quiet: bool) {
         let last = self.armed.fetch_sub(1, Ordering::Relaxed) == 1;
         // Where the engine is taken, its holder's pass, or the next one, ends the arming.
         if let Some(mut engine) = self.try_lock().filter(|_| last) {
+            // Another's pass meanwhile disarmed the rails, and may have heard what they said.
+            if quiet && engine.armed {
+                engine.disarm_quiet();
+            }
             self.stand_up(&mut engine);
             self.unlock(engine);
         }
@@ -201,7 +206,7 @@ impl Shared {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.nudge, &mut count);
         }
-        if self.armed.load(Ordering::Relaxed) == 0 {
+        if self.armed.load(Ordering::Relaxed) == 0 && engine.armed {
             engine.disarm();
         }
     }

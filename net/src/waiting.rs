@@ -61,7 +61,7 @@ impl Endpoint {
 
     /// Whether a request waits to be taken.
     pub fn has_requests(&self) -> bool {
-        !self.shared.requests.lock().expect("never left half-changed").is_empty()
+        !self.shared.requests.is_empty()
     }
 
     /// Arms the context: after `Armed` its descriptor becomes readable at the next completion, with
@@ -93,7 +93,7 @@ impl Endpoint {
         let requests = requests && self.has_requests();
         let mut limit = limit;
         let mut ready = requests || !context.queue.is_empty();
-        let mut armed = false;
+        let (mut armed, mut quiet) = (false, false);
         if !ready {
             match self.try_lock() {
                 Some(mut engine) => {
@@ -121,11 +121,11 @@ impl Endpoint {
                 tv_nsec: i64::from(limit.subsec_nanos()),
             };
             // An interrupted sleep is a short one: the caller looks again in any case.
-            let _ = poll(&mut descriptors, Some(&timeout));
+            quiet = poll(&mut descriptors, Some(&timeout)) == Ok(0);
             self.shared.sleepers.fetch_sub(1, Ordering::SeqCst);
         }
         if armed {
-            self.shared.disarm();
+            self.shared.disarm(quiet);
         }
         context.queue.disarm();
     }

@@ -72,3 +72,19 @@ fn the_service_thread_leaves_an_idle_application_alone() {
     let most = begin.elapsed().as_millis() as u64 / 40;
     assert!((1..=most).contains(&sleeps), "{sleeps} sleeps, at most {most}");
 }
+
+#[test]
+fn a_wait_in_vain_asks_the_kernel_once() {
+    let mut config = config(3);
+    config.service_thread = false;
+    let endpoint = Endpoint::open(config, rails("vain")).unwrap();
+    let context = endpoint.context(true).unwrap();
+    let calls = || endpoint.counters().1.iter().map(|(_, rail)| rail.system_calls).sum::<u64>();
+    let wait = || assert!(endpoint.wait(&context, Duration::from_millis(10)).is_none());
+    (0..10).for_each(|_| wait());
+    let before = calls();
+    (0..50).for_each(|_| wait());
+    // The rails themselves are asked nothing: the sleep has shown that they are quiet.
+    let asked = calls() - before;
+    assert!(asked <= 25, "{asked} system calls of rails in 50 waits");
+}

@@ -102,6 +102,12 @@ pub trait Rail: Send {
     /// The sleep is over: peers need not ring any more until the next `arm`.
     fn disarm(&mut self);
 
+    /// Like [`Rail::disarm`], where the descriptor was not readable when the sleep had lasted long enough:
+    /// the kernel has no news.
+    fn disarm_quiet(&mut self) {
+        self.disarm();
+    }
+
     /// Readable while there is work and the rail is armed; to be put into an epoll set once, level
     /// triggered. `None` for rails without one (`sim`).
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;

@@ -46,8 +46,15 @@ struct Kept {
 /// Who waits at the queue itself; the others wait for news of it.
 #[derive(Default)]
 pub struct Turn {
-    taken: Mutex<bool>,
+    state: Mutex<TurnState>,
     news: Condvar,
+}
+
+#[derive(Default)]
+struct TurnState {
+    taken: bool,
+    /// Threads that wait for news.
+    waiting: u32,
 }
 
 /// The operation that a caller's number names.
@@ -112,22 +119,26 @@ impl Turn {
     /// Waits until nobody else waits at the queue, or for news, at most until `deadline`. True where the
     /// caller has the turn and gives it back.
     pub fn take(&self, deadline: Instant) -> bool {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if *taken {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.taken {
             let limit = deadline.saturating_duration_since(Instant::now());
-            let waited = self.news.wait_timeout(taken, limit);
-            taken = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(taken, _)| taken);
+            state.waiting += 1;
+            let waited = self.news.wait_timeout(state, limit);
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            state.waiting -= 1;
             // Whatever the news are, the caller looks at them before it waits again.
-            drop(taken);
             return false;
         }
-        *taken = true;
+        state.taken = true;
         true
     }
 
     pub fn give_back(&self) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
-        self.news.notify_all();
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.taken = false;
+        if state.waiting > 0 {
+            self.news.notify_all();
+        }
     }
 }
 

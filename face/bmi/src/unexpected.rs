@@ -78,6 +78,9 @@ impl Unexpected {
 
     /// The next message of a class, of those that have arrived.
     fn take(&self, endpoint: &Endpoint, class: u8) -> Option<Request> {
+        if !self.is_any(endpoint) {
+            return None;
+        }
         if let Some(request) = self.take_kept(class) {
             return Some(request);
         }

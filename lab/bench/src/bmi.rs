@@ -10,7 +10,7 @@ use crate::mpi::{Medium, Mpi};
 use crate::net::{self, Case};
 use crate::report::Outcome;
 use crate::series::{OURS, spread};
-use crate::{bmi_side, host};
+use crate::{bmi_side, host, raw};
 
 /// What a row measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -232,6 +232,7 @@ impl Row {
             Kind::RoundTrip { .. } => self.medium == "tcp",
             Kind::Bandwidth { late } => !late,
             Kind::Pattern { .. } => self.medium == "tcp",
+            Kind::Idle => true,
             _ => false,
         };
         if peers && bare {
@@ -256,6 +257,13 @@ impl Row {
             Party::Changed => self.measure_group(false, false, true),
             Party::Raw if matches!(self.kind, Kind::Pattern { .. }) => {
                 self.measure_group(true, false, false)
+            }
+            Party::Raw if self.kind == Kind::Idle => {
+                // On a thread of its own, whose processor time is told apart.
+                let seconds = self.amount as f64 / 100.0;
+                let waited = std::thread::spawn(move || raw::wait_in_vain(seconds)).join();
+                let value = waited.map_err(|_| anyhow::anyhow!("the bare wait panicked"))??;
+                Ok(vec![Point { bytes: 0, value, p99: 0.0, cpu: 0.0, immediate: 0.0 }])
             }
             Party::Raw => self.sizes.iter().map(|bytes| self.measure_raw(*bytes)).collect(),
         }
@@ -472,7 +480,7 @@ impl Row {
     /// Whether a ratio of ours to another's is better than a second one.
     fn is_better(&self, first: f64, second: f64) -> bool {
         match self.kind {
-            Kind::RoundTrip { .. } => first < second,
+            Kind::RoundTrip { .. } | Kind::Idle => first < second,
             _ => first > second,
         }
     }

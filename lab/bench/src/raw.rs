@@ -128,6 +128,22 @@ pub fn serve(case: &Case, address: &str) -> Result<()> {
     }
 }
 
+/// The part of a processor, in percent, that a thread takes which does nothing but wait for 10 ms again and
+/// again for a descriptor that says nothing.
+pub fn wait_in_vain(seconds: f64) -> Result<f64> {
+    let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+    let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    let used = || {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+    };
+    let (begin, before) = (Instant::now(), used());
+    while begin.elapsed().as_secs_f64() < seconds {
+        rustix::event::poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&pause))?;
+    }
+    Ok(100.0 * (used() - before) / begin.elapsed().as_secs_f64())
+}
+
 /// A socket and a way of waiting for it.
 struct Stream {
     socket: TcpStream,

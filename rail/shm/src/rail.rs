@@ -758,6 +758,10 @@ impl Rail for ShmRail {
         self.events_due = true;
     }
 
+    fn disarm_quiet(&mut self) {
+        self.common.rest.end();
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.epoll.as_fd())
     }

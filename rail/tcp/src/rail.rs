@@ -402,6 +402,11 @@ impl Rail for TcpRail {
         self.armed = false;
     }
 
+    fn disarm_quiet(&mut self) {
+        self.armed = false;
+        self.quiet_passes = QUIET_PASSES;
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.epoll.as_fd())
     }

@@ -1,5 +1,6 @@
 //! Posts: sends, receives and unexpected messages, of one buffer or a list.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 use ropewalk_base::memory::{Memory, Segment};
@@ -15,7 +16,15 @@ use crate::unexpected::{UNEXPECTED_BYTES_MAX, bits_of};
 /// Hints of OrangeFS, which are for tracing only.
 type Hints = *mut c_void;
 
-/// The pieces of a list, with their length together.
+thread_local! {
+    /// Where the pieces of a list lie while it is posted.
+    static PIECES: Cell<Vec<Segment>> = const { Cell::new(Vec::new()) };
+}
+
+/// A list that is longer leaves no memory behind.
+const PIECES_KEPT_MAX: usize = 8192;
+
+/// Adds up the pieces of a list.
 ///
 /// # Safety
 /// Both lists have `count` entries.
@@ -23,20 +32,21 @@ unsafe fn pieces(
     buffers: *const *mut c_void,
     sizes: *const i64,
     count: c_int,
-) -> Result<(Vec<Segment>, i64), ErrorCode> {
+    segments: &mut Vec<Segment>,
+) -> Result<i64, ErrorCode> {
     let count = usize::try_from(count).ok().filter(|count| *count > 0).ok_or(-EINVAL)?;
     if buffers.is_null() || sizes.is_null() {
         return Err(-EINVAL);
     }
     let mut total = 0i64;
-    let mut segments = Vec::with_capacity(count);
+    segments.reserve(count);
     for index in 0..count {
         // SAFETY: the lists have `count` entries.
         let (buffer, size) = unsafe { (*buffers.add(index), *sizes.add(index)) };
         segments.push(piece(buffer, size)?);
         total = total.checked_add(size).ok_or(-EINVAL)?;
     }
-    Ok((segments, total))
+    Ok(total)
 }
 
 #[inline]
@@ -54,6 +64,9 @@ struct Post {
     peer: Handle,
     context: i64,
     user: *mut c_void,
+    /// The message's length, and what to answer where it is over the limit.
+    bytes: i64,
+    too_long: ErrorCode,
 }
 
 /// What a post moves: one piece without a list, or a list.
@@ -88,8 +101,12 @@ impl Post {
             return Err(-EINVAL);
         }
         let user = self.user.expose_provenance() as u64;
-        let posted =
-            library::with_context(self.context, |library, context| work(library, context, user));
+        let posted = library::with_context(self.context, |library, context| {
+            if self.bytes > library.options.message_bytes_max {
+                return Err(-self.too_long);
+            }
+            work(library, context, user)
+        });
         let posted = posted.unwrap_or_else(|| {
             Err(if library::with(|_| ()).is_some() { -EINVAL } else { -ENETDOWN })
         })?;
@@ -153,15 +170,6 @@ impl Post {
     }
 }
 
-/// Whether a message may be so long.
-fn check_length(bytes: i64, too_long: ErrorCode) -> Result<(), ErrorCode> {
-    let max = library::with(|library| library.options.message_bytes_max);
-    match max {
-        Some(max) if bytes > max => Err(-too_long),
-        _ => Ok(()),
-    }
-}
-
 /// Sends a message to whoever posts a receive of this tag from us.
 ///
 /// # Safety
@@ -178,15 +186,12 @@ pub unsafe extern "C" fn BMI_post_send(
     context_id: i64,
     _hints: Hints,
 ) -> c_int {
-    let one = piece(buffer.cast_mut(), size).and_then(|piece| {
-        check_length(size, EMSGSIZE)?;
-        Ok(piece)
-    });
-    let one = match one {
+    let one = match piece(buffer.cast_mut(), size) {
         Ok(piece) => What::One(piece),
         Err(error) => return error,
     };
-    let post = Post { id, peer: dest, context: context_id, user: user_ptr };
+    let (user, bytes, too_long) = (user_ptr, size, EMSGSIZE);
+    let post = Post { id, peer: dest, context: context_id, user, bytes, too_long };
     // SAFETY: the caller vouches for it.
     unsafe { post.send(Channel::Tagged, u64::from(tag as u32), &one) }
 }
@@ -209,33 +214,40 @@ pub unsafe extern "C" fn BMI_post_send_list(
     context_id: i64,
     _hints: Hints,
 ) -> c_int {
-    // SAFETY: the caller vouches for the lists.
-    let list = unsafe { list(buffer_list.cast(), size_list, list_count, total_size, EMSGSIZE) };
-    let list = match list {
-        Ok(list) => list,
-        Err(error) => return error,
-    };
-    let post = Post { id, peer: dest, context: context_id, user: user_ptr };
-    // SAFETY: the caller vouches for it.
-    unsafe { post.send(Channel::Tagged, u64::from(tag as u32), &What::List(&list)) }
+    let (user, bytes, too_long) = (user_ptr, total_size, EMSGSIZE);
+    let post = Post { id, peer: dest, context: context_id, user, bytes, too_long };
+    // SAFETY: the caller vouches for the lists and for the rest.
+    unsafe {
+        with_list(buffer_list.cast(), size_list, list_count, total_size, |list| {
+            post.send(Channel::Tagged, u64::from(tag as u32), &What::List(list))
+        })
+    }
 }
 
+/// Posts a list whose pieces have `total` bytes.
+///
 /// # Safety
 /// The lists have `count` entries.
-unsafe fn list(
+unsafe fn with_list(
     buffers: *const *mut c_void,
     sizes: *const i64,
     count: c_int,
     total: i64,
-    too_long: ErrorCode,
-) -> Result<Vec<Segment>, ErrorCode> {
+    post: impl FnOnce(&[Segment]) -> c_int,
+) -> c_int {
+    // A thread that ends may post from its last destructors.
+    let mut segments = PIECES.try_with(Cell::take).unwrap_or_default();
     // SAFETY: the caller vouches for it.
-    let (segments, sum) = unsafe { pieces(buffers, sizes, count)? };
-    if sum != total {
-        return Err(-EINVAL);
+    let answer = match unsafe { pieces(buffers, sizes, count, &mut segments) } {
+        Ok(sum) if sum == total => post(&segments),
+        Ok(_) => -EINVAL,
+        Err(error) => error,
+    };
+    segments.clear();
+    if segments.capacity() <= PIECES_KEPT_MAX {
+        let _ = PIECES.try_with(|kept| kept.set(segments));
     }
-    check_length(total, too_long)?;
-    Ok(segments)
+    answer
 }
 
 /// Receives the next message of this tag from `src`. A longer one fails the receive with `BMI_EPROTO` and
@@ -256,15 +268,12 @@ pub unsafe extern "C" fn BMI_post_recv(
     context_id: i64,
     _hints: Hints,
 ) -> c_int {
-    let one = piece(buffer, expected_size).and_then(|piece| {
-        check_length(expected_size, EINVAL)?;
-        Ok(piece)
-    });
-    let one = match one {
+    let one = match piece(buffer, expected_size) {
         Ok(piece) => What::One(piece),
         Err(error) => return error,
     };
-    let post = Post { id, peer: src, context: context_id, user: user_ptr };
+    let (user, bytes, too_long) = (user_ptr, expected_size, EINVAL);
+    let post = Post { id, peer: src, context: context_id, user, bytes, too_long };
     // SAFETY: the caller vouches for it.
     unsafe { post.receive(tag, &one, actual_size) }
 }
@@ -288,15 +297,14 @@ pub unsafe extern "C" fn BMI_post_recv_list(
     context_id: i64,
     _hints: Hints,
 ) -> c_int {
-    // SAFETY: the caller vouches for the lists.
-    let list = unsafe { list(buffer_list, size_list, list_count, total_expected_size, EINVAL) };
-    let list = match list {
-        Ok(list) => list,
-        Err(error) => return error,
-    };
-    let post = Post { id, peer: src, context: context_id, user: user_ptr };
-    // SAFETY: the caller vouches for it.
-    unsafe { post.receive(tag, &What::List(&list), total_actual_size) }
+    let (user, bytes, too_long) = (user_ptr, total_expected_size, EINVAL);
+    let post = Post { id, peer: src, context: context_id, user, bytes, too_long };
+    // SAFETY: the caller vouches for the lists and for the rest.
+    unsafe {
+        with_list(buffer_list, size_list, list_count, total_expected_size, |list| {
+            post.receive(tag, &What::List(list), total_actual_size)
+        })
+    }
 }
 
 /// Sends a message for which nobody has to post. At most `BMI_GET_UNEXP_SIZE` bytes.
@@ -323,7 +331,8 @@ pub unsafe extern "C" fn BMI_post_sendunexpected_class(
         Ok(piece) => What::One(piece),
         Err(error) => return error,
     };
-    let post = Post { id, peer: dest, context: context_id, user: user_ptr };
+    let (user, bytes, too_long) = (user_ptr, size, EMSGSIZE);
+    let post = Post { id, peer: dest, context: context_id, user, bytes, too_long };
     // SAFETY: the caller vouches for it.
     unsafe { post.send(Channel::Request, bits_of(tag, class), &one) }
 }
@@ -383,15 +392,14 @@ pub unsafe extern "C" fn BMI_post_sendunexpected_list_class(
     if total_size > UNEXPECTED_BYTES_MAX {
         return -EMSGSIZE;
     }
-    // SAFETY: the caller vouches for the lists.
-    let list = unsafe { list(buffer_list.cast(), size_list, list_count, total_size, EMSGSIZE) };
-    let list = match list {
-        Ok(list) => list,
-        Err(error) => return error,
-    };
-    let post = Post { id, peer: dest, context: context_id, user: user_ptr };
-    // SAFETY: the caller vouches for it.
-    unsafe { post.send(Channel::Request, bits_of(tag, class), &What::List(&list)) }
+    let (user, bytes, too_long) = (user_ptr, total_size, EMSGSIZE);
+    let post = Post { id, peer: dest, context: context_id, user, bytes, too_long };
+    // SAFETY: the caller vouches for the lists and for the rest.
+    unsafe {
+        with_list(buffer_list.cast(), size_list, list_count, total_size, |list| {
+            post.send(Channel::Request, bits_of(tag, class), &What::List(list))
+        })
+    }
 }
 
 /// The same of class 0.
