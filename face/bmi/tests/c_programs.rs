@@ -138,6 +138,11 @@ fn a_receive_ends_when_the_sender_takes_its_message_back() {
 }
 
 #[test]
+fn an_address_that_reached_us_lives_as_long_as_its_references() {
+    suffer("references");
+}
+
+#[test]
 fn a_large_message_that_nobody_takes_stops_nothing_behind_it() {
     suffer("not_blocked");
 }

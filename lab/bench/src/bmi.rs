@@ -33,6 +33,8 @@ enum Kind {
     Beside,
     /// A server that has nothing to do.
     Idle,
+    /// Round trips beside another client's flood of messages that nobody takes, and without it.
+    Flood,
     /// Round trips with the other module active, too, and without.
     Modules,
 }
@@ -200,6 +202,7 @@ fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             // Over tcp the second module would carry the messages: both sides share memory.
             alone("modules", Kind::Modules, 24, 40_000);
         }
+        alone("flood", Kind::Flood, 24, if quick { 10_000 } else { 40_000 });
         alone("idle", Kind::Idle, 0, if quick { 100 } else { 500 });
         alone("beside", Kind::Beside, bmi_side::PAIR, if quick { 100 } else { 400 });
         let widths: &[usize] = if quick { &[1, 2, 4] } else { &[1, 2, 4, 8] };
@@ -225,7 +228,9 @@ impl Row {
             Kind::Pattern { .. } | Kind::Threshold { .. } | Kind::Idle => {
                 vec![Party::Ours { allocates: false }]
             }
-            Kind::Beside | Kind::Modules => vec![Party::Ours { allocates: false }, Party::Changed],
+            Kind::Beside | Kind::Modules | Kind::Flood => {
+                vec![Party::Ours { allocates: false }, Party::Changed]
+            }
             _ => vec![Party::Ours { allocates: false }, Party::Ours { allocates: true }],
         };
         let bare = match self.kind {
@@ -263,7 +268,7 @@ impl Row {
                 let seconds = self.amount as f64 / 100.0;
                 let waited = std::thread::spawn(move || raw::wait_in_vain(seconds)).join();
                 let value = waited.map_err(|_| anyhow::anyhow!("the bare wait panicked"))??;
-                Ok(vec![Point { bytes: 0, value, p99: 0.0, cpu: 0.0, immediate: 0.0 }])
+                Ok(vec![Point { bytes: 0, value, p99: 0.0, cpu: 0.0, immediate: 0.0, grown: 0.0 }])
             }
             Party::Raw => self.sizes.iter().map(|bytes| self.measure_raw(*bytes)).collect(),
         }
@@ -278,13 +283,14 @@ impl Row {
         let (servers, clients) = match self.kind {
             Kind::Pattern { servers, clients } => (servers, clients),
             Kind::Beside => (2, 3),
+            Kind::Flood => (1, 2),
             _ => (1, 1),
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = match self.kind {
             Kind::RoundTrip { spins } => spins,
             Kind::Bandwidth { .. } | Kind::Threshold { .. } | Kind::Modules => true,
-            Kind::Idle => false,
+            Kind::Idle | Kind::Flood => false,
             // Spinning steals the core of whoever one waits for.
             Kind::Pattern { .. } | Kind::Beside => servers + clients <= cores,
         };
@@ -313,6 +319,7 @@ impl Row {
             Kind::Threshold { .. } => group.bandwidth(*bytes, self.count(*bytes), false),
             Kind::Pattern { .. } => group.pattern(self.amount as f64 / 100.0),
             Kind::Modules => group.latency(*bytes, self.amount),
+            Kind::Flood => group.flooded(*bytes, self.amount, changed),
             Kind::Idle => group.idle(self.amount as f64 / 100.0),
             Kind::Beside => group.beside(self.amount as f64 / 100.0, changed),
         };
@@ -332,7 +339,7 @@ impl Row {
         anyhow::ensure!(points.len() == sizes.len(), "it did not tell a figure for each size");
         let point = |(bytes, it): (&usize, crate::mpi::Point)| {
             let crate::mpi::Point { value, p99, cpu, .. } = it;
-            Point { bytes: *bytes, value, p99, cpu, immediate: 0.0 }
+            Point { bytes: *bytes, value, p99, cpu, immediate: 0.0, grown: 0.0 }
         };
         Ok(sizes.iter().zip(points).map(point).collect())
     }
@@ -371,11 +378,25 @@ impl Row {
             Kind::RoundTrip { .. } => {
                 let messages = 2.0 * (rounds + rounds / 10 + 5) as f64;
                 let cpu = cpu as f64 / 1e3 / messages;
-                Point { bytes, value: at(0.5) / 1e3, p99: at(0.99) / 1e3, cpu, immediate: 1.0 }
+                Point {
+                    bytes,
+                    value: at(0.5) / 1e3,
+                    p99: at(0.99) / 1e3,
+                    cpu,
+                    immediate: 1.0,
+                    grown: 0.0,
+                }
             }
             _ => {
                 let value = total / (at(0.5).max(1.0) / 1e3);
-                Point { bytes, value, p99: 0.0, cpu: cpu as f64 / total, immediate: 1.0 }
+                Point {
+                    bytes,
+                    value,
+                    p99: 0.0,
+                    cpu: cpu as f64 / total,
+                    immediate: 1.0,
+                    grown: 0.0,
+                }
             }
         })
     }
@@ -399,6 +420,10 @@ impl Row {
                 let mut params = self.params(*party, self.sizes[index], dma);
                 let immediate = spread(column(turn, |point| point.immediate)).0;
                 let mut ratio = None;
+                if self.kind == Kind::Flood {
+                    let grown = spread(column(turn, |point| point.grown)).2;
+                    params.push(("server_grew_mib", format!("{grown:.1}")));
+                }
                 if let Party::Ours { .. } = party {
                     params.push(("immediate", format!("{immediate:.3}")));
                     let peers = parties.iter().enumerate();
@@ -413,7 +438,9 @@ impl Row {
                     ratio = Some((interval(pairs).0, "undisturbed"));
                 }
                 let (metric, unit, cpu_unit) = match self.kind {
-                    Kind::RoundTrip { .. } | Kind::Modules => ("latency", "us", "us/message"),
+                    Kind::RoundTrip { .. } | Kind::Modules | Kind::Flood => {
+                        ("latency", "us", "us/message")
+                    }
                     Kind::Idle => ("cpu", "%", "%"),
                     _ => ("bandwidth", "MB/s", "s/GB"),
                 };
@@ -444,7 +471,7 @@ impl Row {
                     ..main.clone()
                 };
                 outcomes.push(main);
-                if self.kind != Kind::Idle {
+                if !matches!(self.kind, Kind::Idle | Kind::Flood) {
                     outcomes.push(beside);
                 }
             }
@@ -504,6 +531,7 @@ impl Row {
                 params.extend([("servers", "2".into()), ("clients", "3".into())]);
                 params.push(("disturbed", (party == Party::Changed).to_string()));
             }
+            Kind::Flood => params.push(("flooded", (party == Party::Changed).to_string())),
             Kind::Idle => params.push(("modules", "2".into())),
             Kind::Modules => {
                 let modules = if party == Party::Changed { "2" } else { "1" };

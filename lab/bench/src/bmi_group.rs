@@ -14,6 +14,10 @@ use crate::{ORPHAN, PART, host};
 /// No measurement takes longer: one that does hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// A flood.
+const FLOOD_BYTES: usize = 1024;
+const FLOOD_MESSAGES: usize = 1_000_000;
+
 /// How a group is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -45,6 +49,8 @@ pub struct Point {
     pub cpu: f64,
     /// Which part of the client's posts was complete at once.
     pub immediate: f64,
+    /// MiB by which a server grew.
+    pub grown: f64,
 }
 
 struct Process {
@@ -166,6 +172,7 @@ impl Group {
             p99: p99 as f64 / 1e3,
             cpu: cpu * 1e6 / messages,
             immediate: done as f64 / posts.max(1) as f64,
+            grown: 0.0,
         })
     }
 
@@ -182,6 +189,7 @@ impl Group {
             p99: 0.0,
             cpu: cpu / (with_first / 1e9),
             immediate: done as f64 / posts.max(1) as f64,
+            grown: 0.0,
         })
     }
 
@@ -211,6 +219,7 @@ impl Group {
             p99: 0.0,
             cpu: cpu / (total * runs as f64 / 1e9),
             immediate,
+            grown: 0.0,
         })
     }
 
@@ -242,7 +251,49 @@ impl Group {
         let cpu = self.cpu_nanos().saturating_sub(before) as f64 / 1e9;
         let value = values[..values.len() - 1].iter().sum();
         let total: f64 = values.iter().sum::<f64>() * seconds / 1e3;
-        Ok(Point { bytes: PAIR, value, p99: 0.0, cpu: cpu / total.max(1e-9), immediate: 0.0 })
+        Ok(Point {
+            bytes: PAIR,
+            value,
+            p99: 0.0,
+            cpu: cpu / total.max(1e-9),
+            immediate: 0.0,
+            grown: 0.0,
+        })
+    }
+
+    /// Round trips of the first client, where it is `disturbed` beside another one's flood of messages that
+    /// nobody takes.
+    pub fn flooded(
+        &mut self,
+        bytes: usize,
+        rounds: usize,
+        disturbed: bool,
+    ) -> anyhow::Result<Point> {
+        let line = format!("latency {bytes} {rounds}");
+        // The first ones connect.
+        self.ask("latency 24 100")?;
+        let server = self.servers[0].child.id();
+        let before = host::resident_bytes(server)?;
+        let [neighbour, flooder] = &mut self.clients[..] else { bail!("it takes two clients") };
+        if disturbed {
+            flooder.tell(&format!("flood {FLOOD_BYTES} {FLOOD_MESSAGES}"))?;
+        }
+        neighbour.tell(&line)?;
+        let answer = neighbour.hear()?;
+        if disturbed {
+            flooder.hear()?;
+        }
+        let numbers: Vec<f64> =
+            answer.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
+        let [median, p99, done, posts] = numbers[..] else { bail!("an answer is short") };
+        Ok(Point {
+            bytes,
+            value: median / 1e3,
+            p99: p99 / 1e3,
+            cpu: 0.0,
+            immediate: done / posts.max(1.0),
+            grown: host::resident_bytes(server)?.saturating_sub(before) as f64 / 1048576.0,
+        })
     }
 
     /// The part of a processor that a server uses which has a client and nothing to do, in percent.
@@ -252,6 +303,6 @@ impl Group {
         let before = cpu();
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let value = (cpu() - before) as f64 / 1e7 / seconds;
-        Ok(Point { bytes: 0, value, p99: 0.0, cpu: 0.0, immediate: 0.0 })
+        Ok(Point { bytes: 0, value, p99: 0.0, cpu: 0.0, immediate: 0.0, grown: 0.0 })
     }
 }

@@ -28,6 +28,8 @@ pub const MESSAGES: usize = PAIR / MESSAGE;
 const TAG_ACKNOWLEDGE: i32 = 1;
 const TAG_DATA: i32 = 2;
 const TAG_DONE: i32 = 3;
+/// Nobody receives these.
+const TAG_FLOOD: i32 = 4;
 
 /// How a process takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -325,6 +327,7 @@ impl Client {
                 }
                 "pattern" => self.pattern()?,
                 "patterns" => self.patterns(number(1)?)?,
+                "flood" => self.flood(number(1)?, number(2)?)?,
                 other => bail!("nobody knows how to '{other}'"),
             };
             println!("{answer} {} {}", self.driver.posts_done, self.driver.posts);
@@ -460,6 +463,20 @@ impl Client {
             count += 1;
         }
         Ok(format!("patterns {} {count}", monotonic_nanos() - begin))
+    }
+}
+
+impl Client {
+    /// Posts messages that nobody takes, all at once: how long that took.
+    fn flood(&mut self, bytes: usize, count: usize) -> anyhow::Result<String> {
+        let (peer, data) = (self.servers[0], self.data(bytes)?);
+        let pieces = &[(0, bytes)];
+        let message = Message { peer, tag: TAG_FLOOD, area: data, pieces, user: 2 };
+        let begin = monotonic_nanos();
+        for _ in 0..count {
+            self.driver.send(&message)?;
+        }
+        Ok(format!("flood {}", monotonic_nanos() - begin))
     }
 }
 

@@ -324,6 +324,56 @@ static void taken_back(const char *medium)
     free(large);
 }
 
+/* ---- each unexpected message counts a reference; without one, who is gone is forgotten ---- */
+
+static int is_known(BMI_addr_t peer)
+{
+    void *memory = BMI_memalloc(peer, 64, BMI_SEND);
+    if (memory != NULL)
+        CHECK(BMI_memfree(peer, memory, 64, BMI_SEND) == 0);
+    return memory != NULL;
+}
+
+static void count_references(void)
+{
+    struct BMI_unexpected_info first = wait_unexpected(), second = wait_unexpected();
+    BMI_addr_t peer = first.addr;
+    double start = now();
+    int droppable = 1, count = 0;
+    CHECK(second.addr == peer);
+    CHECK(BMI_unexpected_free(peer, first.buffer) == 0);
+    CHECK(BMI_unexpected_free(peer, second.buffer) == 0);
+    CHECK(send_to(peer, "ready", 6, 1, context) == 0);
+    /* The client goes, and two references keep its address. */
+    while (send_to(peer, "still there?", 13, 9, context) == 0)
+        CHECK(now() - start < HANG_SECONDS);
+    CHECK(BMI_get_info(peer, BMI_DROP_ADDR_QUERY, &droppable) == 0 && droppable == 0);
+    CHECK(BMI_set_info(peer, BMI_DEC_ADDR_REF, NULL) == 0);
+    CHECK(BMI_testunexpected(1, &count, &first, 10) == 0 && is_known(peer));
+    CHECK(BMI_set_info(peer, BMI_DEC_ADDR_REF, NULL) == 0);
+    while (is_known(peer)) {
+        CHECK(BMI_testunexpected(1, &count, &first, 10) == 0);
+        CHECK(now() - start < HANG_SECONDS);
+    }
+    CHECK(BMI_set_info(peer, BMI_DEC_ADDR_REF, NULL) == -BMI_EINVAL);
+    CHECK(BMI_finalize() == 0);
+}
+
+static void references(const char *medium)
+{
+    struct Server server = start(medium, count_references);
+    BMI_addr_t peer;
+    bmi_size_t got = 0;
+    char ready[8];
+    begin();
+    CHECK(LOOKUP(&peer, server.url) == 0);
+    CHECK(send_unexpected_to(peer, "one", 4, 1, context) == 0);
+    CHECK(send_unexpected_to(peer, "two", 4, 1, context) == 0);
+    CHECK(receive_from(peer, ready, sizeof ready, &got, 1, context) == 0);
+    CHECK(BMI_finalize() == 0);
+    end(&server, 0);
+}
+
 /* ---- an unmatched large message stops nothing behind it ---- */
 
 static void not_blocked(const char *medium)
@@ -554,7 +604,7 @@ int main(int argc, char **argv)
     } cases[] = {
         {"killed", killed},       {"stopped", stopped},     {"not_blocked", not_blocked},
         {"flood", flood},         {"both_at_once", both_at_once}, {"fail_over", fail_over},
-        {"few_descriptors", few_descriptors}, {"taken_back", taken_back},
+        {"few_descriptors", few_descriptors}, {"taken_back", taken_back}, {"references", references},
     };
     size_t index;
     CHECK(argc == 3);
