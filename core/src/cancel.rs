@@ -336,7 +336,7 @@ impl Core {
     /// Notes the order of a data frame among those that its peer's rail may have.
     pub(crate) fn note_data_order(&mut self, id: PeerId, slot: SlotId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if peer.data_orders.len() >= crate::path::BULK_PENDING_MAX as usize {
+        if peer.data_orders.len() >= crate::path::BULK_PENDING_SHORT_MAX as usize {
             let orders = &self.orders;
             peer.data_orders.retain(|slot| orders.get(*slot).is_some());
         }

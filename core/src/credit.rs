@@ -25,9 +25,8 @@ const BUFFER_BYTES_MIN: u64 = 256;
 /// here, since what is on its way cannot; who is slower did not.
 const BUSY_WITHIN: Duration = Duration::from_millis(100);
 
-/// How long small messages wait for credit before they are announced instead, in two steps: what is
-/// late at the first may only have waited for us, and is heard before the second.
-const CREDIT_PATIENCE: Duration = Duration::from_micros(500);
+/// The largest window for requests, in bytes: their users take them, however long receives are waited for.
+const REQUEST_WINDOW_MAX: u64 = 1 << 20;
 
 /// What an eager message counts: both sides reckon with the buffer that it may occupy, whose size is
 /// a power of two, so that what was lent is never less than what is used.
@@ -68,6 +67,8 @@ pub(crate) struct Granted {
     pub request_used: u64,
     pub announce_limit: u64,
     pub announce_used: u64,
+    /// There is no more for eager messages before some are received.
+    pub eager_ends: bool,
 }
 
 /// What we allowed the peer, and what it used and we freed again.
@@ -90,17 +91,29 @@ pub(crate) struct Account {
     /// The limit that the peer was told last, and when.
     pub told: u64,
     told_at: Time,
+    /// The most that one message counts. Where there is less room the peer may be waiting.
+    largest: u64,
+    /// The limit at which there is no more for now.
+    ended: u64,
 }
 
 impl Account {
-    fn begin(window: u64, now: Time) -> Account {
-        Account { window, arrived: 0, freed: 0, told: window, told_at: now }
+    fn begin(window: u64, largest: u64, now: Time) -> Account {
+        let told = window;
+        Account { window, arrived: 0, freed: 0, told, told_at: now, largest, ended: 0 }
     }
 
-    /// Whether what the peer was not told of yet is half the window.
+    /// Whether what the peer was not told of yet is half the window, or it may be waiting for it.
     #[inline]
     fn has_news(&self) -> bool {
-        self.freed + self.window - self.told >= self.window / 2
+        let news = self.freed + self.window - self.told;
+        2 * news >= self.window.max(1) || (news > 0 && self.is_scarce())
+    }
+
+    /// Whether there may be no room for another message.
+    #[inline]
+    fn is_scarce(&self) -> bool {
+        self.told - self.arrived < self.largest
     }
 
     /// Whether nothing of it is here any more.
@@ -246,8 +259,8 @@ impl Core {
     pub(crate) fn tell_credit(&mut self, id: PeerId) {
         let (max, now) = (u64::from(self.config.eager_window_bytes_max), self.now);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let Received { eager, request, announce } = &mut peer.received;
-        for account in [&mut *eager, &mut *request] {
+        let Received { eager, request, .. } = &mut peer.received;
+        for (account, max) in [(&mut *eager, max), (&mut *request, max.min(REQUEST_WINDOW_MAX))] {
             let more = account.window.min(max.saturating_sub(account.window));
             let lent = self.lent_bytes + self.orphan_bytes + more;
             if account.is_busy(now) && lent <= self.config.eager_pool_bytes / 2 {
@@ -255,8 +268,63 @@ impl Core {
                 self.lent_bytes += more;
             }
         }
+        self.say_credit(id);
+    }
+
+    /// A message waits for its receive. A peer whose messages fill half of what they may is lent more, before
+    /// it waits for it: programs send before they receive, and count on it. Where there is no more to lend it
+    /// is told, and announces the others.
+    #[inline]
+    pub(crate) fn lend_to_waiting(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(id.0) else { return };
+        let eager = &peer.received.eager;
+        let fills = 2 * (eager.arrived - eager.freed) >= eager.window;
+        if fills && (eager.is_scarce() || self.may_lend(eager)) {
+            self.lend(id);
+        }
+    }
+
+    fn may_lend(&self, eager: &Account) -> bool {
+        self.more_for(eager) > 0
+    }
+
+    /// By how much the window of an account may grow.
+    fn more_for(&self, eager: &Account) -> u64 {
+        let max = u64::from(self.config.eager_window_bytes_max);
+        let more = eager.window.min(max.saturating_sub(eager.window));
+        let lent = self.lent_bytes + self.orphan_bytes + more;
+        if lent <= self.config.eager_pool_bytes / 2 { more } else { 0 }
+    }
+
+    #[cold]
+    fn lend(&mut self, id: PeerId) {
+        let Some(peer) = self.peers.get(id.0) else { return };
+        let more = self.more_for(&peer.received.eager);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let eager = &mut peer.received.eager;
+        eager.window += more;
+        let news = more > 0 || eager.has_news() || eager.ended != eager.told;
+        self.lent_bytes += more;
+        if news {
+            self.say_credit(id);
+        }
+    }
+
+    fn say_credit(&mut self, id: PeerId) {
+        let now = self.now;
+        let Some(peer) = self.peers.get(id.0) else { return };
+        let grows = self.may_lend(&peer.received.eager);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let Received { eager, request, announce } = &mut peer.received;
+        let limit = eager.tell(now);
+        let ends = eager.is_scarce() && !grows;
+        if ends {
+            eager.ended = limit;
+        }
         let body = CreditBody {
-            eager_limit: eager.tell(now).into(),
+            eager_limit: limit.into(),
+            eager_ends: u8::from(ends),
+            reserved: [0; 7],
             request_limit: request.tell(now).into(),
             announce_limit: announce.tell(now).into(),
         };
@@ -290,10 +358,12 @@ impl Core {
         let announces = u64::from(self.config.announce_window);
         self.lent_bytes += windows.sum();
         let now = self.now;
+        let eager = charge_bytes(u64::from(self.config.eager_bytes_max));
+        let request = charge_bytes(u64::from(REQUEST_BYTES_MAX));
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.received.eager = Account::begin(windows.eager, now);
-        peer.received.request = Account::begin(windows.request, now);
-        peer.received.announce = Account::begin(announces, now);
+        peer.received.eager = Account::begin(windows.eager, eager, now);
+        peer.received.request = Account::begin(windows.request, request, now);
+        peer.received.announce = Account::begin(announces, 1, now);
     }
 
     /// The session ended: what was lent comes back, but for messages that are still here.
@@ -305,52 +375,26 @@ impl Core {
         }
         peer.received = Received::default();
         peer.granted = Granted::default();
-        peer.credit_due = Time::NEVER;
     }
 
     /// The peer allows us more.
     pub(crate) fn arrive_credit(&mut self, id: PeerId, body: CreditBody) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let granted = &mut peer.granted;
-        if body.eager_limit.get() > granted.eager_limit {
+        if body.eager_limit.get() >= granted.eager_limit {
             granted.eager_limit = body.eager_limit.get();
-            peer.credit_due = Time::NEVER;
+            granted.eager_ends = body.eager_ends == 1;
         }
-        let granted = &mut peer.granted;
         granted.request_limit = granted.request_limit.max(body.request_limit.get());
         granted.announce_limit = granted.announce_limit.max(body.announce_limit.get());
         self.pump(id);
     }
 
     /// Whether a small message without credit waits for some: a receiver that takes messages gives it back
-    /// within a round trip, and a message costs one frame then instead of four. One that does not for a while
-    /// takes none of them, and may be waiting for one behind: then they are announced.
-    pub(crate) fn awaits_credit(&mut self, id: PeerId) -> bool {
-        let now = self.now;
-        let Some(peer) = self.peers.get_mut(id.0) else { return false };
-        if peer.credit_due == Time::NEVER {
-            let due = now + CREDIT_PATIENCE;
-            (peer.credit_due, peer.credit_looked) = (due, false);
-            self.wake_by(id, due);
-            return true;
-        }
-        peer.credit_due > Time::ZERO
-    }
-
-    /// Looks whether credit did not come in time.
-    pub(crate) fn credit_late(&mut self, id: PeerId) {
-        let now = self.now;
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
-        if peer.credit_due > now || peer.credit_due == Time::ZERO {
-            return;
-        }
-        if !std::mem::replace(&mut peer.credit_looked, true) {
-            peer.credit_due = now + CREDIT_PATIENCE;
-            return;
-        }
-        // From here on, until credit comes, it is always late; no timer is due for it any more.
-        peer.credit_due = Time::ZERO;
-        self.pump(id);
+    /// within a round trip, one that does not lends more, and a message costs one frame then instead of four.
+    /// Where there is no more the receiver says so: it may be waiting for a message behind.
+    pub(crate) fn awaits_credit(&self, id: PeerId) -> bool {
+        self.peers.get(id.0).is_some_and(|peer| !peer.granted.eager_ends)
     }
 
     /// A control frame to a peer whose session runs.

@@ -392,6 +392,7 @@ impl Core {
             self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
             return self.violation("more unmatched messages than the endpoint holds");
         };
+        self.lend_to_waiting(id);
         if bytes == 0 {
             return Placement::Drop;
         }

@@ -64,6 +64,8 @@ pub struct Core {
     /// Of those, the ones whose sessions were parked no earlier than then; see `end_oldest_parked`.
     pub(crate) rested: BTreeSet<(Time, PeerId)>,
     pub(crate) counters: Counters,
+    /// One-shot regions that there are.
+    pub(crate) announced: u32,
 }
 
 /// Something that a rail was ordered to do and has not finished.
@@ -193,6 +195,7 @@ impl Core {
             strangers: VecDeque::new(),
             rested: BTreeSet::new(),
             counters: Counters::default(),
+            announced: 0,
             config,
             identity,
         }
@@ -250,6 +253,12 @@ impl Core {
     /// what comes later is for nobody. Requests always have a taker.
     pub fn drop_unawaited(&mut self, channel: Channel) {
         self.only_awaited[channel as usize] = true;
+    }
+
+    /// Announced messages whose memory is not given back yet.
+    #[inline]
+    pub fn announced(&self) -> u32 {
+        self.announced
     }
 
     /// Messages that wait for a receive.

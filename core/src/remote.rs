@@ -78,6 +78,7 @@ impl Core {
     ) -> Option<RemoteKey> {
         let key = self.open_region(slice, false, Audience::One(peer), Some(owner)).ok()?;
         self.hold(owner);
+        self.announced += 1;
         Some(key)
     }
 
@@ -207,7 +208,10 @@ impl Core {
             self.spare_lists.push(region.exposed);
         }
         match region.owner {
-            Some(operation) => self.let_go(operation),
+            Some(operation) => {
+                self.announced -= 1;
+                self.let_go(operation);
+            }
             None => {
                 let key = RemoteKey { slot, secret: region.secret };
                 self.outputs.push(Output::Unexposed { key });

@@ -154,6 +154,8 @@ impl Endpoint {
         engine.same_host_checksum = config.same_host_checksum;
         let shared = Arc::new(Shared {
             event_count: engine.event_count.clone(),
+            announced: engine.announced.clone(),
+            long_rest: AtomicBool::new(false),
             engine: Mutex::new(engine),
             commands: Mutex::new(VecDeque::new()),
             command_count: AtomicU32::new(0),
@@ -307,7 +309,15 @@ impl Endpoint {
             self.shared.run_commands(&mut engine);
         }
         let posted = engine.post(context, what, memory, user);
+        let announced = engine.core.announced() > 0;
         self.unlock(engine);
+        let long_rest = &self.shared.long_rest;
+        if announced
+            && long_rest.load(Ordering::Relaxed)
+            && long_rest.swap(false, Ordering::Relaxed)
+        {
+            self.wake_service();
+        }
         posted.map_err(|memory| (memory, Fault::Busy))
     }
 

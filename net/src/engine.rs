@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
@@ -70,6 +70,8 @@ pub(crate) struct Engine {
     pub events: VecDeque<PeerEvent>,
     /// Events so far.
     pub event_count: Arc<AtomicU64>,
+    /// Announced messages whose receivers may need us, as [`Core::announced`] had it last.
+    pub announced: Arc<AtomicU32>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
     /// A rail may keep frames for others that followed them.
@@ -157,6 +159,7 @@ impl Engine {
             answer: NO_ANSWER,
             events: VecDeque::new(),
             event_count: Arc::default(),
+            announced: Arc::default(),
             armed: false,
             keeps_frames: false,
             patient_frames: Some(0),
@@ -435,6 +438,7 @@ impl Engine {
     }
 
     fn drain_all(&mut self) -> bool {
+        self.announced.store(self.core.announced(), Ordering::Relaxed);
         loop {
             while let Some(next) = self.core.next_output() {
                 match next {
@@ -444,7 +448,9 @@ impl Engine {
                     Next::Other => self.act(),
                 }
             }
-            let patient = self.patient_frames.is_some_and(|count| count < PATIENT_FRAMES_MAX);
+            // Whoever sleeps on the rails makes no pass before the answer to such a frame comes.
+            let patient =
+                !self.armed && self.patient_frames.is_some_and(|count| count < PATIENT_FRAMES_MAX);
             if self.keeps_frames && patient {
                 return true;
             }

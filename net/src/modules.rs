@@ -81,6 +81,16 @@ pub fn schemes() -> Vec<&'static str> {
     schemes
 }
 
+/// Whether an address without its scheme can be one that peers listen at. What only a module knows that was
+/// registered is left to its rail.
+pub fn makes_sense(scheme: &str, address: &str) -> bool {
+    match scheme {
+        "tcp" => ropewalk_rail_tcp::is_address(address),
+        "shm" => !address.is_empty(),
+        _ => true,
+    }
+}
+
 /// Opens a rail for addresses of this scheme.
 pub fn open(scheme: &str, listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
     let found = {
@@ -124,7 +134,11 @@ fn tcp_config(listen: &Listen<'_>) -> Result<TcpConfig, ModuleError> {
     };
     let config = TcpConfig::listening(SocketAddr::new(bind, port));
     // Peers are told the name that the operator chose, once its port is known: with port 0 it is not.
-    let advertise = if port == 0 { Vec::new() } else { vec![address.to_string()] };
+    let advertise = match (port, host.contains(':')) {
+        (0, _) => Vec::new(),
+        (_, true) => vec![format!("[{host}]:{port}")],
+        (_, false) => vec![format!("{host}:{port}")],
+    };
     Ok(TcpConfig { advertise, ..config })
 }
 
@@ -176,6 +190,8 @@ mod tests {
         assert_eq!(at("127.0.0.1:0", true).listen.unwrap().to_string(), "127.0.0.1:0");
         assert_eq!(at("[::1]:0", true).listen.unwrap().to_string(), "[::1]:0");
         assert_eq!(tcp_config(&Listen::No).unwrap().listen, None);
+        assert_eq!(at("127.0.0.1:7000/", false).advertise, ["127.0.0.1:7000"]);
+        assert_eq!(at("[::1]:7000", false).advertise, ["[::1]:7000"]);
     }
 
     #[test]

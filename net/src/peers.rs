@@ -35,6 +35,13 @@ impl Endpoint {
         engine.rails.get(usize::from(link.rail))?.peer_host(link)
     }
 
+    /// The scheme of the rail over which a peer is connected; `None` where there is no session.
+    pub fn peer_scheme(&self, peer: PeerId) -> Option<&'static str> {
+        let engine = self.locked();
+        let link: LinkId = engine.core.peer_link(peer)?;
+        Some(engine.rails.get(usize::from(link.rail))?.scheme())
+    }
+
     /// Whether a peer is known: looked up or connected, and not forgotten.
     pub fn is_known(&self, peer: PeerId) -> bool {
         self.locked().core.is_known(peer)
@@ -61,7 +68,7 @@ impl Endpoint {
         self.locked().core.resolve(peer)
     }
 
-    /// Forgets a peer: its operations fail.
+    /// Forgets a peer: its operations end as cancelled.
     pub fn forget(&self, peer: PeerId) {
         let mut engine = self.locked();
         engine.core.forget_peer(peer);

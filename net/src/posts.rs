@@ -199,6 +199,8 @@ impl Engine {
         {
             let answer = self.send_prompt();
             if self.core.prompt_sent(id, send, answer) {
+                // What left before it may have broken another link.
+                self.drain();
                 return Ok(Posted::Done(self.end(&Completion {
                     operation: id,
                     outcome: Ok(()),

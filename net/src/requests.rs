@@ -41,12 +41,15 @@ pub(crate) struct Requests {
     /// Written under the lock. In one order with the arming of those who sleep: whoever armed and sees
     /// none is rung for the next one.
     count: AtomicUsize,
+    /// Requests that ever came.
+    arrived: AtomicUsize,
 }
 
 impl Requests {
     pub fn push(&self, request: Request) {
         let mut queue = self.queue.lock().expect("never left half-changed");
         queue.push_back(request);
+        self.arrived.fetch_add(1, Ordering::SeqCst);
         self.count.store(queue.len(), Ordering::SeqCst);
     }
 
@@ -74,6 +77,11 @@ impl Endpoint {
         let mut request = self.take_request()?;
         self.release_request(&mut request);
         Some(request)
+    }
+
+    /// How many requests ever arrived.
+    pub fn requests_arrived(&self) -> usize {
+        self.shared.requests.arrived.load(Ordering::SeqCst)
     }
 
     /// The next request, for one who sorts requests before somebody takes them: it counts against its

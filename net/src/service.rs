@@ -3,7 +3,7 @@
 //! It steps back while the application makes passes of its own: then it only looks now and then
 //! whether that is still so, without touching a rail. When the passes stop it arms the rails and
 //! serves them, until passes are made again. While memory is exposed it looks each 100 us, since a
-//! peer's access must not wait longer; otherwise each 10 ms, and less and less often beside an
+//! peer's access must not wait longer, each 2 ms while messages are announced, otherwise each 10 ms, and less and less often beside an
 //! application that sleeps and has little to do whenever it wakes up.
 
 use std::os::fd::OwnedFd;
@@ -20,6 +20,8 @@ const LOOK_EXPOSED: Duration = Duration::from_micros(100);
 const LOOK: Duration = Duration::from_millis(10);
 /// The longest time between looks at an application that does nothing.
 const LOOK_IDLE: Duration = Duration::from_millis(80);
+/// The time between looks while messages of the application are announced, whose receivers may need us.
+const LOOK_ANNOUNCED: Duration = Duration::from_millis(2);
 /// Passes between two looks of an application that does nothing, at most.
 const PASSES_IDLE: u64 = 64;
 /// A service thread that has nothing due still looks whether the endpoint lives.
@@ -74,8 +76,14 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             let idle = asleep && passes.wrapping_sub(seen) <= PASSES_IDLE;
             seen = passes;
             let exposed = shared.exposures.load(Ordering::Relaxed) > 0;
+            let announced = shared.announced.load(Ordering::Relaxed) > 0;
+            look = match (idle, exposed, announced) {
+                (_, _, true) => LOOK_ANNOUNCED,
+                (true, false, false) => (look * 2).clamp(LOOK, LOOK_IDLE),
+                _ => LOOK,
+            };
+            shared.long_rest.store(look > LOOK_ANNOUNCED, Ordering::Relaxed);
             drop(shared);
-            look = if idle && !exposed { (look * 2).min(LOOK_IDLE) } else { LOOK };
             rest(bell, None, if exposed && !asleep { LOOK_EXPOSED } else { look });
             continue;
         }

@@ -54,6 +54,10 @@ pub(crate) struct Shared {
     /// Waiters that sleep on the rails themselves.
     pub sleepers: AtomicU32,
     pub exposures: AtomicU32,
+    /// Announced messages that are not over.
+    pub announced: Arc<AtomicU32>,
+    /// The service thread rests for longer than it does beside an application that needs it.
+    pub long_rest: AtomicBool,
     pub closing: AtomicBool,
     pub clock: SharedClock,
     pub identity: Identity,
@@ -190,7 +194,7 @@ impl Shared {
     pub fn disarm(&self, quiet: bool) {
         let last = self.armed.fetch_sub(1, Ordering::Relaxed) == 1;
         // Where the engine is taken, its holder's pass, or the next one, ends the arming.
-        if let Some(mut engine) = self.try_lock().filter(|_| last) {
+        if last && let Some(mut engine) = self.try_lock() {
             // Another's pass meanwhile disarmed the rails, and may have heard what they said.
             if quiet && engine.armed {
                 engine.disarm_quiet();

@@ -12,44 +12,46 @@ impl Endpoint {
     /// Waits for a completion of the context, at most `limit`. Also returns, with `None`, when a
     /// request arrived and the context wants to know of requests.
     pub fn wait(&self, context: &Context, limit: Duration) -> Option<Completed> {
-        self.wait_for(context, limit, context.queue.wants_requests)
+        let wanted = context.queue.wants_requests;
+        self.wait_for(context, limit, &|| wanted && self.has_requests())
     }
 
-    /// Waits for a completion of the context, at most `limit`, and where `requests` says so for a request:
-    /// then it returns `None` when one is there. The context has to want requests for that.
+    /// Waits for a completion of the context, at most `limit`, or until `news` says that there is something
+    /// else to look at: then it returns `None`. It is asked again whenever a request arrives, where the
+    /// context wants requests.
     pub fn wait_for(
         &self,
         context: &Context,
         limit: Duration,
-        requests: bool,
+        news: &dyn Fn() -> bool,
     ) -> Option<Completed> {
         let deadline = (self.shared.clock)() + limit;
         loop {
             if let Some(completed) = self.test(context) {
                 return Some(completed);
             }
-            if requests && self.has_requests() {
+            if news() {
                 return None;
             }
             let now = (self.shared.clock)();
             if now >= deadline || self.is_closed() {
                 return None;
             }
-            if !self.spin(context, deadline, requests) {
-                self.doze(context, deadline.since(now), requests);
+            if !self.spin(context, deadline, news) {
+                self.doze(context, deadline.since(now), news);
             }
         }
     }
 
     /// Spins for a completion while that pays; true where there is something to look at.
-    fn spin(&self, context: &Context, deadline: Time, requests: bool) -> bool {
+    fn spin(&self, context: &Context, deadline: Time, news: &dyn Fn() -> bool) -> bool {
         let mut spin = context.queue.spin();
         let budget = spin.budget();
         let until = ((self.shared.clock)() + budget).min(deadline);
         let mut found = false;
         while !budget.is_zero() && !found && (self.shared.clock)() < until {
             self.progress();
-            found = !context.queue.is_empty() || (requests && self.has_requests());
+            found = !context.queue.is_empty() || news();
             std::hint::spin_loop();
         }
         if !budget.is_zero() && !found {
@@ -84,15 +86,15 @@ impl Endpoint {
 
     /// Sleeps until there is work for the rails or a completion of the context, at most `limit`.
     pub fn sleep(&self, context: &Context, limit: Duration) {
-        self.doze(context, limit, context.queue.wants_requests);
+        let wanted = context.queue.wants_requests;
+        self.doze(context, limit, &|| wanted && self.has_requests());
     }
 
-    fn doze(&self, context: &Context, limit: Duration, requests: bool) {
+    fn doze(&self, context: &Context, limit: Duration, news: &dyn Fn() -> bool) {
         use rustix::event::{PollFd, PollFlags, poll};
         context.queue.set_armed();
-        let requests = requests && self.has_requests();
         let mut limit = limit;
-        let mut ready = requests || !context.queue.is_empty();
+        let mut ready = news() || !context.queue.is_empty();
         let (mut armed, mut quiet) = (false, false);
         if !ready {
             match self.try_lock() {

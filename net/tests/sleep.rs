@@ -232,3 +232,35 @@ fn a_connect_that_fails_at_once_is_told_beside_a_sleeper() {
     assert_eq!(ended.outcome, Err(Fault::Unreachable));
     own.close();
 }
+
+#[test]
+fn announces_leave_at_once_beside_a_sleeper() {
+    const MESSAGES: u64 = 40;
+    let rail = || TcpRail::open(TcpConfig::listening("127.0.0.1:0".parse().unwrap())).unwrap();
+    let (own, _) = open_unserved(Box::new(rail()));
+    let other = open(Box::new(rail()));
+    let pool = Pool::with_budget(64 << 20);
+    let (context, received) = (own.context(false).unwrap(), other.context(false).unwrap());
+    let peer = lookup(&own, other.addresses());
+    let send = |user: u64| {
+        let (memory, level) = (filled(&pool, 100_000, user as u8), Level::Buffered);
+        own.post_send(&context, peer, Channel::Tagged, user, memory, level, user).unwrap();
+    };
+    send(0);
+    let posted = receive(&other, &received, 0, filled(&pool, 100_000, 0));
+    while let Posted::Pending(_) = posted {
+        own.progress();
+        if other.test(&received).is_some() {
+            break;
+        }
+    }
+    // Nobody here makes a pass but the sleeper, when something comes: only of the last message's sort.
+    let last = receive(&other, &received, MESSAGES, filled(&pool, 100_000, 0));
+    assert!(matches!(last, Posted::Pending(_)));
+    beside_a_sleeper(&own, || {
+        (1..=MESSAGES).for_each(send);
+        let completed = other.wait(&received, LIMIT).expect("the last one comes");
+        assert!(is_filled(completed.memory, MESSAGES as u8));
+    });
+    own.close();
+}

@@ -16,7 +16,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest payload of a `Hello`, in bytes: addresses and authentication.
 pub const HELLO_PAYLOAD_BYTES_MAX: u32 = 4096;
 
@@ -167,7 +167,10 @@ layouts! {
         eager_limit: U64,
         request_limit: U64,
         announce_limit: U64,
-    } 24
+        /// 1: no more for eager messages before some are received; what is left is to be announced.
+        eager_ends: u8,
+        reserved: [u8; 7],
+    } 32
     /// Spans that arrived: all below `cumulative`, and those of the bitmap above it.
     AckBody {
         cumulative: U64,

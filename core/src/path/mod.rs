@@ -175,11 +175,6 @@ pub(crate) struct Peer {
     /// Gets and puts that wait.
     pub waiting_accesses: List,
     pub granted: Granted,
-    /// Small messages wait for credit until then; `NEVER`: none waits, `ZERO`: it is late, and they are
-    /// announced.
-    pub credit_due: Time,
-    /// It was late once already.
-    pub credit_looked: bool,
     pub received: Received,
     /// Sends whose end the receiver will tell, by channel and message number.
     pub unfinished: HashMap<(u8, u64), OperationId>,
@@ -300,8 +295,6 @@ impl Peer {
             waiting: [List::EMPTY; CHANNELS],
             waiting_accesses: List::EMPTY,
             granted: Granted::default(),
-            credit_due: Time::NEVER,
-            credit_looked: false,
             received: Received::default(),
             unfinished: HashMap::new(),
             fetching: HashMap::new(),
@@ -328,12 +321,7 @@ impl Peer {
             PeerStage::Parking { until, .. } | PeerStage::Crowded { until, .. } => Some(until),
             PeerStage::Connecting { .. } => Some(self.greeted_until),
             PeerStage::Suspended { .. } => self.reliable.as_ref().map(|it| it.retry_at),
-            PeerStage::Up { .. } => {
-                let resend = self.reliable.as_ref().and_then(|it| it.deadline());
-                let credit =
-                    if self.credit_due > Time::ZERO { self.credit_due } else { Time::NEVER };
-                Some(resend.unwrap_or(Time::NEVER).min(credit))
-            }
+            PeerStage::Up { .. } => self.reliable.as_ref().and_then(|it| it.deadline()),
             PeerStage::Idle | PeerStage::Parked { .. } => None,
         };
         due.unwrap_or(Time::NEVER)

@@ -30,10 +30,12 @@ impl Core {
         Ok(name)
     }
 
-    /// Forgets a peer: its operations fail, its link is closed.
+    /// Forgets a peer: its operations end as cancelled, its link is closed.
     pub fn forget_peer(&mut self, id: PeerId) {
         let id = self.resolve(id);
-        self.end_session(id, Fault::Closed);
+        self.end_session(id, Fault::Cancelled);
+        // Also receives from one that never came.
+        self.fail_operations(id, Fault::Cancelled, true);
         for link in self.links.of_peer(id) {
             self.close_link(link);
         }
@@ -550,7 +552,6 @@ impl Core {
                 PeerStage::Up { .. } if peer.reliable.is_some() => self.run_span_timers(id),
                 _ => {}
             }
-            self.credit_late(id);
             let due = self.peers.get(id.0).map_or(Time::NEVER, Peer::due);
             self.wake_by(id, due);
         }

@@ -184,6 +184,16 @@ impl Addresses {
         self.entries.contains_key(&handle)
     }
 
+    /// The schemes by which an address is reached: that of its connection, or those of its URLs.
+    pub fn schemes(&self, endpoint: &Endpoint, handle: Handle) -> Vec<String> {
+        if let Some(scheme) = endpoint.peer_scheme(peer_of(handle)) {
+            return vec![scheme.to_string()];
+        }
+        let url = self.url(handle).and_then(|url| url.to_str().ok()).unwrap_or_default();
+        let parts = reachable_parts(url, &ropewalk_net::modules::schemes());
+        parts.into_iter().map(|(scheme, _)| scheme.to_string()).collect()
+    }
+
     /// The host behind an address.
     pub fn host(&mut self, endpoint: &Endpoint, handle: Handle) -> Option<&CString> {
         let entry = self.entries.get_mut(&handle)?;

@@ -33,6 +33,9 @@ pub struct ContextSlot {
     kept: Mutex<Kept>,
     kept_count: AtomicUsize,
     turn: Turn,
+    /// Comings and goings of unexpected messages when one of them ended a wait last: another wait ends only
+    /// after more of them. A message that nobody takes would end all.
+    pub unexpected_seen: AtomicUsize,
 }
 
 /// Completions that a test met while it looked for others.
@@ -95,6 +98,7 @@ impl Contexts {
             kept: Mutex::default(),
             kept_count: AtomicUsize::new(0),
             turn: Turn::default(),
+            unexpected_seen: AtomicUsize::new(usize::MAX),
         });
         if free == slots.len() {
             slots.push(None);
@@ -185,13 +189,18 @@ impl ContextSlot {
     }
 
     /// Waits for a completion, at most until `deadline`. `None` also where there may be news that another
-    /// thread met, and where a request came and `requests` asks for that.
-    fn wait(&self, endpoint: &Endpoint, deadline: Instant, requests: bool) -> Option<Completed> {
+    /// thread met, and where `news` says so.
+    fn wait(
+        &self,
+        endpoint: &Endpoint,
+        deadline: Instant,
+        news: &dyn Fn() -> bool,
+    ) -> Option<Completed> {
         if !self.turn.take(deadline) {
             return None;
         }
         let limit = deadline.saturating_duration_since(Instant::now());
-        let completed = endpoint.wait_for(&self.queue, limit, requests);
+        let completed = endpoint.wait_for(&self.queue, limit, news);
         self.turn.give_back();
         completed
     }
@@ -239,7 +248,7 @@ impl ContextSlot {
                 break Ok(0);
             }
             if next.is_none() {
-                next = self.wait(endpoint, deadline, false);
+                next = self.wait(endpoint, deadline, &|| false);
             }
         }
     }
@@ -248,14 +257,14 @@ impl ContextSlot {
         ids.iter().any(|id| endpoint.is_pending(operation(*id), &self.queue))
     }
 
-    /// Whatever has ended, at most `most`, waiting for the first for at most `idle`; requests end the wait
-    /// where `pending` says that one is there, or one comes and `requests` is set.
+    /// Whatever has ended, at most `most`, waiting for the first for at most `idle`, or until `news` says that
+    /// there is something else to look at.
     pub fn test_context(
         &self,
         endpoint: &Endpoint,
         idle: Duration,
         most: usize,
-        requests: Option<&dyn Fn() -> bool>,
+        news: &dyn Fn() -> bool,
         mut report: impl FnMut(Completed),
     ) -> usize {
         let deadline = (!idle.is_zero()).then(|| Instant::now() + idle);
@@ -279,11 +288,10 @@ impl ContextSlot {
                 next = if count < most { endpoint.take(&self.queue) } else { None };
             }
             let Some(deadline) = deadline.filter(|_| count == 0 && most > 0) else { return count };
-            let asked = requests.is_some_and(|requests| requests());
-            if asked || Instant::now() >= deadline || endpoint.is_closed() {
+            if news() || Instant::now() >= deadline || endpoint.is_closed() {
                 return 0;
             }
-            if let Some(completed) = self.wait(endpoint, deadline, requests.is_some()) {
+            if let Some(completed) = self.wait(endpoint, deadline, news) {
                 report(completed);
                 count = 1;
                 while count < most

@@ -4,8 +4,8 @@
 //! that calls share no lock.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use ropewalk_base::ids::ClusterId;
 use ropewalk_net::modules::{self, Listen, ModuleError};
@@ -15,7 +15,7 @@ use crate::addresses::Addresses;
 use crate::buffers::Buffers;
 use crate::contexts::{ContextSlot, Contexts};
 use crate::errors::{
-    EACCES, EADDRINUSE, EADDRNOTAVAIL, EHOSTNTFD, EINVAL, EMFILE, ENOPROTOOPT, ErrorCode,
+    EACCES, EADDRINUSE, EADDRNOTAVAIL, EHOSTNTFD, EINVAL, EMFILE, ENETDOWN, ENOPROTOOPT, ErrorCode,
 };
 use crate::options::{Options, from_environment};
 use crate::unexpected::Unexpected;
@@ -30,6 +30,9 @@ const PEERS_MAX: usize = 1 << 16;
 
 /// Connections that are kept open; idle ones beyond are closed and made again when they are needed.
 const LINKS_MAX: usize = 512;
+
+/// Messages of one peer that may wait here for their receives: 16 MiB, with what it takes to keep them.
+const WAITING_BYTES_MAX: u32 = 14 << 20;
 
 pub const INIT_SERVER: i32 = 1;
 pub const TCP_BIND_SPECIFIC: i32 = 2;
@@ -52,6 +55,32 @@ struct Current {
     library: Option<Arc<Library>>,
     /// Initializations without their finalizations.
     references: usize,
+}
+
+/// This process is a child that has only a copy of its parent's library: no threads, and connections that
+/// are its parent's.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn in_child() {
+    IS_CHILD.store(true, Ordering::Relaxed);
+    LIFE.fetch_add(1, Ordering::Release);
+}
+
+/// Has children of this process told that the library is none of theirs.
+fn watch_forks() {
+    static WATCHED: Once = Once::new();
+    // SAFETY: the handler is a function of this object, which stays loaded, and only stores numbers.
+    WATCHED.call_once(|| match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
+        0 => {}
+        _ => {
+            eprintln!("libbmi: without memory for it, children of this process are not told apart")
+        }
+    });
+}
+
+/// Whether the library was made by a process whose child we are.
+fn is_child() -> bool {
+    IS_CHILD.load(Ordering::Relaxed)
 }
 
 static CURRENT: Mutex<Current> = Mutex::new(Current { library: None, references: 0 });
@@ -118,6 +147,13 @@ impl Seen {
 
     #[cold]
     fn look_again(&mut self) {
+        if is_child() {
+            // Nothing of it is ended here: its threads are the parent's, and so are its locks.
+            std::mem::forget(self.library.take());
+            std::mem::forget(std::mem::take(&mut self.contexts));
+            self.life = LIFE.load(Ordering::Acquire);
+            return;
+        }
         let current = current();
         self.life = LIFE.load(Ordering::Acquire);
         self.library = current.library.clone();
@@ -135,6 +171,11 @@ pub struct Start<'a> {
 
 /// The first call makes the library; later ones are counted.
 pub fn initialize(start: &Start<'_>) -> Result<(), ErrorCode> {
+    if is_child() {
+        eprintln!("libbmi: initialize in a child only before its parent does, or after an exec");
+        return Err(-ENETDOWN);
+    }
+    watch_forks();
     let mut current = current();
     let plan = plan(start)?;
     if current.library.is_none() {
@@ -151,6 +192,9 @@ pub fn initialize(start: &Start<'_>) -> Result<(), ErrorCode> {
 
 /// The last call ends the library: what is under way is given up.
 pub fn finalize() {
+    if is_child() {
+        return;
+    }
     let mut current = current();
     current.references = current.references.saturating_sub(1);
     if current.references > 0 {
@@ -226,6 +270,7 @@ impl Library {
         config.core.operations_max = OPERATIONS_MAX;
         config.core.peers_max = PEERS_MAX;
         config.core.links_max = LINKS_MAX;
+        config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
         from_environment(&mut config).map_err(ModuleError::Other)?;
         let options = Options::new().map_err(ModuleError::Other)?;
         let endpoint = Endpoint::open(config, rails).map_err(other)?;

@@ -8,12 +8,22 @@ use crate::errors::{EINVAL, ErrorCode};
 /// Says that the pattern has wildcards in place of a number of bits.
 pub const WILDCARDS: i32 = -1;
 
-/// Whether `host` is one that the pattern means. `scheme`: of the module that is asked.
-pub fn contains(pattern: &str, bits: i32, host: &str) -> Result<bool, ErrorCode> {
+/// Whether `host`, which is reached by one of these schemes, is one that the pattern means. What a pattern
+/// says of other schemes means nobody.
+pub fn contains(
+    pattern: &str,
+    bits: i32,
+    schemes: &[String],
+    host: &str,
+) -> Result<bool, ErrorCode> {
     let mut any = false;
     for part in pattern.split([',', ' ']).filter(|part| !part.is_empty()) {
-        let Some((_, wanted)) = part.split_once("://") else { return Err(-EINVAL) };
-        any |= is_in(host_part(wanted), bits, host)?;
+        let Some((scheme, wanted)) = part.split_once("://") else { return Err(-EINVAL) };
+        // A peer that calls over tcp and lives on this host is moved to shared memory: it stays the one
+        // whom a pattern for tcp means.
+        let own =
+            schemes.iter().any(|other| other == scheme || (scheme == "tcp" && other == "shm"));
+        any |= is_in(host_part(wanted), bits, host)? && own;
     }
     Ok(any)
 }
@@ -78,9 +88,25 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
+    fn tcp() -> Vec<String> {
+        vec!["tcp".to_string()]
+    }
+
+    #[test]
+    fn a_pattern_of_another_scheme_means_nobody() {
+        let inside =
+            |pattern, schemes: &[String], host| contains(pattern, WILDCARDS, schemes, host);
+        let shm = vec!["shm".to_string()];
+        assert_eq!(inside("shm://*", &tcp(), "10.1.2.3"), Ok(false));
+        assert_eq!(inside("shm://*", &shm, ""), Ok(true));
+        assert_eq!(inside("tcp://127.*", &shm, "127.0.0.1"), Ok(true));
+        assert_eq!(inside("shm://*,tcp://10.*", &tcp(), "10.1.2.3"), Ok(true));
+        assert_eq!(inside("tcp://*", &[shm, tcp()].concat(), "h"), Ok(true));
+    }
+
     #[test]
     fn wildcards_stand_for_anything() {
-        let inside = |pattern, host| contains(pattern, WILDCARDS, host).unwrap();
+        let inside = |pattern, host| contains(pattern, WILDCARDS, &tcp(), host).unwrap();
         assert!(inside("tcp://10.1.*", "10.1.2.3") && !inside("tcp://10.1.*", "10.2.2.3"));
         assert!(inside("tcp://*", "10.1.2.3") && inside("tcp://*", "fd00::1"));
         assert!(inside("tcp://[fd00::*]", "fd00::1") && !inside("tcp://[fd01::*]", "fd00::1"));
@@ -91,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_number_of_bits_counts_from_the_left() {
-        let inside = |pattern, bits, host| contains(pattern, bits, host).unwrap();
+        let inside = |pattern, bits, host| contains(pattern, bits, &tcp(), host).unwrap();
         assert!(inside("tcp://10.1.0.0", 16, "10.1.255.3"));
         assert!(!inside("tcp://10.1.0.0", 24, "10.1.255.3"));
         assert!(inside("tcp://10.1.0.0:3334", 0, "192.168.1.1"));
@@ -100,8 +126,8 @@ mod tests {
         );
         assert!(inside("tcp://[fd00::]", 8, "fdff::1") && !inside("tcp://[fd00::]", 16, "fdff::1"));
         assert!(!inside("tcp://[::]", 0, "10.1.2.3"), "another kind of address");
-        assert_eq!(contains("tcp://10.1.0.0", 33, "10.1.0.1"), Err(-EINVAL));
-        assert_eq!(contains("10.1.0.0", 16, "10.1.0.1"), Err(-EINVAL));
-        assert_eq!(contains("tcp://10.1.*", 16, "10.1.0.1"), Err(-EINVAL));
+        assert_eq!(contains("tcp://10.1.0.0", 33, &tcp(), "10.1.0.1"), Err(-EINVAL));
+        assert_eq!(contains("10.1.0.0", 16, &tcp(), "10.1.0.1"), Err(-EINVAL));
+        assert_eq!(contains("tcp://10.1.*", 16, &tcp(), "10.1.0.1"), Err(-EINVAL));
     }
 }

@@ -19,7 +19,13 @@ pub const UNEXPECTED_BYTES_MAX: i64 = 16 * 1024;
 
 pub struct Unexpected {
     kept: Mutex<HashMap<u8, VecDeque<Request>>>,
+    /// Of all classes, and of each.
     kept_count: AtomicUsize,
+    kept_by_class: [AtomicUsize; 256],
+    /// Threads that take requests out of `net`'s queue, and may be about to keep some.
+    sorting: AtomicUsize,
+    /// Messages that callers took.
+    taken: AtomicUsize,
     /// Buffers that callers have and will free, by their addresses.
     lent: Mutex<HashMap<usize, PoolBuffer>>,
     /// What waiters sleep on; nothing completes to it.
@@ -48,6 +54,9 @@ impl Unexpected {
         Ok(Unexpected {
             kept: Mutex::default(),
             kept_count: AtomicUsize::new(0),
+            kept_by_class: [const { AtomicUsize::new(0) }; 256],
+            sorting: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
             lent: Mutex::default(),
             queue: endpoint.context(true)?,
             turn: Turn::default(),
@@ -62,43 +71,53 @@ impl Unexpected {
         self.lent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a message of any class waits.
+    /// Whether a message of any class waits, or may.
     pub fn is_any(&self, endpoint: &Endpoint) -> bool {
-        self.kept_count.load(Ordering::Acquire) > 0 || endpoint.has_requests()
+        // In this order: what is in none of the first two when they are looked at is in the third.
+        endpoint.has_requests()
+            || self.sorting.load(Ordering::SeqCst) > 0
+            || self.kept_count.load(Ordering::SeqCst) > 0
     }
 
-    fn take_kept(&self, class: u8) -> Option<Request> {
-        if self.kept_count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let request = self.kept().get_mut(&class)?.pop_front()?;
-        self.kept_count.fetch_sub(1, Ordering::AcqRel);
-        Some(request)
+    /// Whether a message of this class waits, or may.
+    fn may_be(&self, endpoint: &Endpoint, class: u8) -> bool {
+        endpoint.has_requests()
+            || self.sorting.load(Ordering::SeqCst) > 0
+            || self.kept_by_class[usize::from(class)].load(Ordering::SeqCst) > 0
+    }
+
+    /// A number that changes whenever a message comes or is taken.
+    pub fn changes(&self, endpoint: &Endpoint) -> usize {
+        endpoint.requests_arrived().wrapping_add(self.taken.load(Ordering::Relaxed))
     }
 
     /// The next message of a class, of those that have arrived.
     fn take(&self, endpoint: &Endpoint, class: u8) -> Option<Request> {
-        if !self.is_any(endpoint) {
+        if !self.may_be(endpoint, class) {
             return None;
-        }
-        if let Some(request) = self.take_kept(class) {
-            return Some(request);
         }
         // Under the lock, so that messages of one class stay in order beside another thread's look.
         let mut kept = self.kept();
+        let of_class = &self.kept_by_class[usize::from(class)];
         if let Some(request) = kept.get_mut(&class).and_then(VecDeque::pop_front) {
-            self.kept_count.fetch_sub(1, Ordering::AcqRel);
+            self.kept_count.fetch_sub(1, Ordering::SeqCst);
+            of_class.fetch_sub(1, Ordering::SeqCst);
             return Some(request);
         }
+        self.sorting.fetch_add(1, Ordering::SeqCst);
+        let mut found = None;
         while let Some(request) = endpoint.take_request() {
             let own = class_of(request.bits);
             if own == class {
-                return Some(request);
+                found = Some(request);
+                break;
             }
             kept.entry(own).or_default().push_back(request);
-            self.kept_count.fetch_add(1, Ordering::AcqRel);
+            self.kept_count.fetch_add(1, Ordering::SeqCst);
+            self.kept_by_class[usize::from(own)].fetch_add(1, Ordering::SeqCst);
         }
-        None
+        self.sorting.fetch_sub(1, Ordering::SeqCst);
+        found
     }
 
     /// Messages of a class, at most `most`, waiting for the first for at most `idle`.
@@ -113,13 +132,14 @@ impl Unexpected {
         let deadline = (!idle.is_zero()).then(|| Instant::now() + idle);
         loop {
             let mut count = 0;
-            if !self.is_any(endpoint) {
+            if !self.may_be(endpoint, class) {
                 endpoint.progress();
             }
             while count < most
                 && let Some(mut request) = self.take(endpoint, class)
             {
                 endpoint.release_request(&mut request);
+                self.taken.fetch_add(1, Ordering::Relaxed);
                 report(request);
                 count += 1;
             }
@@ -129,7 +149,7 @@ impl Unexpected {
             }
             if self.turn.take(deadline) {
                 let limit = deadline.saturating_duration_since(Instant::now());
-                endpoint.wait_for(&self.queue, limit, true);
+                endpoint.wait_for(&self.queue, limit, &|| self.may_be(endpoint, class));
                 self.turn.give_back();
             }
         }

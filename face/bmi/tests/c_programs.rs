@@ -138,6 +138,26 @@ fn a_receive_ends_when_the_sender_takes_its_message_back() {
 }
 
 #[test]
+fn both_sides_may_send_before_they_receive() {
+    suffer("ahead");
+}
+
+#[test]
+fn what_is_under_way_with_a_dropped_address_is_cancelled() {
+    suffer("dropped");
+}
+
+#[test]
+fn a_message_that_nobody_tests_for_ends_one_wait_and_no_more() {
+    suffer("classes");
+}
+
+#[test]
+fn a_child_has_no_library() {
+    suffer("forked");
+}
+
+#[test]
 fn an_address_that_reached_us_lives_as_long_as_its_references() {
     suffer("references");
 }

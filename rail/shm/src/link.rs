@@ -355,12 +355,17 @@ impl Link {
         Ordered::Pending
     }
 
+    /// Whether the peer is another process.
+    pub fn is_far(&self) -> bool {
+        matches!(self.parts.memory, PeerMemory::Process(_))
+    }
+
     /// Whether the kernel would have to copy, since the peer's memory is not mapped here.
     fn attaches(&self, access: &Access) -> bool {
         let index = access.key.slot.index;
-        let Parts { segment, side, memory, .. } = &self.parts;
+        let Parts { segment, side, .. } = &self.parts;
         let mapped = || segment.entry(side.other(), index).arena().load(Ordering::Relaxed) != 0;
-        matches!(memory, PeerMemory::Process(_)) && !(index < EXPOSURES_MAX && mapped())
+        self.is_far() && !(index < EXPOSURES_MAX && mapped())
     }
 
     /// Moves a piece of an access; true where it is complete.

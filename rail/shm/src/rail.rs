@@ -521,6 +521,10 @@ impl ShmRail {
     #[cold]
     fn report_all_changes(&mut self, report: &mut dyn Report) {
         for (slot, accepted) in std::mem::take(&mut self.ups) {
+            if matches!(self.links.get(slot), Some(Entry::Up(link)) if link.is_far()) {
+                // Measured here, since nobody waits for bytes yet.
+                self.common.attach.pays();
+            }
             report.link_up(self.link_id(slot), accepted);
         }
         for (slot, fault) in std::mem::take(&mut self.downs) {

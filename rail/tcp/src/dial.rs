@@ -42,6 +42,15 @@ pub fn parse(address: &str) -> Option<Target<'_>> {
     plausible.then_some(Target::Name(host, port))
 }
 
+/// Whether a text is an address to connect to, `host:port` or `[::1]:port`.
+pub fn is_address(text: &str) -> bool {
+    match parse(text) {
+        Some(Target::Numeric(address)) => address.port() != 0,
+        Some(Target::Name(..)) => true,
+        None => false,
+    }
+}
+
 type Answer = (SlotId, Vec<SocketAddr>);
 
 /// Looks names up on threads of their own.

@@ -26,4 +26,5 @@ mod timers;
 mod vectors;
 
 pub use config::{TcpConfig, TcpError};
+pub use dial::is_address;
 pub use rail::{TcpRail, TcpStatistics};

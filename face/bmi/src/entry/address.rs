@@ -42,6 +42,13 @@ fn look_up(library: &Library, url: &str) -> Result<Handle, ErrorCode> {
     if parts.is_empty() {
         return Err(-ENOPROTOOPT);
     }
+    let legal = |(scheme, url): &(&str, String)| {
+        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+        modules::makes_sense(scheme, rest)
+    };
+    if !parts.iter().all(legal) {
+        return Err(-EINVAL);
+    }
     for (scheme, _) in &parts {
         library.activate(scheme)?;
     }
@@ -92,11 +99,16 @@ pub unsafe extern "C" fn BMI_query_addr_range(
         return -ENAMETOOLONG;
     }
     ask(|library| {
-        let host = {
+        let endpoint = &library.endpoint;
+        let (schemes, host) = {
             let mut addresses = library.addresses();
-            let host = addresses.host(&library.endpoint, addr).ok_or(-EPROTO)?;
-            host.to_string_lossy().into_owned()
+            let schemes = addresses.schemes(endpoint, addr);
+            let host = addresses.host(endpoint, addr).map(|host| host.to_string_lossy());
+            // Shared memory knows no hosts.
+            let nowhere = || (!schemes.is_empty()).then(String::new);
+            let host = host.map(|host| host.into_owned()).or_else(nowhere).ok_or(-EPROTO)?;
+            (schemes, host)
         };
-        range::contains(pattern, netmask, &host).map(c_int::from)
+        range::contains(pattern, netmask, &schemes, &host).map(c_int::from)
     })
 }

@@ -175,15 +175,23 @@ pub unsafe extern "C" fn BMI_testcontext(
         let idle = idle(max_idle_time_ms)?;
         let most = usize::try_from(incount).map_err(|_| -EINVAL)?;
         let endpoint = &library.endpoint;
-        let is_any = || library.unexpected.is_any(endpoint);
         let checks = library.options.checks_unexpected.load(Ordering::Relaxed);
-        let requests = checks.then_some(&is_any as &dyn Fn() -> bool);
+        let seen = &context.unexpected_seen;
+        let unexpected = &library.unexpected;
+        let fresh = || {
+            let changes = unexpected.changes(endpoint);
+            let other = checks && changes != seen.load(Ordering::Relaxed);
+            (other && unexpected.is_any(endpoint)).then_some(changes)
+        };
         let mut place = 0;
-        context.test_context(endpoint, idle, most, requests, |completed| {
+        context.test_context(endpoint, idle, most, &|| fresh().is_some(), |completed| {
             // SAFETY: at most `incount` are reported.
             unsafe { results.put(place, 0, &completed) };
             place += 1;
         });
+        if let Some(changes) = fresh().filter(|_| place == 0 && !idle.is_zero()) {
+            seen.store(changes, Ordering::Relaxed);
+        }
         // SAFETY: the caller vouches for it.
         unsafe { put(outcount, place as c_int) };
         Ok(c_int::from(place > 0))

@@ -374,6 +374,161 @@ static void references(const char *medium)
     end(&server, 0);
 }
 
+/* ---- both sides send before they receive ---- */
+
+enum { AHEAD = 600, AHEAD_BYTES = 16 << 10 };
+
+static void send_first(BMI_addr_t peer)
+{
+    char *bytes = (char *)calloc(AHEAD, AHEAD_BYTES);
+    bmi_op_id_t ids[AHEAD];
+    int posted[AHEAD], index;
+    bmi_size_t got = 0;
+    for (index = 0; index < AHEAD; index++)
+        posted[index] = BMI_post_send(&ids[index], peer, bytes + index * AHEAD_BYTES, AHEAD_BYTES,
+                                      BMI_EXT_ALLOC, 50, NULL, context, NULL);
+    for (index = 0; index < AHEAD; index++)
+        CHECK(finish(posted[index], ids[index], &got, context) == 0);
+    for (index = 0; index < AHEAD; index++)
+        CHECK(receive_from(peer, bytes, AHEAD_BYTES, &got, 50, context) == 0 && got == AHEAD_BYTES);
+    free(bytes);
+}
+
+static void meet_sender(void)
+{
+    struct BMI_unexpected_info info = wait_unexpected();
+    CHECK(BMI_unexpected_free(info.addr, info.buffer) == 0);
+    send_first(info.addr);
+    CHECK(send_to(info.addr, "end", 4, 2, context) == 0);
+    CHECK(BMI_finalize() == 0);
+}
+
+static void ahead(const char *medium)
+{
+    struct Server server = start(medium, meet_sender);
+    BMI_addr_t peer;
+    bmi_size_t got = 0;
+    char last[4];
+    begin();
+    CHECK(LOOKUP(&peer, server.url) == 0);
+    CHECK(send_unexpected_to(peer, "go", 2, 1, context) == 0);
+    send_first(peer);
+    CHECK(receive_from(peer, last, sizeof last, &got, 2, context) == 0);
+    CHECK(BMI_finalize() == 0);
+    end(&server, 0);
+}
+
+/* ---- an address that is dropped takes what is under way with it ---- */
+
+static void dropped(const char *medium)
+{
+    struct Server server = start(medium, echo);
+    BMI_addr_t peer, nobody;
+    bmi_op_id_t ids[3];
+    char bytes[3][64], url[600];
+    bmi_size_t got = 0;
+    int posted[3], option;
+    begin();
+    for (option = 0; option < 2; option++) {
+        int name = option == 0 ? BMI_DROP_ADDR : BMI_TCP_CLOSE_SOCKET;
+        CHECK(LOOKUP(&peer, server.url) == 0);
+        CHECK(ask(peer, 1) == 0);
+        posted[0] = BMI_post_recv(&ids[0], peer, bytes[0], 64, &got, BMI_EXT_ALLOC, 77, NULL, context,
+                                  NULL);
+        CHECK(posted[0] == 0 && BMI_set_info(peer, name, NULL) == 0);
+        CHECK(finish(posted[0], ids[0], &got, context) == -BMI_ECANCEL);
+        CHECK(BMI_set_info(peer, name, NULL) == -BMI_EINVAL);
+        /* One that was never reached. */
+        snprintf(url, sizeof url, strcmp(medium, "tcp") == 0 ? "tcp://127.0.0.1:1" : "shm://nobody");
+        CHECK(LOOKUP(&nobody, url) == 0);
+        posted[1] = BMI_post_recv(&ids[1], nobody, bytes[1], 64, &got, BMI_EXT_ALLOC, 77, NULL,
+                                  context, NULL);
+        CHECK(posted[1] == 0 && BMI_set_info(nobody, name, NULL) == 0);
+        CHECK(finish(posted[1], ids[1], &got, context) == -BMI_ECANCEL);
+    }
+    CHECK(LOOKUP(&peer, server.url) == 0);
+    CHECK(ask(peer, 0) == 0);
+    CHECK(BMI_finalize() == 0);
+    end(&server, 0);
+}
+
+/* ---- a message of a class that nobody tests for leaves waits alone ---- */
+
+static void keep_class(void)
+{
+    struct BMI_unexpected_info info;
+    bmi_op_id_t id = 0;
+    bmi_error_code_t error = 0;
+    bmi_size_t got = 0;
+    void *user = NULL;
+    int count = 0, early = 0, index;
+    double begin_time = now();
+    /* The wait ends when it comes, for whoever tests for that class. */
+    while (BMI_testunexpected_class(1, &count, &info, 9, 0) == 0 && early == 0) {
+        double before = now();
+        CHECK(BMI_testcontext(1, &id, &count, &error, &got, &user, 20000, context) == 0);
+        early = now() - before < 15;
+        CHECK(now() - begin_time < HANG_SECONDS);
+    }
+    for (index = 0; index < 3; index++) {
+        double before = now();
+        CHECK(BMI_testcontext(1, &id, &count, &error, &got, &user, 50, context) == 0);
+        CHECK(BMI_testunexpected(1, &count, &info, 0) == 0);
+        CHECK(now() - before > 0.04);
+    }
+    CHECK(BMI_testunexpected_class(1, &count, &info, 5, 1000) == 1 && info.size == 4);
+    CHECK(BMI_unexpected_free(info.addr, info.buffer) == 0);
+    CHECK(send_to(info.addr, "end", 4, 2, context) == 0);
+    CHECK(BMI_finalize() == 0);
+}
+
+static void classes(const char *medium)
+{
+    struct Server server = start(medium, keep_class);
+    BMI_addr_t peer;
+    bmi_op_id_t id = 0;
+    bmi_size_t got = 0;
+    char last[4];
+    int posted;
+    begin();
+    CHECK(LOOKUP(&peer, server.url) == 0);
+    posted = BMI_post_sendunexpected_class(&id, peer, "five", 4, BMI_EXT_ALLOC, 1, 5, NULL, context,
+                                           NULL);
+    CHECK(finish(posted, id, &got, context) == 0);
+    CHECK(receive_from(peer, last, sizeof last, &got, 2, context) == 0);
+    CHECK(BMI_finalize() == 0);
+    end(&server, 0);
+}
+
+/* ---- a child has no library of its parent's ---- */
+
+static void forked(const char *medium)
+{
+    struct Server server = start(medium, echo);
+    BMI_addr_t peer, other;
+    bmi_context_id second;
+    int status = 0;
+    pid_t child;
+    begin();
+    CHECK(LOOKUP(&peer, server.url) == 0);
+    CHECK(ask(peer, 1) == 0);
+    child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        CHECK(BMI_open_context(&second) == -BMI_ENETDOWN);
+        CHECK(LOOKUP(&other, server.url) == -BMI_ENETDOWN);
+        CHECK(send_unexpected_to(peer, "child", 5, 9, context) == -BMI_ENETDOWN);
+        CHECK(INITIALIZE(NULL, NULL, 0) == -BMI_ENETDOWN);
+        CHECK(BMI_finalize() == 0);
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    CHECK(ask(peer, 2) == 0);
+    CHECK(ask(peer, 0) == 0);
+    CHECK(BMI_finalize() == 0);
+    end(&server, 0);
+}
+
 /* ---- an unmatched large message stops nothing behind it ---- */
 
 static void not_blocked(const char *medium)
@@ -605,6 +760,7 @@ int main(int argc, char **argv)
         {"killed", killed},       {"stopped", stopped},     {"not_blocked", not_blocked},
         {"flood", flood},         {"both_at_once", both_at_once}, {"fail_over", fail_over},
         {"few_descriptors", few_descriptors}, {"taken_back", taken_back}, {"references", references},
+        {"ahead", ahead}, {"dropped", dropped}, {"classes", classes}, {"forked", forked},
     };
     size_t index;
     CHECK(argc == 3);
