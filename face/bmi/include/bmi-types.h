@@ -51,7 +51,7 @@ enum bmi_buffer_type {
     BMI_EXT_ALLOC = 2  /* anything else */
 };
 
-enum bmi_io_type {
+enum BMI_io_type {
     BMI_IO_READ = 1,
     BMI_IO_WRITE = 2
 };
@@ -87,22 +87,23 @@ enum BMI_options {
 #endif
 };
 
-#ifdef BMI_API_ORANGEFS
+/* What BMI_OPTIMISTIC_BUFFER_REG is about: memory that messages will come from, or go to. */
 struct bmi_optimistic_buffer_info {
     const void *buffer;
     bmi_size_t len;
-    enum bmi_io_type rw;
+    enum BMI_io_type rw;
 };
-#endif
 
 /* Error codes: returned negated. */
-#define BMI_ERROR_BIT (1 << 30)
-#define BMI_NON_ERROR_BIT (1 << 29)
+#define BMI_ERROR_BIT (1 << 30)           /* an error of the interface's own numbering */
+#define BMI_NON_ERRNO_ERROR_BIT (1 << 29) /* beside it: no system has this error */
+#define BMI_NON_ERROR_BIT (BMI_NON_ERRNO_ERROR_BIT | BMI_ERROR_BIT)
 #ifndef BMI_ERROR
-#define BMI_ERROR (1 << 7)
+#define BMI_ERROR (1 << 7) /* it comes from BMI */
 #endif
-#define BMI_E(number) ((number) | (BMI_ERROR_BIT | BMI_ERROR))
-#define BMI_N(number) ((number) | (BMI_NON_ERROR_BIT | BMI_ERROR_BIT | BMI_ERROR))
+#define BMIE(number) ((number) | BMI_ERROR_BIT)
+#define BMI_E(number) (BMIE(number) | BMI_ERROR)
+#define BMI_N(number) ((number) | (BMI_NON_ERROR_BIT | BMI_ERROR))
 
 #define BMI_EPERM BMI_E(1)
 #define BMI_ENOENT BMI_E(2)

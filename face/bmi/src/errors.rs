@@ -102,6 +102,17 @@ const TABLE: &[(i32, i32, &CStr)] = &[
     (104, 59, c"ECONNRESET"),
 ];
 
+/// Numbers that no error of this system is mapped to.
+const UNMAPPED: &[(i32, &CStr)] = &[
+    (28, c"EWOULDBLOCK"),
+    (30, c"EUNATCH"),
+    (31, c"EBADR"),
+    (32, c"EDEADLOCK"),
+    (35, c"ENONET"),
+    (37, c"ECOMM"),
+    (41, c"ERESTART"),
+];
+
 /// Codes that stand for no error of a system.
 const OTHERS: &[(i32, &CStr)] = &[
     (1, c"ECANCEL"),
@@ -122,6 +133,10 @@ pub fn from_errno(value: i32) -> ErrorCode {
     }
 }
 
+fn named(names: &[(i32, &'static CStr)], number: i32) -> Option<&'static CStr> {
+    names.iter().find(|(other, _)| *other == number).map(|(_, name)| *name)
+}
+
 /// What a code is called.
 pub fn name(code: ErrorCode) -> &'static CStr {
     let code = code.unsigned_abs() as i32;
@@ -130,9 +145,10 @@ pub fn name(code: ErrorCode) -> &'static CStr {
         return c"no error";
     }
     let found = match (mine, code & NO_ERRNO != 0) {
-        (true, true) => OTHERS.iter().find(|(other, _)| *other == number).map(|(_, name)| *name),
+        (true, true) => named(OTHERS, number),
         (true, false) => {
-            TABLE.iter().find(|(_, other, _)| *other == number).map(|(.., name)| *name)
+            let mapped = TABLE.iter().find(|(_, other, _)| *other == number);
+            mapped.map(|(.., name)| *name).or_else(|| named(UNMAPPED, number))
         }
         (false, _) => TABLE.iter().find(|(system, ..)| *system == code).map(|(.., name)| *name),
     };
@@ -166,10 +182,10 @@ mod tests {
         assert_eq!(from_errno(0), 0);
         assert_eq!(from_errno(-4095), -4095);
         assert_eq!(from_errno(i32::MIN), i32::MIN);
-        for skipped in [28, 30, 31, 32, 35, 37, 41] {
-            assert!(TABLE.iter().all(|(_, number, _)| *number != skipped), "{skipped}");
+        for (skipped, _) in UNMAPPED {
+            assert!(TABLE.iter().all(|(_, number, _)| number != skipped), "{skipped}");
         }
-        assert_eq!(TABLE.len(), 59 - 7);
+        assert_eq!(TABLE.len() + UNMAPPED.len(), 59);
     }
 
     #[test]
@@ -177,6 +193,12 @@ mod tests {
         assert_eq!(name(-ECANCEL), c"ECANCEL");
         assert_eq!(name(EPROTO), c"EPROTO");
         assert_eq!(name(-111), c"ECONNREFUSED");
-        assert_eq!(name(12345), c"unknown error");
+        assert_eq!(name(-errno(41)), c"ERESTART");
+        for code in (1..=59).map(errno).chain((1..=7).map(other)) {
+            assert!(name(-code).to_bytes().starts_with(b"E"), "{code:#x}");
+        }
+        for stranger in [12345, errno(60), other(8)] {
+            assert_eq!(name(stranger), c"unknown error");
+        }
     }
 }

@@ -88,6 +88,13 @@ fn the_interface_keeps_its_promises_in_cpp() {
 }
 
 #[test]
+fn layouts_numbers_and_names_are_those_that_programs_were_compiled_with() {
+    for build in [C, CPP, ORANGEFS, ORANGEFS_CPP] {
+        run(&["layouts.c"], build, &[]);
+    }
+}
+
+#[test]
 fn the_interface_keeps_its_promises_as_orangefs_has_it() {
     run(&["semantics.c"], ORANGEFS, &["tcp"]);
     run(&["semantics.c"], ORANGEFS, &["shm"]);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use ropewalk_net::{RailOption, modules};
 
-use super::ask;
+use super::{ask, code};
 use crate::addresses::{Handle, peer_of};
 use crate::errors::{EINVAL, ENETDOWN, ENOMEM, ENOSYS, ErrorCode};
 use crate::library::{self, Library};
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn BMI_set_info(
     })
 }
 
-/// Asks about an option; see bmi.h.
+/// Asks about an option; see bmi.h. What the library is made of is told before it is initialized, too.
 ///
 /// # Safety
 /// `inout_parameter` points to what the option says.
@@ -78,6 +78,12 @@ pub unsafe extern "C" fn BMI_get_info(
     if option == option::CHECK_INIT {
         let active = library::with(Library::is_active).unwrap_or(false);
         return if active { 0 } else { -ENETDOWN };
+    }
+    if matches!(
+        option,
+        option::TRANSPORT_METHODS_STRING | option::TRANSPORT_METHODS_STRING_ORANGEFS
+    ) {
+        return code(methods_string(inout_parameter.cast()));
     }
     ask(|library| {
         if inout_parameter.is_null() {
@@ -106,9 +112,6 @@ pub unsafe extern "C" fn BMI_get_info(
                 unsafe { inout_parameter.cast::<*mut c_void>().write_unaligned(opaque) };
                 Ok(0)
             }
-            option::TRANSPORT_METHODS_STRING | option::TRANSPORT_METHODS_STRING_ORANGEFS => {
-                methods_string(inout_parameter.cast())
-            }
             _ => Err(-ENOSYS),
         }
     })
@@ -121,6 +124,9 @@ unsafe extern "C" {
 
 /// Writes the names of all modules, which the caller frees; their count.
 fn methods_string(to: *mut *mut c_char) -> Result<c_int, ErrorCode> {
+    if to.is_null() {
+        return Err(-EINVAL);
+    }
     let schemes = modules::schemes();
     let text: String = schemes.iter().map(|scheme| format!("{scheme},")).collect();
     // SAFETY: any number of bytes may be asked for.
@@ -128,7 +134,7 @@ fn methods_string(to: *mut *mut c_char) -> Result<c_int, ErrorCode> {
     if copy.is_null() {
         return Err(-ENOMEM);
     }
-    // SAFETY: the copy has room for the text and its end; `to` has a pointer.
+    // SAFETY: the copy has room for the text and its end; `to` is not null, and the option has a pointer.
     unsafe {
         ptr::copy_nonoverlapping(text.as_ptr(), copy, text.len());
         copy.add(text.len()).write(0);
