@@ -95,6 +95,15 @@ fn layouts_numbers_and_names_are_those_that_programs_were_compiled_with() {
 }
 
 #[test]
+fn options_and_calls_that_few_make_do_what_they_say() {
+    run(&["options.c"], C, &["tcp"]);
+    run(&["options.c"], C, &["tcp6"]);
+    run(&["options.c"], CPP, &["shm"]);
+    run(&["options.c"], ORANGEFS, &["shm"]);
+    run(&["options.c"], ORANGEFS_CPP, &["tcp"]);
+}
+
+#[test]
 fn the_interface_keeps_its_promises_as_orangefs_has_it() {
     run(&["semantics.c"], ORANGEFS, &["tcp"]);
     run(&["semantics.c"], ORANGEFS, &["shm"]);

@@ -105,22 +105,23 @@ static inline struct BMI_unexpected_info wait_unexpected(void)
     return info;
 }
 
-/* Initializes a server of this medium and says its URL. */
+/* Initializes a server of this medium (tcp6 is tcp by the other family) and says its URL. */
 static inline void serve(const char *medium, char *url, size_t room)
 {
+    const char *host = strcmp(medium, "tcp6") == 0 ? "[::1]" : "127.0.0.1";
     char methods[32], listen[256];
-    snprintf(methods, sizeof methods, "bmi_%s", medium);
-    if (strcmp(medium, "tcp") == 0)
-        snprintf(listen, sizeof listen, "tcp://127.0.0.1");
+    snprintf(methods, sizeof methods, "bmi_%.3s", medium);
+    if (strncmp(medium, "tcp", 3) == 0)
+        snprintf(listen, sizeof listen, "tcp://%s", host);
     else
         snprintf(listen, sizeof listen, "%s://check-%d", medium, (int)getpid());
     CHECK(INITIALIZE(methods, listen,
                      BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT) == 0);
     snprintf(url, room, "%s", listen);
-    if (strcmp(medium, "tcp") == 0) {
+    if (strncmp(medium, "tcp", 3) == 0) {
         int port = 0;
         CHECK(BMI_get_info(0, GET_PORT, &port) == 0 && port > 0);
-        snprintf(url, room, "tcp://127.0.0.1:%d", port);
+        snprintf(url, room, "tcp://%s:%d", host, port);
     }
 }
 
