@@ -85,6 +85,7 @@ fn the_interface_keeps_its_promises_in_c() {
 #[test]
 fn the_interface_keeps_its_promises_in_cpp() {
     run(&["semantics.c"], CPP, &["shm"]);
+    run(&["semantics.c"], CPP, &["tcp"]);
 }
 
 #[test]
@@ -124,6 +125,8 @@ fn both_flavours_live_in_one_process() {
 fn threads_get_their_own_completions_and_all_of_them() {
     run(&["threads.c"], C, &["tcp"]);
     run(&["threads.c"], C, &["shm"]);
+    run(&["threads.c"], CPP, &["tcp"]);
+    run(&["threads.c"], ORANGEFS, &["shm"]);
 }
 
 /// Cases of `faults.c`, over each medium.
@@ -133,9 +136,16 @@ fn suffer(case: &str) {
     }
 }
 
+/// The same as C++ and with the other flavour, each over one medium.
+fn suffer_otherwise(case: &str, cpp: &str, orangefs: &str) {
+    run(&["faults.c"], CPP, &[case, cpp]);
+    run(&["faults.c"], ORANGEFS, &[case, orangefs]);
+}
+
 #[test]
 fn operations_fail_once_when_a_peer_dies_and_its_address_works_again_when_it_is_back() {
     suffer("killed");
+    suffer_otherwise("killed", "shm", "tcp");
 }
 
 #[test]
@@ -151,6 +161,7 @@ fn a_stopped_peer_is_left_by_cancel_and_neighbours_notice_nothing() {
 #[test]
 fn a_receive_ends_when_the_sender_takes_its_message_back() {
     suffer("taken_back");
+    suffer_otherwise("taken_back", "tcp", "shm");
 }
 
 #[test]
@@ -176,6 +187,7 @@ fn a_child_has_no_library() {
 #[test]
 fn an_address_that_reached_us_lives_as_long_as_its_references() {
     suffer("references");
+    suffer_otherwise("references", "shm", "tcp");
 }
 
 #[test]
