@@ -174,6 +174,22 @@ impl World {
         }
     }
 
+    /// Lets simulated time pass for one of them, while the others do nothing.
+    pub fn pass_alone(&mut self, node: usize, time: Duration) {
+        assert!(self.simulated());
+        let until = Time(self.clock.load(Ordering::Relaxed)) + time;
+        loop {
+            self.nodes[node].endpoint.progress();
+            let now = Time(self.clock.load(Ordering::Relaxed));
+            if now >= until {
+                return;
+            }
+            let next = now + Duration::from_micros(100);
+            self.clock.store(next.0, Ordering::Relaxed);
+            self.network.set_now(next);
+        }
+    }
+
     /// Lets simulated time pass.
     pub fn pass(&mut self, time: Duration) {
         assert!(self.simulated());
