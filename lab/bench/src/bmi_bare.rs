@@ -5,6 +5,7 @@
 
 use std::io::{Error, ErrorKind, IoSliceMut, Read, Result, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::Context;
 
@@ -13,7 +14,7 @@ use crate::bmi_side::{
 };
 use crate::host::monotonic_nanos;
 
-/// Bytes of all pieces of a pair, with what lies between them.
+/// Bytes of all pieces of a connection, with what lies between them.
 const ROOM: usize = MESSAGES * PIECES * STRIDE;
 
 /// Says its address, and serves whoever connects until this process is ended.
@@ -42,28 +43,58 @@ fn pour(mut socket: TcpStream) -> Result<()> {
 /// Learns the servers' addresses, then answers each line with a run.
 pub fn client() -> anyhow::Result<()> {
     let addresses = next_line()?.context("nobody says which servers there are")?;
-    let sockets: Vec<TcpStream> =
-        addresses.split(' ').map(TcpStream::connect).collect::<Result<_>>()?;
-    sockets.iter().try_for_each(|socket| socket.set_nodelay(true))?;
-    let mut data = vec![0; sockets.len() * ROOM];
+    let mut sockets = Vec::new();
+    for address in addresses.split(' ') {
+        let socket = TcpStream::connect(address)?;
+        socket.set_nodelay(true)?;
+        sockets.push(socket);
+    }
+    let mut sockets = sockets.into_iter();
+    let first = sockets.next().context("there are no servers")?;
+    let others: Vec<Lane> = sockets.map(Lane::start).collect();
+    let mut data = vec![0; ROOM];
     while next_line()?.is_some() {
         let begin = monotonic_nanos();
-        std::thread::scope(|scope| -> Result<()> {
-            let mut lanes = sockets.iter().zip(data.chunks_mut(ROOM));
-            let own = lanes.next();
-            let others: Vec<_> =
-                lanes.map(|(socket, data)| scope.spawn(|| drink(socket, data))).collect();
-            let drunk = own.map_or(Ok(()), |(socket, data)| drink(socket, data));
-            let panicked = || Error::other("a thread of the bare pattern panicked");
-            others.into_iter().try_for_each(|other| other.join().map_err(|_| panicked())?)?;
-            drunk
-        })?;
-        let end = monotonic_nanos();
-        anyhow::ensure!(data.iter().step_by(STRIDE).all(|byte| *byte == 7), "data is wrong");
-        println!("pattern {begin} {end} 1 1");
+        for lane in &others {
+            lane.go.send(()).ok().context("a thread of the bare pattern is gone")?;
+        }
+        let mut end = drink_at(&first, &mut data)?;
+        for lane in &others {
+            let drunk = lane.drunk.recv().context("a thread of the bare pattern is gone")?;
+            end = end.max(drunk?);
+        }
+        println!("pattern {begin} {end}");
         std::io::stdout().flush()?;
     }
     Ok(())
+}
+
+/// A connection with its thread, which lives as long as the process: of a thread that ended, nobody outside
+/// could see what it used.
+struct Lane {
+    go: Sender<()>,
+    /// When all of its data was there.
+    drunk: Receiver<Result<u64>>,
+}
+
+impl Lane {
+    fn start(socket: TcpStream) -> Lane {
+        let (go, told) = channel();
+        let (tell, drunk) = channel();
+        std::thread::spawn(move || {
+            let mut data = vec![0; ROOM];
+            while told.recv().is_ok() && tell.send(drink_at(&socket, &mut data)).is_ok() {}
+        });
+        Lane { go, drunk }
+    }
+}
+
+/// Drinks, and looks at what came; when it had come.
+fn drink_at(socket: &TcpStream, data: &mut [u8]) -> Result<u64> {
+    drink(socket, data)?;
+    let end = monotonic_nanos();
+    let right = data.iter().step_by(STRIDE).all(|byte| *byte == 7);
+    if right { Ok(end) } else { Err(Error::other("data is wrong")) }
 }
 
 fn drink(mut socket: &TcpStream, data: &mut [u8]) -> Result<()> {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::bmi_side::{PAIR, Role, WARM};
+use crate::bmi_side::{PAIR, Role};
+use crate::net::WARM;
 use crate::worker::lines;
 use crate::{ORPHAN, PART, host};
 

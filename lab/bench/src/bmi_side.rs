@@ -11,6 +11,7 @@ use bmi::driver::{Area, Driver, Message};
 
 use crate::bmi_bare;
 use crate::host::monotonic_nanos;
+use crate::net::WARM;
 
 /// Bytes of a request, of its acknowledgement, of all data of a pair, of a message, of a piece.
 pub const REQUEST: usize = 25;
@@ -19,8 +20,6 @@ pub const PAIR: usize = 10 << 20;
 pub const MESSAGE: usize = 256 << 10;
 pub const PIECES: usize = 4;
 pub const PIECE: usize = MESSAGE / PIECES;
-/// Messages of a stream before its time begins: a stream of an MPI has as many.
-pub const WARM: usize = 64;
 /// Pieces do not touch each other.
 pub const STRIDE: usize = PIECE + 4096;
 pub const MESSAGES: usize = PAIR / MESSAGE;

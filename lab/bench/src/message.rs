@@ -14,7 +14,7 @@ use ropewalk_rail::address::Address;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 
-use crate::net::{Case, Peer};
+use crate::net::{Case, Peer, WARM};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const RECEIVED: u64 = 1;
@@ -151,34 +151,36 @@ fn ping(side: &mut Side, peer: PeerId, case: &Case) -> Result<Vec<u64>> {
 }
 
 fn pour(side: &mut Side, peer: PeerId, case: &Case) -> Result<Vec<u64>> {
-    let answer = side.memory(8);
-    side.receive(peer, answer);
-    let begin = Instant::now();
+    let mut answer = side.memory(8);
     let mut free: Vec<Memory> = (0..case.depth).map(|_| side.memory(case.bytes)).collect();
-    for _ in 0..case.rounds {
-        let memory = match free.pop() {
-            Some(memory) => memory,
-            None => side.finish(SENT)?,
-        };
-        side.send(peer, memory);
+    let mut nanos = 0;
+    // The first ones make connections and caches warm; the time of the others counts.
+    for rounds in [case.rounds.min(WARM), case.rounds] {
+        side.receive(peer, answer);
+        let begin = Instant::now();
+        for _ in 0..rounds {
+            let memory = match free.pop() {
+                Some(memory) => memory,
+                None => side.finish(SENT)?,
+            };
+            side.send(peer, memory);
+        }
+        answer = side.finish(RECEIVED)?;
+        nanos = begin.elapsed().as_nanos() as u64;
+        while free.len() < case.depth {
+            free.push(side.finish(SENT)?);
+        }
     }
-    side.finish(RECEIVED)?;
-    Ok(vec![begin.elapsed().as_nanos() as u64])
+    Ok(vec![nanos])
 }
 
 pub fn serve(case: &Case, address: &str) -> Result<()> {
     let mut side = Side::open(case)?;
     let address = Address::parse(address).map_err(|error| Error::other(error.to_string()))?;
     let peer = side.endpoint.lookup(&address).map_err(|fault| Error::other(fault.to_string()))?;
-    let depth = case.depth.min(case.rounds);
-    if case.depth == 1 {
+    for _ in 0..case.depth {
         let memory = side.memory(case.bytes);
         side.receive(peer, memory);
-    } else {
-        for _ in 0..depth {
-            let memory = side.memory(case.bytes);
-            side.receive(peer, memory);
-        }
     }
     let hello = Memory::empty();
     let (channel, level) = (Channel::Request, Level::Buffered);
@@ -199,18 +201,16 @@ pub fn serve(case: &Case, address: &str) -> Result<()> {
             }
         }
     }
-    for round in 0..case.rounds {
-        let memory = side.finish(RECEIVED)?;
-        if round + depth < case.rounds {
+    let mut answer = side.memory(8);
+    for rounds in [case.rounds.min(WARM), case.rounds] {
+        for _ in 0..rounds {
+            let memory = side.finish(RECEIVED)?;
             side.receive(peer, memory);
         }
+        side.send(peer, answer);
+        answer = side.finish(SENT)?;
     }
-    let memory = side.memory(8);
-    side.send(peer, memory);
-    side.finish(SENT)?;
     // Its end ends this process: until then the answer must not be cut off.
     side.spin = false;
-    let memory = side.memory(8);
-    side.receive(peer, memory);
     side.finish(RECEIVED).map(|_| ()).or(Ok(()))
 }

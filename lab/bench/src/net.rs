@@ -7,6 +7,9 @@ use crate::lab::hold_dma_latency;
 use crate::report::Outcome;
 use crate::{Options, PART, host, message, raw};
 
+/// Messages of a stream before its time begins; a stream of an MPI has as many.
+pub(crate) const WARM: usize = 64;
+
 /// One case, the same words for both processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Case {

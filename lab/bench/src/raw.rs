@@ -15,10 +15,7 @@ use rustix::event::{PollFd, PollFlags, epoll};
 use rustix::process::Pid;
 
 use crate::host;
-use crate::net::{Case, Peer};
-
-/// Messages of a stream before its time begins.
-const WARM: usize = 64;
+use crate::net::{Case, Peer, WARM};
 
 /// Nanoseconds of each round trip, or of the whole stream; and the processor time of both sides.
 pub fn measure(case: &Case) -> Result<(Vec<u64>, u64)> {
