@@ -5,7 +5,14 @@
  *   figures pattern SERVERS SECONDS             servers and clients of parallel I/O
  *
  * Calls of MPI-2 only. Every receive is posted with MPI_Irecv, every completion is found with
- * MPI_Testsome: the paper's two libraries were used alike. Rank 0 prints one line a result.
+ * MPI_Testsome: the paper's two libraries were used alike. MPI is asked for MPI_THREAD_MULTIPLE, since
+ * ours may always be called by several threads. Rank 0 prints one line a result.
+ *
+ * In the pattern a client posts, for each server in turn, the receive of an acknowledgement and those of
+ * all 40 messages of data, each of 4 pieces apart, and sends its request. A server that finds a request
+ * sends the acknowledgement and posts all 40 messages at once; it serves all its clients side by side.
+ * Ours does the same, but asks all servers before it posts the receives of data.
+ *
  * Of every piece of data the first and the last byte are checked and then wiped, so that stale bytes
  * never pass for new ones. FIGURES_YIELD in the environment: ranks share cores, and one that found
  * nothing complete offers its core to others.
@@ -31,8 +38,7 @@ enum {
     PIECES = 4,               /* of one message */
     MESSAGE = PIECES * PIECE, /* bytes of one message of data */
     MESSAGES = 40,            /* of data, for each client from each server: 10 MiB */
-    WINDOW = 8,               /* of them posted ahead */
-    SLOTS = WINDOW + 2,       /* requests of a pair: the window, and one each way before it */
+    SLOTS = MESSAGES + 2,     /* requests of a pair: the data, and one each way before it */
     FLOW = MESSAGE * MESSAGES /* bytes of data of a pair */
 };
 
@@ -315,8 +321,6 @@ struct side {
     unsigned char (*requests)[REQUEST];
     unsigned char (*acknowledgements)[ACKNOWLEDGEMENT];
     MPI_Request *posted;         /* SLOTS for each peer */
-    size_t (*numbers)[WINDOW];   /* which message a slot of the window has */
-    size_t *next;                /* message of each peer */
     int *which;
     MPI_Datatype scattered;      /* one message as it lands */
 };
@@ -334,36 +338,24 @@ static void prepare(struct side *side, int servers)
     side->requests = memory(peers * sizeof *side->requests);
     side->acknowledgements = memory(peers * sizeof *side->acknowledgements);
     side->posted = no_requests(peers * SLOTS);
-    side->numbers = memory(peers * sizeof *side->numbers);
-    side->next = memory(peers * sizeof *side->next);
     side->which = memory(peers * SLOTS * sizeof *side->which);
     /* The first pieces of all messages, then the second ones: no two of a message are neighbours. */
     MPI_Type_create_hvector(PIECES, PIECE, (MPI_Aint)MESSAGES * PIECE, MPI_BYTE, &side->scattered);
     MPI_Type_commit(&side->scattered);
 }
 
-/* Posts the next message to or from a peer in this slot of the window, where there is one. */
-static void post_next(struct side *side, size_t peer, size_t slot)
+/* Posts all messages to or from a peer: the first of its slots are theirs. */
+static void post_messages(struct side *side, size_t peer)
 {
-    size_t message = side->next[peer];
-    if (message == MESSAGES)
-        return;
-    side->next[peer]++;
-    side->numbers[peer][slot] = message;
-    MPI_Request *posted = &side->posted[peer * SLOTS + slot];
-    if (rank < side->servers)
-        MPI_Isend(side->area + message * MESSAGE, MESSAGE, MPI_BYTE, side->servers + (int)peer,
-                  TAG_DATA, MPI_COMM_WORLD, posted);
-    else
-        MPI_Irecv(side->area + peer * FLOW + message * PIECE, 1, side->scattered, (int)peer,
-                  TAG_DATA, MPI_COMM_WORLD, posted);
-}
-
-static void post_window(struct side *side, size_t peer)
-{
-    side->next[peer] = 0;
-    for (size_t slot = 0; slot < WINDOW; slot++)
-        post_next(side, peer, slot);
+    for (size_t message = 0; message < MESSAGES; message++) {
+        MPI_Request *posted = &side->posted[peer * SLOTS + message];
+        if (rank < side->servers)
+            MPI_Isend(side->area + message * MESSAGE, MESSAGE, MPI_BYTE, side->servers + (int)peer,
+                      TAG_DATA, MPI_COMM_WORLD, posted);
+        else
+            MPI_Irecv(side->area + peer * FLOW + message * PIECE, 1, side->scattered, (int)peer,
+                      TAG_DATA, MPI_COMM_WORLD, posted);
+    }
 }
 
 /* Takes a request, where one is there, and begins to serve it; how many it took. */
@@ -381,8 +373,8 @@ static int accept_request(struct side *side)
     take(side->requests[peer], REQUEST, peer);
     stamp(side->acknowledgements[peer], ACKNOWLEDGEMENT, (size_t)rank);
     MPI_Isend(side->acknowledgements[peer], ACKNOWLEDGEMENT, MPI_BYTE, status.MPI_SOURCE,
-              TAG_ACKNOWLEDGEMENT, MPI_COMM_WORLD, &side->posted[peer * SLOTS + WINDOW]);
-    post_window(side, peer);
+              TAG_ACKNOWLEDGEMENT, MPI_COMM_WORLD, &side->posted[peer * SLOTS + MESSAGES]);
+    post_messages(side, peer);
     return 1;
 }
 
@@ -392,13 +384,7 @@ static void serve(struct side *side)
     for (size_t left = (size_t)side->clients * (MESSAGES + 1); left;) {
         if (waiting)
             waiting -= accept_request(side);
-        int done = tested(side->posted, count, side->which);
-        left -= (size_t)done;
-        for (int i = 0; i < done; i++) {
-            size_t slot = (size_t)side->which[i];
-            if (slot % SLOTS < WINDOW)
-                post_next(side, slot / SLOTS, slot % SLOTS);
-        }
+        left -= (size_t)tested(side->posted, count, side->which);
     }
 }
 
@@ -406,24 +392,22 @@ static void ask(struct side *side, size_t server)
 {
     MPI_Request *posted = &side->posted[server * SLOTS];
     MPI_Irecv(side->acknowledgements[server], ACKNOWLEDGEMENT, MPI_BYTE, (int)server,
-              TAG_ACKNOWLEDGEMENT, MPI_COMM_WORLD, &posted[WINDOW]);
-    post_window(side, server);
+              TAG_ACKNOWLEDGEMENT, MPI_COMM_WORLD, &posted[MESSAGES]);
+    post_messages(side, server);
     stamp(side->requests[server], REQUEST, (size_t)(rank - side->servers));
     MPI_Isend(side->requests[server], REQUEST, MPI_BYTE, (int)server, TAG_REQUEST, MPI_COMM_WORLD,
-              &posted[WINDOW + 1]);
+              &posted[MESSAGES + 1]);
 }
 
 static void landed(struct side *side, size_t server, size_t slot)
 {
-    if (slot == WINDOW)
+    if (slot == MESSAGES)
         take(side->acknowledgements[server], ACKNOWLEDGEMENT, server);
-    if (slot >= WINDOW)
+    if (slot >= MESSAGES)
         return;
-    size_t message = side->numbers[server][slot];
-    unsigned char *first = side->area + server * FLOW + message * PIECE;
+    unsigned char *first = side->area + server * FLOW + slot * PIECE;
     for (size_t piece = 0; piece < PIECES; piece++)
-        take(first + piece * MESSAGES * PIECE, PIECE, server + message * PIECES + piece);
-    post_next(side, server, slot);
+        take(first + piece * MESSAGES * PIECE, PIECE, server + slot * PIECES + piece);
 }
 
 static void fetch(struct side *side)
@@ -486,8 +470,11 @@ int main(int count, char **words)
 {
     /* Whoever started this has to be alive: a rank that lost its peers would spin for ever. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    MPI_Init(&count, &words);
+    int level;
+    MPI_Init_thread(&count, &words, MPI_THREAD_MULTIPLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (rank == 0 && level < MPI_THREAD_MULTIPLE)
+        fprintf(stderr, "this MPI has threads of level %d only, of %d\n", level, MPI_THREAD_MULTIPLE);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     yields = getenv("FIGURES_YIELD") != NULL;
     if (count > 3 && ranks == 2 && !strcmp(words[1], "latency")) {
