@@ -77,13 +77,31 @@ pub struct Message<'a> {
     pub user: u32,
 }
 
+/// Posts, and how many of them were complete at once.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    pub posts: u64,
+    pub done: u64,
+}
+
+impl Tally {
+    #[inline]
+    fn note(&mut self, done: bool) {
+        self.posts += 1;
+        self.done += u64::from(done);
+    }
+}
+
+/// The longest send that is counted: one that has nothing to wait for.
+const SMALL: usize = 1024;
+
 /// A user of the library with one context.
 pub struct Driver {
     context: i64,
     areas: Vec<Memory>,
-    /// Posts, and how many of them were complete at once.
-    pub posts: u64,
-    pub posts_done: u64,
+    /// Sends of at most 1 KiB.
+    pub sends: Tally,
+    pub receives: Tally,
     /// What tests write to, as a program has it lying about.
     results: Box<Results>,
     /// Areas are of one thread.
@@ -133,7 +151,8 @@ impl Driver {
             sizes: [0; AT_ONCE],
             users: [ptr::null_mut(); AT_ONCE],
         });
-        Ok(Driver { context, areas, posts: 0, posts_done: 0, results, _not_shared: PhantomData })
+        let (sends, receives) = (Tally::default(), Tally::default());
+        Ok(Driver { context, areas, sends, receives, results, _not_shared: PhantomData })
     }
 
     /// The port of the tcp module.
@@ -241,9 +260,16 @@ impl Driver {
     #[inline]
     fn posted(&mut self, call: &'static str, code: c_int, area: Area) -> Result<bool> {
         let done = check(call, code)? == 1;
-        self.posts += 1;
-        self.posts_done += u64::from(done);
         self.areas[area.0].under_way += usize::from(!done);
+        Ok(done)
+    }
+
+    #[inline]
+    fn sent(&mut self, call: &'static str, code: c_int, message: &Message<'_>) -> Result<bool> {
+        let done = self.posted(call, code, message.area)?;
+        if message.pieces.iter().map(|(_, bytes)| bytes).sum::<usize>() <= SMALL {
+            self.sends.note(done);
+        }
         Ok(done)
     }
 
@@ -251,7 +277,7 @@ impl Driver {
     #[inline]
     pub fn send(&mut self, message: &Message<'_>) -> Result<bool> {
         let (user, kind) = self.arguments(message);
-        let Message { peer, tag, area, .. } = *message;
+        let Message { peer, tag, .. } = *message;
         let (context, none) = (self.context, ptr::null_mut());
         let mut id = 0;
         let code = match self.one(message) {
@@ -272,7 +298,7 @@ impl Driver {
                 }
             }
         };
-        self.posted("BMI_post_send", code, area)
+        self.sent("BMI_post_send", code, message)
     }
 
     /// Posts a receive; true where it is complete.
@@ -303,13 +329,15 @@ impl Driver {
                 }
             }
         };
-        self.posted("BMI_post_recv", code, area)
+        let done = self.posted("BMI_post_recv", code, area)?;
+        self.receives.note(done);
+        Ok(done)
     }
 
     /// Sends an unexpected message of the first piece; true where it is complete.
     pub fn send_unexpected(&mut self, message: &Message<'_>) -> Result<bool> {
         let (user, kind) = self.arguments(message);
-        let Message { peer, tag, area, .. } = *message;
+        let Message { peer, tag, .. } = *message;
         let Some((buffer, bytes)) = self.one(message) else {
             return Err(DriverError { call: "BMI_post_sendunexpected", code: -errors::EINVAL });
         };
@@ -320,7 +348,7 @@ impl Driver {
             let buffer = buffer.cast();
             BMI_post_sendunexpected(&mut id, peer, buffer, bytes, kind, tag, user, context, none)
         };
-        self.posted("BMI_post_sendunexpected", code, area)
+        self.sent("BMI_post_sendunexpected", code, message)
     }
 
     /// Takes what has ended, waiting for the first for at most `idle` milliseconds.

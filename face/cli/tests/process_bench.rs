@@ -62,6 +62,61 @@ fn process_messages_are_measured_and_drawn() {
 }
 
 #[test]
+fn process_the_figures_of_bmi_are_measured_without_peers() {
+    let mut arguments = vec!["bmi", "--no-peers"];
+    let names = ["roundtrip.tcp.block", "bandwidth.shm.late", "pattern.tcp.1x1", "flood.shm"];
+    let crowded = ["testcontext.shm.empty", "testcontext.shm.roundtrip"];
+    arguments.extend(names.iter().chain(&crowded).flat_map(|name| ["--only", name]));
+    let rows = bench(&arguments);
+    let found = |scenario: &str, metric: &str| -> Vec<&serde_json::Value> {
+        rows.iter().filter(|row| is(row, "ropewalk", scenario, metric)).collect()
+    };
+    let [round_trip, bandwidth, pattern, flood] = names;
+    // Of each size with plain and with allocated buffers; sends of at most 1 KiB are counted, and receives
+    // of what was sent without asking.
+    for (name, metric, sizes, param) in [
+        (round_trip, "latency", &[24, 400, 1200][..], ("immediate_sends", 1024)),
+        (
+            bandwidth,
+            "bandwidth",
+            &[1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20],
+            ("immediate_receives", 16 << 10),
+        ),
+    ] {
+        assert_eq!(found(name, "cpu").len(), 2 * sizes.len(), "{name}: {rows:?}");
+        for bytes in sizes {
+            let both: Vec<_> = found(name, metric)
+                .into_iter()
+                .filter(|row| row["params"]["bytes"].as_i64() == Some(*bytes))
+                .collect();
+            let buffers: Vec<_> =
+                both.iter().map(|row| row["params"]["buffers"].as_str()).collect();
+            assert_eq!(buffers, [Some("plain"), Some("allocated")], "{name} {bytes}");
+            for row in both {
+                let part = row["params"][param.0].as_f64();
+                let fits = part.map(|part| (0.0..=1.0).contains(&part));
+                assert_eq!(fits, (*bytes <= param.1).then_some(true), "{row}");
+                assert!(row["median"].as_f64().is_some_and(|value| value > 0.0), "{row}");
+            }
+        }
+    }
+    let [shape] = found(pattern, "bandwidth")[..] else { panic!("{rows:?}") };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let wait = if cores >= 2 { "spin" } else { "block" };
+    assert_eq!((&shape["params"]["wait"], &shape["params"]["clients"]), (&wait.into(), &1.into()));
+    assert_eq!(found(pattern, "cpu").len(), 1);
+    for (name, to) in [(flood, "undisturbed"), (crowded[0], "few"), (crowded[1], "few")] {
+        let [usual, changed] = found(name, "latency")[..] else { panic!("{name}: {rows:?}") };
+        assert!(usual["ratio"].is_null() && changed["ratio_to"] == to, "{usual} {changed}");
+    }
+    assert!(found(flood, "latency")[1]["params"]["server_grew_mib"].is_number(), "{rows:?}");
+    let receives: Vec<_> =
+        found(crowded[0], "latency").iter().map(|row| row["params"]["receives"].as_u64()).collect();
+    assert_eq!(receives, [Some(10), Some(10_000)]);
+    assert!(rows.iter().all(|row| row["system"] == "ropewalk"), "{rows:?}");
+}
+
+#[test]
 fn process_a_row_that_does_not_exist_is_an_error() {
     let output = std::process::Command::new(support::PROGRAM)
         .args(["bench", "meta", "--only", "no.such.row"])

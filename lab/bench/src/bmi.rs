@@ -5,50 +5,17 @@
 //! MPIs this machine has. Bandwidths count 10^6 bytes.
 
 use crate::bmi_group::{Group, Point, Shape};
-use crate::lab::{Options, hold_dma_latency, version};
+use crate::bmi_rows::{Kind, Row, rows_of};
+use crate::lab::{Options, alternate, hold_dma_latency, quoted, version};
 use crate::mpi::{Medium, Mpi};
 use crate::net::{self, Case};
 use crate::report::Outcome;
 use crate::series::{OURS, spread};
-use crate::{bmi_side, host, raw};
+use crate::{host, raw};
 
-/// What a row measures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    RoundTrip {
-        spins: bool,
-    },
-    Bandwidth {
-        late: bool,
-    },
-    Pattern {
-        servers: usize,
-        clients: usize,
-    },
-    /// Bandwidth just below and just above the longest message that is sent without asking.
-    Threshold {
-        eager: usize,
-    },
-    /// The pattern beside a client that dies and one that comes, and without them.
-    Beside,
-    /// A server that has nothing to do.
-    Idle,
-    /// Round trips beside another client's flood of messages that nobody takes, and without it.
-    Flood,
-    /// Round trips with the other module active, too, and without.
-    Modules,
-}
-
-/// A row: one launch of each system measures all its sizes.
-#[derive(Debug, Clone, PartialEq)]
-struct Row {
-    name: String,
-    kind: Kind,
-    medium: &'static str,
-    sizes: Vec<usize>,
-    /// Of each size: round trips, or bytes in all, or hundredths of a second.
-    amount: usize,
-}
+/// Receives of what nobody sends, beside which something is measured.
+const FEW: usize = 10;
+const MANY: usize = 10_000;
 
 /// Who takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +23,7 @@ enum Party {
     Ours {
         allocates: bool,
     },
-    /// With what a row is about: beside a death, or with more modules.
+    /// With what a row is about: beside a death, or many receives, or with more modules.
     Changed,
     Raw,
     /// The one of this number.
@@ -104,39 +71,16 @@ pub fn bmi(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
     let held = options.hold_dma_latency.then(hold_dma_latency).flatten();
     let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };
     let mut mpis = Mpis { found: None };
-    for row in rows_of(options.quick, options.scale) {
+    for row in rows_of(options.quick, options.scale, host::cores()) {
         if !options.wanted(&row.name) {
             continue;
         }
         let mpis = if options.peers { mpis.get() } else { &[] };
         let parties = row.parties(options.peers, mpis.len());
-        let mut found: Vec<Vec<Vec<Point>>> = vec![Vec::new(); parties.len()];
-        let mut failed = vec![false; parties.len()];
-        for run in 0..options.runs.unwrap_or(if options.quick { 3 } else { 30 }).max(1) {
-            let mut turns: Vec<usize> = (0..parties.len()).collect();
-            // Whoever begins has an advantage or a disadvantage: each begins now and then.
-            if run % 2 == 1 {
-                turns.reverse();
-            }
-            for turn in turns {
-                if failed[turn] || options.is_interrupted() {
-                    continue;
-                }
-                let begin = std::time::Instant::now();
-                match row.measure(parties[turn], mpis) {
-                    Ok(points) => found[turn].push(points),
-                    Err(error) => {
-                        let system = parties[turn].system(mpis);
-                        eprintln!("{}: {system}: {error:#}", row.name);
-                        failed[turn] = true;
-                    }
-                }
-                if options.progress {
-                    let (time, system) = (begin.elapsed(), parties[turn].system(mpis));
-                    eprintln!("{time:>8.1?} {} {system} run {run}", row.name);
-                }
-            }
-        }
+        let runs = options.runs.unwrap_or(if options.quick { 3 } else { 30 }).max(1);
+        let names = parties.iter().map(|party| format!("{}: {}", row.name, party.system(mpis)));
+        let names: Vec<String> = names.collect();
+        let found = alternate(options, runs, &names, |turn, _| row.measure(parties[turn], mpis));
         for outcome in row.outcomes(&parties, mpis, &found, dma) {
             emit(&outcome);
         }
@@ -145,80 +89,7 @@ pub fn bmi(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
 
 /// The names of all rows.
 pub fn rows() -> Vec<String> {
-    rows_of(false, 1.0).into_iter().map(|row| row.name).collect()
-}
-
-fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
-    let scaled = |amount: usize| ((amount as f64 * scale) as usize).max(1);
-    let mut rows = Vec::new();
-    for medium in ["tcp", "shm"] {
-        let small: &[usize] =
-            if quick { &[24, 400, 1200] } else { &[24, 100, 200, 400, 600, 800, 1000, 1200] };
-        for spins in [true, false] {
-            let wait = if spins { "spin" } else { "block" };
-            let rounds = match (spins, medium) {
-                (false, _) => 800,
-                (true, "tcp") => 4000,
-                (true, _) => 40_000,
-            };
-            let rounds = if quick { rounds / 2 } else { rounds };
-            rows.push(Row {
-                name: format!("roundtrip.{medium}.{wait}"),
-                kind: Kind::RoundTrip { spins },
-                medium,
-                sizes: small.to_vec(),
-                amount: scaled(rounds),
-            });
-        }
-        let large: Vec<usize> = match quick {
-            true => vec![1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20],
-            false => (10..=22).map(|power| 1 << power).collect(),
-        };
-        for late in [false, true] {
-            rows.push(Row {
-                name: format!("bandwidth.{medium}.{}", if late { "late" } else { "pre" }),
-                kind: Kind::Bandwidth { late },
-                medium,
-                sizes: large.clone(),
-                amount: scaled(if quick { 30_000_000 } else { 120_000_000 }),
-            });
-        }
-        let thresholds: &[usize] =
-            if quick { &[16 << 10] } else { &[1 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10] };
-        for &eager in thresholds {
-            rows.push(Row {
-                name: format!("threshold.{medium}.{eager}"),
-                kind: Kind::Threshold { eager },
-                medium,
-                sizes: vec![eager, eager + 1],
-                amount: scaled(if quick { 30_000_000 } else { 120_000_000 }),
-            });
-        }
-        let mut alone = |name: &str, kind, bytes, amount| {
-            let name = format!("{name}.{medium}");
-            rows.push(Row { name, kind, medium, sizes: vec![bytes], amount: scaled(amount) });
-        };
-        if medium == "shm" {
-            // Over tcp the second module would carry the messages: both sides share memory.
-            alone("modules", Kind::Modules, 24, 40_000);
-        }
-        alone("flood", Kind::Flood, 24, if quick { 10_000 } else { 40_000 });
-        alone("idle", Kind::Idle, 0, if quick { 100 } else { 500 });
-        alone("beside", Kind::Beside, bmi_side::PAIR, if quick { 100 } else { 400 });
-        let widths: &[usize] = if quick { &[1, 2, 4] } else { &[1, 2, 4, 8] };
-        for &servers in widths {
-            for &clients in widths.iter().filter(|clients| !quick || **clients == servers) {
-                rows.push(Row {
-                    name: format!("pattern.{medium}.{servers}x{clients}"),
-                    kind: Kind::Pattern { servers, clients },
-                    medium,
-                    sizes: vec![bmi_side::PAIR],
-                    amount: scaled(if quick { 50 } else { 200 }),
-                });
-            }
-        }
-    }
-    rows
+    rows_of(false, 1.0, host::cores()).into_iter().map(|row| row.name).collect()
 }
 
 impl Row {
@@ -228,7 +99,7 @@ impl Row {
             Kind::Pattern { .. } | Kind::Threshold { .. } | Kind::Idle => {
                 vec![Party::Ours { allocates: false }]
             }
-            Kind::Beside | Kind::Modules | Kind::Flood => {
+            Kind::Beside | Kind::Modules | Kind::Flood | Kind::Crowd => {
                 vec![Party::Ours { allocates: false }, Party::Changed]
             }
             _ => vec![Party::Ours { allocates: false }, Party::Ours { allocates: true }],
@@ -268,9 +139,41 @@ impl Row {
                 let seconds = self.amount as f64 / 100.0;
                 let waited = std::thread::spawn(move || raw::wait_in_vain(seconds)).join();
                 let value = waited.map_err(|_| anyhow::anyhow!("the bare wait panicked"))??;
-                Ok(vec![Point { bytes: 0, value, p99: 0.0, cpu: 0.0, immediate: 0.0, grown: 0.0 }])
+                Ok(vec![Point { value, ..Point::default() }])
             }
             Party::Raw => self.sizes.iter().map(|bytes| self.measure_raw(*bytes)).collect(),
+        }
+    }
+
+    /// Servers and clients.
+    fn sides(&self) -> (usize, usize) {
+        match self.kind {
+            Kind::Pattern { servers, clients } => (servers, clients),
+            Kind::Beside => (2, 3),
+            Kind::Flood => (1, 2),
+            _ => (1, 1),
+        }
+    }
+
+    /// Whether ours spins: that steals the core of whoever one waits for, where there are few.
+    fn spins(&self) -> bool {
+        let (servers, clients) = self.sides();
+        match self.kind {
+            Kind::RoundTrip { spins } => spins,
+            Kind::Idle | Kind::Flood => false,
+            Kind::Pattern { .. } | Kind::Beside => servers + clients <= host::cores(),
+            Kind::Bandwidth { .. } | Kind::Threshold { .. } | Kind::Modules | Kind::Crowd => true,
+        }
+    }
+
+    /// How a party of the pattern waits. Ranks of an MPI never sleep.
+    fn wait(&self, party: Party) -> &'static str {
+        let (servers, clients) = self.sides();
+        match party {
+            Party::Raw => "block",
+            Party::Mpi(_) if servers + clients > host::cores() => "yield",
+            Party::Ours { .. } | Party::Changed if !self.spins() => "block",
+            _ => "spin",
         }
     }
 
@@ -280,21 +183,9 @@ impl Row {
         allocates: bool,
         changed: bool,
     ) -> anyhow::Result<Vec<Point>> {
-        let (servers, clients) = match self.kind {
-            Kind::Pattern { servers, clients } => (servers, clients),
-            Kind::Beside => (2, 3),
-            Kind::Flood => (1, 2),
-            _ => (1, 1),
-        };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spins = match self.kind {
-            Kind::RoundTrip { spins } => spins,
-            Kind::Bandwidth { .. } | Kind::Threshold { .. } | Kind::Modules => true,
-            Kind::Idle | Kind::Flood => false,
-            // Spinning steals the core of whoever one waits for.
-            Kind::Pattern { .. } | Kind::Beside => servers + clients <= cores,
-        };
-        let pinned = servers + clients == 2 && cores >= 2;
+        let (servers, clients) = self.sides();
+        let spins = self.spins();
+        let pinned = servers + clients == 2 && host::cores() >= 2;
         let medium = self.medium;
         let eager_bytes = match self.kind {
             Kind::Threshold { eager } => Some(eager),
@@ -322,6 +213,7 @@ impl Row {
             Kind::Flood => group.flooded(*bytes, self.amount, changed),
             Kind::Idle => group.idle(self.amount as f64 / 100.0),
             Kind::Beside => group.beside(self.amount as f64 / 100.0, changed),
+            Kind::Crowd => group.crowded(*bytes, self.amount, if changed { MANY } else { FEW }),
         };
         self.sizes.iter().map(measure).collect()
     }
@@ -339,7 +231,7 @@ impl Row {
         anyhow::ensure!(points.len() == sizes.len(), "it did not tell a figure for each size");
         let point = |(bytes, it): (&usize, crate::mpi::Point)| {
             let crate::mpi::Point { value, p99, cpu, .. } = it;
-            Point { bytes: *bytes, value, p99, cpu, immediate: 0.0, grown: 0.0 }
+            Point { bytes: *bytes, value, p99, cpu, ..Point::default() }
         };
         Ok(sizes.iter().zip(points).map(point).collect())
     }
@@ -378,25 +270,12 @@ impl Row {
             Kind::RoundTrip { .. } => {
                 let messages = 2.0 * (rounds + rounds / 10 + 5) as f64;
                 let cpu = cpu as f64 / 1e3 / messages;
-                Point {
-                    bytes,
-                    value: at(0.5) / 1e3,
-                    p99: at(0.99) / 1e3,
-                    cpu,
-                    immediate: 1.0,
-                    grown: 0.0,
-                }
+                let (value, p99) = (at(0.5) / 1e3, at(0.99) / 1e3);
+                Point { bytes, value, p99, cpu, ..Point::default() }
             }
             _ => {
                 let value = total / (at(0.5).max(1.0) / 1e3);
-                Point {
-                    bytes,
-                    value,
-                    p99: 0.0,
-                    cpu: cpu as f64 / total,
-                    immediate: 1.0,
-                    grown: 0.0,
-                }
+                Point { bytes, value, cpu: cpu as f64 / total, ..Point::default() }
             }
         })
     }
@@ -418,14 +297,23 @@ impl Row {
                 let values = column(turn, |point| point.value);
                 let (median, low, high) = spread(values.clone());
                 let mut params = self.params(*party, self.sizes[index], dma);
-                let immediate = spread(column(turn, |point| point.immediate)).0;
                 let mut ratio = None;
                 if self.kind == Kind::Flood {
                     let grown = spread(column(turn, |point| point.grown)).2;
                     params.push(("server_grew_mib", format!("{grown:.1}")));
                 }
                 if let Party::Ours { .. } = party {
-                    params.push(("immediate", format!("{immediate:.3}")));
+                    let points = found[turn].iter().map(|points| points[index].immediate);
+                    let (sends, receives): (Vec<_>, Vec<_>) =
+                        points.map(|it| (it.sends, it.receives)).unzip();
+                    for (name, parts) in
+                        [("immediate_sends", sends), ("immediate_receives", receives)]
+                    {
+                        let parts: Vec<f64> = parts.into_iter().flatten().collect();
+                        if !parts.is_empty() {
+                            params.push((name, format!("{:.3}", spread(parts).0)));
+                        }
+                    }
                     let peers = parties.iter().enumerate();
                     let peers = peers
                         .filter(|(it, _)| !found[*it].is_empty())
@@ -433,17 +321,12 @@ impl Row {
                     ratio = self.ratios(&values, peers, mpis, &mut params);
                 }
                 if *party == Party::Changed {
-                    let usual = column(0, |point| point.value);
-                    let pairs = values.iter().zip(usual).map(|(a, b)| a / b).collect();
-                    ratio = Some((interval(pairs).0, "undisturbed"));
+                    let plain = column(0, |point| point.value);
+                    let pairs = values.iter().zip(plain).map(|(a, b)| a / b).collect();
+                    let usual = if self.kind == Kind::Crowd { "few" } else { "undisturbed" };
+                    ratio = Some((interval(pairs).0, usual));
                 }
-                let (metric, unit, cpu_unit) = match self.kind {
-                    Kind::RoundTrip { .. } | Kind::Modules | Kind::Flood => {
-                        ("latency", "us", "us/message")
-                    }
-                    Kind::Idle => ("cpu", "%", "%"),
-                    _ => ("bandwidth", "MB/s", "s/GB"),
-                };
+                let (metric, unit, cpu_unit) = self.units();
                 let main = Outcome {
                     scenario: self.name.clone(),
                     system: party.system(mpis),
@@ -471,12 +354,24 @@ impl Row {
                     ..main.clone()
                 };
                 outcomes.push(main);
-                if !matches!(self.kind, Kind::Idle | Kind::Flood) {
+                if !matches!(unit, "%" | "ns") && self.kind != Kind::Flood {
                     outcomes.push(beside);
                 }
             }
         }
         outcomes
+    }
+
+    /// The metric, its unit, and that of processor time.
+    fn units(&self) -> (&'static str, &'static str, &'static str) {
+        match self.kind {
+            Kind::Crowd if self.sizes == [0] => ("latency", "ns", "ns"),
+            Kind::RoundTrip { .. } | Kind::Modules | Kind::Flood | Kind::Crowd => {
+                ("latency", "us", "us/message")
+            }
+            Kind::Idle => ("cpu", "%", "%"),
+            _ => ("bandwidth", "MB/s", "s/GB"),
+        }
     }
 
     /// Ours as multiples of what each other one reached, with their intervals; and the one that counts: that
@@ -538,8 +433,13 @@ impl Row {
                 params.push(("modules", modules.into()));
             }
             Kind::Pattern { servers, clients } => {
+                params.push(("wait", quoted(self.wait(party))));
                 params.push(("servers", servers.to_string()));
                 params.push(("clients", clients.to_string()));
+            }
+            Kind::Crowd => {
+                let receives = if party == Party::Changed { MANY } else { FEW };
+                params.extend([("peers", "1".into()), ("receives", receives.to_string())]);
             }
         }
         if let Party::Ours { .. } = party {
@@ -581,18 +481,5 @@ mod tests {
         let (middle, from, to) = interval(values);
         assert_eq!(middle, 15.5);
         assert!((9.0..12.0).contains(&from) && (20.0..=22.0).contains(&to), "{from} {to}");
-    }
-
-    #[test]
-    fn rows_have_names_of_their_own() {
-        for quick in [true, false] {
-            let mut names: Vec<String> =
-                rows_of(quick, 1.0).into_iter().map(|row| row.name).collect();
-            let count = names.len();
-            names.sort();
-            names.dedup();
-            assert_eq!(names.len(), count);
-        }
-        assert!(rows().contains(&"pattern.shm.8x8".to_string()));
     }
 }

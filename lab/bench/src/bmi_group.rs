@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use crate::bmi_side::{PAIR, Role};
+use crate::bmi_side::{CALLS, PAIR, Role};
 use crate::net::WARM;
 use crate::worker::lines;
 use crate::{ORPHAN, PART, host};
@@ -39,7 +39,7 @@ pub struct Shape {
 }
 
 /// One measurement.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct Point {
     pub bytes: usize,
     /// Microseconds of a round trip, or MB/s.
@@ -48,10 +48,32 @@ pub struct Point {
     pub p99: f64,
     /// Processor time of both sides: microseconds a message, or seconds a GB.
     pub cpu: f64,
-    /// Which part of the client's posts was complete at once.
-    pub immediate: f64,
+    pub immediate: Immediate,
     /// MiB by which a server grew.
     pub grown: f64,
+}
+
+/// Which part of posts was complete at once, where there were any.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct Immediate {
+    /// Of a client's sends up to 1 KiB.
+    pub sends: Option<f64>,
+    /// Of receives whose data had arrived.
+    pub receives: Option<f64>,
+}
+
+impl Immediate {
+    /// From what clients tell behind their figures.
+    fn of<'a>(told: impl IntoIterator<Item = &'a [u64]>) -> Immediate {
+        let mut sums = [0; 4];
+        for counts in told {
+            for (sum, count) in sums.iter_mut().zip(counts) {
+                *sum += count;
+            }
+        }
+        let part = |done, posts| (posts > 0).then(|| done as f64 / posts as f64);
+        Immediate { sends: part(sums[0], sums[1]), receives: part(sums[2], sums[3]) }
+    }
 }
 
 struct Process {
@@ -81,6 +103,14 @@ impl Process {
 
     fn hear(&mut self) -> anyhow::Result<String> {
         self.lines.recv_timeout(LIMIT).ok().context("a process failed or hung")
+    }
+
+    /// The numbers of a client's answer.
+    fn numbers(&mut self) -> anyhow::Result<Vec<u64>> {
+        let answer = self.hear()?;
+        let words = answer.split(' ').skip(1);
+        let numbers: Option<_> = words.map(|word| word.parse().ok()).collect();
+        numbers.with_context(|| format!("a client answered '{answer}'"))
     }
 }
 
@@ -149,30 +179,21 @@ impl Group {
         for client in &mut self.clients {
             client.tell(line)?;
         }
-        let mut answers = Vec::new();
-        for client in &mut self.clients {
-            let answer = client.hear()?;
-            let numbers: Option<Vec<u64>> =
-                answer.split(' ').skip(1).map(|word| word.parse().ok()).collect();
-            match numbers {
-                Some(numbers) => answers.push(numbers),
-                None => bail!("a client answered '{answer}'"),
-            }
-        }
+        let answers = self.clients.iter_mut().map(Process::numbers).collect::<Result<_, _>>()?;
         Ok((answers, (self.cpu_nanos() - before) as f64 / 1e9))
     }
 
     /// Round trips between the first server and the only client.
     pub fn latency(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Point> {
         let (answers, cpu) = self.ask(&format!("latency {bytes} {rounds}"))?;
-        let [median, p99, done, posts] = answers[0][..] else { bail!("an answer is short") };
+        let [median, p99, ref counts @ ..] = answers[0][..] else { bail!("an answer is short") };
         let messages = 2.0 * (rounds + rounds / 10 + 20) as f64;
         Ok(Point {
             bytes,
             value: median as f64 / 1e3,
             p99: p99 as f64 / 1e3,
             cpu: cpu * 1e6 / messages,
-            immediate: done as f64 / posts.max(1) as f64,
+            immediate: Immediate::of([counts]),
             grown: 0.0,
         })
     }
@@ -181,16 +202,15 @@ impl Group {
     pub fn bandwidth(&mut self, bytes: usize, count: usize, late: bool) -> anyhow::Result<Point> {
         let when = if late { "late" } else { "pre" };
         let (answers, cpu) = self.ask(&format!("bandwidth {bytes} {count} {when}"))?;
-        let [nanos, done, posts] = answers[0][..] else { bail!("an answer is short") };
+        let [nanos, ref counts @ ..] = answers[0][..] else { bail!("an answer is short") };
         let total = (bytes * count) as f64;
         let with_first = total + (bytes * count.min(WARM)) as f64;
         Ok(Point {
             bytes,
             value: total / (nanos.max(1) as f64 / 1e3),
-            p99: 0.0,
             cpu: cpu / (with_first / 1e9),
-            immediate: done as f64 / posts.max(1) as f64,
-            grown: 0.0,
+            immediate: Immediate::of([counts]),
+            ..Point::default()
         })
     }
 
@@ -200,7 +220,7 @@ impl Group {
         let begin = std::time::Instant::now();
         // The first one connects, and makes memory.
         self.ask("pattern")?;
-        let (mut values, mut cpu, mut immediate) = (Vec::new(), 0.0, 0.0);
+        let (mut values, mut cpu, mut told) = (Vec::new(), 0.0, Vec::new());
         while values.is_empty() || begin.elapsed().as_secs_f64() < seconds {
             let (answers, used) = self.ask("pattern")?;
             let first = answers.iter().filter_map(|it| it.first()).min();
@@ -208,8 +228,7 @@ impl Group {
             let (Some(first), Some(last)) = (first, last) else { bail!("an answer is short") };
             values.push(total / ((last - first).max(1) as f64 / 1e3));
             cpu += used;
-            let part = |it: &Vec<u64>| it[2] as f64 / it[3].max(1) as f64;
-            immediate = answers.iter().map(part).sum::<f64>() / answers.len() as f64;
+            told.extend(answers);
         }
         values.sort_by(f64::total_cmp);
         let runs = values.len();
@@ -217,10 +236,9 @@ impl Group {
         Ok(Point {
             bytes: PAIR,
             value,
-            p99: 0.0,
             cpu: cpu / (total * runs as f64 / 1e9),
-            immediate,
-            grown: 0.0,
+            immediate: Immediate::of(told.iter().map(|numbers| &numbers[2..])),
+            ..Point::default()
         })
     }
 
@@ -243,23 +261,14 @@ impl Group {
         }
         let mut values = Vec::new();
         for client in &mut self.clients {
-            let answer = client.hear()?;
-            let numbers: Vec<f64> =
-                answer.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
-            let [nanos, count, ..] = numbers[..] else { bail!("a client answered '{answer}'") };
-            values.push(count * (self.servers.len() * PAIR) as f64 / (nanos / 1e3));
+            let [nanos, count, ..] = client.numbers()?[..] else { bail!("an answer is short") };
+            let bytes = count as f64 * (self.servers.len() * PAIR) as f64;
+            values.push(bytes / (nanos as f64 / 1e3));
         }
         let cpu = self.cpu_nanos().saturating_sub(before) as f64 / 1e9;
         let value = values[..values.len() - 1].iter().sum();
         let total: f64 = values.iter().sum::<f64>() * seconds / 1e3;
-        Ok(Point {
-            bytes: PAIR,
-            value,
-            p99: 0.0,
-            cpu: cpu / total.max(1e-9),
-            immediate: 0.0,
-            grown: 0.0,
-        })
+        Ok(Point { bytes: PAIR, value, cpu: cpu / total.max(1e-9), ..Point::default() })
     }
 
     /// Round trips of the first client, where it is `disturbed` beside another one's flood of messages that
@@ -277,22 +286,21 @@ impl Group {
         let before = host::resident_bytes(server)?;
         let [neighbour, flooder] = &mut self.clients[..] else { bail!("it takes two clients") };
         if disturbed {
-            flooder.tell(&format!("flood {FLOOD_BYTES} {FLOOD_MESSAGES}"))?;
+            let messages = FLOOD_MESSAGES.min(100 * rounds);
+            flooder.tell(&format!("flood {FLOOD_BYTES} {messages}"))?;
         }
         neighbour.tell(&line)?;
-        let answer = neighbour.hear()?;
+        let answer = neighbour.numbers()?;
         if disturbed {
             flooder.hear()?;
         }
-        let numbers: Vec<f64> =
-            answer.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
-        let [median, p99, done, posts] = numbers[..] else { bail!("an answer is short") };
+        let [median, p99, ref counts @ ..] = answer[..] else { bail!("an answer is short") };
         Ok(Point {
             bytes,
-            value: median / 1e3,
-            p99: p99 / 1e3,
+            value: median as f64 / 1e3,
+            p99: p99 as f64 / 1e3,
             cpu: 0.0,
-            immediate: done / posts.max(1.0),
+            immediate: Immediate::of([counts]),
             grown: host::resident_bytes(server)?.saturating_sub(before) as f64 / 1048576.0,
         })
     }
@@ -304,6 +312,27 @@ impl Group {
         let before = cpu();
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let value = (cpu() - before) as f64 / 1e7 / seconds;
-        Ok(Point { bytes: 0, value, p99: 0.0, cpu: 0.0, immediate: 0.0, grown: 0.0 })
+        Ok(Point { value, ..Point::default() })
+    }
+
+    /// Beside so many receives of what nobody sends: round trips, or, of no bytes, nanoseconds of a test that
+    /// finds nothing.
+    pub fn crowded(
+        &mut self,
+        bytes: usize,
+        rounds: usize,
+        receives: usize,
+    ) -> anyhow::Result<Point> {
+        // The first ones connect.
+        self.ask("latency 24 100")?;
+        self.ask(&format!("crowd {receives}"))?;
+        if bytes > 0 {
+            return self.latency(bytes, rounds);
+        }
+        let (answers, _) = self.ask(&format!("empty {rounds}"))?;
+        let [median, p99, ..] = answers[0][..] else { bail!("an answer is short") };
+        let calls = CALLS as f64;
+        let (value, p99) = (median as f64 / calls, p99 as f64 / calls);
+        Ok(Point { value, p99, ..Point::default() })
     }
 }

@@ -7,7 +7,7 @@ use std::io::{BufRead, Write};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use bmi::driver::{Area, Driver, Message};
+use bmi::driver::{Area, Driver, Message, Tally};
 
 use crate::bmi_bare;
 use crate::host::monotonic_nanos;
@@ -20,15 +20,27 @@ pub const PAIR: usize = 10 << 20;
 pub const MESSAGE: usize = 256 << 10;
 pub const PIECES: usize = 4;
 pub const PIECE: usize = MESSAGE / PIECES;
+/// The longest message that is sent without asking, where nobody says otherwise: data of longer ones is not
+/// there before its receive.
+const EAGER: usize = 16 << 10;
+/// The first messages of a stream, as many as are certainly there before their receives: others wait until
+/// the receiver has room for them.
+const EARLY: usize = 32;
 /// Pieces do not touch each other.
 pub const STRIDE: usize = PIECE + 4096;
 pub const MESSAGES: usize = PAIR / MESSAGE;
+/// Tests that find nothing are timed so many together: the clock costs about as much as one.
+pub const CALLS: usize = 100;
+/// Bytes of a receive of what nobody sends.
+const CROWDED: usize = 64;
 
 const TAG_ACKNOWLEDGE: i32 = 1;
 const TAG_DATA: i32 = 2;
 const TAG_DONE: i32 = 3;
 /// Nobody receives these.
 const TAG_FLOOD: i32 = 4;
+/// Nobody sends these.
+const TAG_CROWD: i32 = 5;
 
 /// How a process takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -235,14 +247,21 @@ impl Server {
             while self.driver.unexpected(self.idle)?.is_none_or(|it| it.bytes[0] != POST_NOW) {}
         }
         let mut open = 0;
-        for pieces in slots(request.bytes, request.count) {
+        self.driver.receives = Tally::default();
+        let mut arrived = Tally::default();
+        for (index, pieces) in slots(request.bytes, request.count).enumerate() {
             let message = Message { peer, tag: TAG_DATA, area: data, pieces: &pieces, user: 1 };
             open += usize::from(!self.driver.receive(&message)?);
+            if index < EARLY {
+                arrived = self.driver.receives;
+            }
         }
         if request.what == BANDWIDTH {
             self.acknowledge_beside(peer, small, &mut open)?;
         }
         settle(&mut self.driver, self.idle, open)?;
+        let Tally { posts, done } = arrived;
+        self.driver.write(small, [posts.to_le_bytes(), done.to_le_bytes()].as_flattened());
         self.acknowledge(peer, small, TAG_DONE)
     }
 
@@ -289,6 +308,8 @@ struct Client {
     small: Area,
     requests: Area,
     data: Option<(Area, usize)>,
+    /// A server's receives of data that had arrived.
+    arrived: Tally,
 }
 
 impl Client {
@@ -307,17 +328,18 @@ impl Client {
         let requests = driver.area(REQUEST, Some(first))?;
         let idle = if role.spins { 0 } else { 10 };
         let allocates = role.allocates;
-        Ok(Client { driver, idle, allocates, servers, small, requests, data: None })
+        let arrived = Tally::default();
+        Ok(Client { driver, idle, allocates, servers, small, requests, data: None, arrived })
     }
 
-    /// Answers each line with one.
+    /// Answers each line with one: figures, then how many sends and receives were complete at once, of how many.
     fn run(mut self) -> anyhow::Result<()> {
         while let Some(line) = next_line()? {
             let words: Vec<&str> = line.split(' ').collect();
             let number = |at: usize| -> anyhow::Result<usize> {
                 words.get(at).and_then(|word| word.parse().ok()).context("a number is missing")
             };
-            (self.driver.posts, self.driver.posts_done) = (0, 0);
+            self.forget();
             let answer = match words[0] {
                 "latency" => self.latency(number(1)?, number(2)?)?,
                 "bandwidth" => {
@@ -327,12 +349,20 @@ impl Client {
                 "pattern" => self.pattern()?,
                 "patterns" => self.patterns(number(1)?)?,
                 "flood" => self.flood(number(1)?, number(2)?)?,
+                "crowd" => self.crowd(number(1)?)?,
+                "empty" => self.empty(number(1)?)?,
                 other => bail!("nobody knows how to '{other}'"),
             };
-            println!("{answer} {} {}", self.driver.posts_done, self.driver.posts);
+            let (sends, arrived) = (self.driver.sends, self.arrived);
+            println!("{answer} {} {} {} {}", sends.done, sends.posts, arrived.done, arrived.posts);
             std::io::stdout().flush()?;
         }
         Ok(())
+    }
+
+    /// Counts posts from now on.
+    fn forget(&mut self) {
+        (self.driver.sends, self.arrived) = (Tally::default(), Tally::default());
     }
 
     /// Writes a request to where it can be sent from, once nothing else is under way there.
@@ -378,6 +408,9 @@ impl Client {
         let receive = Message { peer, tag: TAG_DATA, area: data, pieces: receive, user: 1 };
         let send = Message { pieces: &[(32 << 10, bytes)], ..receive };
         for round in 0..rounds + warm {
+            if round == warm {
+                self.forget();
+            }
             let begin = Instant::now();
             let mut open = usize::from(!self.driver.receive(&receive)?);
             open += usize::from(!self.driver.send(&send)?);
@@ -386,16 +419,15 @@ impl Client {
                 samples.push(begin.elapsed().as_nanos() as u64);
             }
         }
-        samples.sort_unstable();
-        let at = |part: f64| samples[((samples.len() - 1) as f64 * part) as usize];
-        Ok(format!("latency {} {}", at(0.5), at(0.99)))
+        let (median, tail) = typical(samples);
+        Ok(format!("latency {median} {tail}"))
     }
 
     /// Nanoseconds from the first post until the server has everything, after some messages in the same way.
     fn bandwidth(&mut self, bytes: usize, count: usize, late: bool) -> anyhow::Result<String> {
         self.data(bytes * count)?;
         self.stream(bytes, count.min(WARM), late)?;
-        (self.driver.posts, self.driver.posts_done) = (0, 0);
+        self.forget();
         Ok(format!("bandwidth {}", self.stream(bytes, count, late)?))
     }
 
@@ -415,7 +447,13 @@ impl Client {
             open += self.request(peer)?;
         }
         settle(&mut self.driver, self.idle, open)?;
-        Ok(monotonic_nanos() - begin)
+        let nanos = monotonic_nanos() - begin;
+        if late && bytes <= EAGER {
+            let told = self.driver.read(self.small, 16);
+            let number = |at: usize| told[at..at + 8].try_into().map(u64::from_le_bytes);
+            self.arrived = Tally { posts: number(0)?, done: number(8)? };
+        }
+        Ok(nanos)
     }
 
     /// When all data of all servers was asked for, and when it was here.
@@ -477,6 +515,45 @@ impl Client {
         }
         Ok(format!("flood {}", monotonic_nanos() - begin))
     }
+}
+
+impl Client {
+    /// Posts receives of what nobody sends.
+    fn crowd(&mut self, count: usize) -> anyhow::Result<String> {
+        let area = self.driver.area(count * CROWDED, None)?;
+        for pieces in slots(CROWDED, count) {
+            let (peer, tag) = (self.servers[0], TAG_CROWD);
+            let message = Message { peer, tag, area, pieces: &pieces, user: 3 };
+            if self.driver.receive(&message)? {
+                bail!("a receive of nothing is complete");
+            }
+        }
+        Ok("crowd".into())
+    }
+
+    /// Nanoseconds of [`CALLS`] tests that find nothing: the median, and that of one in a hundred.
+    fn empty(&mut self, rounds: usize) -> anyhow::Result<String> {
+        let warm = rounds / 10 + 1;
+        let mut samples = Vec::with_capacity(rounds);
+        for round in 0..rounds + warm {
+            let begin = Instant::now();
+            for _ in 0..CALLS {
+                take(&mut self.driver, 0)?;
+            }
+            if round >= warm {
+                samples.push(begin.elapsed().as_nanos() as u64);
+            }
+        }
+        let (median, tail) = typical(samples);
+        Ok(format!("empty {median} {tail}"))
+    }
+}
+
+/// The median, and the slowest of a hundred.
+fn typical(mut samples: Vec<u64>) -> (u64, u64) {
+    samples.sort_unstable();
+    let at = |part: f64| samples[((samples.len() - 1) as f64 * part) as usize];
+    (at(0.5), at(0.99))
 }
 
 /// The next line of whoever started this process; `None` where it hung up.

@@ -27,6 +27,11 @@ pub fn kernel() -> String {
     format!("Linux {}", rustix::system::uname().release().to_string_lossy())
 }
 
+/// Cores that this process may use.
+pub fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Nanoseconds of the machine's monotonic clock, the same in all processes.
 pub fn monotonic_nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);

@@ -217,37 +217,14 @@ impl<'a> Lab<'a> {
     /// Lets the parties do these rows in alternation, and tells the figures. A party that
     /// fails is named on stderr and left out from then on.
     pub fn alternate(&mut self, rows: &[Row], mut parties: Vec<Party<'_>>) -> Vec<Outcome> {
-        let mut found: Vec<Vec<Vec<Work>>> =
-            parties.iter().map(|_| rows.iter().map(|_| Vec::new()).collect()).collect();
-        let mut failed = vec![false; parties.len()];
-        for run in 0..self.options.runs() {
-            let mut turns: Vec<usize> = (0..parties.len()).collect();
-            // Whoever begins has an advantage or a disadvantage: each begins now and then.
-            if run % 2 == 1 {
-                turns.reverse();
-            }
-            for turn in turns.into_iter().filter(|turn| !failed[*turn]).collect::<Vec<_>>() {
-                if self.options.is_interrupted() {
-                    return Vec::new();
-                }
-                let party = &mut parties[turn];
-                let begin = std::time::Instant::now();
-                match (party.act)(run) {
-                    Ok(works) => {
-                        let pairs = found[turn].iter_mut().zip(works);
-                        pairs.for_each(|(runs, work)| runs.push(work));
-                    }
-                    Err(error) => {
-                        let names: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
-                        eprintln!("{}: {} failed: {error:#}", names.join(", "), party.system);
-                        failed[turn] = true;
-                    }
-                }
-                if self.options.progress {
-                    let (time, name) = (begin.elapsed(), &rows[0].name);
-                    eprintln!("{time:>8.1?} {name} {} run {run}", party.system);
-                }
-            }
+        let rows_named: Vec<&str> = rows.iter().map(|row| row.name.as_str()).collect();
+        let name = |party: &Party<'_>| format!("{}: {}", rows_named.join(", "), party.system);
+        let names: Vec<String> = parties.iter().map(name).collect();
+        let mut found = alternate(self.options, self.options.runs(), &names, |turn, run| {
+            (parties[turn].act)(run)
+        });
+        if self.options.is_interrupted() {
+            return Vec::new();
         }
         let mut told = Vec::new();
         for (index, row) in rows.iter().enumerate() {
@@ -259,7 +236,10 @@ impl<'a> Lab<'a> {
                     version: party.version.clone(),
                     medium: party.medium,
                     params: party.params.clone(),
-                    runs: std::mem::take(&mut found[index]),
+                    runs: found
+                        .iter_mut()
+                        .filter_map(|works| works.get_mut(index).map(std::mem::take))
+                        .collect(),
                 })
                 .collect();
             for outcome in row.outcomes(&series) {
@@ -269,6 +249,42 @@ impl<'a> Lab<'a> {
         }
         told
     }
+}
+
+/// Lets parties with these names act in turns, each so many times: what each found in each of its runs. A
+/// party that fails is named on stderr and left out from then on.
+pub(crate) fn alternate<T>(
+    options: &Options,
+    runs: usize,
+    names: &[String],
+    mut act: impl FnMut(usize, usize) -> anyhow::Result<T>,
+) -> Vec<Vec<T>> {
+    let mut found: Vec<Vec<T>> = names.iter().map(|_| Vec::new()).collect();
+    let mut failed = vec![false; names.len()];
+    for run in 0..runs {
+        let mut turns: Vec<usize> = (0..names.len()).collect();
+        // Whoever begins has an advantage or a disadvantage: each begins now and then.
+        if run % 2 == 1 {
+            turns.reverse();
+        }
+        for turn in turns {
+            if failed[turn] || options.is_interrupted() {
+                continue;
+            }
+            let begin = std::time::Instant::now();
+            match act(turn, run) {
+                Ok(one) => found[turn].push(one),
+                Err(error) => {
+                    eprintln!("{} failed: {error:#}", names[turn]);
+                    failed[turn] = true;
+                }
+            }
+            if options.progress {
+                eprintln!("{:>8.1?} {} run {run}", begin.elapsed(), names[turn]);
+            }
+        }
+    }
+    found
 }
 
 /// Keeps the processors from sleeping deeply, as long as the file is open.
@@ -285,6 +301,20 @@ pub fn hold_dma_latency() -> Option<std::fs::File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_begins_changes_and_whoever_fails_is_left_out() {
+        let names = ["a", "b", "c"].map(String::from);
+        let mut order = Vec::new();
+        let found = alternate(&Options::default(), 3, &names, |turn, run| {
+            order.push((run, turn));
+            anyhow::ensure!((turn, run) != (1, 1), "this one fails");
+            Ok(10 * turn + run)
+        });
+        assert_eq!(found, [vec![0, 1, 2], vec![10], vec![20, 21, 22]]);
+        let wanted = [(0, 0), (0, 1), (0, 2), (1, 2), (1, 1), (1, 0), (2, 0), (2, 2)];
+        assert_eq!(order, wanted);
+    }
 
     #[test]
     fn rows_are_chosen_by_a_part_of_their_name() {

@@ -19,6 +19,7 @@
 pub mod bmi;
 mod bmi_bare;
 mod bmi_group;
+mod bmi_rows;
 mod bmi_side;
 pub mod embed;
 mod fio;

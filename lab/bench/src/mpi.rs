@@ -18,7 +18,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use crate::ranks::Ranks;
-use crate::{ORPHAN, PART};
+use crate::{ORPHAN, PART, host};
 
 /// The variable that tells where Intel MPI is.
 pub const INTEL: &str = "ROPEWALK_INTEL_MPI";
@@ -253,12 +253,11 @@ impl Mpi {
 
     /// Starts the ranks, through this program, so that they end with this process.
     fn start(&self, medium: Medium, ranks: usize, words: &str) -> Result<Ranks> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let mut command = self.kind.command(&std::env::current_exe()?);
         command.env(PART, "become").env(ORPHAN, "ends").arg(self.kind.launcher());
         // Session folders, too, go when the directory goes.
         command.env("TMPDIR", self.program.parent().unwrap_or(Path::new(".")));
-        let crowded = ranks > cores;
+        let crowded = ranks > host::cores();
         if crowded {
             command.env("FIGURES_YIELD", "1");
         }

@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind, Result};
 use std::process::{Child, Command, Stdio};
 
-use crate::lab::hold_dma_latency;
+use crate::lab::{alternate, hold_dma_latency};
 use crate::report::Outcome;
 use crate::{Options, PART, host, message, raw};
 
@@ -143,20 +143,8 @@ pub fn net(options: &Options, emit: &mut dyn FnMut(&Outcome)) {
         if !group.first().is_some_and(|case| options.wanted(&case.name())) {
             continue;
         }
-        let mut found: Vec<Vec<Vec<u64>>> = vec![Vec::new(); group.len()];
-        for _ in 0..runs {
-            for (case, found) in group.iter().zip(&mut found) {
-                let begin = std::time::Instant::now();
-                let measured = measure(case);
-                if options.progress {
-                    eprintln!("{:>8.1?} {}", begin.elapsed(), case.encode(""));
-                }
-                match measured {
-                    Ok(samples) => found.push(samples),
-                    Err(error) => eprintln!("not measured: {case:?}: {error}"),
-                }
-            }
-        }
+        let names: Vec<String> = group.iter().map(|case| case.encode("")).collect();
+        let found = alternate(options, runs, &names, |turn, _| Ok(measure(&group[turn])?));
         let peer = group.iter().zip(&found).next_back().filter(|(case, _)| case.system == "raw");
         let medians = |case: &Case, found: &[Vec<u64>]| -> Vec<f64> {
             found.iter().map(|samples| case.figure(samples)).collect()

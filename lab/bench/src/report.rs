@@ -113,6 +113,7 @@ impl Table {
             "servers",
             "clients",
             "modules",
+            "receives",
             "storage",
         ];
         let mut under: Vec<&str> = names.iter().map(|name| main.param(name)).collect();
