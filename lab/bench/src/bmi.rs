@@ -303,17 +303,7 @@ impl Row {
                     params.push(("server_grew_mib", format!("{grown:.1}")));
                 }
                 if let Party::Ours { .. } = party {
-                    let points = found[turn].iter().map(|points| points[index].immediate);
-                    let (sends, receives): (Vec<_>, Vec<_>) =
-                        points.map(|it| (it.sends, it.receives)).unzip();
-                    for (name, parts) in
-                        [("immediate_sends", sends), ("immediate_receives", receives)]
-                    {
-                        let parts: Vec<f64> = parts.into_iter().flatten().collect();
-                        if !parts.is_empty() {
-                            params.push((name, format!("{:.3}", spread(parts).0)));
-                        }
-                    }
+                    params.extend(immediate(found[turn].iter().map(|points| &points[index])));
                     let peers = parties.iter().enumerate();
                     let peers = peers
                         .filter(|(it, _)| !found[*it].is_empty())
@@ -448,6 +438,20 @@ impl Row {
         params.push(("dma_latency", dma.into()));
         params
     }
+}
+
+/// Which part of posts was complete at once, where there were any.
+fn immediate<'a>(points: impl Iterator<Item = &'a Point>) -> Vec<(&'static str, String)> {
+    let (sends, receives): (Vec<_>, Vec<_>) =
+        points.map(|it| (it.immediate.sends, it.immediate.receives)).unzip();
+    let mut params = Vec::new();
+    for (name, parts) in [("immediate_sends", sends), ("immediate_receives", receives)] {
+        let parts: Vec<f64> = parts.into_iter().flatten().collect();
+        if !parts.is_empty() {
+            params.push((name, format!("{:.3}", spread(parts).0)));
+        }
+    }
+    params
 }
 
 fn ratio_name(system: &str) -> &'static str {
