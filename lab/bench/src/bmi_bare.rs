@@ -51,7 +51,7 @@ pub fn client() -> anyhow::Result<()> {
     }
     let mut sockets = sockets.into_iter();
     let first = sockets.next().context("there are no servers")?;
-    let others: Vec<Lane> = sockets.map(Lane::start).collect();
+    let others = sockets.map(Lane::start).collect::<Result<Vec<Lane>>>()?;
     let mut data = vec![0; ROOM];
     while next_line()?.is_some() {
         let begin = monotonic_nanos();
@@ -69,6 +69,9 @@ pub fn client() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Threads of connections are called so.
+const NAME: &str = "bare-lane";
+
 /// A connection with its thread, which lives as long as the process: of a thread that ended, nobody outside
 /// could see what it used.
 struct Lane {
@@ -78,14 +81,15 @@ struct Lane {
 }
 
 impl Lane {
-    fn start(socket: TcpStream) -> Lane {
+    fn start(socket: TcpStream) -> Result<Lane> {
         let (go, told) = channel();
         let (tell, drunk) = channel();
-        std::thread::spawn(move || {
+        let thread = std::thread::Builder::new().name(NAME.into());
+        let spawned = thread.spawn(move || {
             let mut data = vec![0; ROOM];
             while told.recv().is_ok() && tell.send(drink_at(&socket, &mut data)).is_ok() {}
         });
-        Lane { go, drunk }
+        spawned.map(|_| Lane { go, drunk })
     }
 }
 
@@ -112,4 +116,39 @@ fn drink(mut socket: &TcpStream, data: &mut [u8]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Processor time of living threads of connections, each.
+    fn used() -> Vec<u64> {
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let tell = |path: std::path::PathBuf, what: &str| std::fs::read_to_string(path.join(what));
+        threads
+            .map(|thread| thread.path())
+            .filter(|path| tell(path.clone(), "comm").is_ok_and(|name| name.trim() == NAME))
+            .map(|path| {
+                let told = tell(path, "schedstat").unwrap();
+                told.split(' ').next().unwrap().parse().unwrap()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_a_connection_used_can_be_seen_after_its_run() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || pour(listener.accept().unwrap().0));
+        let lane = Lane::start(TcpStream::connect(address).unwrap()).unwrap();
+        let mut before = 0;
+        for _ in 0..2 {
+            lane.go.send(()).unwrap();
+            lane.drunk.recv_timeout(std::time::Duration::from_secs(30)).unwrap().unwrap();
+            let [used] = used()[..] else { panic!("one connection, {} threads", used().len()) };
+            assert!(used > before);
+            before = used;
+        }
+    }
 }
