@@ -105,6 +105,13 @@ const COMMANDS_MAX: usize = 8192;
 /// The smallest buffer that a staged message takes.
 const STAGED_BYTES_MIN: usize = 256;
 
+impl EndpointConfig {
+    fn identity(&self) -> Identity {
+        let EndpointConfig { endpoint, incarnation, cluster, host, .. } = *self;
+        Identity { endpoint, incarnation, cluster, host }
+    }
+}
+
 impl Endpoint {
     /// Opens an endpoint on these rails.
     pub fn open(
@@ -128,12 +135,7 @@ impl Endpoint {
         let addresses = addresses.join(",");
         let mut buffers = BufferTable::with_limit(config.buffers_max());
         let greeting = Self::greeting(&mut buffers, &addresses);
-        let identity = Identity {
-            endpoint: config.endpoint,
-            incarnation: config.incarnation,
-            cluster: config.cluster,
-            host: config.host,
-        };
+        let identity = config.identity();
         let capabilities = rails.iter().map(|rail| rail.capabilities()).collect();
         let random = Random::from_seed(config.seed);
         let schemes = rails.iter().map(|rail| rail.scheme()).collect();
