@@ -723,6 +723,7 @@ impl Core {
                 if self.only_awaited[channel as usize] {
                     self.discard(found, body);
                 }
+                self.lend_to_waiting(id);
             }
             None => {
                 let charge = Charge::Eager { channel, payload_bytes: bytes };
