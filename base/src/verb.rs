@@ -124,18 +124,29 @@ pub struct FrameOrder {
     pub token: Token,
 }
 
+/// What the target of a read would do for it, if it were asked by frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Help {
+    /// Nobody says that it does anything soon.
+    None,
+    /// It makes passes, and sends the bytes like those for others.
+    Possible,
+    /// It has no other peer that it could have to serve.
+    Gladly,
+}
+
 /// Any other order of the core to a rail.
 #[derive(Debug, Clone)]
 pub enum Verb {
-    /// Read remote memory into `local` (rails with `native_read`). `helped`: the target would send the
-    /// bytes as frames as well, so that a rail to which these are cheaper answers `NotPermitted`.
+    /// Read remote memory into `local` (rails with `native_read`). Where the target would `help`, a rail to
+    /// which frames are cheaper answers `NotPermitted`.
     Read {
         link: LinkId,
         key: RemoteKey,
         remote: RemoteLayout,
         local: Slice,
         token: Token,
-        helped: bool,
+        help: Help,
     },
     /// Write `local` to remote memory (rails with `native_write`).
     Write { link: LinkId, key: RemoteKey, remote: RemoteLayout, local: Slice, token: Token },

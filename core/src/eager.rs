@@ -13,6 +13,7 @@ use crate::engine::{Core, LandingKind, OF_RECEIVE, Order, Payload};
 use crate::matching::{Content, Unmatched, Wanted};
 use crate::operation::{Ending, Kind, ReceiveStage, ReceiveState, SendStage, SendState};
 use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
+use crate::rendezvous::{Announced, help_of};
 
 impl Core {
     /// Ends a post that the driver itself refuses.
@@ -193,7 +194,9 @@ impl Core {
             }
             Content::Announced(key) => {
                 self.free_charge(peer, message.session, Charge::Announce);
-                self.fetch(id, peer, message.message, message.bytes, key);
+                let Unmatched { message, bytes, acknowledge, .. } = message;
+                let help = help_of(acknowledge);
+                self.fetch(id, peer, Announced { message, bytes, key, help });
                 return;
             }
         }

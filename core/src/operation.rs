@@ -7,7 +7,7 @@
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::{SlotId, Slots};
-use ropewalk_base::verb::RemoteLayout;
+use ropewalk_base::verb::{Help, RemoteLayout};
 
 use crate::api::{Access, OperationId, PeerId, Receive, Send};
 use crate::lists::{List, Neighbours, Table};
@@ -98,6 +98,8 @@ pub(crate) struct AccessState {
     pub moved: u64,
     /// The last native order for it.
     pub native: Option<SlotId>,
+    /// What the target would do for a get.
+    pub help: Help,
 }
 
 /// Operations by the driver's numbers.
@@ -310,13 +312,14 @@ impl Operations {
     }
 
     /// Adds the state of a get or put; it goes with its operation.
-    pub fn add_access(&mut self, access: Access) -> AccessId {
+    pub fn add_access(&mut self, access: Access, help: Help) -> AccessId {
         match self.accesses.insert(AccessState {
             access,
             waiting: false,
             streaming: false,
             moved: 0,
             native: None,
+            help,
         }) {
             Ok(slot) => AccessId(slot),
             Err(_) => unreachable!("an operation has one access at most"),

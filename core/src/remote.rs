@@ -11,7 +11,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, REMOTE_SEGMENTS_MAX};
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout, Urgency, Verb};
+use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout, Urgency, Verb};
 use ropewalk_wire::frame::{
     DataBody, GetBody, Prefix, PutBody, ResultBody, key_from_wire, key_to_wire, status_from_wire,
     status_to_wire,
@@ -231,7 +231,7 @@ impl Core {
         };
         let known = self.peers.get(access.peer.0).is_some();
         let (peer, empty) = (access.peer, access.local.len == 0);
-        let access = self.operations.add_access(access);
+        let access = self.operations.add_access(access, Help::None);
         self.operations.insert(id, Kind::Access(access));
         self.operations.own(id, peer);
         if !legal || !known || self.closing {
@@ -341,11 +341,10 @@ impl Core {
             Err(_) => return self.access_ended(id, Err(Fault::Busy)),
         };
         self.hold(id);
-        // Whoever announced a message waits for its end, and makes passes.
-        let helped = self.operations.get(id).is_some_and(|it| matches!(it.kind, Kind::Receive(_)));
+        let help = self.access_mut(id).map_or(Help::None, |state| state.help);
         let Access { direction, key, remote, local, .. } = access;
         let verb = match direction {
-            Direction::Get => Verb::Read { link, key, remote, local, token, helped },
+            Direction::Get => Verb::Read { link, key, remote, local, token, help },
             Direction::Put => Verb::Write { link, key, remote, local, token },
         };
         self.outputs.push(Output::Verb(verb));

@@ -3,7 +3,7 @@
 //! rendezvous = announce + get on a one-shot region + finished (DESIGN 3.1).
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::verb::{LinkId, Placement, RemoteKey, RemoteLayout};
+use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout};
 use ropewalk_wire::frame::{
     AbortBody, AnnounceBody, FinishBody, key_from_wire, key_to_wire, status_from_wire,
 };
@@ -15,6 +15,20 @@ use crate::engine::Core;
 use crate::matching::{Content, Unmatched};
 use crate::operation::{Kind, ReceiveStage, SendStage};
 use crate::path::Peer;
+
+/// A large message as it was announced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Announced {
+    pub message: u64,
+    pub bytes: u64,
+    pub key: RemoteKey,
+    pub help: Help,
+}
+
+/// Whoever announced a message waits for its end, and makes passes.
+pub(crate) fn help_of(alone: u8) -> Help {
+    if alone == 1 { Help::Gladly } else { Help::Possible }
+}
 
 impl Core {
     /// Announces a send: its memory becomes a one-shot region for the peer.
@@ -36,7 +50,8 @@ impl Core {
             bits: send.bits.into(),
             message: message.into(),
             channel: send.channel as u8,
-            reserved: [0; 7],
+            alone: u8::from(self.links.carrying() <= 1),
+            reserved: [0; 6],
             total_bytes: send.payload.len.into(),
             key_slot,
             key_secret,
@@ -88,7 +103,8 @@ impl Core {
                 state.bits = bits;
                 state.message_bytes = bytes;
             }
-            return self.fetch(operation, id, message, bytes, key);
+            let help = help_of(body.alone);
+            return self.fetch(operation, id, Announced { message, bytes, key, help });
         }
         if self.only_awaited[channel as usize] {
             self.counters.messages_dropped += 1;
@@ -104,7 +120,7 @@ impl Core {
             message,
             bytes,
             content: Content::Announced(key),
-            acknowledge: 0,
+            acknowledge: body.alone,
         };
         if self.matching.arrive(unmatched).is_none() {
             self.emit_finish(id, channel, message, Err(Fault::Busy), 0);
@@ -112,14 +128,8 @@ impl Core {
     }
 
     /// A receive gets the message that it took.
-    pub(crate) fn fetch(
-        &mut self,
-        id: OperationId,
-        peer: PeerId,
-        message: u64,
-        bytes: u64,
-        key: RemoteKey,
-    ) {
+    pub(crate) fn fetch(&mut self, id: OperationId, peer: PeerId, announced: Announced) {
+        let Announced { message, bytes, key, help } = announced;
         let Some(operation) = self.operations.get(id) else { return };
         let Kind::Receive(state) = &operation.kind else { return };
         let channel = state.receive.channel;
@@ -127,7 +137,7 @@ impl Core {
         let local = state.receive.into.part(0, len);
         let access =
             Access { direction: Direction::Get, peer, key, remote: RemoteLayout::At(0), local };
-        let access = self.operations.add_access(access);
+        let access = self.operations.add_access(access, help);
         if let Some(Kind::Receive(state)) = self.operations.get_mut(id).map(|it| &mut it.kind) {
             state.stage = ReceiveStage::Fetching { message, access };
         }

@@ -111,7 +111,9 @@ layouts! {
         bits: U64,
         message: U64,
         channel: u8,
-        reserved: [u8; 7],
+        /// 1: the sender has no session with anybody else, and would gladly send the bytes itself.
+        alone: u8,
+        reserved: [u8; 6],
         total_bytes: U64,
         key_slot: U64,
         key_secret: U64,

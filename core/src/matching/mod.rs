@@ -29,6 +29,7 @@ pub(crate) struct Unmatched {
     pub message: u64,
     pub bytes: u64,
     pub content: Content,
+    /// What the sender waits for; of an announced one, whether it would send the bytes gladly.
     pub acknowledge: u8,
 }
 

@@ -17,7 +17,8 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, Help, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency,
+    Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -291,7 +292,7 @@ fn native_read(
     let start = Instant::now();
     for _ in 0..rounds {
         let (remote, local) = (RemoteLayout::At(0), node.memory.part(0, bytes as u64));
-        let verb = Verb::Read { link, key: KEY, remote, local, token: Token(3), helped: false };
+        let verb = Verb::Read { link, key: KEY, remote, local, token: Token(3), help: Help::None };
         match rail.order(&verb, &node.buffers) {
             Ordered::Released => {}
             Ordered::Pending => node.pending += 1,

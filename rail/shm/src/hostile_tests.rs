@@ -9,7 +9,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, Help, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency,
+    Verb,
 };
 use ropewalk_rail::{Rail, Report};
 
@@ -194,7 +195,7 @@ fn any_table_is_survived() {
         field.store(value[random.below(7) as usize], std::sync::atomic::Ordering::SeqCst);
         let (remote, local) = (RemoteLayout::At(random.below(1 << 20)), near.1.memory);
         near.0.order(
-            &Verb::Read { link, key, remote, local, token: Token(1), helped: false },
+            &Verb::Read { link, key, remote, local, token: Token(1), help: Help::None },
             &near.1.buffers,
         );
         near.0.poll(Time(1), &mut near.1);
@@ -259,7 +260,7 @@ fn read_only_memory_is_neither_written_nor_offered_for_writing() {
     near.poll(Time(1), &mut near_node);
     let local = whole(near_node.buffers.insert(Memory::constant(&CONSTANT)).expect("room"));
     let (remote, token) = (RemoteLayout::At(0), Token(1));
-    let verb = Verb::Read { link, key, remote, local, token, helped: false };
+    let verb = Verb::Read { link, key, remote, local, token, help: Help::None };
     assert!(matches!(near.order(&verb, &near_node.buffers), Ordered::Refused(_)));
     assert_eq!(CONSTANT, [7; 64]);
 }
@@ -276,7 +277,7 @@ fn whoever_has_the_number_of_a_dead_peer_is_not_accessed() {
         let (remote, token) = (RemoteLayout::At(0), Token(1));
         let verb = match write {
             true => Verb::Write { link, key, remote, local, token },
-            false => Verb::Read { link, key, remote, local, token, helped: false },
+            false => Verb::Read { link, key, remote, local, token, help: Help::None },
         };
         rail.order(&verb, &node.buffers)
     };

@@ -18,7 +18,7 @@ use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, HEADER_BYTES_MAX, QUEUED_FR
 use ropewalk_base::memory::{self, BufferTable, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    FrameOrder, Header, LinkId, Ordered, RailCounters, RemoteKey, Token, Urgency,
+    FrameOrder, Header, Help, LinkId, Ordered, RailCounters, RemoteKey, Token, Urgency,
 };
 use ropewalk_rail::{FRAME_PREFIX_BYTES, Report, frame_lengths};
 
@@ -340,7 +340,7 @@ impl Link {
         if !access.is_consistent() {
             return Ordered::Refused(Fault::Invalid);
         }
-        if access.helped && self.attaches(&access) && !common.attach.pays() {
+        if self.leaves_to_frames(&access, common.attach) {
             return Ordered::Refused(Fault::NotPermitted);
         }
         while self.accesses.is_empty() && common.native_budget > 0 {
@@ -360,12 +360,20 @@ impl Link {
         matches!(self.parts.memory, PeerMemory::Process(_))
     }
 
-    /// Whether the kernel would have to copy, since the peer's memory is not mapped here.
-    fn attaches(&self, access: &Access) -> bool {
+    /// Whether frames are cheaper. The ring is filled by the peer's processor while ours empties it: faster
+    /// than to copy alone, where the peer has the time. Where the kernel has to copy, it is in any case where
+    /// that was measured.
+    fn leaves_to_frames(&self, access: &Access, attach: Attach) -> bool {
         let index = access.key.slot.index;
         let Parts { segment, side, .. } = &self.parts;
-        let mapped = || segment.entry(side.other(), index).arena().load(Ordering::Relaxed) != 0;
-        self.is_far() && !(index < EXPOSURES_MAX && mapped())
+        let arena = || segment.entry(side.other(), index).arena().load(Ordering::Relaxed) != 0;
+        let mapped = index < EXPOSURES_MAX && arena();
+        let frames = match access.help {
+            Help::None => false,
+            Help::Possible => !mapped && !attach.pays(),
+            Help::Gladly => attach != Attach::Always && (mapped || !attach.pays()),
+        };
+        frames && self.is_far()
     }
 
     /// Moves a piece of an access; true where it is complete.

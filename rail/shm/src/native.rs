@@ -27,7 +27,7 @@ use std::sync::atomic::{Ordering, fence};
 use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Slice};
-use ropewalk_base::verb::{RemoteKey, RemoteLayout, Token};
+use ropewalk_base::verb::{Help, RemoteKey, RemoteLayout, Token};
 use rustix::process::Pid;
 
 use crate::arena;
@@ -222,8 +222,8 @@ pub struct Access {
     pub local: Slice,
     pub token: Token,
     pub write: bool,
-    /// The target would send the bytes as well.
-    pub helped: bool,
+    /// What the target would do for it.
+    pub help: Help,
     done: u64,
     /// For lists: the segment that comes next, and how much of it is done.
     segment: usize,
@@ -239,8 +239,8 @@ impl Access {
         token: Token,
         write: bool,
     ) -> Access {
-        let (done, segment, within, helped) = (0, 0, 0, false);
-        Access { key, remote, local, token, write, helped, done, segment, within }
+        let (done, segment, within, help) = (0, 0, 0, Help::None);
+        Access { key, remote, local, token, write, help, done, segment, within }
     }
 
     /// Whether the layout has as many bytes as the local slice.

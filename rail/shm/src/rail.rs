@@ -670,9 +670,9 @@ impl Rail for ShmRail {
             return self.order_beside(*link, matches!(verb, Verb::Close { .. }));
         };
         let answer = match verb {
-            Verb::Read { key, remote, local, token, helped, .. } => {
+            Verb::Read { key, remote, local, token, help, .. } => {
                 let mut access = Access::new(*key, remote.clone(), *local, *token, false);
-                access.helped = *helped;
+                access.help = *help;
                 found.access(access, buffers, common)
             }
             Verb::Write { key, remote, local, token, .. } => {

@@ -9,7 +9,8 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, Help, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency,
+    Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -110,7 +111,7 @@ fn work(a: &mut (ShmRail, Node), b: &mut (ShmRail, Node), round: u32) {
         let verb = if write {
             Verb::Write { link: near, key, remote, local, token }
         } else {
-            Verb::Read { link: near, key, remote, local, token, helped: false }
+            Verb::Read { link: near, key, remote, local, token, help: Help::None }
         };
         let goal = a.1.outcomes + 1;
         match a.0.order(&verb, &a.1.buffers) {

@@ -14,7 +14,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency, Verb,
+    FrameOrder, Header, Help, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Urgency,
+    Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -82,7 +83,7 @@ impl Node {
                     let local = self.region.part(0, random.below(REGION_BYTES as u64));
                     let (key, remote) = (REGION, RemoteLayout::At(0));
                     let verb = if random.below(2) == 0 {
-                        Verb::Read { link, key, remote, local, token, helped: false }
+                        Verb::Read { link, key, remote, local, token, help: Help::None }
                     } else {
                         Verb::Write { link, key, remote, local, token }
                     };

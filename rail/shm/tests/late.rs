@@ -10,7 +10,7 @@ use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Verb,
+    Capabilities, Help, LinkId, Ordered, Placement, RemoteKey, RemoteLayout, Token, Verb,
 };
 use ropewalk_rail::{Rail, Report};
 use ropewalk_rail_shm::{Attach, ShmConfig, ShmError, ShmRail, arena};
@@ -129,8 +129,15 @@ fn origin(
         let (remote, local, token) = (RemoteLayout::At(0), node.memory, Token(1));
         let verb = match write {
             true => Verb::Write { link, key, remote, local, token },
-            false => Verb::Read { link, key, remote, local, token, helped: true },
+            false => Verb::Read { link, key, remote, local, token, help: Help::Possible },
         };
+        if mapped {
+            // A peer that has nobody else to send to fills the ring meanwhile.
+            let (remote, help) = (RemoteLayout::At(0), Help::Gladly);
+            let gladly = Verb::Read { link, key, remote, local, token, help };
+            let answer = rail.order(&gladly, &node.buffers);
+            assert_eq!(answer, Ordered::Refused(Fault::NotPermitted));
+        }
         let before = rail.counters().system_calls;
         node.outcome = match rail.order(&verb, &node.buffers) {
             Ordered::Released => Some(Ok(())),

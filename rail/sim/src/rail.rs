@@ -12,7 +12,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, Token, Verb,
+    Capabilities, FrameOrder, Help, LinkId, Ordered, Placement, RailCounters, Token, Verb,
 };
 use ropewalk_rail::{Rail, Report, frame_lengths};
 
@@ -219,7 +219,9 @@ impl Rail for SimRail {
             return self.unplace(*link, *token);
         }
         let outcome = self.with(|network| match verb.clone() {
-            Verb::Read { helped: true, .. } if network.random.below(4) == 0 => {
+            Verb::Read { help: Help::Possible | Help::Gladly, .. }
+                if network.random.below(4) == 0 =>
+            {
                 Ordered::Refused(Fault::NotPermitted)
             }
             Verb::Read { link, key, remote, local, token, .. } => {

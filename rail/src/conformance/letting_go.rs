@@ -5,7 +5,7 @@
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Ordered, RemoteKey, RemoteLayout, Token, Urgency, Verb};
+use ropewalk_base::verb::{Help, LinkId, Ordered, RemoteKey, RemoteLayout, Token, Urgency, Verb};
 
 use super::Fixture;
 use super::scene::{Pair, Scene, pattern, sequence_of};
@@ -148,7 +148,7 @@ pub fn a_read_that_was_stopped_never_lands(fixture: &mut dyn Fixture) {
         .map(|_| {
             let local = slice(scene.recorder(0).memory(&[BYTES], &[]));
             let (token, remote) = (scene.recorder(0).token(), RemoteLayout::At(0));
-            scene.order(0, Verb::Read { link, key, remote, local, token, helped: false }, None);
+            scene.order(0, Verb::Read { link, key, remote, local, token, help: Help::None }, None);
             (token, local)
         })
         .collect();

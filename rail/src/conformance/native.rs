@@ -9,7 +9,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{
-    Capabilities, Ordered, RemoteKey, RemoteLayout, RemoteSegment, Urgency, Verb,
+    Capabilities, Help, Ordered, RemoteKey, RemoteLayout, RemoteSegment, Urgency, Verb,
 };
 
 use super::Fixture;
@@ -61,7 +61,7 @@ fn expect_refusals(scene: &mut Scene, pair: Pair) {
     let token = scene.recorder(0).token();
     let remote = RemoteLayout::At(0);
     if !claims.native_read {
-        let verb = Verb::Read { link, key, remote: remote.clone(), local, token, helped: false };
+        let verb = Verb::Read { link, key, remote: remote.clone(), local, token, help: Help::None };
         let outcome = scene.order(0, verb, None);
         assert!(matches!(outcome, Ordered::Refused(_)), "{outcome:?} for an unclaimed read");
     }
@@ -85,7 +85,7 @@ fn read(
     let local = Slice { buffer, offset: 0, len: bytes as u64 };
     let token = scene.recorder(0).token();
     let link = region.pair.near.1;
-    let verb = Verb::Read { link, key, remote, local, token, helped: false };
+    let verb = Verb::Read { link, key, remote, local, token, help: Help::None };
     finish(scene, verb)?;
     let bytes = scene.recorder(0).bytes(local);
     scene.recorder(0).buffers.remove(buffer);

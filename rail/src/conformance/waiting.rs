@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{RemoteKey, RemoteLayout, Urgency, Verb};
+use ropewalk_base::verb::{Help, RemoteKey, RemoteLayout, Urgency, Verb};
 
 use super::Fixture;
 use super::recorder::Event;
@@ -176,7 +176,7 @@ fn accesses_wake(scene: &mut Scene, pair: Pair) {
     let (link, token) = (pair.near.1, scene.recorder(0).token());
     arm(scene, 0);
     let (remote, local) = (RemoteLayout::At(0), slice(buffer));
-    scene.order(0, Verb::Read { link, key, remote, local, token, helped: false }, None);
+    scene.order(0, Verb::Read { link, key, remote, local, token, help: Help::None }, None);
     woken_until(scene, |scene| scene.recorder(0).pending() == 0);
     let bytes = scene.recorder(0).bytes(local);
     assert!(bytes == pattern(1, BYTES), "the read is complete");
