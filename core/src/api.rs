@@ -233,7 +233,8 @@ pub struct Config {
     pub eager_bytes_max: u32,
     /// Bytes that all peers together may have sent and nobody has matched.
     pub eager_pool_bytes: u64,
-    /// Bytes that one peer may have sent so, at first and at most (requests: at most 1 MiB).
+    /// Bytes that one peer may have sent so, at first and at most. More than 1 MiB only of messages that wait
+    /// for their receives.
     pub eager_window_bytes: u32,
     pub eager_window_bytes_max: u32,
     /// Announced messages of one peer that nobody has matched.

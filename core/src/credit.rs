@@ -25,8 +25,9 @@ const BUFFER_BYTES_MIN: u64 = 256;
 /// here, since what is on its way cannot; who is slower did not.
 const BUSY_WITHIN: Duration = Duration::from_millis(100);
 
-/// The largest window for requests, in bytes: their users take them, however long receives are waited for.
-const REQUEST_WINDOW_MAX: u64 = 1 << 20;
+/// The largest window that traffic alone makes, in bytes. More under way would only leave the processors'
+/// caches; what waits for receives is another matter.
+const TRAFFIC_WINDOW_MAX: u64 = 1 << 20;
 
 /// What an eager message counts: both sides reckon with the buffer that it may occupy, whose size is
 /// a power of two, so that what was lent is never less than what is used.
@@ -257,10 +258,11 @@ impl Core {
 
     #[cold]
     pub(crate) fn tell_credit(&mut self, id: PeerId) {
-        let (max, now) = (u64::from(self.config.eager_window_bytes_max), self.now);
+        let max = u64::from(self.config.eager_window_bytes_max).min(TRAFFIC_WINDOW_MAX);
+        let now = self.now;
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let Received { eager, request, .. } = &mut peer.received;
-        for (account, max) in [(&mut *eager, max), (&mut *request, max.min(REQUEST_WINDOW_MAX))] {
+        for account in [&mut *eager, &mut *request] {
             let more = account.window.min(max.saturating_sub(account.window));
             let lent = self.lent_bytes + self.orphan_bytes + more;
             if account.is_busy(now) && lent <= self.config.eager_pool_bytes / 2 {
