@@ -434,11 +434,16 @@ impl Engine {
     /// Does what the core wants done, in order. True where there was anything.
     #[inline]
     pub fn drain(&mut self) -> bool {
-        self.core.has_outputs() && self.drain_all()
+        if !self.core.has_outputs() {
+            return false;
+        }
+        self.drain_all();
+        // Last: a rail's answer may have ended some.
+        self.announced.store(self.core.announced(), Ordering::Relaxed);
+        true
     }
 
-    fn drain_all(&mut self) -> bool {
-        self.announced.store(self.core.announced(), Ordering::Relaxed);
+    fn drain_all(&mut self) {
         loop {
             while let Some(next) = self.core.next_output() {
                 match next {
@@ -451,12 +456,12 @@ impl Engine {
             // Whoever sleeps on the rails makes no pass before the answer to such a frame comes.
             let patient =
                 !self.armed && self.patient_frames.is_some_and(|count| count < PATIENT_FRAMES_MAX);
-            if self.keeps_frames && patient {
-                return true;
-            }
             if !self.keeps_frames {
                 self.patient_frames = Some(0);
-                return true;
+                return;
+            }
+            if patient {
+                return;
             }
             self.push_frames();
         }

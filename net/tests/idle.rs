@@ -1,12 +1,15 @@
 //! What an endpoint does while nothing happens.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+use ropewalk_base::memory::Memory;
+use ropewalk_base::pool::Pool;
 use ropewalk_base::time::Time;
-use ropewalk_net::{Endpoint, EndpointConfig};
+use ropewalk_net::{Channel, Endpoint, EndpointConfig, Level, Oversize};
 use ropewalk_rail::Rail;
+use ropewalk_rail::address::Address;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 
@@ -46,6 +49,9 @@ fn quiet_sockets_are_hardly_asked_beside_shared_memory() {
     assert!(asked <= ticks, "{asked} system calls in {passes} passes and at most {ticks} ticks");
 }
 
+/// Those who count the sleeps of threads have their names for themselves.
+static ALONE: Mutex<()> = Mutex::new(());
+
 /// How often a thread of this process went to sleep.
 fn sleeps_of(thread: &str) -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
@@ -60,6 +66,7 @@ fn sleeps_of(thread: &str) -> u64 {
 
 #[test]
 fn the_service_thread_leaves_an_idle_application_alone() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let endpoint = Endpoint::open(config(2), rails("service")).unwrap();
     let context = endpoint.context(true).unwrap();
     let wait = || assert!(endpoint.wait(&context, Duration::from_millis(10)).is_none());
@@ -87,4 +94,35 @@ fn a_wait_in_vain_asks_the_kernel_once() {
     // The rails themselves are asked nothing: the sleep has shown that they are quiet.
     let asked = calls() - before;
     assert!(asked <= 25, "{asked} system calls of rails in 50 waits");
+}
+
+#[test]
+fn the_service_thread_rests_again_after_an_announced_message() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Without a service thread of its own: the sleeps that are counted are the sender's.
+    let mut other = config(5);
+    other.service_thread = false;
+    let shm = |name| rails(name).split_off(1);
+    let receiver = Endpoint::open(other, shm("after-receiver")).unwrap();
+    let sender = Endpoint::open(config(4), shm("after-sender")).unwrap();
+    let (context, received) = (sender.context(true).unwrap(), receiver.context(false).unwrap());
+    let pool = Pool::with_budget(8 << 20);
+    let memory = || Memory::pooled(pool.take(1 << 20).unwrap());
+    let peer = sender.lookup(&Address::parse(receiver.addresses()).unwrap()).unwrap();
+    let (channel, cut) = (Channel::Tagged, Oversize::Truncate);
+    receiver.post_receive(&received, channel, None, 1, u64::MAX, memory(), cut, 1).unwrap();
+    sender.post_send(&context, peer, channel, 1, memory(), Level::Buffered, 1).unwrap();
+    let (mut sent, mut came) = (false, false);
+    while !(sent && came) {
+        sent |= sender.test(&context).is_some();
+        came |= receiver.test(&received).is_some();
+    }
+    let wait = || assert!(sender.wait(&context, Duration::from_millis(10)).is_none());
+    (0..30).for_each(|_| wait());
+    let before = sleeps_of("ropewalk-servic");
+    let begin = std::time::Instant::now();
+    (0..100).for_each(|_| wait());
+    let sleeps = sleeps_of("ropewalk-servic") - before;
+    let most = begin.elapsed().as_millis() as u64 / 40;
+    assert!(sleeps <= most, "{sleeps} sleeps, at most {most}");
 }
