@@ -81,7 +81,7 @@ impl Core {
             .matching
             .messages()
             .filter(|message| self.session_of(message.peer) != message.session)
-            .filter(|message| !matches!(message.content, Content::Announced(_)))
+            .filter(|message| !matches!(message.content, Content::Announced(..)))
             .map(|message| charge_bytes(message.bytes))
             .sum();
         // Requests of ended sessions, which the driver has, count beside.
@@ -158,7 +158,7 @@ impl Core {
         let messages = self.matching.messages();
         for message in messages.filter(|it| it.peer == id && it.session == peer.session) {
             match message.content {
-                Content::Announced(_) => announces += 1,
+                Content::Announced(..) => announces += 1,
                 _ => eager += charge_bytes(message.bytes),
             }
         }

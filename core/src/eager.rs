@@ -13,7 +13,7 @@ use crate::engine::{Core, LandingKind, OF_RECEIVE, Order, Payload};
 use crate::matching::{Content, Unmatched, Wanted};
 use crate::operation::{Ending, Kind, ReceiveStage, ReceiveState, SendStage, SendState};
 use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
-use crate::rendezvous::{Announced, help_of};
+use crate::rendezvous::Announced;
 
 impl Core {
     /// Ends a post that the driver itself refuses.
@@ -192,10 +192,9 @@ impl Core {
             Content::Staged(buffer) => {
                 self.copy_out(id, buffer, message.bytes);
             }
-            Content::Announced(key) => {
+            Content::Announced(key, help) => {
                 self.free_charge(peer, message.session, Charge::Announce);
-                let Unmatched { message, bytes, acknowledge, .. } = message;
-                let help = help_of(acknowledge);
+                let Unmatched { message, bytes, .. } = message;
                 self.fetch(id, peer, Announced { message, bytes, key, help });
                 return;
             }

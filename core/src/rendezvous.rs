@@ -25,11 +25,6 @@ pub(crate) struct Announced {
     pub help: Help,
 }
 
-/// Whoever announced a message waits for its end, and makes passes.
-pub(crate) fn help_of(alone: u8) -> Help {
-    if alone == 1 { Help::Gladly } else { Help::Possible }
-}
-
 impl Core {
     /// Announces a send: its memory becomes a one-shot region for the peer.
     pub(crate) fn announce(&mut self, id: OperationId, send: Send, message: u64) {
@@ -93,6 +88,8 @@ impl Core {
     pub(crate) fn match_announce(&mut self, id: PeerId, channel: Channel, body: &AnnounceBody) {
         let (bits, bytes, message) = (body.bits.get(), body.total_bytes.get(), body.message.get());
         let key = key_from_wire(body.key_slot, body.key_secret);
+        // Whoever announced a message waits for its end, and makes passes.
+        let help = if body.alone == 1 { Help::Gladly } else { Help::Possible };
         let session = self.session_of(id);
         if let Some(operation) = self.accepting(channel, id, bits, bytes) {
             self.free_charge(id, session, Charge::Announce);
@@ -103,7 +100,6 @@ impl Core {
                 state.bits = bits;
                 state.message_bytes = bytes;
             }
-            let help = help_of(body.alone);
             return self.fetch(operation, id, Announced { message, bytes, key, help });
         }
         if self.only_awaited[channel as usize] {
@@ -119,8 +115,8 @@ impl Core {
             bits,
             message,
             bytes,
-            content: Content::Announced(key),
-            acknowledge: body.alone,
+            content: Content::Announced(key, help),
+            acknowledge: 0,
         };
         if self.matching.arrive(unmatched).is_none() {
             self.emit_finish(id, channel, message, Err(Fault::Busy), 0);

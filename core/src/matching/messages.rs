@@ -141,7 +141,7 @@ impl Messages {
     /// Adds a message; `None` where there is no room.
     pub fn add(&mut self, message: Unmatched) -> Option<SlotId> {
         let (key, number) = (key_of(&message), message.message);
-        let announced = matches!(message.content, Content::Announced(_));
+        let announced = matches!(message.content, Content::Announced(..));
         let [of_all, of_key, of_peer] = [Neighbours::NONE; 3];
         let id = self.entries.insert(Entry { message, of_all, of_key, of_peer }).ok()?;
         let (channel, peer, _) = key;
@@ -237,7 +237,7 @@ impl Messages {
         let message = &self.entries.get(id)?.message;
         let (key, number) = (key_of(message), message.message);
         let (channel, peer, _) = key;
-        if matches!(message.content, Content::Announced(_)) {
+        if matches!(message.content, Content::Announced(..)) {
             self.announced.remove(&(channel, peer, number));
         }
         if let Some(list) = self.by_key.get_mut(&key) {

@@ -12,7 +12,7 @@ pub(crate) use receives::Found;
 
 use ropewalk_base::memory::BufferId;
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::RemoteKey;
+use ropewalk_base::verb::{Help, RemoteKey};
 
 use self::messages::Messages;
 use self::receives::Receives;
@@ -29,7 +29,6 @@ pub(crate) struct Unmatched {
     pub message: u64,
     pub bytes: u64,
     pub content: Content,
-    /// What the sender waits for; of an announced one, whether it would send the bytes gladly.
     pub acknowledge: u8,
 }
 
@@ -42,8 +41,8 @@ pub(crate) enum Content {
     Arriving { claimed_by: Option<OperationId> },
     /// In a staging buffer.
     Staged(BufferId),
-    /// Still at the sender.
-    Announced(RemoteKey),
+    /// Still at the sender, who would help so to fetch it.
+    Announced(RemoteKey, Help),
 }
 
 /// What a receive wants.
@@ -316,7 +315,8 @@ mod tests {
     fn an_announced_message_is_found_by_its_number() {
         let mut matching = Matching::new();
         let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 2 };
-        let found = matching.arrive(message(peer(1), 7, 3, Content::Announced(key))).unwrap();
+        let found =
+            matching.arrive(message(peer(1), 7, 3, Content::Announced(key, Help::None))).unwrap();
         matching.arrive(message(peer(1), 7, 4, Content::Empty)).unwrap();
         assert_eq!(matching.find_announced(TAGGED, peer(1), 3), Some(found));
         assert_eq!(matching.find_announced(TAGGED, peer(1), 4), None, "it is no announced one");

@@ -318,7 +318,7 @@ impl Core {
             let announced = self
                 .matching
                 .message_mut(found)
-                .is_some_and(|message| matches!(message.content, Content::Announced(_)));
+                .is_some_and(|message| matches!(message.content, Content::Announced(..)));
             if announced {
                 self.drop_message(found);
             }
@@ -407,7 +407,7 @@ impl Core {
 
     fn free_unmatched(&mut self, message: &Unmatched) {
         let charge = match message.content {
-            Content::Announced(_) => Charge::Announce,
+            Content::Announced(..) => Charge::Announce,
             _ => Charge::Eager { channel: message.channel, payload_bytes: message.bytes },
         };
         self.free_charge(message.peer, message.session, charge);
