@@ -1,12 +1,53 @@
 //! Running scenarios over seeds, and saying how to replay a failure.
+//!
+//! `ROPEWALK_SEED=N` or `=A..B` in the environment names the seeds of every test; `ROPEWALK_SEEDS=N` lets
+//! those that take [`seeds`] run so many; `ROPEWALK_SEED_MINUTES=N` ends each of them after that time, for
+//! what a seed costs differs a hundredfold between tests.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::{Duration, Instant};
 
 use crate::simulation::Simulation;
 
 /// The environment variable that names the seed to run, or, as `A..B`, the seeds.
 const SEED_VARIABLE: &str = "ROPEWALK_SEED";
+
+/// How many seeds a test runs that can run many.
+const COUNT_VARIABLE: &str = "ROPEWALK_SEEDS";
+
+/// How long such a test goes on.
+const MINUTES_VARIABLE: &str = "ROPEWALK_SEED_MINUTES";
+
+/// The seeds of a test that can run many: `usual` of them from `first` on, unless the environment
+/// says otherwise. What was left out for lack of time is printed.
+pub fn seeds(first: u64, usual: u64) -> Seeds {
+    let count = number(COUNT_VARIABLE).unwrap_or(usual);
+    let seeds = named().unwrap_or(first..first + count);
+    let limit = number(MINUTES_VARIABLE).map(|minutes| Duration::from_secs(60 * minutes));
+    Seeds { seeds, limit, begin: Instant::now() }
+}
+
+/// An iterator over seeds that ends early where its time is over, after one seed at least.
+#[derive(Debug)]
+pub struct Seeds {
+    seeds: Range<u64>,
+    limit: Option<Duration>,
+    begin: Instant,
+}
+
+impl Iterator for Seeds {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        let seed = self.seeds.next()?;
+        if self.limit.is_some_and(|limit| self.begin.elapsed() >= limit) {
+            println!("its time is over before seed {seed}: {} are left", self.seeds.end - seed);
+            self.seeds.start = self.seeds.end;
+        }
+        Some(seed)
+    }
+}
 
 /// Runs `scenario` twice with one seed and insists on equal traces. A failure is printed with its
 /// seed and the command that replays it. `ROPEWALK_SEED` in the environment overrides `seed`.
@@ -16,13 +57,21 @@ pub fn run_seed_twice(seed: u64, scenario: impl Fn(&mut Simulation)) {
 
 /// [`run_seed_twice`] for each of `seeds`, or only for those that the environment names.
 pub fn run_seeds(seeds: impl IntoIterator<Item = u64>, scenario: impl Fn(&mut Simulation)) {
-    let chosen = std::env::var(SEED_VARIABLE).ok().map(|text| {
-        chosen(&text).unwrap_or_else(|| panic!("{SEED_VARIABLE}={text} is neither N nor A..B"))
-    });
-    match chosen {
-        Some(chosen) => chosen.for_each(|seed| run_twice(seed, &scenario)),
+    match named() {
+        Some(named) => named.for_each(|seed| run_twice(seed, &scenario)),
         None => seeds.into_iter().for_each(|seed| run_twice(seed, &scenario)),
     }
+}
+
+/// The seeds that the environment names.
+fn named() -> Option<Range<u64>> {
+    let text = std::env::var(SEED_VARIABLE).ok()?;
+    Some(chosen(&text).unwrap_or_else(|| panic!("{SEED_VARIABLE}={text} is neither N nor A..B")))
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
 
 fn chosen(text: &str) -> Option<Range<u64>> {
@@ -85,6 +134,14 @@ mod tests {
         assert_eq!(chosen("7"), Some(7..8));
         assert_eq!(chosen("2465..10000"), Some(2465..10_000));
         assert!(["", "..", "7..", "x", "-1"].iter().all(|text| chosen(text).is_none()));
+    }
+
+    #[test]
+    fn seeds_end_with_their_number_or_their_time() {
+        let of = |limit| Seeds { seeds: 5..9, limit, begin: Instant::now() };
+        assert_eq!(of(None).collect::<Vec<_>>(), [5, 6, 7, 8]);
+        assert_eq!(of(Some(Duration::from_secs(600))).count(), 4);
+        assert_eq!(of(Some(Duration::ZERO)).collect::<Vec<_>>(), [5]);
     }
 
     #[test]

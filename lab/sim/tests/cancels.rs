@@ -23,7 +23,8 @@ use ropewalk_net::{
 };
 use ropewalk_rail::address::Address;
 use ropewalk_sim::disk::VirtualDisk;
-use ropewalk_sim::{Node, Path, Pollable, SimConfig, Simulation, run_seeds};
+use ropewalk_sim::seeds::Seeds;
+use ropewalk_sim::{Node, Path, Pollable, SimConfig, Simulation, run_seeds, seeds};
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
 const PAIRS: [(usize, usize); 6] = [(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (2, 0)];
@@ -465,7 +466,7 @@ impl Scene<'_> {
     }
 }
 
-fn run(seeds: std::ops::Range<u64>, mode: Mode, rail: SimConfig, path: Path) -> Coverage {
+fn run(seeds: Seeds, mode: Mode, rail: SimConfig, path: Path) -> Coverage {
     let coverage = RefCell::new(Coverage::default());
     run_seeds(seeds, |simulation| {
         simulation.network().set_default_path(slow());
@@ -534,20 +535,20 @@ fn slow() -> Path {
 
 #[test]
 fn cancels_over_streams_end_at_once_and_touch_nobody_else() {
-    let coverage = run(0..10, Mode::Fail, SimConfig::stream(), slow());
+    let coverage = run(seeds(0, 10), Mode::Fail, SimConfig::stream(), slow());
     assert!(coverage.frames_detached > 20 && coverage.places_given_up > 5, "{coverage:?}");
 }
 
 #[test]
 fn cancels_over_native_rails_end_at_once_and_touch_nobody_else() {
-    let coverage = run(100..110, Mode::Fail, SimConfig::native(), slow());
+    let coverage = run(seeds(20_000, 10), Mode::Fail, SimConfig::native(), slow());
     assert!(coverage.frames_detached > 20 && coverage.accesses_stopped > 5, "{coverage:?}");
 }
 
 #[test]
 fn cancels_of_sessions_that_resume_end_at_once_and_touch_nobody_else() {
     for rail in [SimConfig::stream(), SimConfig::native()] {
-        let coverage = run(200..207, Mode::Resume, rail, slow());
+        let coverage = run(seeds(40_000, 7), Mode::Resume, rail, slow());
         assert!(coverage.frames_detached > 20 && coverage.spans_kept > 20, "{coverage:?}");
     }
 }
@@ -555,6 +556,6 @@ fn cancels_of_sessions_that_resume_end_at_once_and_touch_nobody_else() {
 #[test]
 fn cancels_over_lossy_rails_end_at_once_and_touch_nobody_else() {
     let path = Path { loss: 20_000, duplication: 20_000, reordering: 50_000, ..slow() };
-    let coverage = run(300..308, Mode::Fail, SimConfig::datagram(), path);
+    let coverage = run(seeds(60_000, 8), Mode::Fail, SimConfig::datagram(), path);
     assert!(coverage.frames_detached > 20 && coverage.spans_kept > 20, "{coverage:?}");
 }

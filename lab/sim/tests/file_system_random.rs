@@ -15,7 +15,7 @@ use programs::*;
 use ropewalk_base::random::Random;
 use ropewalk_client::{Caller, Errno, Node};
 use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
-use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, run_seeds};
+use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, run_seeds, seeds};
 use ropewalk_wire::fs::meta::ROOT;
 
 const OPERATIONS: u64 = 60;
@@ -463,18 +463,14 @@ fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
     }
 }
 
-fn seeds() -> u64 {
-    std::env::var("ROPEWALK_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(100)
-}
-
 #[test]
 fn clients_see_one_file_system_whatever_dies() {
-    run_seeds(0..seeds(), |simulation| scenario(simulation, false, Plant::Nothing));
+    run_seeds(seeds(0, 100), |simulation| scenario(simulation, false, Plant::Nothing));
 }
 
 #[test]
 fn what_was_synced_outlives_power_loss_and_nothing_is_silently_wrong() {
-    run_seeds(10_000..10_000 + seeds(), |simulation| scenario(simulation, true, Plant::Nothing));
+    run_seeds(seeds(10_000, 100), |simulation| scenario(simulation, true, Plant::Nothing));
 }
 
 /// Runs seeds until one fails, and breaks off where none does.

@@ -21,7 +21,7 @@ use meta_cluster::client::{self, Client, create, make, rename, unlink};
 use meta_cluster::{LIMIT, META, Meta, config, data_server, endpoint};
 use ropewalk_base::random::Random;
 use ropewalk_sim::disk::VirtualDisk;
-use ropewalk_sim::{Cut, Kill, Node, Simulation, run_seeds};
+use ropewalk_sim::{Cut, Kill, Node, Simulation, run_seeds, seeds};
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -370,7 +370,7 @@ fn scenario(simulation: &mut Simulation, reply_before_written: bool) {
 
 #[test]
 fn acknowledged_operations_survive_kills_and_synced_ones_power_cuts() {
-    run_seeds(0..100, |simulation| scenario(simulation, false));
+    run_seeds(seeds(0, 100), |simulation| scenario(simulation, false));
 }
 
 #[test]

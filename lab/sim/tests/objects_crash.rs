@@ -20,6 +20,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::world::{Clock, Offload, Work, World};
 use ropewalk_sim::disk::VirtualDisk;
+use ropewalk_sim::seeds;
 use ropewalk_store::objects::{
     BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, WriteEpoch,
 };
@@ -518,19 +519,10 @@ impl Run {
     }
 }
 
-/// All seeds, or the one that `ROPEWALK_SEED` names, or as many as `ROPEWALK_SEEDS` says.
-fn seeds(default: u64) -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    match number("ROPEWALK_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("ROPEWALK_SEEDS").unwrap_or(default),
-    }
-}
-
 #[test]
 fn what_was_promised_survives_every_crash() {
     let (mut blocks, mut failures) = (0, 0);
-    for seed in seeds(300) {
+    for seed in seeds(0, 300) {
         let (read, failed) = Run::new(seed, false).all();
         blocks += read;
         failures += failed;
@@ -541,7 +533,7 @@ fn what_was_promised_survives_every_crash() {
 
 #[test]
 fn what_was_promised_survives_a_failing_device() {
-    for seed in seeds(300) {
+    for seed in seeds(0, 300) {
         Run::new(seed, true).all();
     }
 }

@@ -44,6 +44,9 @@ const SUITES: &str = "mount_suites";
 /// The test that measures beside peers.
 const PEERS: &str = "process_peers";
 
+/// Minutes for each test that runs thousands of seeds in `--deep`: the dear ones get as far as they get.
+const SEED_MINUTES: &str = "5";
+
 /// The fuzzing crate, and seconds for each of its targets in `--deep`.
 const FUZZ: &str = "ropewalk-fuzz";
 const FUZZ_SECONDS: &str = "60";
@@ -142,6 +145,7 @@ fn deep(invocation: Invocation) -> Invocation {
     invocation
         .args(["--include-ignored"])
         .env("ROPEWALK_SEEDS", "10000")
+        .env("ROPEWALK_SEED_MINUTES", SEED_MINUTES)
         .env("ROPEWALK_FUZZ_ITERATIONS", "20000000")
 }
 

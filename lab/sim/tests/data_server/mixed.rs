@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::random::Random;
-use ropewalk_sim::{Cut, Kill, SimConfig, Simulation, run_seeds};
+use ropewalk_sim::{Cut, Kill, SimConfig, Simulation, run_seeds, seeds};
 use ropewalk_wire::fs::data::{DataRequest, FileId, ObjectRange};
 
 use crate::client::{Client, Outcome, file, range};
@@ -223,7 +223,7 @@ fn scenario(simulation: &mut Simulation) {
 #[test]
 fn clients_read_what_they_wrote_over_deaths_power_cuts_and_lost_links() {
     let hashes = RefCell::new(Vec::new());
-    run_seeds(0..100, |simulation| {
+    run_seeds(seeds(0, 100), |simulation| {
         scenario(simulation);
         hashes.borrow_mut().push(simulation.trace_hash());
     });

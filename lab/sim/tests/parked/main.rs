@@ -10,7 +10,7 @@ use node::{Heard, Node};
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_core::{Channel, Config, Level, Plant};
-use ropewalk_sim::{SimConfig, SimNetwork};
+use ropewalk_sim::{SimConfig, SimNetwork, seeds};
 
 const LINKS_MAX: usize = 64;
 /// Endpoints that everybody talks to.
@@ -284,18 +284,9 @@ fn traffic(seed: u64, nodes: usize, plant: Plant) -> u64 {
     world.network.trace_hash()
 }
 
-/// `ROPEWALK_SEEDS`: how many, or `=seed` for one alone.
-fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let given = std::env::var("ROPEWALK_SEEDS").unwrap_or_default();
-    match given.strip_prefix('=').and_then(|seed| seed.parse().ok()) {
-        Some(seed) => seed..seed + 1,
-        None => 0..given.parse().unwrap_or(usual),
-    }
-}
-
 #[test]
 fn a_thousand_peers_over_64_links_get_every_message_once_and_in_order() {
-    for seed in seeds(100) {
+    for seed in seeds(0, 100) {
         let trace = traffic(seed, 1000 + HUBS, Plant::Nothing);
         if seed % 20 == 0 {
             let again = traffic(seed, 1000 + HUBS, Plant::Nothing);
