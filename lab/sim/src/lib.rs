@@ -4,7 +4,7 @@
 //! * [`node`]: what a node's boot code gets: its world, its rails, a place for what is polled;
 //! * [`disk`]: a disk that forgets;
 //! * [`endpoint`]: the message layer on a node; [`cluster`]: a whole file system on several;
-//! * [`seeds`]: running a scenario over seeds, each twice, with a command that replays a failure.
+//! * [`mod@seeds`]: running a scenario over seeds, each twice, with a command that replays a failure.
 //!
 //! Invariants:
 //! * a run is a function of its seed and its scenario: the trace hash over all scheduling decisions
