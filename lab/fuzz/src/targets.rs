@@ -15,6 +15,7 @@ use ropewalk_wire::fs::head::{CallHead, ReplyHead};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
 use ropewalk_wire::fs::{decode, encode};
+use ropewalk_wire::mxoe::{self, Beacon, Dialect, Order, Packet};
 
 use crate::Target;
 
@@ -45,6 +46,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("session_result", message!(SessionResult)),
     ("frame_header", frame_header),
     ("frame_lengths", lengths),
+    ("mxoe_packet", mxoe_packet),
+    ("mxoe_beacon", mxoe_beacon),
     ("address", address),
     ("core_frames", crate::protocol::frames),
     ("disk_superblock", |bytes| {
@@ -74,6 +77,49 @@ pub const TARGETS: &[(&str, Target)] = &[
 /// The target of this name.
 pub fn by_name(name: &str) -> Option<Target> {
     TARGETS.iter().find(|(other, _)| *other == name).map(|(_, target)| *target)
+}
+
+/// All three dialects, by the first byte, and the body behind it.
+fn mxoe_packet(bytes: &[u8]) {
+    let Some((choice, body)) = bytes.split_first() else { return };
+    let dialect = match choice % 3 {
+        0 => Dialect::native(1500, Order::Big),
+        1 => Dialect::native(9000, Order::Little),
+        _ => Ok(Dialect::compatible()),
+    };
+    let Ok(dialect) = dialect else { unreachable!("they are legal") };
+    let endpoint = mxoe::endpoint_of(body, dialect.order());
+    let Ok((index, packet)) = Packet::parse(body, dialect) else { return };
+    let payload: &[u8] = match packet {
+        Packet::Raw(bytes)
+        | Packet::Tiny(_, bytes)
+        | Packet::Small(_, bytes)
+        | Packet::Medium(_, bytes)
+        | Packet::PullReply(_, bytes) => bytes,
+        Packet::HostReply(reply) => &[reply.name, &[0]].concat(),
+        _ => &[],
+    };
+    if let Packet::Medium(piece, bytes) = packet {
+        let end = u64::from(piece.offset) + bytes.len() as u64;
+        assert!(end <= u64::from(piece.total_bytes), "it lies outside of its message");
+        // A piece elsewhere than ours would be is written as ours.
+        if piece.offset != u32::from(piece.fragment) * dialect.fragment_bytes() {
+            return;
+        }
+    }
+    let mut header = [0; mxoe::HEADER_BYTES_MAX];
+    let len = packet.emit(index, dialect, &mut header);
+    let again = [&header[..len], payload].concat();
+    assert_eq!(Packet::parse(&again, dialect), Ok((index, packet)), "the journey changes it");
+    assert_eq!(mxoe::endpoint_of(&again, dialect.order()), endpoint);
+}
+
+fn mxoe_beacon(bytes: &[u8]) {
+    for order in [Order::Big, Order::Little] {
+        let Some(beacon) = Beacon::parse(bytes, order) else { continue };
+        let again = beacon.emit(order);
+        assert_eq!(Beacon::parse(&again[mxoe::INDEX_BYTES + 1..], order), Some(beacon));
+    }
 }
 
 /// A metadata row: the largest of them, made by the same code as all.
