@@ -35,6 +35,7 @@ mod lists;
 mod matching;
 mod operation;
 mod outputs;
+pub mod packets;
 mod path;
 mod prompt;
 mod regions;

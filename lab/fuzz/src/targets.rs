@@ -50,6 +50,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("mxoe_beacon", mxoe_beacon),
     ("address", address),
     ("core_frames", crate::protocol::frames),
+    ("packet_machine", crate::packets::packets),
     ("disk_superblock", |bytes| {
         let _ = decoders::superblock(bytes);
     }),

@@ -1,0 +1,588 @@
+//! Native access: reads that pull, writes that are offered and pulled, and regions that serve.
+//!
+//! Both directions end in a [`Reading`] at the side to which the bytes go: it asks for what its ring can
+//! take, and it alone writes. So nothing lands late: whoever ends a reading has ended it.
+//!
+//! Invariants:
+//! * an access is over when all its readings, or all its offers, are;
+//! * a region that was revoked is neither read nor written: its asks and its readings went with it;
+//! * pieces under way are counted, for each link and together, until they came or their reading ended.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{Ordered, RemoteKey, RemoteLayout, Token, Verb};
+use ropewalk_wire::packets::{
+    self, Kind, OfferRecord, PieceBody, PullBody, RecordKind, RefusalBody, TakenRecord,
+};
+use zerocopy::IntoBytes;
+
+use super::machine::{Bytes, Event, Machine};
+use super::pull::{Ask, PIECES_PER_ASK, Pull};
+use super::round_trip::RoundTrip;
+use super::stream::prefix_of;
+
+/// Asks of one link that wait for being served. A correct peer has fewer under way.
+const SERVING_MAX: usize = 256;
+/// Refusals that wait.
+const REFUSALS_MAX: usize = 64;
+/// Offers of one peer that are not over. A correct one has as many segments under way.
+const TAKINGS_MAX: usize = 8192;
+/// Pieces that one link may have under way: at first, at least and at most.
+const WINDOW_FIRST: u32 = 128;
+const WINDOW_MIN: u32 = PIECES_PER_ASK;
+const WINDOW_MAX: u32 = 512;
+/// Readings of a link of which pieces are asked for at a time.
+const READINGS_AT_ONCE: usize = 16;
+
+/// What a refusal or the end of an offer says.
+const TAKEN: u8 = 0;
+const BAD_KEY: u8 = 1;
+const GIVEN_UP: u8 = 2;
+
+/// Memory that the other side of a link may access.
+#[derive(Debug)]
+pub(super) struct Exposed {
+    secret: u64,
+    slice: Slice,
+    writable: bool,
+}
+
+/// Memory that the other side is to pull.
+#[derive(Debug)]
+pub(super) struct Offer {
+    secret: u64,
+    slice: Slice,
+    access: SlotId,
+}
+
+/// Pieces to be sent.
+#[derive(Debug)]
+pub(super) struct Serving {
+    handle: u64,
+    source: Source,
+    /// The whole transfer.
+    slice: Slice,
+    piece_bytes: u32,
+    ask: Ask,
+}
+
+/// Where bytes come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Source {
+    slot: u64,
+    secret: u64,
+    offered: bool,
+}
+
+/// A transfer to us.
+#[derive(Debug)]
+pub(super) struct Reading {
+    link: SlotId,
+    source: Source,
+    offset: u64,
+    pull: Pull,
+    total_bytes: u64,
+    into: Slice,
+    purpose: Purpose,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Purpose {
+    /// A read of ours.
+    Read { access: SlotId },
+    /// A write of theirs, to this region.
+    Take { offer: u64, region: u64 },
+}
+
+/// A read or write that was ordered.
+#[derive(Debug)]
+pub(super) struct Access {
+    link: SlotId,
+    token: Token,
+    /// Segments that are not over.
+    left: u32,
+    /// Its readings, or the numbers of its offers.
+    readings: Vec<SlotId>,
+    offers: Vec<u64>,
+}
+
+/// The readings of a link.
+#[derive(Debug)]
+pub(super) struct Asks {
+    active: VecDeque<SlotId>,
+    waiting: VecDeque<SlotId>,
+    under_way: u32,
+    window: u32,
+    round_trip: RoundTrip,
+    /// The window was narrowed then.
+    narrowed_at: Time,
+}
+
+impl Default for Asks {
+    fn default() -> Asks {
+        Asks {
+            active: VecDeque::new(),
+            waiting: VecDeque::new(),
+            under_way: 0,
+            window: WINDOW_FIRST,
+            round_trip: RoundTrip::default(),
+            narrowed_at: Time::ZERO,
+        }
+    }
+}
+
+impl Asks {
+    /// When a piece has to be asked for again.
+    pub fn due(&self, readings: &Slots<Reading>) -> Time {
+        let due = |id: &SlotId| readings.get(*id).map(|it| it.pull.due(&self.round_trip));
+        self.active.iter().filter_map(due).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Since when the other side owes pieces.
+    pub fn silent_since(&self, readings: &Slots<Reading>) -> Time {
+        let since = |id: &SlotId| readings.get(*id).map(|it| it.pull.silent_since());
+        self.active.iter().filter_map(since).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Something was lost.
+    fn narrow(&mut self, now: Time) {
+        if now.since(self.narrowed_at) >= self.round_trip.usual() {
+            self.narrowed_at = now;
+            self.window = (self.window * 7 / 8).max(WINDOW_MIN);
+        }
+    }
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
+    /// Carries out an order that is no frame, as a rail does.
+    pub fn order(&mut self, verb: &Verb, memory: &dyn Bytes) -> Ordered {
+        match verb {
+            Verb::Read { link, key, remote, local, token, .. } => {
+                self.access(link.slot, *key, remote, *local, *token, false)
+            }
+            Verb::Write { link, key, remote, local, token } => {
+                self.access(link.slot, *key, remote, *local, *token, true)
+            }
+            Verb::Expose { link, key, region, writable } => {
+                let Some(state) = self.links.get_mut(link.slot) else {
+                    return Ordered::Refused(Fault::PeerReset);
+                };
+                let (secret, slice, writable) = (key.secret, *region, *writable);
+                state.exposed.insert(key.slot.to_u64(), Exposed { secret, slice, writable });
+                Ordered::Released
+            }
+            Verb::Revoke { link, key } => self.revoke(link.slot, *key),
+            Verb::Detach { link, token, later } => self.detach(link.slot, *token, *later, memory),
+            Verb::Stop { token, .. } => self.stop(*token),
+            Verb::Unplace { link, token } => self.unplace(link.slot, *token),
+            Verb::Close { link } => self.close(link.slot),
+        }
+    }
+
+    fn access(
+        &mut self,
+        id: SlotId,
+        key: RemoteKey,
+        remote: &RemoteLayout,
+        local: Slice,
+        token: Token,
+        write: bool,
+    ) -> Ordered {
+        let Some(state) = self.links.get(id) else { return Ordered::Refused(Fault::PeerReset) };
+        if !state.is_up() {
+            return Ordered::Refused(Fault::Closed);
+        }
+        let segments: Vec<(u64, u64)> = match remote {
+            RemoteLayout::At(offset) => vec![(*offset, local.len)],
+            RemoteLayout::List(list) => list.iter().map(|it| (it.offset, it.len)).collect(),
+        };
+        let named: u64 = segments.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
+        if named != local.len {
+            return Ordered::Refused(Fault::Invalid);
+        }
+        if local.len == 0 {
+            return Ordered::Released;
+        }
+        let access = Access { link: id, token, left: 0, readings: Vec::new(), offers: Vec::new() };
+        let Ok(access) = self.accesses.insert(access) else { return Ordered::Refused(Fault::Busy) };
+        self.by_token.insert(token.0, access);
+        let mut done = 0;
+        for (offset, len) in segments.into_iter().filter(|(_, len)| *len > 0) {
+            let local = local.part(done, len);
+            done += len;
+            if write {
+                self.offer(id, access, key, offset, local);
+            } else {
+                let source = Source { slot: key.slot.to_u64(), secret: key.secret, offered: false };
+                if !self.read(id, source, offset, local, Purpose::Read { access }) {
+                    self.end_access(access);
+                    return Ordered::Refused(Fault::Busy);
+                }
+            }
+        }
+        self.touch(id);
+        Ordered::Pending
+    }
+
+    /// Begins a transfer to us; false where there are too many.
+    fn read(
+        &mut self,
+        id: SlotId,
+        source: Source,
+        offset: u64,
+        into: Slice,
+        purpose: Purpose,
+    ) -> bool {
+        let Some(state) = self.links.get_mut(id) else { return false };
+        let piece_bytes = (state.packet_bytes - packets::overhead(Kind::Piece)) as u32;
+        let total_bytes = into.len;
+        let pull = Pull::new(total_bytes, piece_bytes);
+        let reading = Reading { link: id, source, offset, pull, total_bytes, into, purpose };
+        let Ok(reading) = self.readings.insert(reading) else { return false };
+        state.asks.waiting.push_back(reading);
+        match purpose {
+            Purpose::Take { offer, .. } => {
+                state.takings.insert(offer, reading);
+            }
+            Purpose::Read { access } => {
+                if let Some(access) = self.accesses.get_mut(access) {
+                    access.left += 1;
+                    access.readings.push(reading);
+                }
+            }
+        }
+        true
+    }
+
+    fn offer(&mut self, id: SlotId, access: SlotId, key: RemoteKey, offset: u64, slice: Slice) {
+        let (offer, secret) = (self.random.next_u64(), self.random.next_u64());
+        let Some(state) = self.links.get_mut(id) else { return };
+        state.offers.insert(offer, Offer { secret, slice, access });
+        if let Some(access) = self.accesses.get_mut(access) {
+            access.left += 1;
+            access.offers.push(offer);
+        }
+        let record = OfferRecord {
+            prefix: prefix_of(RecordKind::Offer, size_of::<OfferRecord>()),
+            offer: offer.into(),
+            secret: secret.into(),
+            key_slot: key.slot.to_u64().into(),
+            key_secret: key.secret.into(),
+            offset: offset.into(),
+            total_bytes: slice.len.into(),
+        };
+        self.tell(id, record.as_bytes());
+    }
+
+    /// The other side offers bytes for a region.
+    pub(super) fn offered(&mut self, id: SlotId, record: &OfferRecord) {
+        let Some(state) = self.links.get(id) else { return };
+        let (offer, region) = (record.offer.get(), record.key_slot.get());
+        if state.takings.len() >= TAKINGS_MAX || state.takings.contains_key(&offer) {
+            return self.violated(id);
+        }
+        let (offset, len) = (record.offset.get(), record.total_bytes.get());
+        let legal = |exposed: &&Exposed| {
+            exposed.secret == record.key_secret.get()
+                && exposed.writable
+                && offset.checked_add(len).is_some_and(|end| end <= exposed.slice.len)
+        };
+        match state.exposed.get(&region).filter(legal) {
+            Some(exposed) if len > 0 => {
+                let into = exposed.slice.part(offset, len);
+                let source = Source { slot: offer, secret: record.secret.get(), offered: true };
+                if !self.read(id, source, 0, into, Purpose::Take { offer, region }) {
+                    self.take_over(id, offer, GIVEN_UP);
+                }
+            }
+            Some(_) => self.take_over(id, offer, TAKEN),
+            None => self.take_over(id, offer, BAD_KEY),
+        }
+    }
+
+    /// Says that an offer is over.
+    fn take_over(&mut self, id: SlotId, offer: u64, status: u8) {
+        let prefix = prefix_of(RecordKind::Taken, size_of::<TakenRecord>());
+        let record = TakenRecord { prefix, offer: offer.into(), status, reserved: [0; 7] };
+        self.tell(id, record.as_bytes());
+    }
+
+    /// An offer of ours is over.
+    pub(super) fn offer_taken(&mut self, id: SlotId, record: &TakenRecord) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        // One that was given up is not here any more.
+        let Some(offer) = state.offers.remove(&record.offer.get()) else { return };
+        state.serving.retain(|it| !it.source.offered || it.source.slot != record.offer.get());
+        let outcome = match record.status {
+            TAKEN => Ok(()),
+            _ => Err(Fault::BadKey),
+        };
+        if outcome.is_ok() {
+            self.counters.bytes_native += offer.slice.len;
+        }
+        self.segment_over(offer.access, outcome);
+    }
+
+    /// A segment of an access is over; with the last one, or one that failed, so is the access.
+    fn segment_over(&mut self, id: SlotId, outcome: Result<(), Fault>) {
+        let Some(access) = self.accesses.get_mut(id) else { return };
+        access.left = access.left.saturating_sub(1);
+        if outcome.is_ok() && access.left > 0 {
+            return;
+        }
+        let token = access.token;
+        self.end_access(id);
+        self.events.push_back(Event::Ended { token, outcome });
+    }
+
+    /// Takes an access out, with everything that is still under way for it.
+    fn end_access(&mut self, id: SlotId) {
+        let Some(access) = self.accesses.remove(id) else { return };
+        self.by_token.remove(&access.token.0);
+        for reading in access.readings {
+            self.end_reading(reading);
+        }
+        if let Some(state) = self.links.get_mut(access.link) {
+            for offer in access.offers {
+                if state.offers.remove(&offer).is_some() {
+                    state.serving.retain(|it| !it.source.offered || it.source.slot != offer);
+                }
+            }
+        }
+    }
+
+    /// Takes a reading out: nothing of it is written any more.
+    fn end_reading(&mut self, id: SlotId) -> Option<Reading> {
+        let reading = self.readings.remove(id)?;
+        let under_way = reading.pull.under_way();
+        self.under_way -= under_way;
+        if let Some(state) = self.links.get_mut(reading.link) {
+            state.asks.under_way -= under_way;
+            state.asks.active.retain(|other| *other != id);
+            state.asks.waiting.retain(|other| *other != id);
+            if let Purpose::Take { offer, .. } = reading.purpose {
+                state.takings.remove(&offer);
+            }
+        }
+        Some(reading)
+    }
+
+    fn stop(&mut self, token: Token) -> Ordered {
+        let Some(access) = self.by_token.get(&token.0).copied() else {
+            return Ordered::Refused(Fault::Invalid);
+        };
+        self.end_access(access);
+        Ordered::Released
+    }
+
+    fn revoke(&mut self, id: SlotId, key: RemoteKey) -> Ordered {
+        let slot = key.slot.to_u64();
+        let Some(state) = self.links.get_mut(id) else { return Ordered::Refused(Fault::BadKey) };
+        if state.exposed.get(&slot).is_none_or(|exposed| exposed.secret != key.secret) {
+            return Ordered::Refused(Fault::BadKey);
+        }
+        state.exposed.remove(&slot);
+        state.serving.retain(|it| it.source.offered || it.source.slot != slot);
+        let takings: Vec<(u64, SlotId)> =
+            state.takings.iter().map(|(offer, id)| (*offer, *id)).collect();
+        for (offer, reading) in takings {
+            let here =
+                |it: &Reading| matches!(it.purpose, Purpose::Take { region, .. } if region == slot);
+            if self.readings.get(reading).is_some_and(here) {
+                self.end_reading(reading);
+                self.take_over(id, offer, BAD_KEY);
+            }
+        }
+        self.events.push_back(Event::Revoked { link: id, key });
+        Ordered::Released
+    }
+
+    /// Everything that was ordered on a link fails.
+    pub(super) fn end_orders(&mut self, id: SlotId, fault: Fault) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        for token in state.out.take_tokens() {
+            self.events.push_back(Event::Ended { token, outcome: Err(fault) });
+        }
+        let takings: Vec<SlotId> = state.takings.drain().map(|(_, reading)| reading).collect();
+        takings.into_iter().for_each(|reading| drop(self.end_reading(reading)));
+        let accesses = self.accesses.iter().filter(|(_, access)| access.link == id);
+        let accesses: Vec<(SlotId, Token)> = accesses.map(|(id, it)| (id, it.token)).collect();
+        for (access, token) in accesses {
+            self.end_access(access);
+            self.events.push_back(Event::Ended { token, outcome: Err(fault) });
+        }
+    }
+
+    /// The next ask of a link, or a refusal of one of theirs.
+    pub(super) fn next_ask(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
+        let route = self.route(id)?;
+        let state = self.links.get_mut(id)?;
+        if let Some((handle, reason)) = state.refusals.pop_front() {
+            let body = RefusalBody { handle: handle.into(), reason, reserved: [0; 7] };
+            return Some(packets::seal(out, Kind::Refusal, route, body.as_bytes(), 0, |_| ()));
+        }
+        let (reading, ask) = self.choose(id)?;
+        let piece_bytes = self.links.get(id)?.packet_bytes - packets::overhead(Kind::Piece);
+        let entry = self.readings.get(reading)?;
+        let body = PullBody {
+            handle: reading.to_u64().into(),
+            key_slot: entry.source.slot.into(),
+            key_secret: entry.source.secret.into(),
+            offset: entry.offset.into(),
+            total_bytes: entry.total_bytes.into(),
+            piece_bytes: (piece_bytes as u16).into(),
+            offered: entry.source.offered.into(),
+            reserved: 0,
+            first: ask.first.into(),
+            pieces: ask.pieces.into(),
+        };
+        Some(packets::seal(out, Kind::Pull, route, body.as_bytes(), 0, |_| ()))
+    }
+
+    /// What to ask for: what was lost, or what is new where the windows allow it.
+    fn choose(&mut self, id: SlotId) -> Option<(SlotId, Ask)> {
+        let now = self.now;
+        let state = self.links.get_mut(id)?;
+        let asks = &mut state.asks;
+        for reading in &asks.active {
+            let Some(entry) = self.readings.get_mut(*reading) else { continue };
+            if let Some(ask) = entry.pull.ask_again(now, &asks.round_trip) {
+                let reading = *reading;
+                self.counters.asked_again += u64::from(ask.pieces.count_ones());
+                asks.narrow(now);
+                return Some((reading, ask));
+            }
+        }
+        while asks.active.len() < READINGS_AT_ONCE
+            && let Some(reading) = asks.waiting.pop_front()
+        {
+            asks.active.push_back(reading);
+        }
+        for reading in &asks.active {
+            let Some(entry) = self.readings.get_mut(*reading) else { continue };
+            let count = entry.pull.next_fresh();
+            // Where nothing is under way something may be, however little there is room for.
+            let room = asks.under_way + count <= asks.window || asks.under_way == 0;
+            let budget = self.under_way + count <= self.config.pieces_max || self.under_way == 0;
+            if count > 0 && room && budget {
+                asks.under_way += count;
+                self.under_way += count;
+                return Some((*reading, entry.pull.ask(now)));
+            }
+        }
+        None
+    }
+
+    /// Pieces of a region are asked for.
+    pub(super) fn asked(&mut self, id: SlotId, body: &PullBody) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        let (handle, slot) = (body.handle.get(), body.key_slot.get());
+        let source = Source { slot, secret: body.key_secret.get(), offered: body.offered == 1 };
+        let (offset, total) = (body.offset.get(), body.total_bytes.get());
+        let region = match source.offered {
+            true => state.offers.get(&slot).map(|it| (it.secret, it.slice)),
+            false => state.exposed.get(&slot).map(|it| (it.secret, it.slice)),
+        };
+        let end = offset.checked_add(total).filter(|_| total > 0);
+        let legal = |(secret, slice): &(u64, Slice)| {
+            *secret == source.secret && end.is_some_and(|end| end <= slice.len)
+        };
+        let Some((_, slice)) = region.filter(legal) else {
+            if state.refusals.len() < REFUSALS_MAX {
+                state.refusals.push_back((handle, BAD_KEY));
+            }
+            return;
+        };
+        let piece_bytes = u32::from(body.piece_bytes.get());
+        let longest = state.packet_bytes - packets::overhead(Kind::Piece);
+        let ask = Ask { first: body.first.get(), pieces: body.pieces.get() };
+        let last = u64::from(ask.first) + u64::from(63 - ask.pieces.leading_zeros().min(63));
+        let fits = (1..=longest as u32).contains(&piece_bytes) && ask.pieces != 0;
+        if !fits || last >= total.div_ceil(piece_bytes.into()) {
+            return self.violated(id);
+        }
+        if state.serving.len() < SERVING_MAX {
+            let slice = slice.part(offset, total);
+            state.serving.push_back(Serving { handle, source, slice, piece_bytes, ask });
+        }
+    }
+
+    /// The next piece of what was asked for.
+    pub(super) fn next_piece(
+        &mut self,
+        id: SlotId,
+        memory: &dyn Bytes,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let route = self.route(id)?;
+        let state = self.links.get_mut(id)?;
+        let serving = state.serving.front_mut()?;
+        let bit = serving.ask.pieces.trailing_zeros();
+        serving.ask.pieces &= serving.ask.pieces - 1;
+        let piece = serving.ask.first + bit;
+        let offset = u64::from(piece) * u64::from(serving.piece_bytes);
+        let bytes = (serving.slice.len - offset).min(serving.piece_bytes.into());
+        let from = serving.slice.part(offset, bytes);
+        let body =
+            PieceBody { handle: serving.handle.into(), piece: piece.into(), reserved: 0.into() };
+        if serving.ask.pieces == 0 {
+            state.serving.pop_front();
+        }
+        let fill = |to: &mut [u8]| memory.read(from, to);
+        Some(packets::seal(out, Kind::Piece, route, body.as_bytes(), bytes as usize, fill))
+    }
+
+    /// A piece came.
+    pub(super) fn piece(&mut self, id: SlotId, body: &PieceBody, bytes: &[u8], memory: &dyn Bytes) {
+        let reading = SlotId::from_u64(body.handle.get());
+        let now = self.now;
+        let Some(entry) = self.readings.get_mut(reading).filter(|it| it.link == id) else {
+            return self.counters.doubled += 1;
+        };
+        let Some(piece) = entry.pull.arrived(body.piece.get(), bytes.len() as u32, now) else {
+            return self.counters.doubled += 1;
+        };
+        memory.write(entry.into.part(piece.offset, piece.bytes.into()), bytes);
+        self.under_way -= 1;
+        let complete = entry.pull.is_complete();
+        if let Some(state) = self.links.get_mut(id) {
+            let asks = &mut state.asks;
+            asks.under_way -= 1;
+            if let Some(round_trip) = piece.round_trip {
+                asks.round_trip.measured(round_trip);
+                asks.window = (asks.window + 1).min(WINDOW_MAX);
+            }
+        }
+        if complete {
+            self.reading_complete(reading);
+        }
+    }
+
+    fn reading_complete(&mut self, id: SlotId) {
+        let Some(reading) = self.end_reading(id) else { return };
+        self.counters.bytes_native += reading.total_bytes;
+        match reading.purpose {
+            Purpose::Read { access } => self.segment_over(access, Ok(())),
+            Purpose::Take { offer, .. } => self.take_over(reading.link, offer, TAKEN),
+        }
+    }
+
+    /// A pull of ours is refused.
+    pub(super) fn pull_refused(&mut self, id: SlotId, body: &RefusalBody) {
+        let reading = SlotId::from_u64(body.handle.get());
+        if self.readings.get(reading).is_none_or(|it| it.link != id) {
+            return self.counters.doubled += 1;
+        }
+        let Some(reading) = self.end_reading(reading) else { return };
+        match reading.purpose {
+            Purpose::Read { access } => self.segment_over(access, Err(Fault::BadKey)),
+            // It was given up by the one who offered it.
+            Purpose::Take { offer, .. } => self.take_over(reading.link, offer, GIVEN_UP),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A link: its making, its end, and its state.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::time::Time;
+use ropewalk_wire::packets::{self, CallBody, Kind, PACKET_BYTES_MIN, Route};
+use zerocopy::IntoBytes;
+
+use super::access::{Asks, Exposed, Offer, Reading, Serving};
+use super::machine::{Event, Machine};
+use super::receiving::Receiving;
+use super::sending::Sending;
+use super::stream::{Early, Incoming, Outgoing, Sent};
+
+/// How often a call goes, and after what time again.
+const CALLS_MAX: u32 = 10;
+const CALL_AGAIN: Duration = Duration::from_millis(20);
+const CALL_AGAIN_MAX: Duration = Duration::from_millis(500);
+/// Calls at full length before shorter ones are tried, and what these are: frames of 1,500 bytes.
+const CALLS_AT_LENGTH: u32 = 3;
+const USUAL_BYTES: usize = 1486;
+/// How long a link that we answered may be silent.
+const ANSWERED_FOR: Duration = Duration::from_secs(10);
+
+/// How far a link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// We call, and are not answered yet.
+    Calling { call: u64, again_at: Time, tries: u32 },
+    /// We were called and have answered, or are to.
+    Answered { call: u64, answer: bool, until: Time },
+    /// It carries records.
+    Up,
+    /// It carries what was ordered before, and then nothing.
+    Closing,
+}
+
+/// One link.
+#[derive(Debug)]
+pub(super) struct Link<S> {
+    pub station: S,
+    /// The other's number at its station.
+    pub endpoint: u8,
+    /// Our name for it, and theirs; 0 where it is not known yet.
+    pub ours: u32,
+    pub theirs: u32,
+    pub stage: Stage,
+    /// The call by which the other began it.
+    pub call: Option<u64>,
+    /// Longest packet.
+    pub packet_bytes: usize,
+    pub is_ready: bool,
+    /// When it is looked at; `NEVER` where it is not among the timers.
+    pub timer: Time,
+    /// When anything came over it last.
+    pub heard_at: Time,
+
+    pub sending: Sending<Sent>,
+    pub receiving: Receiving,
+    /// Records on their way out, whole or in part, and packets that are full.
+    pub out: Outgoing,
+    /// Packets that came before others, by their numbers.
+    pub early: Vec<Early>,
+    /// The record that the next byte in order is of, and what there is of it.
+    pub record: u32,
+    pub incoming: Option<Incoming>,
+
+    pub exposed: HashMap<u64, Exposed>,
+    pub offers: HashMap<u64, Offer>,
+    /// Offers of the other side that we pull.
+    pub takings: HashMap<u64, SlotId>,
+    pub asks: Asks,
+    pub serving: VecDeque<Serving>,
+    pub refusals: VecDeque<(u64, u8)>,
+}
+
+impl<S> Link<S> {
+    pub fn new(
+        station: S,
+        endpoint: u8,
+        theirs: u32,
+        stage: Stage,
+        packet_bytes: usize,
+    ) -> Link<S> {
+        Link {
+            station,
+            endpoint,
+            ours: 0,
+            theirs,
+            stage,
+            call: None,
+            packet_bytes,
+            is_ready: false,
+            timer: Time::NEVER,
+            heard_at: Time::NEVER,
+            sending: Sending::default(),
+            receiving: Receiving::default(),
+            out: Outgoing::default(),
+            early: Vec::new(),
+            record: 0,
+            incoming: None,
+            exposed: HashMap::new(),
+            offers: HashMap::new(),
+            takings: HashMap::new(),
+            asks: Asks::default(),
+            serving: VecDeque::new(),
+            refusals: VecDeque::new(),
+        }
+    }
+
+    /// Whether it takes orders.
+    pub fn is_up(&self) -> bool {
+        self.stage == Stage::Up
+    }
+
+    /// When something is due.
+    pub fn due(&self, readings: &Slots<Reading>) -> Time {
+        match self.stage {
+            Stage::Calling { again_at, .. } => again_at,
+            Stage::Answered { until, .. } => until,
+            Stage::Up | Stage::Closing => {
+                let stream = self.sending.due().min(self.receiving.due());
+                stream.min(self.asks.due(readings))
+            }
+        }
+    }
+
+    /// The buffers that it holds, at its end.
+    pub fn buffers(&mut self) -> Vec<Vec<u8>> {
+        let kept = self.sending.drain().map(|sent| sent.bytes);
+        kept.chain(self.out.take_buffers()).collect()
+    }
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
+    /// Somebody calls.
+    pub(super) fn called(&mut self, from: S, endpoint: u8, body: &CallBody) {
+        let (call, theirs) = (body.call.get(), body.tag.get());
+        let packet_bytes = usize::from(body.packet_bytes.get());
+        if body.version.get() != packets::VERSION || theirs == 0 || packet_bytes < PACKET_BYTES_MIN
+        {
+            return self.counters.strangers += 1;
+        }
+        let until = self.now + ANSWERED_FOR;
+        let wanted = Stage::Answered { call, answer: true, until };
+        if let Some(id) = self.called.get(&(from, call)).copied() {
+            // Its answer was lost, or is on its way.
+            if let Some(state) = self.links.get_mut(id)
+                && matches!(state.stage, Stage::Answered { .. })
+            {
+                state.stage = wanted;
+                state.packet_bytes = state.packet_bytes.min(packet_bytes);
+                self.touch(id);
+            }
+            return;
+        }
+        let Some(id) = self.add_link(from, endpoint, theirs, wanted) else { return };
+        if let Some(state) = self.links.get_mut(id) {
+            state.packet_bytes = state.packet_bytes.min(packet_bytes);
+            state.call = Some(call);
+        }
+        self.called.insert((from, call), id);
+        self.by_theirs.insert((from, theirs), id);
+        self.note_half_open(id);
+        self.touch(id);
+    }
+
+    /// Our call is answered.
+    pub(super) fn answered(&mut self, id: SlotId, endpoint: u8, body: &CallBody) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        let Stage::Calling { call, .. } = state.stage else { return };
+        let packet_bytes = usize::from(body.packet_bytes.get());
+        let ours = call == body.call.get() && endpoint == state.endpoint;
+        let legal = body.version.get() == packets::VERSION && body.tag.get() != 0;
+        if !ours || !legal || packet_bytes < PACKET_BYTES_MIN {
+            return self.counters.strangers += 1;
+        }
+        if body.refusal != 0 {
+            return self.end(id, Fault::Unreachable);
+        }
+        state.theirs = body.tag.get();
+        state.packet_bytes = state.packet_bytes.min(packet_bytes);
+        state.stage = Stage::Up;
+        state.heard_at = self.now;
+        self.by_theirs.insert((state.station, state.theirs), id);
+        self.events.push_back(Event::Up { link: id, accepted: false });
+        self.touch(id);
+    }
+
+    /// A packet came over a link whose making is over for the one who sent it.
+    pub(super) fn heard(&mut self, id: SlotId) {
+        let now = self.now;
+        let Some(state) = self.links.get_mut(id) else { return };
+        state.heard_at = now;
+        if matches!(state.stage, Stage::Answered { .. }) {
+            state.stage = Stage::Up;
+            self.half_open.retain(|other| *other != id);
+            self.events.push_back(Event::Up { link: id, accepted: true });
+        }
+    }
+
+    /// The other side knows nothing of a link that it is told to have under this name.
+    pub(super) fn gone(&mut self, from: S, theirs: u32) {
+        let id = self.by_theirs.get(&(from, theirs)).copied();
+        let Some((id, state)) = id.and_then(|id| Some((id, self.links.get(id)?))) else {
+            return self.counters.strangers += 1;
+        };
+        let fault = if state.stage == Stage::Closing { Fault::Closed } else { Fault::PeerReset };
+        self.end(id, fault);
+    }
+
+    /// The next packet of a link that is being made.
+    pub(super) fn next_call(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
+        let now = self.now;
+        let from = self.config.endpoint;
+        let state = self.links.get_mut(id)?;
+        let (kind, call) = match &mut state.stage {
+            Stage::Calling { again_at, .. } if *again_at > now => return None,
+            Stage::Calling { call, again_at, tries } => {
+                let wait = (CALL_AGAIN * (1 << (*tries).min(8))).min(CALL_AGAIN_MAX);
+                *again_at = now + wait;
+                *tries += 1;
+                // Packets of this length may not get through.
+                if *tries > CALLS_AT_LENGTH {
+                    state.packet_bytes = state.packet_bytes.min(USUAL_BYTES);
+                }
+                (Kind::Call, *call)
+            }
+            Stage::Answered { call, answer, .. } if *answer => {
+                *answer = false;
+                (Kind::Answer, *call)
+            }
+            _ => return None,
+        };
+        let body = CallBody {
+            version: packets::VERSION.into(),
+            packet_bytes: (state.packet_bytes as u16).into(),
+            tag: state.ours.into(),
+            call: call.into(),
+            refusal: 0,
+            reserved: [0; 7],
+        };
+        let route = Route { to: state.endpoint, from, tag: state.theirs };
+        let padding = state.packet_bytes - packets::overhead(kind);
+        Some(packets::seal(out, kind, route, body.as_bytes(), padding, |bytes| bytes.fill(0)))
+    }
+
+    /// The time of a link came.
+    pub(super) fn run_timer(&mut self, id: SlotId) {
+        let (now, give_up_after) = (self.now, self.config.give_up_after);
+        let Some(state) = self.links.get_mut(id) else { return };
+        match state.stage {
+            Stage::Calling { again_at, tries, .. } => {
+                if again_at <= now && tries >= CALLS_MAX {
+                    self.end(id, Fault::Unreachable);
+                }
+            }
+            Stage::Answered { until, .. } => {
+                if until <= now {
+                    self.end(id, Fault::Unreachable);
+                }
+            }
+            Stage::Up | Stage::Closing => {
+                state.sending.expire(now);
+                let owed =
+                    state.sending.silent_since().min(state.asks.silent_since(&self.readings));
+                if owed.max(state.heard_at) + give_up_after <= now {
+                    self.end(id, Fault::PeerReset);
+                }
+            }
+        }
+    }
+}

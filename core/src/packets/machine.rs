@@ -1,0 +1,461 @@
+//! The packet machine: links, frames and native access over a port that carries packets.
+//!
+//! It is driven like this, by whoever owns machine and port:
+//! * [`Machine::connect`], [`Machine::send`] and [`Machine::order`] take orders, as a rail does;
+//! * each body that came goes to [`Machine::packet`]; when the port has no more, [`Machine::drained`] judges
+//!   timers and reports what has happened since;
+//! * [`Machine::next`] writes one packet after the other, as long as the port has room for them.
+//!
+//! Invariants:
+//! * what a peer sends is believed after its checksum, and only where it names a link of its station;
+//! * a peer can make the machine keep no more than its window of early packets, the asks for as many pieces
+//!   as may be under way, and a bounded number of offers;
+//! * an order that was answered with `Pending` is reported exactly once, before its link's last word.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{Placement, RemoteKey, Token};
+use ropewalk_wire::packets::{self, AckBody, Kind, Packet, Route};
+use zerocopy::IntoBytes;
+
+use super::access::{Access, Reading};
+use super::link::{Link, Stage};
+
+/// Settings of a machine.
+#[derive(Debug, Clone)]
+pub struct PacketConfig {
+    /// The number of this endpoint at its station.
+    pub endpoint: u8,
+    /// Longest packet that the port carries, in bytes from the index on.
+    pub packet_bytes: usize,
+    /// Pieces of reads that may be under way to us together: what the port's ring can take beside the rest.
+    pub pieces_max: u32,
+    /// Links at a time.
+    pub links_max: usize,
+    /// A peer that owes an answer for so long is gone.
+    pub give_up_after: Duration,
+}
+
+/// What happened, told when the machine is asked to.
+pub trait Above {
+    /// A link carries frames from now on; `accepted`: the peer began it.
+    fn link_up(&mut self, link: SlotId, accepted: bool);
+    /// The last word about a link.
+    fn link_down(&mut self, link: SlotId, fault: Fault);
+    /// Where a payload belongs of which this header says more; as a rail's report.
+    fn place(&mut self, link: SlotId, header: &[u8], payload_bytes: u32) -> Placement;
+    /// A frame that is here whole. False where it breaks the protocol.
+    fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool;
+    /// All of a payload is at its place.
+    fn landed(&mut self, link: SlotId, token: Token);
+    /// A pending order is done, or failed.
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>);
+    /// Nobody writes to the region any more.
+    fn revoked(&mut self, link: SlotId, key: RemoteKey);
+}
+
+/// Memory that slices name.
+pub trait Bytes {
+    /// Copies what `from` names; as much as `to` takes.
+    fn read(&self, from: Slice, to: &mut [u8]);
+    /// Copies to what `to` names, where it is there to be written.
+    fn write(&self, to: Slice, from: &[u8]);
+}
+
+/// Always-on counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PacketCounters {
+    pub sent: u64,
+    pub received: u64,
+    /// Packets of the stream that went again, and pieces that were asked for again.
+    pub resent: u64,
+    pub asked_again: u64,
+    /// Packets that were here before, that were early, and that there was no room for.
+    pub doubled: u64,
+    pub early: u64,
+    pub beyond: u64,
+    /// Bodies whose checksum or layout does not hold.
+    pub corrupt: u64,
+    /// Packets for links that are not there, or from another station.
+    pub strangers: u64,
+    /// Links that a peer's breach of the protocol ended.
+    pub violations: u64,
+    pub frames_sent: u64,
+    pub frames_received: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// Bytes that reads and writes moved here.
+    pub bytes_native: u64,
+}
+
+/// Something to report when it is asked for.
+#[derive(Debug)]
+pub(super) enum Event {
+    Up { link: SlotId, accepted: bool },
+    Down { link: SlotId, fault: Fault },
+    Ended { token: Token, outcome: Result<(), Fault> },
+    Revoked { link: SlotId, key: RemoteKey },
+}
+
+/// A packet that belongs to no link of ours.
+#[derive(Debug)]
+pub(super) struct Stateless<S> {
+    pub station: S,
+    pub endpoint: u8,
+    pub tag: u32,
+}
+
+/// Answers to strangers that wait; more are not given.
+const STATELESS_MAX: usize = 64;
+/// Links that were answered and not heard of since.
+const HALF_OPEN_MAX: usize = 256;
+/// Bits of a tag that are the link's slot; the others are random.
+const TAG_SLOT_BITS: u32 = 14;
+/// Links of any machine.
+pub const LINKS_MAX: usize = 1 << TAG_SLOT_BITS;
+
+/// The packet machine of one endpoint on one port.
+#[derive(Debug)]
+pub struct Machine<S> {
+    pub(super) config: PacketConfig,
+    pub(super) random: Random,
+    pub(super) now: Time,
+    pub(super) links: Slots<Link<S>>,
+    /// Links by station and the other side's name for them.
+    pub(super) by_theirs: HashMap<(S, u32), SlotId>,
+    /// Links that peers began, by station and the number of the call.
+    pub(super) called: HashMap<(S, u64), SlotId>,
+    pub(super) half_open: VecDeque<SlotId>,
+    /// Links that may have something to send, in turn.
+    pub(super) ready: VecDeque<SlotId>,
+    pub(super) stateless: VecDeque<Stateless<S>>,
+    pub(super) timers: BTreeSet<(Time, SlotId)>,
+    pub(super) readings: Slots<Reading>,
+    pub(super) accesses: Slots<Access>,
+    pub(super) by_token: HashMap<u64, SlotId>,
+    /// Pieces that are asked for and not here, of all links.
+    pub(super) under_way: u32,
+    pub(super) events: VecDeque<Event>,
+    pub(super) spare: Vec<Vec<u8>>,
+    pub(super) counters: PacketCounters,
+}
+
+/// Buffers of packets that are kept for reuse.
+const SPARE_MAX: usize = 256;
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
+    /// A machine without links.
+    pub fn new(config: PacketConfig, random: Random) -> Machine<S> {
+        assert!(config.links_max <= LINKS_MAX, "a tag has no bits for more links");
+        let lengths = packets::PACKET_BYTES_MIN..=packets::PACKET_BYTES_MAX;
+        assert!(lengths.contains(&config.packet_bytes), "no packet is so long");
+        Machine {
+            links: Slots::with_limit(config.links_max),
+            config,
+            random,
+            now: Time::ZERO,
+            by_theirs: HashMap::new(),
+            called: HashMap::new(),
+            half_open: VecDeque::new(),
+            ready: VecDeque::new(),
+            stateless: VecDeque::new(),
+            timers: BTreeSet::new(),
+            readings: Slots::with_limit(1 << 20),
+            accesses: Slots::with_limit(1 << 20),
+            by_token: HashMap::new(),
+            under_way: 0,
+            events: VecDeque::new(),
+            spare: Vec::new(),
+            counters: PacketCounters::default(),
+        }
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> PacketCounters {
+        self.counters
+    }
+
+    /// When [`Machine::drained`] has something to do at the latest.
+    pub fn deadline(&self) -> Time {
+        self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
+    }
+
+    /// Whether [`Machine::next`] may have a packet, or [`Machine::drained`] something to report.
+    pub fn has_work(&self) -> bool {
+        !self.ready.is_empty() || !self.stateless.is_empty() || !self.events.is_empty()
+    }
+
+    /// The station at the other end of a link.
+    pub fn station(&self, link: SlotId) -> Option<S> {
+        self.links.get(link).map(|state| state.station)
+    }
+
+    /// Begins a link; `Up` or `Down` is reported later.
+    pub fn connect(&mut self, station: S, endpoint: u8, now: Time) -> Result<SlotId, Fault> {
+        self.now = self.now.max(now);
+        let call = self.random.next_u64();
+        let stage = Stage::Calling { call, again_at: Time::ZERO, tries: 0 };
+        self.add_link(station, endpoint, 0, stage).ok_or(Fault::Busy)
+    }
+
+    pub(super) fn add_link(
+        &mut self,
+        station: S,
+        endpoint: u8,
+        theirs: u32,
+        stage: Stage,
+    ) -> Option<SlotId> {
+        let packet_bytes = self.config.packet_bytes;
+        let link = Link::new(station, endpoint, theirs, stage, packet_bytes);
+        let id = self.links.insert(link).ok()?;
+        let random = (self.random.next_u64() as u32) << TAG_SLOT_BITS;
+        let state = self.links.get_mut(id)?;
+        // Never 0, which stands for a link that is not known yet.
+        state.ours = random | id.index | 1 << 31;
+        self.touch(id);
+        Some(id)
+    }
+
+    /// The link that a tag names, if it comes from the right place.
+    fn by_tag(&self, tag: u32, from: S) -> Option<SlotId> {
+        let id = self.links.id_at(tag & (LINKS_MAX as u32 - 1))?;
+        let state = self.links.get(id)?;
+        (state.ours == tag && state.station == from).then_some(id)
+    }
+
+    /// The link may have something to send, and its timer may be another.
+    pub(super) fn touch(&mut self, id: SlotId) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        if !std::mem::replace(&mut state.is_ready, true) {
+            self.ready.push_back(id);
+        }
+        self.wake(id);
+    }
+
+    /// Makes sure that the link is looked at in time. What is due later by then is not taken back.
+    pub(super) fn wake(&mut self, id: SlotId) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        let due = state.due(&self.readings);
+        if due < state.timer {
+            if state.timer < Time::NEVER {
+                self.timers.remove(&(state.timer, id));
+            }
+            state.timer = due;
+            self.timers.insert((due, id));
+        }
+    }
+
+    /// A body came from a station. One that is no packet of ours is counted and passed over.
+    pub fn packet(
+        &mut self,
+        from: S,
+        body: &[u8],
+        now: Time,
+        above: &mut dyn Above,
+        memory: &dyn Bytes,
+    ) {
+        self.now = self.now.max(now);
+        self.report(above);
+        let opened = match packets::open(body) {
+            Ok(opened) if opened.head.to == self.config.endpoint => opened,
+            Ok(_) => return self.counters.strangers += 1,
+            Err(_) => return self.counters.corrupt += 1,
+        };
+        self.counters.received += 1;
+        self.counters.bytes_received += u64::from(opened.head.bytes.get());
+        let (tag, endpoint) = (opened.head.tag.get(), opened.head.from);
+        match opened.packet {
+            Packet::Call(call) => return self.called(from, endpoint, call),
+            Packet::Gone(tag) => {
+                self.gone(from, tag);
+                return self.report(above);
+            }
+            _ => {}
+        }
+        let Some(id) = self.by_tag(tag, from) else {
+            self.counters.strangers += 1;
+            if let Packet::Stream(..) | Packet::Pull(_) = opened.packet {
+                self.send_away(from, endpoint, tag);
+            }
+            return;
+        };
+        match opened.packet {
+            Packet::Answer(answer) => self.answered(id, endpoint, answer),
+            packet => {
+                self.heard(id);
+                self.report(above);
+                match packet {
+                    Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above, memory),
+                    Packet::Ack(ack) => self.acknowledged(id, ack),
+                    Packet::Pull(pull) => self.asked(id, pull),
+                    Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, memory),
+                    Packet::Refusal(refusal) => self.pull_refused(id, refusal),
+                    Packet::Call(_) | Packet::Answer(_) | Packet::Gone(_) => {}
+                }
+                self.touch(id);
+            }
+        }
+        self.report(above);
+    }
+
+    /// Tells somebody who speaks of a link that is not here.
+    pub(super) fn send_away(&mut self, station: S, endpoint: u8, tag: u32) {
+        if self.stateless.len() < STATELESS_MAX {
+            self.stateless.push_back(Stateless { station, endpoint, tag });
+        }
+    }
+
+    /// The port had nothing more at `now`: timers are judged, and what happened is reported.
+    pub fn drained(&mut self, now: Time, above: &mut dyn Above) {
+        self.now = self.now.max(now);
+        // Each once: what is due is not over before a packet has left.
+        let mut due = Vec::new();
+        while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= self.now) {
+            self.timers.remove(&(at, id));
+            due.push(id);
+        }
+        for id in due {
+            let Some(state) = self.links.get_mut(id) else { continue };
+            state.timer = Time::NEVER;
+            self.run_timer(id);
+            self.touch(id);
+        }
+        self.report(above);
+    }
+
+    /// Reports what has happened since it was asked last.
+    pub fn report(&mut self, above: &mut dyn Above) {
+        while let Some(event) = self.events.pop_front() {
+            match event {
+                Event::Up { link, accepted } => above.link_up(link, accepted),
+                Event::Down { link, fault } => above.link_down(link, fault),
+                Event::Ended { token, outcome } => above.ended(token, outcome),
+                Event::Revoked { link, key } => above.revoked(link, key),
+            }
+        }
+    }
+
+    /// Writes the next packet to `out`, which has room for the longest; where it goes and how long it is.
+    /// `now` is when it leaves.
+    pub fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+        self.now = self.now.max(now);
+        let (station, len) = self.write_next(memory, out)?;
+        self.counters.sent += 1;
+        self.counters.bytes_sent += len as u64;
+        Some((station, len))
+    }
+
+    fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+        if let Some(Stateless { station, endpoint, tag }) = self.stateless.pop_front() {
+            let route = Route { to: endpoint, from: self.config.endpoint, tag: 0 };
+            let len = packets::seal(out, Kind::Gone, route, &tag.to_le_bytes(), 0, |_| ());
+            return Some((station, len));
+        }
+        while let Some(id) = self.ready.pop_front() {
+            let Some(state) = self.links.get_mut(id) else { continue };
+            state.is_ready = false;
+            let station = state.station;
+            if let Some(len) = self.next_of(id, memory, out) {
+                // It had something, and may have more.
+                self.touch(id);
+                return Some((station, len));
+            }
+            self.wake(id);
+        }
+        None
+    }
+
+    /// The next packet of a link: what was lost, then the stream, then asks and pieces, then what is
+    /// only to be acknowledged.
+    fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<usize> {
+        let state = self.links.get_mut(id)?;
+        if matches!(state.stage, Stage::Calling { .. } | Stage::Answered { .. }) {
+            return self.next_call(id, out);
+        }
+        if let Some(len) = self.next_stream(id, memory, out) {
+            return Some(len);
+        }
+        if let Some(len) = self.next_ask(id, out) {
+            return Some(len);
+        }
+        if let Some(len) = self.next_piece(id, memory, out) {
+            return Some(len);
+        }
+        let now = self.now;
+        let state = self.links.get_mut(id)?;
+        if state.receiving.due() > now {
+            return None;
+        }
+        let ack = AckBody::from(state.receiving.tell(now));
+        Some(packets::seal(out, Kind::Ack, self.route(id)?, ack.as_bytes(), 0, |_| ()))
+    }
+
+    pub(super) fn route(&self, id: SlotId) -> Option<Route> {
+        let state = self.links.get(id)?;
+        Some(Route { to: state.endpoint, from: self.config.endpoint, tag: state.theirs })
+    }
+
+    /// A link was answered and has to be heard of; the one that waits longest goes where there are too many.
+    pub(super) fn note_half_open(&mut self, id: SlotId) {
+        self.half_open.push_back(id);
+        while self.half_open.len() > HALF_OPEN_MAX {
+            let Some(oldest) = self.half_open.pop_front() else { break };
+            let waits = |state: &Link<S>| matches!(state.stage, Stage::Answered { .. });
+            if self.links.get(oldest).is_some_and(waits) {
+                self.forget(oldest);
+            }
+        }
+    }
+
+    /// Ends a link: what was under way fails, and its last word is told, if anybody knows of it.
+    pub(super) fn end(&mut self, id: SlotId, fault: Fault) {
+        self.end_orders(id, fault);
+        let Some(state) = self.links.get(id) else { return };
+        let known = !matches!(state.stage, Stage::Answered { .. });
+        self.forget(id);
+        if known {
+            self.events.push_back(Event::Down { link: id, fault });
+        }
+    }
+
+    fn forget(&mut self, id: SlotId) {
+        let Some(mut state) = self.links.remove(id) else { return };
+        self.timers.remove(&(state.timer, id));
+        let name = (state.station, state.theirs);
+        if self.by_theirs.get(&name) == Some(&id) {
+            self.by_theirs.remove(&name);
+        }
+        if let Some(call) = state.call {
+            self.called.remove(&(state.station, call));
+        }
+        for buffer in state.buffers() {
+            self.recycle(buffer);
+        }
+    }
+
+    /// The peer broke the protocol.
+    pub(super) fn violated(&mut self, id: SlotId) {
+        self.counters.violations += 1;
+        self.end(id, Fault::Protocol);
+    }
+
+    /// A buffer for a packet's bytes.
+    pub(super) fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(super) fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_MAX {
+            buffer.clear();
+            self.spare.push(buffer);
+        }
+    }
+}

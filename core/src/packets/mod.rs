@@ -1,0 +1,18 @@
+//! Messages over packets that may be lost, doubled, reordered or corrupted; see docs/design/090-packets.md.
+//!
+//! * [`machine`]: links and what is told about them; [`link`]: how they begin and end;
+//! * [`stream`]: frames, cut into packets and put together again;
+//! * [`access`]: reads and writes of remote memory; [`pull`]: one of them, piece by piece;
+//! * [`sending`] and [`receiving`]: numbered packets to a peer and from it;
+//! * [`round_trip`]: how long to wait for what.
+
+mod access;
+mod link;
+pub mod machine;
+pub mod pull;
+pub mod receiving;
+pub mod round_trip;
+pub mod sending;
+mod stream;
+
+pub use machine::{Above, Bytes, Machine, PacketConfig, PacketCounters};

@@ -1,0 +1,343 @@
+//! One read of remote memory, piece by piece: what to ask for, what is missing, what to ask for again.
+//!
+//! The reader asks for up to 64 pieces at a time and has several such *asks* under way; the owner answers each
+//! in the order of its pieces. So a piece is lost when one that was asked for later has been here for some
+//! time, and then it is asked for again, by itself. Where nothing comes at all, a timer asks for all.
+//!
+//! Invariant: a piece that is missing is part of exactly one ask, or was not asked for yet.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+
+use super::round_trip::RoundTrip;
+
+/// Pieces of an ask of which none was asked for before.
+pub const PIECES_PER_ASK: u32 = 32;
+/// Shortest wait for an answer: what the owner needs to be woken is the round trip's to know.
+const WAIT_MIN: Duration = Duration::from_micros(200);
+const WAIT_MAX: Duration = Duration::from_millis(500);
+
+/// A read on its way.
+#[derive(Debug)]
+pub struct Pull {
+    total_bytes: u64,
+    piece_bytes: u32,
+    /// The first piece that was not asked for yet.
+    fresh: u32,
+    pieces: u32,
+    missing: u32,
+    /// Those under way, the one that was asked first at the front.
+    asks: VecDeque<Asked>,
+    /// Since when nothing came, asks that go again aside.
+    heard_at: Time,
+    /// Since when nothing came at all.
+    silent_since: Time,
+    /// Times in a row that nothing came in time.
+    misses: u32,
+}
+
+/// Which pieces are asked for: `first` plus the number of each bit that is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    pub first: u32,
+    pub pieces: u64,
+}
+
+#[derive(Debug)]
+struct Asked {
+    ask: Ask,
+    asked_at: Time,
+    /// Of its pieces, those that others overtook, and since when.
+    overtaken: u64,
+    overtaken_at: Time,
+    /// It was asked again: its answer tells no round trip.
+    again: bool,
+}
+
+/// Where a piece belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    pub offset: u64,
+    pub bytes: u32,
+    /// From the ask to its first answer, where that can be told.
+    pub round_trip: Option<Duration>,
+}
+
+impl Pull {
+    /// A read of so many bytes, at least one, in pieces of this length.
+    pub fn new(total_bytes: u64, piece_bytes: u32) -> Pull {
+        let pieces = total_bytes.div_ceil(piece_bytes.into()) as u32;
+        Pull {
+            total_bytes,
+            piece_bytes,
+            fresh: 0,
+            pieces,
+            missing: pieces,
+            asks: VecDeque::new(),
+            heard_at: Time::NEVER,
+            silent_since: Time::NEVER,
+            misses: 0,
+        }
+    }
+
+    /// Whether all of it is here.
+    pub fn is_complete(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// Pieces that are asked for and not here.
+    pub fn under_way(&self) -> u32 {
+        self.fresh - (self.pieces - self.missing)
+    }
+
+    /// How many pieces the next ask would be for that have not been asked for before.
+    pub fn next_fresh(&self) -> u32 {
+        (self.pieces - self.fresh).min(PIECES_PER_ASK)
+    }
+
+    /// Asks for the next pieces; there are some.
+    pub fn ask(&mut self, now: Time) -> Ask {
+        let count = self.next_fresh();
+        let ask = Ask { first: self.fresh, pieces: u64::MAX >> (64 - count) };
+        self.fresh += count;
+        self.note(ask, false, now);
+        ask
+    }
+
+    fn note(&mut self, ask: Ask, again: bool, now: Time) {
+        if self.asks.is_empty() {
+            self.heard_at = now;
+            self.silent_since = self.silent_since.min(now);
+        }
+        let (overtaken, overtaken_at) = (0, Time::NEVER);
+        self.asks.push_back(Asked { ask, asked_at: now, overtaken, overtaken_at, again });
+    }
+
+    /// Offset and length of a piece of this read.
+    fn place(&self, piece: u32) -> (u64, u32) {
+        let offset = u64::from(piece) * u64::from(self.piece_bytes);
+        let bytes = (self.total_bytes - offset).min(self.piece_bytes.into());
+        (offset, bytes as u32)
+    }
+
+    /// A piece came. `None` where it is here already, was not asked for, or has another length.
+    pub fn arrived(&mut self, piece: u32, bytes: u32, now: Time) -> Option<Piece> {
+        if piece >= self.fresh {
+            return None;
+        }
+        let (offset, wanted) = self.place(piece);
+        let holds = |asked: &Asked| match piece.checked_sub(asked.ask.first) {
+            Some(bit @ 0..64) => asked.ask.pieces >> bit & 1 == 1,
+            _ => false,
+        };
+        let index = self.asks.iter().position(holds)?;
+        if bytes != wanted {
+            return None;
+        }
+        let bit = 1 << (piece - self.asks[index].ask.first);
+        for earlier in self.asks.range_mut(..index) {
+            earlier.overtaken = earlier.ask.pieces;
+            earlier.overtaken_at = earlier.overtaken_at.min(now);
+        }
+        let asked = &mut self.asks[index];
+        asked.ask.pieces &= !bit;
+        asked.overtaken &= !bit;
+        let before = asked.ask.pieces & (bit - 1);
+        if before & !asked.overtaken != 0 {
+            asked.overtaken |= before;
+            asked.overtaken_at = asked.overtaken_at.min(now);
+        }
+        let round_trip = (!asked.again).then(|| now.since(asked.asked_at));
+        asked.again = true;
+        if asked.ask.pieces == 0 {
+            self.asks.remove(index);
+        }
+        self.missing -= 1;
+        (self.heard_at, self.misses) = (now, 0);
+        self.silent_since = if self.asks.is_empty() { Time::NEVER } else { now };
+        Some(Piece { offset, bytes, round_trip })
+    }
+
+    /// When [`Pull::ask_again`] has something to ask for.
+    pub fn due(&self, round_trip: &RoundTrip) -> Time {
+        if self.asks.is_empty() {
+            return Time::NEVER;
+        }
+        let overtaken = self.asks.iter().map(|asked| asked.overtaken_at).min();
+        let overtaken = overtaken.unwrap_or(Time::NEVER) + round_trip.overtaken();
+        overtaken.min(self.heard_at + self.wait(round_trip))
+    }
+
+    /// How long nothing may come.
+    fn wait(&self, round_trip: &RoundTrip) -> Duration {
+        let wait = (round_trip.usual() * 4).max(WAIT_MIN) * (1 << self.misses.min(12));
+        wait.min(WAIT_MAX)
+    }
+
+    /// The next pieces to ask for again.
+    pub fn ask_again(&mut self, now: Time, round_trip: &RoundTrip) -> Option<Ask> {
+        if now >= self.heard_at + self.wait(round_trip) {
+            self.misses += 1;
+            self.heard_at = now;
+            for asked in &mut self.asks {
+                (asked.overtaken, asked.overtaken_at) = (asked.ask.pieces, Time::ZERO);
+            }
+        }
+        let limit = now - round_trip.overtaken();
+        let index = self.asks.iter().position(|asked| asked.overtaken_at <= limit)?;
+        let asked = &mut self.asks[index];
+        let ask = Ask { first: asked.ask.first, pieces: asked.overtaken };
+        asked.ask.pieces &= !asked.overtaken;
+        (asked.overtaken, asked.overtaken_at) = (0, Time::NEVER);
+        if asked.ask.pieces == 0 {
+            self.asks.remove(index);
+        }
+        if ask.pieces == 0 {
+            // What was overtaken has come meanwhile.
+            return self.ask_again(now, round_trip);
+        }
+        self.note(ask, true, now);
+        Some(ask)
+    }
+
+    /// Since when the owner owes pieces; `NEVER` where it owes none.
+    pub fn silent_since(&self) -> Time {
+        self.silent_since
+    }
+
+    /// Times in a row that nothing came in time.
+    pub fn misses(&self) -> u32 {
+        self.misses
+    }
+}
+
+impl Ask {
+    /// Its pieces.
+    pub fn iter(self) -> impl Iterator<Item = u32> {
+        let mut left = self.pieces;
+        std::iter::from_fn(move || {
+            let bit = (left != 0).then(|| left.trailing_zeros())?;
+            left &= left - 1;
+            Some(self.first + bit)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ropewalk_base::random::Random;
+
+    const PIECE: u32 = 1000;
+
+    fn at(micros: u64) -> Time {
+        Time(micros * 1000)
+    }
+
+    fn round_trip() -> RoundTrip {
+        let mut round_trip = RoundTrip::default();
+        (0..30).for_each(|_| round_trip.measured(Duration::from_micros(40)));
+        round_trip
+    }
+
+    #[test]
+    fn pieces_land_where_they_belong_in_any_order() {
+        let mut pull = Pull::new(40 * 1000 - 1, PIECE);
+        let (first, second) = (pull.ask(at(0)), pull.ask(at(0)));
+        assert_eq!((first.iter().count(), second.iter().count()), (32, 8));
+        assert_eq!((pull.under_way(), pull.next_fresh()), (40, 0));
+        let mut all: Vec<u32> = second.iter().chain(first.iter()).collect();
+        all.reverse();
+        let mut bytes = 0;
+        for piece in all {
+            let len = if piece == 39 { 999 } else { 1000 };
+            assert_eq!(pull.arrived(piece, len + 1, at(1)), None);
+            let place = pull.arrived(piece, len, at(1)).expect("it is awaited");
+            assert_eq!((place.offset, place.bytes), (u64::from(piece) * 1000, len));
+            assert_eq!(pull.arrived(piece, len, at(1)), None, "it is here already");
+            bytes += len;
+        }
+        assert_eq!((bytes, pull.is_complete(), pull.under_way()), (39_999, true, 0));
+        assert_eq!(pull.due(&round_trip()), Time::NEVER);
+        assert_eq!(pull.arrived(40, 1, at(1)), None);
+    }
+
+    #[test]
+    fn a_piece_that_others_overtook_is_asked_for_again_and_no_other() {
+        let mut pull = Pull::new(64_000, PIECE);
+        let first = pull.ask(at(0));
+        for piece in first.iter().filter(|piece| ![3, 31].contains(piece)) {
+            pull.arrived(piece, PIECE, at(50)).unwrap();
+        }
+        let due = pull.due(&round_trip());
+        assert_eq!(due, at(50) + round_trip().overtaken());
+        assert_eq!(pull.ask_again(at(50), &round_trip()), None, "it may only be late");
+        let again = pull.ask_again(due, &round_trip()).unwrap();
+        assert_eq!(again.iter().collect::<Vec<_>>(), [3], "the last one may be on its way");
+        pull.ask(at(80));
+        pull.arrived(40, PIECE, at(130)).unwrap();
+        let again: Vec<u32> = std::iter::from_fn(|| pull.ask_again(at(160), &round_trip()))
+            .flat_map(Ask::iter)
+            .collect();
+        assert_eq!(again[..2], [31, 3], "both were asked for before the one that came");
+    }
+
+    #[test]
+    fn silence_makes_it_ask_for_everything_ever_more_seldom() {
+        let mut pull = Pull::new(3000, PIECE);
+        pull.ask(at(0));
+        let mut now = at(0);
+        let mut wait = Duration::ZERO;
+        for miss in 1..=14 {
+            let due = pull.due(&round_trip());
+            assert!(due.since(now) >= wait);
+            (wait, now) = (due.since(now), due);
+            assert_eq!(pull.ask_again(now, &round_trip()).unwrap().iter().count(), 3);
+            assert_eq!(pull.ask_again(now, &round_trip()), None);
+            assert_eq!(pull.misses(), miss);
+        }
+        assert_eq!(wait, WAIT_MAX);
+        pull.arrived(1, PIECE, now).unwrap();
+        assert_eq!(pull.misses(), 0);
+    }
+
+    #[test]
+    fn whatever_is_lost_or_late_it_ends_and_asks_for_little_twice() {
+        for seed in 0..300 {
+            let mut random = Random::from_seed(seed);
+            let pieces = 1 + random.below(400) as u32;
+            let mut pull = Pull::new(u64::from(pieces) * u64::from(PIECE), PIECE);
+            let mut coming: Vec<(Time, u32)> = Vec::new();
+            let (mut now, mut asked, mut here) = (at(0), 0, 0);
+            let round_trip = round_trip();
+            while !pull.is_complete() {
+                let mut asks = Vec::new();
+                while pull.next_fresh() > 0 && pull.under_way() + pull.next_fresh() <= 128 {
+                    asks.push(pull.ask(now));
+                }
+                asks.extend(std::iter::from_fn(|| pull.ask_again(now, &round_trip)));
+                for piece in asks.into_iter().flat_map(Ask::iter) {
+                    asked += 1;
+                    let late = Duration::from_micros(40 + random.below(10));
+                    let doubled = random.below(100) == 0;
+                    for _ in 0..=u32::from(doubled) {
+                        if random.below(100) > 2 {
+                            coming.push((now + late, piece));
+                        }
+                    }
+                }
+                coming.sort_by_key(|(then, _)| std::cmp::Reverse(*then));
+                let next = coming.last().map_or(Time::NEVER, |(then, _)| *then);
+                now = now.max(next.min(pull.due(&round_trip)));
+                while coming.last().is_some_and(|(then, _)| *then <= now) {
+                    let (_, piece) = coming.pop().expect("there is one");
+                    here += u32::from(pull.arrived(piece, PIECE, now).is_some());
+                }
+            }
+            assert_eq!(here, pieces, "seed {seed}");
+            assert!(asked <= pieces + pieces / 5 + 10, "seed {seed}: {asked} for {pieces}");
+        }
+    }
+}

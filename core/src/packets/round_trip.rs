@@ -1,0 +1,106 @@
+//! Round trips as they were measured, and what to wait for accordingly.
+//!
+//! A peer here is a microsecond away, or a millisecond where it has to be woken first, so that the mean says
+//! little and the deviation much: the time-out is RFC 6298's, without its floor of a second.
+
+use std::time::Duration;
+
+/// Round trips to one peer.
+#[derive(Debug, Clone, Copy)]
+pub struct RoundTrip {
+    smoothed: Duration,
+    deviation: Duration,
+    shortest: Duration,
+    measured: bool,
+}
+
+/// What is waited for before anything was measured.
+const AT_FIRST: Duration = Duration::from_millis(10);
+/// Shortest and longest wait for an answer.
+const TIMEOUT: std::ops::RangeInclusive<Duration> =
+    Duration::from_millis(2)..=Duration::from_millis(500);
+/// Shortest time by which a packet may be overtaken before it counts as lost: bonded links reorder by
+/// what is in the queue of one of them.
+const OVERTAKEN_MIN: Duration = Duration::from_micros(20);
+
+impl Default for RoundTrip {
+    fn default() -> RoundTrip {
+        RoundTrip {
+            smoothed: AT_FIRST,
+            deviation: AT_FIRST / 2,
+            shortest: Duration::MAX,
+            measured: false,
+        }
+    }
+}
+
+impl RoundTrip {
+    /// One was measured: from a packet that went once to what told of its arrival, without the time that
+    /// the peer says to have waited.
+    pub fn measured(&mut self, round_trip: Duration) {
+        self.shortest = self.shortest.min(round_trip);
+        if !self.measured {
+            (self.smoothed, self.deviation) = (round_trip, round_trip / 2);
+            self.measured = true;
+            return;
+        }
+        let away = self.smoothed.abs_diff(round_trip);
+        self.deviation = (self.deviation * 3 + away) / 4;
+        self.smoothed = (self.smoothed * 7 + round_trip) / 8;
+    }
+
+    /// How long an answer may take that the peer gives within `delay`.
+    pub fn timeout(&self, delay: Duration) -> Duration {
+        let wait = self.smoothed + self.deviation * 4 + delay;
+        wait.clamp(*TIMEOUT.start(), *TIMEOUT.end())
+    }
+
+    /// The same after so many time-outs in a row.
+    pub fn timeout_after(&self, delay: Duration, misses: u32) -> Duration {
+        let wait = self.timeout(delay) * (1 << misses.min(8));
+        wait.min(*TIMEOUT.end())
+    }
+
+    /// By how much a packet that is not lost may be overtaken.
+    pub fn overtaken(&self) -> Duration {
+        if self.measured { (self.shortest / 4).max(OVERTAKEN_MIN) } else { OVERTAKEN_MIN }
+    }
+
+    /// The usual one.
+    pub fn usual(&self) -> Duration {
+        self.smoothed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn waits_follow_what_is_measured() {
+        let mut round_trip = RoundTrip::default();
+        assert!(round_trip.timeout(Duration::ZERO) >= Duration::from_millis(20));
+        for _ in 0..50 {
+            round_trip.measured(20 * US);
+        }
+        assert_eq!(round_trip.timeout(Duration::ZERO), Duration::from_millis(2));
+        assert_eq!(round_trip.usual(), 20 * US);
+        for step in 0..50 {
+            round_trip.measured(if step % 2 == 0 { 20_000 * US } else { 20 * US });
+        }
+        let wait = round_trip.timeout(Duration::ZERO);
+        assert!(wait > Duration::from_millis(20), "{wait:?}: it has seen 20 ms often");
+        assert_eq!(round_trip.overtaken(), 20 * US);
+    }
+
+    #[test]
+    fn waits_double_up_to_half_a_second() {
+        let mut round_trip = RoundTrip::default();
+        round_trip.measured(20 * US);
+        let wait = |misses| round_trip.timeout_after(Duration::ZERO, misses).as_millis();
+        assert_eq!([0, 1, 2, 3].map(wait), [2, 4, 8, 16]);
+        assert_eq!([8, 9, 100].map(wait), [500; 3]);
+    }
+}

@@ -1,0 +1,618 @@
+//! The stream: records cut into packets, and packets made into records again.
+//!
+//! A record is a frame, or what machines tell each other reliably. Its header is never cut. A packet
+//! holds the bytes of records that follow each other, and says which record, and which byte of it, is the first.
+//!
+//! Invariant: records are delivered in order; the bytes of the one whose place is known may come past a
+//! hole, those of later ones wait for it.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::{HEADER_BYTES_MAX, QUEUED_FRAMES_MAX};
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{FrameOrder, Header, Ordered, Placement, Token, Urgency};
+use ropewalk_wire::packets::{
+    self, AckBody, Kind, OfferRecord, RecordKind, RecordPrefix, StreamBody, TakenRecord,
+};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::link::{Link, Stage};
+use super::machine::{Above, Bytes, Event, Machine};
+use super::receiving::Arrival;
+
+/// Full packets that may wait for the window.
+const FULL_MAX: usize = 8;
+/// Bytes of early packets of one link.
+const EARLY_BYTES_MAX: usize = 256 * 1024;
+
+/// A packet of the stream, as it is kept.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub record: u32,
+    pub offset: u32,
+    pub bytes: Vec<u8>,
+}
+
+/// Records on their way out.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    urgent: VecDeque<Queued>,
+    bulk: VecDeque<Queued>,
+    /// The record that is being cut.
+    current: Option<Cutting>,
+    /// The packet that is being filled.
+    building: Option<Sent>,
+    full: VecDeque<Sent>,
+    /// The number of the record that begins next.
+    next_record: u32,
+    /// More waits than a peer that reads can bring about.
+    pub overflown: bool,
+}
+
+/// A record of which something has left, or is to leave next.
+#[derive(Debug)]
+struct Cutting {
+    queued: Queued,
+    /// Its header has left, and so many bytes of its payload.
+    begun: bool,
+    done: u64,
+}
+
+/// A record that waits.
+#[derive(Debug)]
+struct Queued {
+    header: Header,
+    payload: Payload,
+    token: Token,
+}
+
+#[derive(Debug)]
+enum Payload {
+    /// Memory of the one who ordered it, held until it was copied.
+    Held(Slice),
+    Own(Vec<u8>),
+}
+
+impl Cutting {
+    fn is_done(&self) -> bool {
+        self.begun && self.done == self.queued.payload.len()
+    }
+}
+
+impl Payload {
+    fn len(&self) -> u64 {
+        match self {
+            Payload::Held(slice) => slice.len,
+            Payload::Own(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+/// A packet that came before its turn.
+#[derive(Debug)]
+pub(super) struct Early {
+    number: u32,
+    record: u32,
+    offset: u32,
+    /// Bytes that are at their place already, and what follows them.
+    placed: usize,
+    rest: Vec<u8>,
+}
+
+/// A record of which some is here.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    header_bytes: usize,
+    total: usize,
+    done: usize,
+    place: Option<(Slice, Token)>,
+}
+
+impl Outgoing {
+    /// Whether everything left.
+    pub fn is_empty(&self) -> bool {
+        self.is_cut() && self.building.is_none() && self.full.is_empty()
+    }
+
+    /// Whether no record waits for being cut.
+    fn is_cut(&self) -> bool {
+        self.urgent.is_empty() && self.bulk.is_empty() && self.current.is_none()
+    }
+
+    fn push(&mut self, queued: Queued, urgency: Urgency) {
+        let queue = match urgency {
+            Urgency::Urgent => &mut self.urgent,
+            Urgency::Bulk => &mut self.bulk,
+        };
+        self.overflown |= queue.len() >= QUEUED_FRAMES_MAX;
+        queue.push_back(queued);
+    }
+
+    /// The buffers that it holds, at the end.
+    pub fn take_buffers(&mut self) -> impl Iterator<Item = Vec<u8>> {
+        let full = std::mem::take(&mut self.full);
+        full.into_iter().chain(self.building.take()).map(|sent| sent.bytes)
+    }
+
+    /// The tokens of what was not cut, at the end.
+    pub fn take_tokens(&mut self) -> Vec<Token> {
+        let current = self.current.take().map(|cutting| cutting.queued);
+        let queues = self.urgent.drain(..).chain(self.bulk.drain(..));
+        let held =
+            |queued: &Queued| matches!(queued.payload, Payload::Held(slice) if slice.len > 0);
+        let all = current.into_iter().chain(queues);
+        all.filter(|queued| queued.token != Token::NONE && held(queued))
+            .map(|it| it.token)
+            .collect()
+    }
+
+    fn find(&mut self, token: Token) -> Option<&mut Queued> {
+        let current = self.current.as_mut().map(|cutting| &mut cutting.queued);
+        let queues = self.urgent.iter_mut().chain(self.bulk.iter_mut());
+        current.into_iter().chain(queues).find(|queued| queued.token == token)
+    }
+}
+
+impl<S> Link<S> {
+    /// Bytes of records in a packet.
+    fn room(&self) -> usize {
+        self.packet_bytes - packets::overhead(Kind::Stream)
+    }
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
+    /// Takes a frame, as a rail does.
+    pub fn send(&mut self, frame: &FrameOrder, memory: &dyn Bytes) -> Ordered {
+        let id = frame.link.slot;
+        let Some(state) = self.links.get_mut(id) else { return Ordered::Refused(Fault::PeerReset) };
+        if !state.is_up() {
+            return Ordered::Refused(Fault::Closed);
+        }
+        self.counters.frames_sent += 1;
+        let payload = Payload::Held(frame.payload);
+        let queued = Queued { header: frame.header, payload, token: frame.token };
+        let held = frame.payload.len > 0;
+        let first = state.out.is_cut();
+        state.out.push(queued, frame.urgency);
+        if state.out.overflown {
+            // Told with the link's end.
+            self.end(id, Fault::PeerReset);
+            return if held { Ordered::Pending } else { Ordered::Released };
+        }
+        if first {
+            self.cut(id, memory, true);
+        }
+        self.touch(id);
+        let waits = self.links.get(id).is_some_and(|state| !state.out.is_cut());
+        if held && waits { Ordered::Pending } else { Ordered::Released }
+    }
+
+    /// Sends a record of the machine's own.
+    pub(super) fn tell(&mut self, id: SlotId, record: &[u8]) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        let header = Header::new(record);
+        let payload = Payload::Own(Vec::new());
+        state.out.push(Queued { header, payload, token: Token::NONE }, Urgency::Urgent);
+        self.touch(id);
+    }
+
+    /// Nothing more is ordered on this link.
+    pub(super) fn close(&mut self, id: SlotId) -> Ordered {
+        let Some(state) = self.links.get_mut(id) else { return Ordered::Released };
+        match state.stage {
+            Stage::Up => {
+                state.stage = Stage::Closing;
+                // After everything else, bulk included.
+                let prefix = prefix_of(RecordKind::Bye, size_of::<RecordPrefix>());
+                let header = Header::new(prefix.as_bytes());
+                let payload = Payload::Own(Vec::new());
+                state.out.bulk.push_back(Queued { header, payload, token: Token::NONE });
+                self.touch(id);
+            }
+            Stage::Closing => {}
+            Stage::Calling { .. } | Stage::Answered { .. } => self.end(id, Fault::Closed),
+        }
+        Ordered::Released
+    }
+
+    /// Lets go of a frame's payload; what has not left goes from a copy.
+    pub(super) fn detach(
+        &mut self,
+        id: SlotId,
+        token: Token,
+        later: Token,
+        memory: &dyn Bytes,
+    ) -> Ordered {
+        let refused = Ordered::Refused(Fault::Invalid);
+        let Some(state) = self.links.get_mut(id) else { return refused };
+        let Some(queued) = state.out.find(token).filter(|_| token != Token::NONE) else {
+            return refused;
+        };
+        let Payload::Held(slice) = queued.payload else { return refused };
+        let mut bytes = vec![0; slice.len as usize];
+        memory.read(slice, &mut bytes);
+        (queued.payload, queued.token) = (Payload::Own(bytes), later);
+        Ordered::Released
+    }
+
+    /// Gives up the place of a payload that has not arrived completely.
+    pub(super) fn unplace(&mut self, id: SlotId, token: Token) -> Ordered {
+        let incoming = self.links.get_mut(id).and_then(|state| state.incoming.as_mut());
+        let place = incoming.map(|incoming| &mut incoming.place);
+        match place {
+            Some(place @ Some(_)) if place.is_some_and(|(_, other)| other == token) => {
+                *place = None;
+                Ordered::Released
+            }
+            _ => Ordered::Refused(Fault::Invalid),
+        }
+    }
+
+    /// Cuts records into packets, as long as there is room for these. `at_once`: within the order itself,
+    /// where the first record's outcome is its answer.
+    fn cut(&mut self, id: SlotId, memory: &dyn Bytes, at_once: bool) {
+        loop {
+            let buffer = self.buffer();
+            let Some(state) = self.links.get_mut(id) else { return };
+            let room = state.room();
+            let out = &mut state.out;
+            if out.full.len() >= FULL_MAX {
+                return self.recycle(buffer);
+            }
+            if out.current.is_none() {
+                let Some(next) = out.urgent.pop_front().or_else(|| out.bulk.pop_front()) else {
+                    return self.recycle(buffer);
+                };
+                out.begin(&next, room);
+                out.current = Some(Cutting { queued: next, begun: false, done: 0 });
+            }
+            let spare = out.append(buffer, room, memory);
+            if let Some(spare) = spare {
+                self.recycle(spare);
+            }
+            let Some(state) = self.links.get_mut(id) else { return };
+            let current = &mut state.out.current;
+            if let Some(Cutting { queued, .. }) = current.take_if(|it| it.is_done()) {
+                state.out.next_record = state.out.next_record.wrapping_add(1);
+                let held = queued.payload.len() > 0;
+                if held && !at_once && queued.token != Token::NONE {
+                    self.events.push_back(Event::Ended { token: queued.token, outcome: Ok(()) });
+                }
+            }
+        }
+    }
+
+    /// The next packet of the stream: one that was lost, or a new one.
+    pub(super) fn next_stream(
+        &mut self,
+        id: SlotId,
+        memory: &dyn Bytes,
+        out: &mut [u8],
+    ) -> Option<usize> {
+        let (now, route) = (self.now, self.route(id)?);
+        let state = self.links.get_mut(id)?;
+        // The content is borrowed from the window, which the acknowledgement is not part of.
+        let Link { sending, receiving, .. } = state;
+        if let Some((number, sent)) = sending.again(now) {
+            let ack = receiving.tell(now).into();
+            self.counters.resent += 1;
+            return Some(write(out, route, ack, number, sent));
+        }
+        if !state.sending.has_room() {
+            return None;
+        }
+        self.cut(id, memory, false);
+        let state = self.links.get_mut(id)?;
+        let sent = state.out.full.pop_front().or_else(|| state.out.building.take())?;
+        let ack = state.receiving.tell(now).into();
+        let number = state.sending.next_number();
+        let len = write(out, route, ack, number, &sent);
+        state.sending.push(sent, now);
+        Some(len)
+    }
+
+    /// The other side says what it has.
+    pub(super) fn acknowledged(&mut self, id: SlotId, ack: &AckBody) {
+        let now = self.now;
+        let Some(state) = self.links.get_mut(id) else { return };
+        let delay = std::time::Duration::from_micros(ack.delay.get().into());
+        let spare = &mut self.spare;
+        let mut ended = |sent: Sent| {
+            let mut bytes = sent.bytes;
+            bytes.clear();
+            spare.push(bytes);
+        };
+        let (next, early) = (ack.next.get(), ack.early.get());
+        if state.sending.acknowledged(next, early, delay, now, &mut ended).is_err() {
+            return self.violated(id);
+        }
+        if state.stage == Stage::Closing && state.out.is_empty() && state.sending.is_empty() {
+            self.end(id, Fault::Closed);
+        }
+    }
+
+    /// A packet of the stream came.
+    pub(super) fn streamed(
+        &mut self,
+        id: SlotId,
+        body: &StreamBody,
+        bytes: &[u8],
+        above: &mut dyn Above,
+        memory: &dyn Bytes,
+    ) {
+        self.acknowledged(id, &body.ack);
+        let (now, number) = (self.now, body.number.get());
+        let Some(state) = self.links.get_mut(id) else { return };
+        let (record, offset) = (body.record.get(), body.offset.get());
+        match state.receiving.look(number) {
+            Arrival::Next => {
+                state.receiving.taken(number, now);
+                let packet = Early { number, record, offset, placed: 0, rest: Vec::new() };
+                self.consume(id, &packet, bytes, above, memory);
+                self.consume_early(id, number, above, memory);
+            }
+            Arrival::Early => {
+                self.counters.early += 1;
+                state.take_early(number, record, offset, bytes, memory, now);
+            }
+            Arrival::Again => {
+                self.counters.doubled += 1;
+                state.receiving.again(now);
+            }
+            Arrival::Beyond => self.counters.beyond += 1,
+        }
+    }
+
+    /// The packets whose turn came with `number`.
+    fn consume_early(
+        &mut self,
+        id: SlotId,
+        number: u32,
+        above: &mut dyn Above,
+        memory: &dyn Bytes,
+    ) {
+        let mut number = number.wrapping_add(1);
+        while let Some(state) = self.links.get_mut(id)
+            && number != state.receiving.next()
+        {
+            let Some(index) = state.early.iter().position(|early| early.number == number) else {
+                return;
+            };
+            let early = state.early.swap_remove(index);
+            self.consume(id, &early, &early.rest, above, memory);
+            number = number.wrapping_add(1);
+        }
+    }
+
+    /// Bytes whose turn it is: some that are placed already, and `bytes`.
+    fn consume(
+        &mut self,
+        id: SlotId,
+        packet: &Early,
+        mut bytes: &[u8],
+        above: &mut dyn Above,
+        memory: &dyn Bytes,
+    ) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        let done = state.incoming.as_ref().map_or(0, |incoming| incoming.done);
+        if packet.record != state.record || packet.offset as usize != done {
+            return self.violated(id);
+        }
+        self.advance(id, packet.placed, above);
+        while !bytes.is_empty() {
+            let Some(state) = self.links.get_mut(id) else { return };
+            if let Some(incoming) = &state.incoming {
+                let taken = bytes.len().min(incoming.total - incoming.done);
+                incoming.write(incoming.done, &bytes[..taken], memory);
+                self.advance(id, taken, above);
+                bytes = &bytes[taken..];
+                continue;
+            }
+            match self.begin(id, bytes, above) {
+                Some(taken) => bytes = &bytes[taken..],
+                None => return,
+            }
+        }
+    }
+
+    /// So many more bytes of the incoming record are where they belong.
+    fn advance(&mut self, id: SlotId, bytes: usize, above: &mut dyn Above) {
+        let Some(state) = self.links.get_mut(id) else { return };
+        let Some(incoming) = &mut state.incoming else { return };
+        incoming.done += bytes;
+        if incoming.done < incoming.total {
+            return;
+        }
+        let place = incoming.place;
+        state.incoming = None;
+        state.record = state.record.wrapping_add(1);
+        if let Some((_, token)) = place {
+            above.landed(id, token);
+        }
+    }
+
+    /// A record begins; how many bytes of it were taken. `None` where the link ended.
+    fn begin(&mut self, id: SlotId, bytes: &[u8], above: &mut dyn Above) -> Option<usize> {
+        let lengths = RecordPrefix::ref_from_prefix(bytes).ok().map(|(prefix, _)| {
+            (prefix.kind, usize::from(prefix.header_bytes), prefix.payload_bytes.get())
+        });
+        let legal = lengths.filter(|(_, header, payload)| {
+            (size_of::<RecordPrefix>()..=HEADER_BYTES_MAX.min(bytes.len())).contains(header)
+                && *payload <= ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX
+        });
+        let Some((kind, header_bytes, payload_bytes)) = legal else {
+            self.violated(id);
+            return None;
+        };
+        let (header, rest) = bytes.split_at(header_bytes);
+        if let Some(kind) = RecordKind::from_u8(kind) {
+            let state = self.links.get_mut(id)?;
+            state.record = state.record.wrapping_add(1);
+            self.told(id, kind, header, payload_bytes);
+            return self.links.get(id).map(|_| header_bytes);
+        }
+        self.counters.frames_received += 1;
+        if payload_bytes > 0 && rest.len() >= payload_bytes as usize {
+            let state = self.links.get_mut(id)?;
+            state.record = state.record.wrapping_add(1);
+            let payload = &rest[..payload_bytes as usize];
+            if !above.arrived(id, header, payload) {
+                self.violated(id);
+                return None;
+            }
+            return Some(header_bytes + payload.len());
+        }
+        let place = match above.place(id, header, payload_bytes) {
+            Placement::Into { slice, token } => Some((slice, token)),
+            Placement::Drop => None,
+            Placement::Violation(_) | Placement::Stage { .. } => {
+                self.violated(id);
+                return None;
+            }
+        };
+        let total = header_bytes + payload_bytes as usize;
+        let state = self.links.get_mut(id)?;
+        state.incoming = Some(Incoming { header_bytes, total, done: 0, place });
+        self.advance(id, header_bytes, above);
+        Some(header_bytes)
+    }
+
+    /// A record of the other machine's.
+    fn told(&mut self, id: SlotId, kind: RecordKind, header: &[u8], payload_bytes: u32) {
+        let offer = OfferRecord::ref_from_bytes(header).ok();
+        let taken = TakenRecord::ref_from_bytes(header).ok();
+        match (kind, offer, taken) {
+            _ if payload_bytes > 0 => self.violated(id),
+            (RecordKind::Offer, Some(offer), _) => self.offered(id, offer),
+            (RecordKind::Taken, _, Some(taken)) => self.offer_taken(id, taken),
+            (RecordKind::Bye, ..) => self.left(id),
+            _ => self.violated(id),
+        }
+    }
+
+    /// The other side closes the link: it hears at once that we know.
+    fn left(&mut self, id: SlotId) {
+        let Some(state) = self.links.get(id) else { return };
+        let fault = if state.stage == Stage::Closing { Fault::Closed } else { Fault::PeerReset };
+        let (station, endpoint, tag) = (state.station, state.endpoint, state.ours);
+        self.send_away(station, endpoint, tag);
+        self.end(id, fault);
+    }
+}
+
+impl Outgoing {
+    /// A record begins: in the packet that is being filled, where its header fits, and all of it does or
+    /// does not fit into a fresh one either.
+    fn begin(&mut self, queued: &Queued, room: usize) {
+        let Some(building) = &self.building else { return };
+        let header = queued.header.as_bytes().len();
+        let whole = header + queued.payload.len() as usize;
+        let left = room - building.bytes.len();
+        if left < header || (left < whole && whole <= room) {
+            self.full.extend(self.building.take());
+        }
+    }
+
+    /// Adds what fits of the current record to the packet that is being filled, or to a new one, in `buffer`,
+    /// which is given back where it was not needed.
+    fn append(&mut self, buffer: Vec<u8>, room: usize, memory: &dyn Bytes) -> Option<Vec<u8>> {
+        let Cutting { queued, begun, done } = self.current.as_mut()?;
+        let header = queued.header.as_bytes();
+        let mut spare = Some(buffer);
+        let building = self.building.get_or_insert_with(|| {
+            let offset = if *begun { header.len() as u32 + *done as u32 } else { 0 };
+            let bytes = spare.take().unwrap_or_default();
+            Sent { record: self.next_record, offset, bytes }
+        });
+        let bytes = &mut building.bytes;
+        if !std::mem::replace(begun, true) {
+            bytes.extend_from_slice(header);
+        }
+        let part = (room - bytes.len()).min((queued.payload.len() - *done) as usize);
+        let begin = bytes.len();
+        match &queued.payload {
+            Payload::Held(slice) => {
+                bytes.resize(begin + part, 0);
+                memory.read(slice.part(*done, part as u64), &mut bytes[begin..]);
+            }
+            Payload::Own(own) => {
+                bytes.extend_from_slice(&own[*done as usize..*done as usize + part]);
+            }
+        }
+        *done += part as u64;
+        if bytes.len() == room {
+            self.full.extend(self.building.take());
+        }
+        spare
+    }
+}
+
+impl Incoming {
+    /// Writes bytes of the record, from `at` on, to the payload's place. None of them are the header's.
+    fn write(&self, at: usize, bytes: &[u8], memory: &dyn Bytes) {
+        if let Some((slice, _)) = self.place {
+            let at = (at - self.header_bytes) as u64;
+            // What is longer than its place is cut.
+            let at = at.min(slice.len);
+            let fits = (slice.len - at).min(bytes.len() as u64);
+            memory.write(slice.part(at, fits), &bytes[..fits as usize]);
+        }
+    }
+}
+
+impl<S> Link<S> {
+    /// Takes a packet that others are missing before, where there is room for it.
+    fn take_early(
+        &mut self,
+        number: u32,
+        record: u32,
+        offset: u32,
+        bytes: &[u8],
+        memory: &dyn Bytes,
+        now: ropewalk_base::time::Time,
+    ) {
+        let at = offset as usize;
+        let placed = match &self.incoming {
+            Some(incoming)
+                if record == self.record && (incoming.done..incoming.total).contains(&at) =>
+            {
+                let placed = bytes.len().min(incoming.total - at);
+                incoming.write(at, &bytes[..placed], memory);
+                placed
+            }
+            _ => 0,
+        };
+        let rest = bytes[placed..].to_vec();
+        let kept: usize = self.early.iter().map(|early| early.rest.len()).sum();
+        if kept + rest.len() <= EARLY_BYTES_MAX {
+            self.early.push(Early { number, record, offset, placed, rest });
+            self.receiving.taken(number, now);
+        }
+    }
+}
+
+fn write(out: &mut [u8], route: packets::Route, ack: AckBody, number: u32, sent: &Sent) -> usize {
+    let body = StreamBody {
+        ack,
+        number: number.into(),
+        record: sent.record.into(),
+        offset: sent.offset.into(),
+        reserved: 0.into(),
+    };
+    let bytes = &sent.bytes;
+    let fill = |to: &mut [u8]| to.copy_from_slice(bytes);
+    packets::seal(out, Kind::Stream, route, body.as_bytes(), bytes.len(), fill)
+}
+
+/// The beginning of a record of so many bytes.
+pub(super) fn prefix_of(kind: RecordKind, bytes: usize) -> RecordPrefix {
+    RecordPrefix {
+        kind: kind as u8,
+        header_bytes: bytes as u8,
+        flags: 0.into(),
+        payload_bytes: 0.into(),
+    }
+}

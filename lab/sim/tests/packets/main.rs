@@ -1,0 +1,413 @@
+//! The packet machine over networks that lose, double, reorder, cut and corrupt, by seeds.
+
+mod world;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{Help, RemoteKey, RemoteLayout, RemoteSegment, Token, Urgency, Verb};
+use ropewalk_sim::seeds;
+use world::*;
+
+/// Region bytes, and those of an access at most.
+const REGION: u64 = 600_000;
+const ACCESS_MAX: u64 = 150_000;
+
+/// Offsets and lengths.
+type Parts = Vec<(u64, u64)>;
+
+/// Two nodes and a link between them, with a region of each.
+struct Scene {
+    world: World,
+    links: [SlotId; 2],
+    regions: [Slice; 2],
+    keys: [RemoteKey; 2],
+    /// Frames that were sent, by sender and urgency.
+    sent: [[Vec<u64>; 2]; 2],
+    next_id: u64,
+    /// By token: memory, and which parts of the region it has to hold.
+    reads: [BTreeMap<u64, (Slice, Parts)>; 2],
+    /// By token: where in the region, how much, and the number of the pattern.
+    writes: [BTreeMap<u64, (u64, u64, u64)>; 2],
+    /// Memory that was taken back.
+    poisoned: Vec<(usize, Slice)>,
+    /// Halves of the regions: the first is read only, and holds this pattern.
+    next_write: [u64; 2],
+}
+
+const READ_PATTERN: u64 = 77;
+
+impl Scene {
+    fn new(seed: u64, weather: Weather) -> Scene {
+        let mut lengths = ropewalk_base::random::Random::from_seed(seed ^ 0x5eed);
+        let packet_bytes = [256, 1486, 1486, 4130, 8986][lengths.below(5) as usize];
+        let pieces_max = [8, 64, 1000][lengths.below(3) as usize];
+        let mut world = World::new(seed, 2, packet_bytes, pieces_max);
+        world.weather = weather;
+        let (a, b) = world.connect(0, 1);
+        let links = [a, b];
+        let regions =
+            [0, 1].map(|node: usize| world.nodes[node].store.patterned(READ_PATTERN, REGION));
+        let keys = [0, 1].map(|node| RemoteKey {
+            slot: SlotId { index: node, generation: 9 },
+            secret: u64::from(node) + 1234,
+        });
+        let mut scene = Scene {
+            world,
+            links,
+            regions,
+            keys,
+            sent: Default::default(),
+            next_id: 1,
+            reads: Default::default(),
+            writes: Default::default(),
+            poisoned: Vec::new(),
+            next_write: [REGION / 2; 2],
+        };
+        for node in 0..2 {
+            scene.expose(node);
+        }
+        scene
+    }
+
+    fn expose(&mut self, node: usize) {
+        let verb = Verb::Expose {
+            link: of(self.links[node]),
+            key: self.keys[node],
+            region: self.regions[node],
+            writable: true,
+        };
+        assert!(self.world.take_back(node, &verb));
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.world.random.below(limit)
+    }
+
+    fn frame(&mut self, node: usize) {
+        let len = match self.below(4) {
+            0 => 0,
+            1 => 1 + self.below(200),
+            2 => self.below(5000),
+            _ => self.below(40_000),
+        };
+        let bulk = self.below(4) == 0;
+        let urgency = if bulk { Urgency::Bulk } else { Urgency::Urgent };
+        let id = self.next_id;
+        self.next_id += 1;
+        self.sent[node][usize::from(bulk)].push(id);
+        self.world.send(node, self.links[node], id, len, urgency);
+    }
+
+    fn read(&mut self, node: usize) {
+        let from = |scene: &mut Scene, max: u64| {
+            let len = 1 + scene.below(max);
+            (scene.below(REGION / 2 - len), len)
+        };
+        let parts: Vec<(u64, u64)> = match self.below(3) {
+            0 => (0..1 + self.below(20)).map(|_| from(self, 5000)).collect(),
+            _ => vec![from(self, ACCESS_MAX)],
+        };
+        let total: u64 = parts.iter().map(|(_, len)| len).sum();
+        let local = self.world.nodes[node].store.add(vec![0; total as usize]);
+        let key = self.keys[1 - node];
+        let remote = layout(&parts);
+        let help = Help::None;
+        let token = self.world.order(node, self.links[node], |link, token| Verb::Read {
+            link,
+            key,
+            remote,
+            local,
+            token,
+            help,
+        });
+        self.reads[node].insert(token, (local, parts));
+    }
+
+    fn write(&mut self, node: usize) {
+        let len = 1 + self.below(ACCESS_MAX.min(REGION - self.next_write[node]));
+        let at = self.next_write[node];
+        if at + len >= REGION - 1 {
+            return;
+        }
+        self.next_write[node] += len;
+        self.next_id += 1;
+        let id = self.next_id;
+        let local = self.world.nodes[node].store.patterned(id, len);
+        let key = self.keys[1 - node];
+        let half = len / 2;
+        let parts =
+            if half > 0 { vec![(at, half), (at + half, len - half)] } else { vec![(at, len)] };
+        let remote = layout(&parts);
+        let token = self.world.order(node, self.links[node], |link, token| Verb::Write {
+            link,
+            key,
+            remote,
+            local,
+            token,
+        });
+        self.writes[node].insert(token, (at, len, id));
+    }
+
+    /// Gives up something that is under way.
+    fn take_back(&mut self, node: usize) {
+        let link = of(self.links[node]);
+        let pending: Vec<u64> = self.world.nodes[node].seen.pending.keys().copied().collect();
+        if pending.is_empty() {
+            return;
+        }
+        let token = pending[self.below(pending.len() as u64) as usize];
+        let verb =
+            if self.reads[node].contains_key(&token) || self.writes[node].contains_key(&token) {
+                Verb::Stop { link, token: Token(token) }
+            } else {
+                Verb::Detach { link, token: Token(token), later: Token::NONE }
+            };
+        if !self.world.take_back(node, &verb) {
+            return;
+        }
+        self.world.nodes[node].seen.pending.remove(&token);
+        if let Some(payload) = self.world.payloads.remove(&(node, token)) {
+            self.world.nodes[node].store.poison(payload);
+        }
+        if let Some((local, _)) = self.reads[node].remove(&token) {
+            self.world.nodes[node].store.poison(local);
+            self.poisoned.push((node, local));
+        }
+        self.writes[node].remove(&token);
+    }
+
+    /// Everything came, once, in order, and is what it was.
+    fn check(&mut self) {
+        self.world.until("the end of all orders", |world| {
+            world.nodes.iter().all(|node| node.seen.pending.is_empty())
+        });
+        let sent: Vec<usize> = self.sent.iter().map(|by| by.iter().map(Vec::len).sum()).collect();
+        self.world.until("all frames", |world| {
+            (0..2).all(|node| {
+                let here: usize = world.nodes[1 - node].seen.frames.iter().map(Vec::len).sum();
+                here >= sent[node] + usize::from(node == 0)
+            })
+        });
+        for node in 0..2 {
+            let seen = &self.world.nodes[1 - node].seen;
+            for urgency in 0..2 {
+                let mut frames = seen.frames[urgency].clone();
+                frames.retain(|id| *id != 1 << 40);
+                assert_eq!(frames, self.sent[node][urgency], "frames of node {node}");
+            }
+        }
+        for node in 0..2 {
+            self.check_accesses(node);
+        }
+        for (node, slice) in &self.poisoned {
+            let bytes = self.world.nodes[*node].store.bytes(*slice);
+            assert!(bytes.iter().all(|byte| *byte == 0xEE), "late data landed");
+        }
+        assert!(self.world.nodes.iter().all(|node| node.seen.down.is_empty()), "no link is lost");
+        assert!(self.world.nodes.iter().all(|node| node.machine.counters().violations == 0));
+    }
+
+    fn check_accesses(&self, node: usize) {
+        let (here, there) = (&self.world.nodes[node], &self.world.nodes[1 - node]);
+        for (token, (local, parts)) in &self.reads[node] {
+            assert_eq!(here.seen.ended[token], Ok(()));
+            let bytes = here.store.bytes(*local);
+            let expected = parts.iter().flat_map(|(at, len)| *at..at + len);
+            assert!(expected.zip(&bytes).all(|(at, byte)| *byte == pattern(READ_PATTERN, at)));
+        }
+        for (token, (at, len, id)) in &self.writes[node] {
+            assert_eq!(here.seen.ended[token], Ok(()));
+            let bytes = there.store.bytes(self.regions[1 - node].part(*at, *len));
+            assert!(
+                (0..*len).zip(&bytes).all(|(at, byte)| *byte == pattern(*id, at)),
+                "write {id}"
+            );
+        }
+    }
+}
+
+fn layout(parts: &[(u64, u64)]) -> RemoteLayout {
+    match parts {
+        [(offset, _)] => RemoteLayout::At(*offset),
+        parts => {
+            let list =
+                parts.iter().map(|(offset, len)| RemoteSegment { offset: *offset, len: *len });
+            RemoteLayout::List(list.collect::<Arc<[_]>>())
+        }
+    }
+}
+
+/// Everything at once, with what is taken back in between.
+fn traffic(seed: u64, weather: Weather, takes_back: bool) -> u64 {
+    let mut scene = Scene::new(seed, weather);
+    for _ in 0..60 + scene.below(100) {
+        let node = scene.below(2) as usize;
+        match scene.below(12) {
+            0..6 => scene.frame(node),
+            6..8 => scene.read(node),
+            8..10 => scene.write(node),
+            10 if takes_back => scene.take_back(node),
+            _ => {
+                let time = Duration::from_micros(scene.below(300));
+                scene.world.pass(time);
+            }
+        }
+    }
+    scene.check();
+    scene.world.trace
+}
+
+#[test]
+fn everything_arrives_once_in_order_and_whole_whatever_the_weather() {
+    for seed in seeds(0, 60) {
+        let trace = traffic(seed, Weather::FOUL, false);
+        if seed % 10 == 0 {
+            assert_eq!(trace, traffic(seed, Weather::FOUL, false), "seed {seed} is not reproduced");
+        }
+    }
+}
+
+#[test]
+fn what_is_taken_back_is_touched_no_more_and_harms_nothing_else() {
+    for seed in seeds(100_000, 60) {
+        traffic(seed, Weather::FOUL, true);
+    }
+}
+
+#[test]
+fn in_fair_weather_nothing_goes_twice() {
+    for seed in seeds(200_000, 20) {
+        let mut scene = Scene::new(seed, Weather::FAIR);
+        for _ in 0..50 {
+            let node = scene.below(2) as usize;
+            scene.frame(node);
+            scene.read(node);
+        }
+        scene.check();
+        for node in &scene.world.nodes {
+            let counters = node.machine.counters();
+            let twice = (counters.resent, counters.asked_again, counters.doubled, counters.early);
+            assert_eq!(twice, (0, 0, 0, 0), "seed {seed}: {counters:?}");
+        }
+    }
+}
+
+#[test]
+fn a_revoked_region_is_written_no_more_and_its_writers_hear_of_it() {
+    for seed in seeds(300_000, 30) {
+        let mut scene = Scene::new(seed, Weather::FOUL);
+        scene.world.room = 2;
+        for _ in 0..4 {
+            scene.write(0);
+            scene.read(0);
+        }
+        let time = Duration::from_micros(scene.below(300));
+        scene.world.pass(time);
+        let verb = Verb::Revoke { link: of(scene.links[1]), key: scene.keys[1] };
+        assert!(scene.world.take_back(1, &verb));
+        assert!(!scene.world.take_back(1, &verb), "it is not there any more");
+        scene.world.nodes[1].store.poison(scene.regions[1]);
+        scene.world.step();
+        scene.world.until("the end of all orders", |world| world.nodes[0].seen.pending.is_empty());
+        assert_eq!(scene.world.nodes[1].seen.revoked, [scene.keys[1]]);
+        let bytes = scene.world.nodes[1].store.bytes(scene.regions[1]);
+        assert!(bytes.iter().all(|byte| *byte == 0xEE), "seed {seed}: late data landed");
+        let seen = &scene.world.nodes[0].seen;
+        assert!(seen.ended.values().all(|it| matches!(it, Ok(()) | Err(Fault::BadKey))));
+        // Reads that ended well have nothing of what lies there now.
+        for (token, (local, parts)) in &scene.reads[0] {
+            let bytes = scene.world.nodes[0].store.bytes(*local);
+            let expected = parts.iter().flat_map(|(at, len)| *at..at + len);
+            let right = expected.zip(&bytes).all(|(at, byte)| *byte == pattern(READ_PATTERN, at));
+            assert!(right || seen.ended[token].is_err());
+        }
+    }
+}
+
+#[test]
+fn a_close_delivers_what_was_ordered_before_and_then_ends_on_both_sides() {
+    for seed in seeds(400_000, 30) {
+        let mut scene = Scene::new(seed, Weather::FOUL);
+        (0..20).for_each(|_| scene.frame(0));
+        let close = Verb::Close { link: of(scene.links[0]) };
+        assert!(scene.world.take_back(0, &close));
+        scene.world.until("two last words", |world| {
+            world.nodes.iter().all(|node| !node.seen.down.is_empty())
+        });
+        let fault =
+            |scene: &Scene, node: usize| scene.world.nodes[node].seen.down[&scene.links[node]];
+        assert_eq!(fault(&scene, 0), Fault::Closed, "seed {seed}");
+        assert_eq!(fault(&scene, 1), Fault::PeerReset, "seed {seed}");
+        for urgency in 0..2 {
+            let mut frames = scene.world.nodes[1].seen.frames[urgency].clone();
+            frames.retain(|id| *id != 1 << 40);
+            assert_eq!(frames, scene.sent[0][urgency]);
+        }
+    }
+}
+
+#[test]
+fn a_dead_peer_fails_what_is_under_way_and_a_new_life_says_so_at_once() {
+    for seed in seeds(500_000, 20) {
+        let mut scene = Scene::new(seed, Weather::FOUL);
+        for _ in 0..10 {
+            scene.frame(0);
+            scene.read(0);
+            scene.write(0);
+        }
+        let time = Duration::from_micros(scene.below(500));
+        scene.world.pass(time);
+        let reborn = seed % 2 == 0;
+        if reborn {
+            let mut random = scene.world.random.clone();
+            scene.world.nodes[1] = Node::new(&mut random, 1486, 64);
+        } else {
+            scene.world.nodes[1].alive = false;
+        }
+        let begin = scene.world.now;
+        // Something has to be owed.
+        scene.read(0);
+        scene.world.until("a last word", |world| !world.nodes[0].seen.down.is_empty());
+        let took = scene.world.now.since(begin);
+        assert_eq!(scene.world.nodes[0].seen.down[&scene.links[0]], Fault::PeerReset);
+        assert!(scene.world.nodes[0].seen.pending.is_empty());
+        let limit = if reborn { Duration::from_secs(1) } else { GIVE_UP_AFTER * 2 };
+        assert!(took < limit, "seed {seed}: {took:?}");
+    }
+}
+
+#[test]
+fn nobody_there_is_said_after_some_calls() {
+    let mut world = World::new(1, 1, 1486, 64);
+    let link = world.nodes[0].machine.connect(7, 1, world.now).unwrap();
+    world.until("a last word", |world| !world.nodes[0].seen.down.is_empty());
+    assert_eq!(world.nodes[0].seen.down[&link], Fault::Unreachable);
+    assert!(world.nodes[0].seen.up.is_empty());
+}
+
+#[test]
+fn two_who_call_each_other_have_two_links() {
+    for seed in seeds(600_000, 10) {
+        let mut world = World::new(seed, 2, 8986, 64);
+        world.weather = Weather::FOUL;
+        let now = world.now;
+        let a = world.nodes[0].machine.connect(1, 1, now).unwrap();
+        let b = world.nodes[1].machine.connect(0, 1, now).unwrap();
+        world.until("both links", |world| {
+            world.nodes[0].seen.up.contains(&a) && world.nodes[1].seen.up.contains(&b)
+        });
+        for id in 0..10 {
+            world.send(0, a, 1000 + id, 3000, Urgency::Urgent);
+            world.send(1, b, 2000 + id, 3000, Urgency::Urgent);
+        }
+        world.until("all frames", |world| {
+            world.nodes.iter().all(|node| node.seen.frames[0].len() == 10)
+        });
+        assert!(world.nodes.iter().all(|node| node.seen.up.len() == 2));
+    }
+}

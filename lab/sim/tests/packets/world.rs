@@ -1,0 +1,393 @@
+//! Machines on stations, and a network between them that loses, doubles, delays and corrupts packets.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{
+    FrameOrder, Header, LinkId, Ordered, Placement, RemoteKey, Token, Urgency, Verb,
+};
+use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
+
+/// Of the network, in parts of a thousand where nothing else is said.
+#[derive(Debug, Clone, Copy)]
+pub struct Weather {
+    pub loss: u64,
+    pub doubling: u64,
+    pub corruption: u64,
+    /// Microseconds that a packet may be late.
+    pub lateness: u64,
+}
+
+impl Weather {
+    pub const FAIR: Weather = Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0 };
+    pub const FOUL: Weather = Weather { loss: 30, doubling: 20, corruption: 10, lateness: 60 };
+}
+
+/// How long a packet is on its way at least.
+const LATENCY: Duration = Duration::from_micros(15);
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
+/// Payloads whose frames the receiver drops.
+pub fn is_dropped(id: u64) -> bool {
+    id % 19 == 7
+}
+
+/// What every memory holds that belongs to a message or region of this number.
+pub fn pattern(id: u64, at: u64) -> u8 {
+    (id.wrapping_mul(37) + at * 11 + at / 251) as u8
+}
+
+/// Memory by the index of its buffer.
+#[derive(Debug, Clone, Default)]
+pub struct Store(Rc<RefCell<Vec<Vec<u8>>>>);
+
+impl Store {
+    pub fn add(&self, bytes: Vec<u8>) -> Slice {
+        let mut buffers = self.0.borrow_mut();
+        let buffer = BufferId(SlotId { index: buffers.len() as u32, generation: 1 });
+        let len = bytes.len() as u64;
+        buffers.push(bytes);
+        Slice { buffer, offset: 0, len }
+    }
+
+    pub fn patterned(&self, id: u64, len: u64) -> Slice {
+        self.add((0..len).map(|at| pattern(id, at)).collect())
+    }
+
+    pub fn bytes(&self, slice: Slice) -> Vec<u8> {
+        let mut bytes = vec![0; slice.len as usize];
+        self.read(slice, &mut bytes);
+        bytes
+    }
+
+    /// Nobody may read or write it any more.
+    pub fn poison(&self, slice: Slice) {
+        self.write(slice, &vec![0xEE; slice.len as usize]);
+    }
+}
+
+impl Bytes for Store {
+    fn read(&self, from: Slice, to: &mut [u8]) {
+        if to.is_empty() {
+            return;
+        }
+        let buffers = self.0.borrow();
+        let begin = from.offset as usize;
+        to.copy_from_slice(&buffers[from.buffer.0.index as usize][begin..begin + to.len()]);
+    }
+
+    fn write(&self, to: Slice, from: &[u8]) {
+        if from.is_empty() {
+            return;
+        }
+        let mut buffers = self.0.borrow_mut();
+        let begin = to.offset as usize;
+        assert!(from.len() as u64 <= to.len, "more than the slice has");
+        buffers[to.buffer.0.index as usize][begin..begin + from.len()].copy_from_slice(from);
+    }
+}
+
+/// What a machine told, with checks of what it promised.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub store: Store,
+    pub up: BTreeSet<SlotId>,
+    pub down: BTreeMap<SlotId, Fault>,
+    /// Frames, by urgency, in the order in which they were complete.
+    pub frames: [Vec<u64>; 2],
+    placed: BTreeMap<u64, (SlotId, u64, Slice)>,
+    next_token: u64,
+    /// Orders that wait for their outcome, and those that have it.
+    pub pending: BTreeMap<u64, SlotId>,
+    pub ended: BTreeMap<u64, Result<(), Fault>>,
+    pub revoked: Vec<RemoteKey>,
+}
+
+/// Number and urgency of a frame.
+fn named(header: &[u8]) -> (u64, usize) {
+    (u64::from_le_bytes(header[8..16].try_into().unwrap()), usize::from(header[16]))
+}
+
+impl Seen {
+    fn complete(&mut self, id: u64, urgency: usize, bytes: &[u8]) {
+        let right = bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(id, at as u64));
+        assert!(right, "frame {id} is not what was sent");
+        self.frames[urgency].push(id);
+    }
+
+    fn is_up(&self, link: SlotId) {
+        assert!(self.up.contains(&link) && !self.down.contains_key(&link), "{link:?} is not up");
+    }
+}
+
+impl Above for Seen {
+    fn link_up(&mut self, link: SlotId, _accepted: bool) {
+        assert!(!self.down.contains_key(&link));
+        assert!(self.up.insert(link), "{link:?} came up twice");
+    }
+
+    fn link_down(&mut self, link: SlotId, fault: Fault) {
+        assert!(!self.pending.values().any(|other| *other == link), "orders without an outcome");
+        assert!(self.down.insert(link, fault).is_none(), "{link:?} has two last words");
+        self.placed.retain(|_, (other, ..)| *other != link);
+    }
+
+    fn place(&mut self, link: SlotId, header: &[u8], payload_bytes: u32) -> Placement {
+        self.is_up(link);
+        let (id, urgency) = named(header);
+        if payload_bytes == 0 || is_dropped(id) {
+            self.frames[urgency].push(id);
+            return Placement::Drop;
+        }
+        // Some places are shorter than what comes: the rest is cut.
+        let fits = if id % 23 == 3 { payload_bytes / 3 } else { payload_bytes };
+        let slice = self.store.add(vec![0; fits as usize]);
+        self.next_token += 1;
+        self.placed.insert(self.next_token, (link, id * 2 + urgency as u64, slice));
+        Placement::Into { slice, token: Token(self.next_token) }
+    }
+
+    fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool {
+        self.is_up(link);
+        let (id, urgency) = named(header);
+        self.complete(id, urgency, payload);
+        true
+    }
+
+    fn landed(&mut self, link: SlotId, token: Token) {
+        self.is_up(link);
+        let (other, name, slice) = self.placed.remove(&token.0).expect("it was placed");
+        assert_eq!(other, link);
+        let bytes = self.store.bytes(slice);
+        self.complete(name / 2, (name % 2) as usize, &bytes);
+    }
+
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
+        assert!(self.pending.remove(&token.0).is_some(), "{token:?} is not awaited");
+        assert!(self.ended.insert(token.0, outcome).is_none());
+    }
+
+    fn revoked(&mut self, _link: SlotId, key: RemoteKey) {
+        self.revoked.push(key);
+    }
+}
+
+/// A station with one endpoint.
+pub struct Node {
+    pub machine: Machine<u32>,
+    pub seen: Seen,
+    pub store: Store,
+    pub alive: bool,
+}
+
+/// All of it.
+pub struct World {
+    pub random: Random,
+    pub now: Time,
+    pub nodes: Vec<Node>,
+    pub weather: Weather,
+    /// How many packets a port takes at a time, at most.
+    pub room: u64,
+    /// Of frames that wait, by sender and token.
+    pub payloads: BTreeMap<(usize, u64), Slice>,
+    /// Packets on their way: by time and number, to whom and from whom.
+    air: BTreeMap<(Time, u64), (u32, u32, Vec<u8>)>,
+    count: u64,
+    packet_bytes: usize,
+    next_token: u64,
+    pub trace: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, nodes: u32, packet_bytes: usize, pieces_max: u32) -> World {
+        let mut random = Random::from_seed(seed);
+        let nodes = (0..nodes).map(|_| Node::new(&mut random, packet_bytes, pieces_max)).collect();
+        World {
+            random,
+            now: Time(1_000_000),
+            nodes,
+            weather: Weather::FAIR,
+            room: 40,
+            payloads: BTreeMap::new(),
+            air: BTreeMap::new(),
+            count: 0,
+            packet_bytes,
+            next_token: 1 << 32,
+            trace: 0,
+        }
+    }
+
+    /// A link between two nodes, up at both: its names there.
+    pub fn connect(&mut self, a: usize, b: usize) -> (SlotId, SlotId) {
+        let before = self.nodes[b].seen.up.clone();
+        let link = self.nodes[a].machine.connect(b as u32, 1, self.now).unwrap();
+        self.until("a link at the caller", |world| world.nodes[a].seen.up.contains(&link));
+        // The one who was called knows of the link when the first packet comes over it.
+        self.send(a, link, 1 << 40, 0, Urgency::Urgent);
+        self.until("a link at the one who is called", |world| {
+            world.nodes[b].seen.up.difference(&before).next().is_some()
+        });
+        let other = *self.nodes[b].seen.up.difference(&before).next().unwrap();
+        (link, other)
+    }
+
+    pub fn send(&mut self, node: usize, link: SlotId, id: u64, len: u64, urgency: Urgency) {
+        self.next_token += 1;
+        let token = Token(self.next_token);
+        let payload = self.nodes[node].store.patterned(id, len);
+        let extra = if id.is_multiple_of(3) { 40 } else { 0 };
+        let mut header = vec![3, 17 + extra, 0, 0];
+        header.extend((len as u32).to_le_bytes());
+        header.extend(id.to_le_bytes());
+        header.push(u8::from(urgency == Urgency::Bulk));
+        header.extend(vec![0; usize::from(extra)]);
+        let frame =
+            FrameOrder { link: of(link), header: Header::new(&header), payload, urgency, token };
+        let Node { machine, store, seen, .. } = &mut self.nodes[node];
+        let payload = if len == 0 { Slice::NONE } else { payload };
+        match machine.send(&FrameOrder { payload, ..frame }, store) {
+            Ordered::Released => store.poison(payload),
+            Ordered::Pending => {
+                seen.pending.insert(token.0, link);
+                self.payloads.insert((node, token.0), payload);
+            }
+            Ordered::Refused(fault) => panic!("frame {id} is refused: {fault}"),
+        }
+    }
+
+    /// Orders something that waits; its token.
+    pub fn order(
+        &mut self,
+        node: usize,
+        link: SlotId,
+        verb: impl FnOnce(LinkId, Token) -> Verb,
+    ) -> u64 {
+        self.next_token += 1;
+        let token = self.next_token;
+        let Node { machine, store, seen, .. } = &mut self.nodes[node];
+        match machine.order(&verb(of(link), Token(token)), store) {
+            Ordered::Pending => drop(seen.pending.insert(token, link)),
+            Ordered::Released => drop(seen.ended.insert(token, Ok(()))),
+            Ordered::Refused(fault) => drop(seen.ended.insert(token, Err(fault))),
+        }
+        token
+    }
+
+    /// Gives an order back that takes effect at once; whether it did.
+    pub fn take_back(&mut self, node: usize, verb: &Verb) -> bool {
+        let Node { machine, store, .. } = &mut self.nodes[node];
+        machine.order(verb, store) == Ordered::Released
+    }
+
+    /// One moment: what has come, what goes, and then the next moment.
+    pub fn step(&mut self) {
+        while let Some(entry) = self.air.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let (to, from, bytes) = entry.remove();
+            let Some(node) = self.nodes.get_mut(to as usize).filter(|node| node.alive) else {
+                continue;
+            };
+            let Node { machine, seen, store, .. } = node;
+            machine.packet(from, &bytes, self.now, seen, store);
+            self.trace = self.trace.wrapping_mul(0x100_0000_01b3)
+                ^ u64::from(ropewalk_base::checksum::crc32c(&bytes));
+        }
+        for index in 0..self.nodes.len() {
+            if !self.nodes[index].alive {
+                continue;
+            }
+            let Node { machine, seen, .. } = &mut self.nodes[index];
+            machine.drained(self.now, seen);
+            // The port has room for some.
+            let room = 1 + self.random.below(self.room);
+            let mut out = vec![0; self.packet_bytes];
+            for _ in 0..room {
+                let Node { machine, store, .. } = &mut self.nodes[index];
+                let Some((to, len)) = machine.next(self.now, store, &mut out) else { break };
+                let bytes = out[..len].to_vec();
+                self.fly(index as u32, to, bytes);
+            }
+            let Node { machine, seen, .. } = &mut self.nodes[index];
+            machine.report(seen);
+        }
+        let due = |node: &Node| match node.alive {
+            true if node.machine.has_work() => self.now + Duration::from_micros(1),
+            true => node.machine.deadline(),
+            false => Time::NEVER,
+        };
+        let next = self.nodes.iter().map(due).min().unwrap_or(Time::NEVER);
+        let coming = self.air.keys().next().map_or(Time::NEVER, |(at, _)| *at);
+        let soon = self.now + Duration::from_millis(5);
+        self.now = next.min(coming).min(soon).max(self.now + Duration::from_nanos(200));
+    }
+
+    fn chance(&mut self, thousandths: u64) -> bool {
+        self.random.below(1000) < thousandths
+    }
+
+    fn fly(&mut self, from: u32, to: u32, bytes: Vec<u8>) {
+        if self.chance(self.weather.loss) {
+            return;
+        }
+        let copies = if self.chance(self.weather.doubling) { 2 } else { 1 };
+        for _ in 0..copies {
+            let mut bytes = bytes.clone();
+            if self.chance(self.weather.corruption) {
+                let at = self.random.below(bytes.len() as u64) as usize;
+                bytes[at] ^= 1 << self.random.below(8);
+            }
+            if self.chance(self.weather.corruption / 2) {
+                bytes.truncate(self.random.below(bytes.len() as u64) as usize);
+            }
+            let late = Duration::from_micros(self.random.below(self.weather.lateness + 1));
+            self.count += 1;
+            self.air.insert((self.now + LATENCY + late, self.count), (to, from, bytes));
+        }
+    }
+
+    /// Steps until something holds.
+    pub fn until(&mut self, what: &str, holds: impl Fn(&World) -> bool) {
+        let limit = self.now + Duration::from_secs(60);
+        while !holds(self) {
+            self.step();
+            if self.now > limit {
+                let counters = self.nodes.iter().map(|node| node.machine.counters());
+                panic!("{what}: not in a minute; {:#?}", counters.collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+}
+
+pub fn of(slot: SlotId) -> LinkId {
+    LinkId { rail: 0, slot }
+}
+
+impl Node {
+    pub fn new(random: &mut Random, packet_bytes: usize, pieces_max: u32) -> Node {
+        let config = PacketConfig {
+            endpoint: 1,
+            packet_bytes,
+            pieces_max,
+            links_max: 64,
+            give_up_after: GIVE_UP_AFTER,
+        };
+        let machine = Machine::new(config, Random::from_seed(random.next_u64()));
+        let store = Store::default();
+        store.add(Vec::new());
+        let seen = Seen { store: store.clone(), ..Seen::default() };
+        Node { machine, seen, store, alive: true }
+    }
+}
