@@ -20,6 +20,7 @@ mod engine;
 pub mod host;
 pub mod local;
 pub mod modules;
+pub mod packets;
 mod peers;
 mod posts;
 pub mod reactor;

@@ -30,6 +30,8 @@ use ropewalk_base::verb::{
 
 pub mod address;
 pub mod conformance;
+pub mod host;
+pub mod port;
 
 /// A network, as the layers above see it.
 pub trait Rail: Send {

@@ -17,23 +17,28 @@ use super::receiving::Receiving;
 use super::sending::Sending;
 use super::stream::{Early, Incoming, Outgoing, Sent};
 
-/// How often a call goes, and after what time again.
+/// How often a call or an answer goes, and after what time again.
 const CALLS_MAX: u32 = 10;
 const CALL_AGAIN: Duration = Duration::from_millis(20);
 const CALL_AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Calls at full length before shorter ones are tried, and what these are: frames of 1,500 bytes.
 const CALLS_AT_LENGTH: u32 = 3;
 const USUAL_BYTES: usize = 1486;
-/// How long a link that we answered may be silent.
-const ANSWERED_FOR: Duration = Duration::from_secs(10);
+/// How long nothing may come over a link before it is asked for a sign of life.
+const SILENT_FOR: Duration = Duration::from_secs(5);
+
+/// How long a call, or an answer, waits after so many.
+fn call_again(tries: u32) -> Duration {
+    (CALL_AGAIN * (1 << tries.min(8))).min(CALL_AGAIN_MAX)
+}
 
 /// How far a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     /// We call, and are not answered yet.
     Calling { call: u64, again_at: Time, tries: u32 },
-    /// We were called and have answered, or are to.
-    Answered { call: u64, answer: bool, until: Time },
+    /// We were called, and answer until something else comes over the link.
+    Answered { call: u64, again_at: Time, tries: u32 },
     /// It carries records.
     Up,
     /// It carries what was ordered before, and then nothing.
@@ -59,6 +64,8 @@ pub(super) struct Link<S> {
     pub timer: Time,
     /// When anything came over it last.
     pub heard_at: Time,
+    /// A sign of life is to be asked for.
+    pub probes: bool,
 
     pub sending: Sending<Sent>,
     pub receiving: Receiving,
@@ -98,6 +105,7 @@ impl<S> Link<S> {
             is_ready: false,
             timer: Time::NEVER,
             heard_at: Time::NEVER,
+            probes: false,
             sending: Sending::default(),
             receiving: Receiving::default(),
             out: Outgoing::default(),
@@ -113,6 +121,11 @@ impl<S> Link<S> {
         }
     }
 
+    /// When a link over which nothing comes is asked for a sign of life.
+    fn silent_at(&self) -> Time {
+        self.heard_at + SILENT_FOR
+    }
+
     /// Whether it takes orders.
     pub fn is_up(&self) -> bool {
         self.stage == Stage::Up
@@ -121,11 +134,11 @@ impl<S> Link<S> {
     /// When something is due.
     pub fn due(&self, readings: &Slots<Reading>) -> Time {
         match self.stage {
-            Stage::Calling { again_at, .. } => again_at,
-            Stage::Answered { until, .. } => until,
+            Stage::Calling { again_at, .. } | Stage::Answered { again_at, .. } => again_at,
             Stage::Up | Stage::Closing => {
                 let stream = self.sending.due().min(self.receiving.due());
-                stream.min(self.asks.due(readings))
+                let silent = if self.sending.is_empty() { self.silent_at() } else { Time::NEVER };
+                stream.min(silent).min(self.asks.due(readings))
             }
         }
     }
@@ -142,12 +155,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub(super) fn called(&mut self, from: S, endpoint: u8, body: &CallBody) {
         let (call, theirs) = (body.call.get(), body.tag.get());
         let packet_bytes = usize::from(body.packet_bytes.get());
-        if body.version.get() != packets::VERSION || theirs == 0 || packet_bytes < PACKET_BYTES_MIN
+        if !self.config.accepts
+            || body.version.get() != packets::VERSION
+            || theirs == 0
+            || packet_bytes < PACKET_BYTES_MIN
         {
             return self.counters.strangers += 1;
         }
-        let until = self.now + ANSWERED_FOR;
-        let wanted = Stage::Answered { call, answer: true, until };
+        let wanted = Stage::Answered { call, again_at: Time::ZERO, tries: 0 };
         if let Some(id) = self.called.get(&(from, call)).copied() {
             // Its answer was lost, or is on its way.
             if let Some(state) = self.links.get_mut(id)
@@ -172,8 +187,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// Our call is answered.
     pub(super) fn answered(&mut self, id: SlotId, endpoint: u8, body: &CallBody) {
+        let now = self.now;
         let Some(state) = self.links.get_mut(id) else { return };
-        let Stage::Calling { call, .. } = state.stage else { return };
+        let Stage::Calling { call, .. } = state.stage else {
+            // The other side does not know yet that we know.
+            state.receiving.owe(now);
+            return self.touch(id);
+        };
         let packet_bytes = usize::from(body.packet_bytes.get());
         let ours = call == body.call.get() && endpoint == state.endpoint;
         let legal = body.version.get() == packets::VERSION && body.tag.get() != 0;
@@ -186,7 +206,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         state.theirs = body.tag.get();
         state.packet_bytes = state.packet_bytes.min(packet_bytes);
         state.stage = Stage::Up;
-        state.heard_at = self.now;
+        state.heard_at = now;
+        // The other side counts the link as made when it hears of us again.
+        state.receiving.owe(now);
         self.by_theirs.insert((state.station, state.theirs), id);
         self.events.push_back(Event::Up { link: id, accepted: false });
         self.touch(id);
@@ -222,8 +244,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let (kind, call) = match &mut state.stage {
             Stage::Calling { again_at, .. } if *again_at > now => return None,
             Stage::Calling { call, again_at, tries } => {
-                let wait = (CALL_AGAIN * (1 << (*tries).min(8))).min(CALL_AGAIN_MAX);
-                *again_at = now + wait;
+                *again_at = now + call_again(*tries);
                 *tries += 1;
                 // Packets of this length may not get through.
                 if *tries > CALLS_AT_LENGTH {
@@ -231,11 +252,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 }
                 (Kind::Call, *call)
             }
-            Stage::Answered { call, answer, .. } if *answer => {
-                *answer = false;
+            Stage::Answered { again_at, .. } if *again_at > now => return None,
+            Stage::Answered { call, again_at, tries } => {
+                *again_at = now + call_again(*tries);
+                *tries += 1;
                 (Kind::Answer, *call)
             }
-            _ => return None,
+            Stage::Up | Stage::Closing => return None,
         };
         let body = CallBody {
             version: packets::VERSION.into(),
@@ -255,18 +278,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
         let Some(state) = self.links.get_mut(id) else { return };
         match state.stage {
-            Stage::Calling { again_at, tries, .. } => {
+            Stage::Calling { again_at, tries, .. } | Stage::Answered { again_at, tries, .. } => {
                 if again_at <= now && tries >= CALLS_MAX {
-                    self.end(id, Fault::Unreachable);
-                }
-            }
-            Stage::Answered { until, .. } => {
-                if until <= now {
                     self.end(id, Fault::Unreachable);
                 }
             }
             Stage::Up | Stage::Closing => {
                 state.sending.expire(now);
+                state.probes = state.silent_at() <= now;
                 let owed =
                     state.sending.silent_since().min(state.asks.silent_since(&self.readings));
                 if owed.max(state.heard_at) + give_up_after <= now {

@@ -38,14 +38,16 @@ pub struct PacketConfig {
     pub packet_bytes: usize,
     /// Pieces of reads that may be under way to us together: what the port's ring can take beside the rest.
     pub pieces_max: u32,
+    /// Whether peers may call.
+    pub accepts: bool,
     /// Links at a time.
     pub links_max: usize,
     /// A peer that owes an answer for so long is gone.
     pub give_up_after: Duration,
 }
 
-/// What happened, told when the machine is asked to.
-pub trait Above {
+/// What happened, told when the machine is asked to; and the memory in which it happened.
+pub trait Above: Bytes {
     /// A link carries frames from now on; `accepted`: the peer began it.
     fn link_up(&mut self, link: SlotId, accepted: bool);
     /// The last word about a link.
@@ -254,14 +256,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// A body came from a station. One that is no packet of ours is counted and passed over.
-    pub fn packet(
-        &mut self,
-        from: S,
-        body: &[u8],
-        now: Time,
-        above: &mut dyn Above,
-        memory: &dyn Bytes,
-    ) {
+    pub fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn Above) {
         self.now = self.now.max(now);
         self.report(above);
         let opened = match packets::open(body) {
@@ -293,10 +288,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 self.heard(id);
                 self.report(above);
                 match packet {
-                    Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above, memory),
+                    Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above),
                     Packet::Ack(ack) => self.acknowledged(id, ack),
                     Packet::Pull(pull) => self.asked(id, pull),
-                    Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, memory),
+                    Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, above),
                     Packet::Refusal(refusal) => self.pull_refused(id, refusal),
                     Packet::Call(_) | Packet::Answer(_) | Packet::Gone(_) => {}
                 }

@@ -91,8 +91,9 @@ impl Receiving {
         self.untold += 1;
     }
 
-    /// One came again: what it was told of before was lost.
-    pub fn again(&mut self, now: Time) {
+    /// The peer is to hear something now: a packet came again, since what it was told before was lost, or it
+    /// waits for a sign of life.
+    pub fn owe(&mut self, now: Time) {
         if self.untold == 0 {
             self.since = now;
         }
@@ -171,7 +172,7 @@ mod tests {
         take(&mut receiving, &[5]);
         assert_eq!(receiving.due(), Time::ZERO, "one is missing");
         receiving.tell(Time(6000));
-        receiving.again(Time(7000));
+        receiving.owe(Time(7000));
         assert_eq!(receiving.due(), Time::ZERO, "the last word was lost");
     }
 }

@@ -141,12 +141,17 @@ impl Outgoing {
     pub fn take_tokens(&mut self) -> Vec<Token> {
         let current = self.current.take().map(|cutting| cutting.queued);
         let queues = self.urgent.drain(..).chain(self.bulk.drain(..));
-        let held =
-            |queued: &Queued| matches!(queued.payload, Payload::Held(slice) if slice.len > 0);
-        let all = current.into_iter().chain(queues);
-        all.filter(|queued| queued.token != Token::NONE && held(queued))
-            .map(|it| it.token)
-            .collect()
+        let pending = |queued: &Queued| queued.token != Token::NONE && queued.payload.len() > 0;
+        current.into_iter().chain(queues).filter(pending).map(|queued| queued.token).collect()
+    }
+
+    /// The next packet; where there is nothing to say and an answer is wanted one without bytes, between two
+    /// records.
+    fn next(&mut self, probes: bool) -> Option<Sent> {
+        let sent = self.full.pop_front().or_else(|| self.building.take());
+        let probe = sent.is_none() && probes && self.current.is_none();
+        let empty = Sent { record: self.next_record, offset: 0, bytes: Vec::new() };
+        sent.or_else(|| probe.then_some(empty))
     }
 
     fn find(&mut self, token: Token) -> Option<&mut Queued> {
@@ -306,7 +311,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
         self.cut(id, memory, false);
         let state = self.links.get_mut(id)?;
-        let sent = state.out.full.pop_front().or_else(|| state.out.building.take())?;
+        let probes = std::mem::take(&mut state.probes);
+        let sent = state.out.next(probes)?;
         let ack = state.receiving.tell(now).into();
         let number = state.sending.next_number();
         let len = write(out, route, ack, number, &sent);
@@ -341,7 +347,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         body: &StreamBody,
         bytes: &[u8],
         above: &mut dyn Above,
-        memory: &dyn Bytes,
     ) {
         self.acknowledged(id, &body.ack);
         let (now, number) = (self.now, body.number.get());
@@ -351,29 +356,23 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             Arrival::Next => {
                 state.receiving.taken(number, now);
                 let packet = Early { number, record, offset, placed: 0, rest: Vec::new() };
-                self.consume(id, &packet, bytes, above, memory);
-                self.consume_early(id, number, above, memory);
+                self.consume(id, &packet, bytes, above);
+                self.consume_early(id, number, above);
             }
             Arrival::Early => {
                 self.counters.early += 1;
-                state.take_early(number, record, offset, bytes, memory, now);
+                state.take_early(number, record, offset, bytes, above, now);
             }
             Arrival::Again => {
                 self.counters.doubled += 1;
-                state.receiving.again(now);
+                state.receiving.owe(now);
             }
             Arrival::Beyond => self.counters.beyond += 1,
         }
     }
 
     /// The packets whose turn came with `number`.
-    fn consume_early(
-        &mut self,
-        id: SlotId,
-        number: u32,
-        above: &mut dyn Above,
-        memory: &dyn Bytes,
-    ) {
+    fn consume_early(&mut self, id: SlotId, number: u32, above: &mut dyn Above) {
         let mut number = number.wrapping_add(1);
         while let Some(state) = self.links.get_mut(id)
             && number != state.receiving.next()
@@ -382,20 +381,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 return;
             };
             let early = state.early.swap_remove(index);
-            self.consume(id, &early, &early.rest, above, memory);
+            self.consume(id, &early, &early.rest, above);
             number = number.wrapping_add(1);
         }
     }
 
     /// Bytes whose turn it is: some that are placed already, and `bytes`.
-    fn consume(
-        &mut self,
-        id: SlotId,
-        packet: &Early,
-        mut bytes: &[u8],
-        above: &mut dyn Above,
-        memory: &dyn Bytes,
-    ) {
+    fn consume(&mut self, id: SlotId, packet: &Early, mut bytes: &[u8], above: &mut dyn Above) {
         let Some(state) = self.links.get_mut(id) else { return };
         let done = state.incoming.as_ref().map_or(0, |incoming| incoming.done);
         if packet.record != state.record || packet.offset as usize != done {
@@ -406,7 +398,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             let Some(state) = self.links.get_mut(id) else { return };
             if let Some(incoming) = &state.incoming {
                 let taken = bytes.len().min(incoming.total - incoming.done);
-                incoming.write(incoming.done, &bytes[..taken], memory);
+                incoming.write(incoming.done, &bytes[..taken], above);
                 self.advance(id, taken, above);
                 bytes = &bytes[taken..];
                 continue;

@@ -13,7 +13,6 @@
 //!
 //! It must not know what frames mean, nor who the peers are: any TCP client may have connected.
 
-mod addresses;
 mod config;
 mod dial;
 mod link;

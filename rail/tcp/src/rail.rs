@@ -21,8 +21,8 @@ use crate::dial::{Lookups, Target, parse};
 use crate::link::{Link, Outgoing, State};
 use crate::receive::BUFFER_BYTES;
 use crate::send;
+use crate::socket;
 use crate::timers::Timers;
-use crate::{addresses, socket};
 
 /// Names of the listener and of the look-ups in the epoll set; no link has them, since a generation
 /// is neither 0 nor used up to the last.
@@ -317,7 +317,7 @@ impl Rail for TcpRail {
         match &self.listener {
             None => Vec::new(),
             Some(_) if !self.config.advertise.is_empty() => self.config.advertise.clone(),
-            Some((_, bound)) => addresses::reachable(*bound),
+            Some((_, bound)) => ropewalk_rail::host::reachable(*bound),
         }
     }
 

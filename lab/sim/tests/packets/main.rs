@@ -382,6 +382,19 @@ fn a_dead_peer_fails_what_is_under_way_and_a_new_life_says_so_at_once() {
 }
 
 #[test]
+fn an_idle_link_to_a_dead_peer_ends_and_one_to_a_living_peer_does_not() {
+    for alive in [true, false] {
+        let mut scene = Scene::new(1, Weather::FOUL);
+        scene.world.nodes[1].alive = alive;
+        scene.world.pass(Duration::from_secs(60));
+        let down = &scene.world.nodes[0].seen.down;
+        assert_eq!(down.is_empty(), alive, "{down:?}");
+        let sent = scene.world.nodes[0].machine.counters().sent;
+        assert!(sent < 100, "{sent} packets in a minute of silence");
+    }
+}
+
+#[test]
 fn nobody_there_is_said_after_some_calls() {
     let mut world = World::new(1, 1, 1486, 64);
     let link = world.nodes[0].machine.connect(7, 1, world.now).unwrap();

@@ -126,6 +126,16 @@ impl Seen {
     }
 }
 
+impl Bytes for Seen {
+    fn read(&self, from: Slice, to: &mut [u8]) {
+        self.store.read(from, to);
+    }
+
+    fn write(&self, to: Slice, from: &[u8]) {
+        self.store.write(to, from);
+    }
+}
+
 impl Above for Seen {
     fn link_up(&mut self, link: SlotId, _accepted: bool) {
         assert!(!self.down.contains_key(&link));
@@ -292,8 +302,8 @@ impl World {
             let Some(node) = self.nodes.get_mut(to as usize).filter(|node| node.alive) else {
                 continue;
             };
-            let Node { machine, seen, store, .. } = node;
-            machine.packet(from, &bytes, self.now, seen, store);
+            let Node { machine, seen, .. } = node;
+            machine.packet(from, &bytes, self.now, seen);
             self.trace = self.trace.wrapping_mul(0x100_0000_01b3)
                 ^ u64::from(ropewalk_base::checksum::crc32c(&bytes));
         }
@@ -381,6 +391,7 @@ impl Node {
             endpoint: 1,
             packet_bytes,
             pieces_max,
+            accepts: true,
             links_max: 64,
             give_up_after: GIVE_UP_AFTER,
         };

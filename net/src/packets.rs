@@ -1,0 +1,349 @@
+//! A rail made of a port, which carries packets, and the core's packet machine, which makes links of them.
+//!
+//! Invariants: what a port shows is dealt with where it lies; packets are written into the port's slots
+//! and stamped with the time at which they leave; timers are judged when the port had nothing more.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::EAGER_BYTES_MAX;
+use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{
+    Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
+};
+use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
+use ropewalk_rail::port::Port;
+use ropewalk_rail::{Rail, Report, Sight, frame_lengths};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::engine::SharedClock;
+
+/// Packets of one pass.
+const PACKETS_PER_PASS: usize = 512;
+/// Flushes of one pass: a link that has much to send leaves time for others, and for what comes.
+const FLUSHES_PER_PASS: usize = 8;
+/// When a port without room is tried again.
+const FULL_FOR: Duration = Duration::from_micros(50);
+/// Links of one rail.
+const LINKS_MAX: usize = 16_000;
+/// A peer that owes an answer for so long is gone.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+
+/// A rail over packets.
+pub struct PacketRail<P: Port> {
+    index: u8,
+    port: P,
+    machine: Machine<P::Station>,
+    clock: SharedClock,
+    /// What is slept on: the port, and a bell for work that orders leave behind.
+    epoll: OwnedFd,
+    bell: OwnedFd,
+    armed: bool,
+    rung: bool,
+    /// The port had no room, and when it is tried again.
+    full_until: Option<Time>,
+    links_up: u64,
+    links_down: u64,
+}
+
+/// Memory of the table, for the machine.
+struct Table<'a>(&'a BufferTable);
+
+impl Bytes for Table<'_> {
+    fn read(&self, from: Slice, to: &mut [u8]) {
+        let read = self.0.read(from, to);
+        // What is gone reads as nothing; nobody waits for it any more.
+        to[read..].fill(0);
+    }
+
+    fn write(&self, to: Slice, from: &[u8]) {
+        self.0.write(to, from);
+    }
+}
+
+/// The layer above, for the machine.
+struct Upwards<'a> {
+    index: u8,
+    report: &'a mut dyn Report,
+    links_up: &'a mut u64,
+    links_down: &'a mut u64,
+}
+
+impl Upwards<'_> {
+    fn id(&self, slot: SlotId) -> LinkId {
+        LinkId { rail: self.index, slot }
+    }
+}
+
+impl Bytes for Upwards<'_> {
+    fn read(&self, from: Slice, to: &mut [u8]) {
+        Table(self.report.buffers()).read(from, to);
+    }
+
+    fn write(&self, to: Slice, from: &[u8]) {
+        Table(self.report.buffers()).write(to, from);
+    }
+}
+
+impl Above for Upwards<'_> {
+    fn link_up(&mut self, link: SlotId, accepted: bool) {
+        *self.links_up += 1;
+        self.report.link_up(self.id(link), accepted);
+    }
+
+    fn link_down(&mut self, link: SlotId, fault: Fault) {
+        *self.links_down += 1;
+        self.report.link_down(self.id(link), fault);
+    }
+
+    fn place(&mut self, link: SlotId, header: &[u8], payload_bytes: u32) -> Placement {
+        self.report.place(self.id(link), header, payload_bytes)
+    }
+
+    fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool {
+        match self.report.place_whole(self.id(link), header, payload.len() as u32) {
+            Placement::Into { slice, token } => {
+                self.report.buffers().write(slice, payload);
+                self.report.landed(self.id(link), token);
+                true
+            }
+            Placement::Drop => true,
+            Placement::Violation(_) => false,
+            Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
+        }
+    }
+
+    fn landed(&mut self, link: SlotId, token: Token) {
+        self.report.landed(self.id(link), token);
+    }
+
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
+        match outcome {
+            Ok(()) => self.report.done(token),
+            Err(fault) => self.report.failed(token, fault),
+        }
+    }
+
+    fn revoked(&mut self, link: SlotId, key: RemoteKey) {
+        self.report.revoked(self.id(link), key);
+    }
+}
+
+impl<P: Port> PacketRail<P> {
+    /// A rail over `port`. Fails where there is no descriptor.
+    pub fn new(port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let name = EventData::new_u64(0);
+        epoll::add(&epoll, &bell, name, EventFlags::IN)?;
+        if let Some(port) = port.descriptor() {
+            epoll::add(&epoll, port, name, EventFlags::IN)?;
+        }
+        let config = PacketConfig {
+            endpoint: port.endpoint(),
+            packet_bytes: port.packet_bytes(),
+            // The rest is for streams, and for what nobody asked for.
+            pieces_max: (port.packets_max() / 2).max(1),
+            accepts: !port.addresses().is_empty(),
+            links_max: LINKS_MAX,
+            give_up_after: GIVE_UP_AFTER,
+        };
+        let machine = Machine::new(config, random);
+        Ok(PacketRail {
+            index: 0,
+            port,
+            machine,
+            clock,
+            epoll,
+            bell,
+            armed: false,
+            rung: false,
+            full_until: None,
+            links_up: 0,
+            links_down: 0,
+        })
+    }
+
+    /// An order was taken, perhaps in somebody's sleep: what it leaves for the next poll wakes the sleeper.
+    fn ring(&mut self) {
+        if self.armed && !self.rung && self.machine.has_work() {
+            // A counter that is full is as good as rung.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            self.rung = true;
+        }
+    }
+
+    /// Sends what there is, as far as there is room.
+    fn leave(&mut self, buffers: &BufferTable) {
+        if !self.machine.has_work() && self.full_until.is_none() {
+            return;
+        }
+        let now = (self.clock)();
+        for _ in 0..FLUSHES_PER_PASS {
+            let mut any = false;
+            while let Some(slot) = self.port.slot() {
+                let Some((to, bytes)) = self.machine.next(now, &Table(buffers), slot) else {
+                    break;
+                };
+                self.port.commit(to, bytes);
+                any = true;
+            }
+            let all = self.port.flush();
+            self.full_until = (!all).then(|| now + FULL_FOR);
+            if !all || !any {
+                break;
+            }
+        }
+    }
+
+    /// Whether an order concerns a link of this rail.
+    fn is_mine(&self, link: LinkId) -> bool {
+        link.rail == self.index
+    }
+}
+
+/// Whether header and payload agree.
+fn is_legal(frame: &FrameOrder) -> bool {
+    let header = frame.header.as_bytes();
+    let lengths = frame_lengths(header);
+    lengths.is_some_and(|(length, bytes)| {
+        length == header.len() && u64::from(bytes) == frame.payload.len
+    })
+}
+
+impl<P: Port> Rail for PacketRail<P> {
+    fn scheme(&self) -> &'static str {
+        self.port.scheme()
+    }
+
+    fn attach(&mut self, index: u8) {
+        self.index = index;
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            reliable: true,
+            ordered: true,
+            checksummed: true,
+            native_read: true,
+            native_write: true,
+            frame_payload_bytes_max: EAGER_BYTES_MAX,
+            preference: 40,
+            same_host_only: false,
+        }
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        self.port.addresses()
+    }
+
+    fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
+        let (station, endpoint) = self.port.resolve(address)?;
+        let slot = self.machine.connect(station, endpoint, now)?;
+        self.ring();
+        Ok(LinkId { rail: self.index, slot })
+    }
+
+    fn send(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
+        let outcome = self.send_followed(frame, buffers);
+        self.leave(buffers);
+        self.ring();
+        outcome
+    }
+
+    fn send_followed(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
+        if !is_legal(frame) {
+            return Ordered::Refused(Fault::Invalid);
+        }
+        if !self.is_mine(frame.link) {
+            return Ordered::Refused(Fault::PeerReset);
+        }
+        self.machine.send(frame, &Table(buffers))
+    }
+
+    fn push(&mut self, report: &mut dyn Report) -> bool {
+        let any = self.machine.has_work();
+        self.leave(report.buffers());
+        let PacketRail { index, machine, links_up, links_down, .. } = self;
+        machine.report(&mut Upwards { index: *index, report, links_up, links_down });
+        any
+    }
+
+    fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
+        let outcome = self.machine.order(verb, &Table(buffers));
+        self.leave(buffers);
+        self.ring();
+        outcome
+    }
+
+    fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
+        let PacketRail { index, port, machine, links_up, links_down, .. } = self;
+        let mut upwards = Upwards { index: *index, report, links_up, links_down };
+        let received = port.receive(PACKETS_PER_PASS, &mut |from, body| {
+            machine.packet(from, body, now, &mut upwards);
+        });
+        if received.empty {
+            machine.drained(now, &mut upwards);
+        }
+        let worked = machine.has_work();
+        self.leave(report.buffers());
+        let PacketRail { index, machine, links_up, links_down, .. } = self;
+        machine.report(&mut Upwards { index: *index, report, links_up, links_down });
+        received.packets > 0 || worked
+    }
+
+    fn look(&self) -> Sight {
+        if self.machine.has_work() { Sight::Work } else { self.port.look() }
+    }
+
+    fn arm(&mut self) -> bool {
+        let busy = self.machine.has_work() && self.full_until.is_none();
+        self.armed = !busy && self.port.arm();
+        self.armed
+    }
+
+    fn disarm(&mut self) {
+        self.armed = false;
+        if std::mem::take(&mut self.rung) {
+            // Nobody else reads it.
+            let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+        }
+        self.port.disarm();
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        let due = self.machine.deadline();
+        let due = self.full_until.map_or(due, |until| due.min(until));
+        (due < Time::NEVER).then_some(due)
+    }
+
+    fn counters(&self) -> RailCounters {
+        let (machine, port) = (self.machine.counters(), self.port.counters());
+        RailCounters {
+            frames_sent: machine.frames_sent,
+            frames_received: machine.frames_received,
+            bytes_sent: machine.bytes_sent,
+            bytes_received: machine.bytes_received,
+            bytes_staged: 0,
+            bytes_native: machine.bytes_native,
+            system_calls: port.system_calls,
+            links_up: self.links_up,
+            links_down: self.links_down,
+            violations: machine.violations,
+            doorbells: 0,
+        }
+    }
+
+    fn peer_host(&self, link: LinkId) -> Option<String> {
+        self.port.host(self.machine.station(link.slot)?)
+    }
+}

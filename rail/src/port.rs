@@ -1,0 +1,94 @@
+//! What a network crate is that carries packets: a place where they come and go, which knows no protocol.
+//!
+//! `net` makes a [`Rail`](crate::Rail) of a port and the packet machine of the core
+//! (docs/design/090-packets.md).
+//!
+//! Invariants that every port keeps:
+//! * a packet arrives as it was sent, or not, or more than once, or in another order;
+//! * bytes that [`Port::receive`] shows are nobody else's until it returns;
+//! * a packet that was committed leaves with the next flush that finds room, in the order of its
+//!   station's others;
+//! * nothing blocks.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::os::fd::BorrowedFd;
+
+use ropewalk_base::error::Fault;
+
+use crate::Sight;
+
+/// A network that carries packets.
+pub trait Port: Send {
+    /// Where packets come from and go to.
+    type Station: Copy + Eq + Hash + Debug + Send;
+
+    /// The scheme of its addresses.
+    fn scheme(&self) -> &'static str;
+
+    /// The number of its endpoint among those of its station.
+    fn endpoint(&self) -> u8;
+
+    /// Longest packet, in bytes of the body.
+    fn packet_bytes(&self) -> usize;
+
+    /// How many packets of that length may come before they are looked at.
+    fn packets_max(&self) -> u32;
+
+    /// Whether peers may call; the addresses (without scheme) under which they do, the most general first.
+    fn addresses(&self) -> Vec<String>;
+
+    /// The station that an address names, and the number of the endpoint there.
+    fn resolve(&mut self, address: &str) -> Result<(Self::Station, u8), Fault>;
+
+    /// The host of a station, as people write it.
+    fn host(&self, station: Self::Station) -> Option<String>;
+
+    /// Shows packets that came, about `max` of them.
+    fn receive(&mut self, max: usize, to: &mut dyn FnMut(Self::Station, &[u8])) -> Received;
+
+    /// Room for the longest packet; `None` where there is none before the next flush.
+    fn slot(&mut self) -> Option<&mut [u8]>;
+
+    /// The slot holds a packet of so many bytes.
+    fn commit(&mut self, to: Self::Station, bytes: usize);
+
+    /// Sends what was committed. False where some of it has to wait for room.
+    fn flush(&mut self) -> bool;
+
+    /// What a look would find now, without a system call.
+    fn look(&self) -> Sight {
+        Sight::Blind
+    }
+
+    /// Prepares for sleep; as a rail does.
+    fn arm(&mut self) -> bool {
+        true
+    }
+
+    /// The sleep is over.
+    fn disarm(&mut self) {}
+
+    /// Readable while there are packets.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Its counters.
+    fn counters(&self) -> PortCounters;
+}
+
+/// What [`Port::receive`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Packets that were shown.
+    pub packets: usize,
+    /// There was nothing more.
+    pub empty: bool,
+}
+
+/// Always-on counters of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PortCounters {
+    pub system_calls: u64,
+    /// Packets that the network or the kernel is known to have dropped.
+    pub dropped: u64,
+}

@@ -1,0 +1,229 @@
+//! System calls for many datagrams at a time.
+//!
+//! Invariant: every pointer that the kernel is given points into buffers of the batch itself, which is
+//! borrowed mutably for the call.
+
+use std::io;
+use std::mem::{MaybeUninit, size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+/// Messages of one system call.
+pub const MESSAGES_MAX: usize = 16;
+/// Longest message: what the kernel joins.
+pub const MESSAGE_BYTES: usize = 1 << 16;
+/// Bytes for one control message, of a segment's length.
+const CONTROL_BYTES: usize = 64;
+
+/// Buffers to receive into.
+pub struct Incoming {
+    bytes: Box<[u8]>,
+    lengths: [(usize, usize); MESSAGES_MAX],
+    from: [Option<SocketAddr>; MESSAGES_MAX],
+}
+
+/// Control messages are aligned as their headers are.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Control([u8; CONTROL_BYTES]);
+
+impl Incoming {
+    /// Empty buffers.
+    pub fn new() -> Incoming {
+        Incoming {
+            bytes: vec![0; MESSAGES_MAX * MESSAGE_BYTES].into_boxed_slice(),
+            lengths: [(0, 0); MESSAGES_MAX],
+            from: [None; MESSAGES_MAX],
+        }
+    }
+
+    /// Receives messages; how many.
+    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
+        // SAFETY: addresses and headers are plain data for which zeroes are legal.
+        let (mut names, mut headers): (
+            [libc::sockaddr_storage; MESSAGES_MAX],
+            [libc::mmsghdr; MESSAGES_MAX],
+        ) = unsafe { (zeroed(), zeroed()) };
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES_MAX];
+        let mut controls = [Control([0; CONTROL_BYTES]); MESSAGES_MAX];
+        for (index, buffer) in self.bytes.chunks_exact_mut(MESSAGE_BYTES).enumerate() {
+            let vector =
+                libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+            vectors[index].write(vector);
+            let header = &mut headers[index].msg_hdr;
+            header.msg_name = ptr::from_mut(&mut names[index]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+            header.msg_iov = vectors[index].as_mut_ptr();
+            header.msg_iovlen = 1;
+            header.msg_control = controls[index].0.as_mut_ptr().cast();
+            header.msg_controllen = CONTROL_BYTES as _;
+        }
+        let (flags, no_limit) = (libc::MSG_DONTWAIT, ptr::null_mut());
+        let count = MESSAGES_MAX as u32;
+        // SAFETY: the headers name buffers of `self` and of this function, all of which live on.
+        let count = unsafe {
+            libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags, no_limit)
+        };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        for index in 0..count {
+            let bytes = headers[index].msg_len as usize;
+            // SAFETY: the kernel has filled the control messages of this header.
+            let segment = unsafe { segment_of(&headers[index].msg_hdr) };
+            self.lengths[index] = (bytes, segment.unwrap_or(bytes));
+            // SAFETY: the kernel has written the name, of the length that its family has.
+            self.from[index] = unsafe { address_of(&names[index]) };
+        }
+        Ok(count)
+    }
+
+    /// Sender and datagrams of a message that was received.
+    pub fn message(&self, index: usize) -> Option<(SocketAddr, impl Iterator<Item = &[u8]>)> {
+        let (bytes, segment) = self.lengths[index];
+        let begin = index * MESSAGE_BYTES;
+        let all = &self.bytes[begin..begin + bytes.min(MESSAGE_BYTES)];
+        Some((self.from[index]?, all.chunks(segment.max(1))))
+    }
+}
+
+/// The length of the datagrams that were joined; `None` where it is only one.
+///
+/// # Safety
+/// The header's control messages are those that the kernel wrote.
+unsafe fn segment_of(header: &libc::msghdr) -> Option<usize> {
+    // SAFETY: the caller vouches for the control messages, which these walk.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !control.is_null() {
+        // SAFETY: not null, and inside of the header's control messages.
+        let entry = unsafe { &*control };
+        if entry.cmsg_level == libc::SOL_UDP && entry.cmsg_type == libc::UDP_GRO {
+            // SAFETY: this kind carries an int.
+            let bytes = unsafe { libc::CMSG_DATA(control).cast::<i32>().read_unaligned() };
+            return usize::try_from(bytes).ok();
+        }
+        // SAFETY: as above.
+        control = unsafe { libc::CMSG_NXTHDR(header, control) };
+    }
+    None
+}
+
+/// # Safety
+/// `name` holds an address of the length that its family has.
+unsafe fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let name = ptr::from_ref(name);
+    match i32::from(name_family(name)) {
+        libc::AF_INET => {
+            // SAFETY: the family says what it is.
+            let v4 = unsafe { &*name.cast::<libc::sockaddr_in>() };
+            let host = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(IpAddr::V4(host), u16::from_be(v4.sin_port)))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says what it is.
+            let v6 = unsafe { &*name.cast::<libc::sockaddr_in6>() };
+            let host = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let port = u16::from_be(v6.sin6_port);
+            Some(SocketAddr::V6(SocketAddrV6::new(host, port, 0, v6.sin6_scope_id)))
+        }
+        _ => None,
+    }
+}
+
+fn name_family(name: *const libc::sockaddr_storage) -> libc::sa_family_t {
+    // SAFETY: the callers have a reference to it.
+    unsafe { (*name).ss_family }
+}
+
+/// An address as the kernel wants it, and its length.
+fn name_of(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
+    // SAFETY: an address is plain data for which zeroes are legal.
+    let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
+    let place = ptr::from_mut(&mut storage);
+    let bytes = match address {
+        SocketAddr::V4(v4) => {
+            let name = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage has room for every kind of address, and is aligned for it.
+            unsafe { place.cast::<libc::sockaddr_in>().write(name) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let name = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { place.cast::<libc::sockaddr_in6>().write(name) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, bytes as u32)
+}
+
+/// Datagrams to one address, behind each other in a buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct Run {
+    pub to: SocketAddr,
+    /// Where they begin, all their bytes, and those of each but the last.
+    pub begin: usize,
+    pub bytes: usize,
+    pub segment: usize,
+}
+
+/// Sends runs; how many of them left.
+pub fn send(socket: BorrowedFd<'_>, buffer: &[u8], runs: &[Run]) -> io::Result<usize> {
+    let count = runs.len().min(MESSAGES_MAX);
+    // SAFETY: addresses and headers are plain data for which zeroes are legal.
+    let (mut names, mut headers): (
+        [libc::sockaddr_storage; MESSAGES_MAX],
+        [libc::mmsghdr; MESSAGES_MAX],
+    ) = unsafe { (zeroed(), zeroed()) };
+    let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES_MAX];
+    let mut controls = [Control([0; CONTROL_BYTES]); MESSAGES_MAX];
+    for (index, run) in runs[..count].iter().enumerate() {
+        let bytes = &buffer[run.begin..run.begin + run.bytes];
+        let vector =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        vectors[index].write(vector);
+        let (name, name_bytes) = name_of(run.to);
+        names[index] = name;
+        let header = &mut headers[index].msg_hdr;
+        header.msg_name = ptr::from_mut(&mut names[index]).cast();
+        header.msg_namelen = name_bytes;
+        header.msg_iov = vectors[index].as_mut_ptr();
+        header.msg_iovlen = 1;
+        if run.segment < run.bytes {
+            header.msg_control = controls[index].0.as_mut_ptr().cast();
+            // SAFETY: pure arithmetic.
+            header.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
+            // SAFETY: the header has room for one control message with two bytes, and is aligned.
+            unsafe {
+                let control = libc::CMSG_FIRSTHDR(header);
+                (*control).cmsg_level = libc::SOL_UDP;
+                (*control).cmsg_type = libc::UDP_SEGMENT;
+                (*control).cmsg_len = libc::CMSG_LEN(2) as _;
+                libc::CMSG_DATA(control).cast::<u16>().write_unaligned(run.segment as u16);
+            }
+        }
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the headers name `buffer`, which is only read, and values of this function.
+    let sent =
+        unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as u32, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sets an option that takes an int; false where the kernel does not know it or does not allow it.
+pub fn set(socket: BorrowedFd<'_>, level: i32, option: i32, value: i32) -> bool {
+    let value_at = ptr::from_ref(&value).cast();
+    let bytes = size_of::<i32>() as u32;
+    // SAFETY: the value lives on, and has the length that is named.
+    unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value_at, bytes) == 0 }
+}

@@ -1,0 +1,59 @@
+//! What a user of the port decides, and what can go wrong when it opens.
+
+use std::net::SocketAddr;
+
+/// How a [`UdpPort`](crate::UdpPort) is set up.
+#[derive(Debug, Clone)]
+pub struct UdpConfig {
+    /// Where peers may call; port 0 lets the system choose one. `None`: it only calls.
+    pub listen: Option<SocketAddr>,
+    /// Addresses to tell peers instead of the bound one.
+    pub advertise: Vec<String>,
+    /// Longest datagram, in bytes. What is longer than the network's packets is lost with any of its parts.
+    pub packet_bytes: usize,
+    /// Bytes of the kernel's receive buffer; as many as it grants.
+    pub receive_buffer_bytes: usize,
+    /// Whether the kernel cuts and joins datagrams, where it can.
+    pub offload: bool,
+}
+
+/// Fits Ethernet's 1,500 bytes behind IPv6 and UDP.
+const PACKET_BYTES: usize = 1452;
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+
+impl Default for UdpConfig {
+    fn default() -> UdpConfig {
+        UdpConfig {
+            listen: None,
+            advertise: Vec::new(),
+            packet_bytes: PACKET_BYTES,
+            receive_buffer_bytes: RECEIVE_BUFFER_BYTES,
+            offload: true,
+        }
+    }
+}
+
+impl UdpConfig {
+    /// The default, but peers may call.
+    pub fn listening(address: SocketAddr) -> UdpConfig {
+        UdpConfig { listen: Some(address), ..UdpConfig::default() }
+    }
+}
+
+/// Why the port could not be opened. Class: node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UdpError {
+    #[error(
+        "cannot listen on udp://{0}: the port is in use; choose another port, or 0 for any free \
+         one, or end the process that holds it (`ss -lunp` names it)"
+    )]
+    PortInUse(SocketAddr),
+    #[error(
+        "cannot listen on udp://{0}: no interface of this machine has the address; \
+         `ip address` lists those that do, 0.0.0.0 stands for all"
+    )]
+    NoSuchAddress(SocketAddr),
+    #[error("cannot open a socket for udp://{address}: {cause}")]
+    Socket { address: SocketAddr, cause: std::io::Error },
+}

@@ -1,0 +1,15 @@
+//! Packets behind UDP: a port for machines without rights to raw frames, and for bulk anywhere.
+//!
+//! The kernel cuts what leaves (UDP_SEGMENT) and joins what comes (UDP_GRO), so that one system call and one
+//! way through the network's layers carry dozens of packets.
+//!
+//! * [`UdpPort`]: the port; [`batch`]: its system calls; [`config`]: how it is opened.
+//!
+//! Invariant: `unsafe` is in `batch` alone.
+
+mod batch;
+mod config;
+mod port;
+
+pub use config::{UdpConfig, UdpError};
+pub use port::UdpPort;

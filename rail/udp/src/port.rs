@@ -1,0 +1,243 @@
+//! The port: a socket, an arena for what leaves, and buffers for what comes.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ropewalk_base::error::Fault;
+use ropewalk_rail::port::{Port, PortCounters, Received};
+
+use crate::batch::{self, Incoming, MESSAGE_BYTES, MESSAGES_MAX, Run};
+use crate::config::{UdpConfig, UdpError};
+
+/// Packets that may wait for a flush.
+const SLOTS: usize = 64;
+/// Datagrams that the kernel cuts out of one message, at most.
+const SEGMENTS_MAX: usize = 44;
+/// What the kernel counts for a packet beside its bytes.
+const OVERHEAD_BYTES: usize = 768;
+/// The endpoint of a socket: each has its own port number.
+const ENDPOINT: u8 = 0;
+
+/// Packets over UDP.
+pub struct UdpPort {
+    config: UdpConfig,
+    socket: UdpSocket,
+    local: SocketAddr,
+    receive_buffer: usize,
+    incoming: Incoming,
+    arena: Box<[u8]>,
+    /// Bytes of the arena that are taken, and packets.
+    filled: usize,
+    packets: usize,
+    runs: Vec<Run>,
+    counters: PortCounters,
+    /// The kernel cuts messages.
+    cuts: bool,
+}
+
+impl UdpPort {
+    /// A port as configured.
+    pub fn open(config: UdpConfig) -> Result<UdpPort, UdpError> {
+        let address = config.listen.unwrap_or(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0));
+        let socket = match UdpSocket::bind(address) {
+            Err(_) if config.listen.is_none() => {
+                // No IPv6 here.
+                UdpSocket::bind(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))
+            }
+            socket => socket,
+        };
+        let socket = socket.map_err(|cause| match cause.kind() {
+            ErrorKind::AddrInUse => UdpError::PortInUse(address),
+            ErrorKind::AddrNotAvailable => UdpError::NoSuchAddress(address),
+            _ => UdpError::Socket { address, cause },
+        })?;
+        let failed = |cause| UdpError::Socket { address, cause };
+        let local = socket.local_addr().map_err(failed)?;
+        socket.set_nonblocking(true).map_err(failed)?;
+        let wanted = config.receive_buffer_bytes as i32;
+        let forced = batch::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, wanted);
+        if !forced {
+            batch::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, wanted);
+        }
+        let receive_buffer =
+            rustix::net::sockopt::socket_recv_buffer_size(&socket).unwrap_or(212_992);
+        let joins = config.offload && batch::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
+        Ok(UdpPort {
+            socket,
+            local,
+            receive_buffer,
+            incoming: Incoming::new(),
+            arena: vec![0; SLOTS * config.packet_bytes].into_boxed_slice(),
+            filled: 0,
+            packets: 0,
+            runs: Vec::new(),
+            counters: PortCounters::default(),
+            cuts: joins,
+            config,
+        })
+    }
+
+    /// Where it is bound.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// An address as the socket's family has it.
+    fn to_family(&self, address: SocketAddr) -> SocketAddr {
+        match address {
+            SocketAddr::V4(v4) if self.local.is_ipv6() => {
+                SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port())
+            }
+            other => other,
+        }
+    }
+
+    /// The kernel does not cut messages after all.
+    fn cut_here(&mut self) {
+        self.cuts = false;
+        let runs = std::mem::take(&mut self.runs);
+        for run in runs {
+            for begin in (0..run.bytes).step_by(run.segment) {
+                let bytes = run.segment.min(run.bytes - begin);
+                self.runs.push(Run { begin: run.begin + begin, bytes, segment: bytes, ..run });
+            }
+        }
+    }
+}
+
+impl Port for UdpPort {
+    type Station = SocketAddr;
+
+    fn scheme(&self) -> &'static str {
+        "udp"
+    }
+
+    fn endpoint(&self) -> u8 {
+        ENDPOINT
+    }
+
+    fn packet_bytes(&self) -> usize {
+        self.config.packet_bytes
+    }
+
+    fn packets_max(&self) -> u32 {
+        (self.receive_buffer / (self.config.packet_bytes + OVERHEAD_BYTES)) as u32
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        match self.config.listen {
+            None => Vec::new(),
+            Some(_) if !self.config.advertise.is_empty() => self.config.advertise.clone(),
+            Some(_) => ropewalk_rail::host::reachable(self.local),
+        }
+    }
+
+    fn resolve(&mut self, address: &str) -> Result<(SocketAddr, u8), Fault> {
+        let address: SocketAddr = address.parse().map_err(|_| Fault::Invalid)?;
+        if address.port() == 0 {
+            return Err(Fault::Invalid);
+        }
+        if self.local.is_ipv4() && address.is_ipv6() {
+            return Err(Fault::Unreachable);
+        }
+        Ok((self.to_family(address), ENDPOINT))
+    }
+
+    fn host(&self, station: SocketAddr) -> Option<String> {
+        Some(station.ip().to_canonical().to_string())
+    }
+
+    fn receive(&mut self, max: usize, to: &mut dyn FnMut(SocketAddr, &[u8])) -> Received {
+        let mut packets = 0;
+        while packets < max {
+            self.counters.system_calls += 1;
+            let count = match self.incoming.receive(self.socket.as_fd()) {
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                // A peer that is not there: its silence is the machine's to judge.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
+                Err(_) => return Received { packets, empty: true },
+            };
+            for index in 0..count {
+                let Some((from, datagrams)) = self.incoming.message(index) else { continue };
+                for datagram in datagrams {
+                    packets += 1;
+                    to(from, datagram);
+                }
+            }
+            if count < MESSAGES_MAX {
+                return Received { packets, empty: true };
+            }
+        }
+        Received { packets, empty: false }
+    }
+
+    fn slot(&mut self) -> Option<&mut [u8]> {
+        if self.packets >= SLOTS {
+            return None;
+        }
+        self.arena.get_mut(self.filled..self.filled + self.config.packet_bytes)
+    }
+
+    fn commit(&mut self, to: SocketAddr, bytes: usize) {
+        let begin = self.filled;
+        self.filled += bytes;
+        self.packets += 1;
+        // All datagrams of a run but the last have one length.
+        if let Some(run) = self.runs.last_mut()
+            && self.cuts
+            && run.to == to
+            && run.bytes % run.segment == 0
+            && bytes <= run.segment
+            && run.bytes / run.segment < SEGMENTS_MAX
+            && run.bytes + bytes < MESSAGE_BYTES
+        {
+            run.bytes += bytes;
+            return;
+        }
+        self.runs.push(Run { to, begin, bytes, segment: bytes });
+    }
+
+    fn flush(&mut self) -> bool {
+        let mut done = 0;
+        while done < self.runs.len() {
+            self.counters.system_calls += 1;
+            match batch::send(self.socket.as_fd(), &self.arena, &self.runs[done..]) {
+                Ok(sent) => done += sent.max(1),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.runs.drain(..done);
+                    return false;
+                }
+                Err(error)
+                    if self.cuts
+                        && matches!(
+                            error.raw_os_error(),
+                            Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT)
+                        ) =>
+                {
+                    self.runs.drain(..done);
+                    done = 0;
+                    self.cut_here();
+                }
+                // A packet that cannot leave is as good as lost.
+                Err(_) => {
+                    self.counters.dropped += 1;
+                    done += 1;
+                }
+            }
+        }
+        self.runs.clear();
+        (self.filled, self.packets) = (0, 0);
+        true
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
