@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::{Pool, PoolBuffer};
+use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_net::context::Completed;
+use ropewalk_net::packets::PacketRail;
 use ropewalk_net::{
     Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PeerId, Posted,
 };
@@ -18,6 +20,7 @@ use ropewalk_rail::address::Address;
 use ropewalk_rail_shm::{Attach, ShmConfig, ShmRail};
 use ropewalk_rail_sim::{SimConfig, SimNetwork};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
+use ropewalk_rail_udp::{UdpConfig, UdpPort};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
@@ -31,9 +34,10 @@ pub enum Medium {
     SimStream,
     SimNative,
     SimDatagram,
+    Udp,
 }
 
-pub const ALL: [Medium; 8] = [
+pub const ALL: [Medium; 9] = [
     Medium::Tcp,
     Medium::Tcp6,
     Medium::Shm,
@@ -42,6 +46,7 @@ pub const ALL: [Medium; 8] = [
     Medium::SimStream,
     Medium::SimNative,
     Medium::SimDatagram,
+    Medium::Udp,
 ];
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -103,6 +108,12 @@ impl World {
             Medium::SimStream => Box::new(self.network.rail(&name, SimConfig::stream())),
             Medium::SimNative => Box::new(self.network.rail(&name, SimConfig::native())),
             Medium::SimDatagram => Box::new(self.network.rail(&name, SimConfig::datagram())),
+            Medium::Udp => {
+                let config = UdpConfig::listening("127.0.0.1:0".parse().unwrap());
+                let (random, clock) = (Random::from_seed(number), self.config(number).clock);
+                let port = UdpPort::open(config).unwrap();
+                Box::new(PacketRail::new(port, random, clock).unwrap())
+            }
         }
     }
 
