@@ -186,7 +186,7 @@ fn accesses_wake(scene: &mut Scene, pair: Pair) {
     woken_until(scene, |scene| scene.recorder(0).events.contains(&revoked));
 }
 
-/// Node 0, which was armed, is polled only where its descriptor says so, until `holds`; false where it
+/// Node 0, which was armed, is polled only where its descriptor or its deadline says so, until `holds`; false where it
 /// has no descriptor.
 fn woken_until(scene: &mut Scene, mut holds: impl FnMut(&mut Scene) -> bool) -> bool {
     while !holds(scene) {
@@ -194,7 +194,9 @@ fn woken_until(scene: &mut Scene, mut holds: impl FnMut(&mut Scene) -> bool) -> 
         let mut millis = 0;
         loop {
             let Some(woken) = readable(scene, 0, 1) else { return false };
-            if woken {
+            // Whoever sleeps does so until the rail's deadline at the latest.
+            let now = scene.fixture.now();
+            if woken || scene.rail(0).deadline().is_some_and(|due| due <= now) {
                 break;
             }
             for node in 1..scene.nodes.len() {
