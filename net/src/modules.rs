@@ -5,12 +5,19 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
 use ropewalk_rail::Rail;
 pub use ropewalk_rail_shm::ShmError;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 pub use ropewalk_rail_tcp::TcpError;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
+pub use ropewalk_rail_udp::UdpError;
+use ropewalk_rail_udp::{UdpConfig, UdpPort};
+
+use crate::packets::PacketRail;
 
 /// What makes a rail.
 type Open = dyn Fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync;
@@ -41,16 +48,46 @@ pub enum Listen<'a> {
 pub enum ModuleError {
     #[error("there is no module for {scheme}://; there is {known}")]
     Unknown { scheme: String, known: String },
-    #[error("'{0}' is no address to listen at; write one like tcp://node1:7000 or tcp://[::1]:0")]
+    #[error("'{0}' is no address to listen at; write one like node1:7000 or [::1]:0")]
     BadAddress(String),
-    #[error("the host of tcp://{0} is unknown; `getent hosts NAME` shows what is")]
+    #[error("the host of '{0}' is unknown; `getent hosts NAME` shows what is")]
     UnknownHost(String),
     #[error(transparent)]
     Tcp(#[from] TcpError),
     #[error(transparent)]
+    Udp(#[from] UdpError),
+    #[error("there is no descriptor for another rail: {0}; raise the limit (`ulimit -n`)")]
+    Descriptors(std::io::Error),
+    #[error(transparent)]
     Shm(#[from] ShmError),
     #[error("{0}")]
     Other(String),
+}
+
+/// A module of every build.
+struct BuiltIn {
+    scheme: &'static str,
+    /// Whether peers can listen at such an address.
+    makes_sense: fn(&str) -> bool,
+    open: fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError>,
+}
+
+const BUILT_IN: &[BuiltIn] = &[
+    BuiltIn {
+        scheme: "tcp",
+        makes_sense: ropewalk_rail_tcp::is_address,
+        open: |listen| Ok(Box::new(TcpRail::open(tcp_config(listen)?)?)),
+    },
+    BuiltIn {
+        scheme: "shm",
+        makes_sense: |address| !address.is_empty(),
+        open: |listen| Ok(Box::new(ShmRail::open(shm_config(listen))?)),
+    },
+    BuiltIn { scheme: "udp", makes_sense: ropewalk_rail_udp::is_address, open: open_udp },
+];
+
+fn built_in(scheme: &str) -> Option<&'static BuiltIn> {
+    BUILT_IN.iter().find(|module| module.scheme == scheme)
 }
 
 static REGISTERED: Mutex<Vec<Module>> = Mutex::new(Vec::new());
@@ -75,20 +112,15 @@ pub fn register(module: Module) {
 /// The schemes that there are, those of every build first.
 pub fn schemes() -> Vec<&'static str> {
     let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut schemes = vec!["tcp", "shm"];
     let more = registered.iter().map(|module| module.scheme);
-    schemes.extend(more.filter(|scheme| !matches!(*scheme, "tcp" | "shm")));
-    schemes
+    let more = more.filter(|scheme| built_in(scheme).is_none());
+    BUILT_IN.iter().map(|module| module.scheme).chain(more).collect()
 }
 
 /// Whether an address without its scheme can be one that peers listen at. What only a module knows that was
 /// registered is left to its rail.
 pub fn makes_sense(scheme: &str, address: &str) -> bool {
-    match scheme {
-        "tcp" => ropewalk_rail_tcp::is_address(address),
-        "shm" => !address.is_empty(),
-        _ => true,
-    }
+    built_in(scheme).is_none_or(|module| (module.makes_sense)(address))
 }
 
 /// Opens a rail for addresses of this scheme.
@@ -97,11 +129,10 @@ pub fn open(scheme: &str, listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleEr
         let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
         registered.iter().find(|module| module.scheme == scheme).cloned()
     };
-    match (found, scheme) {
+    match (found, built_in(scheme)) {
         (Some(module), _) => (module.open)(listen),
-        (None, "tcp") => Ok(Box::new(TcpRail::open(tcp_config(listen)?)?)),
-        (None, "shm") => Ok(Box::new(ShmRail::open(shm_config(listen))?)),
-        (None, _) => {
+        (None, Some(module)) => (module.open)(listen),
+        (None, None) => {
             let known: Vec<String> = schemes().iter().map(|it| format!("{it}://")).collect();
             let known = known.join(" and ");
             Err(ModuleError::Unknown { scheme: scheme.to_string(), known })
@@ -118,10 +149,32 @@ fn shm_config(listen: &Listen<'_>) -> ShmConfig {
 }
 
 fn tcp_config(listen: &Listen<'_>) -> Result<TcpConfig, ModuleError> {
-    let Listen::At { address, exactly } = *listen else { return Ok(TcpConfig::default()) };
+    let Some((bind, advertise)) = bind_of(listen)? else { return Ok(TcpConfig::default()) };
+    Ok(TcpConfig { advertise, ..TcpConfig::listening(bind) })
+}
+
+fn open_udp(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
+    let config = match bind_of(listen)? {
+        Some((bind, mut advertise)) => {
+            // Names are not looked up yet.
+            advertise.retain(|address| ropewalk_rail_udp::is_address(address));
+            UdpConfig { advertise, ..UdpConfig::listening(bind) }
+        }
+        None => UdpConfig::default(),
+    };
+    let start = Instant::now();
+    let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
+    let random = Random::from_seed(crate::host::random_seed());
+    let rail = PacketRail::new(UdpPort::open(config)?, random, clock);
+    Ok(Box::new(rail.map_err(ModuleError::Descriptors)?))
+}
+
+/// Where to listen, and what peers are told instead where that says less.
+fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, ModuleError> {
+    let Listen::At { address, exactly } = *listen else { return Ok(None) };
     let (host, port) = host_and_port(address)?;
     if !exactly && host.is_empty() {
-        return Ok(TcpConfig::listening(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)));
+        return Ok(Some((SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), Vec::new())));
     }
     let mut found = (host, port)
         .to_socket_addrs()
@@ -132,14 +185,13 @@ fn tcp_config(listen: &Listen<'_>) -> Result<TcpConfig, ModuleError> {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    let config = TcpConfig::listening(SocketAddr::new(bind, port));
     // Peers are told the name that the operator chose, once its port is known: with port 0 it is not.
     let advertise = match (port, host.contains(':')) {
         (0, _) => Vec::new(),
         (_, true) => vec![format!("[{host}]:{port}")],
         (_, false) => vec![format!("{host}:{port}")],
     };
-    Ok(TcpConfig { advertise, ..config })
+    Ok(Some((SocketAddr::new(bind, port), advertise)))
 }
 
 /// Parts `host:port`, `host`, `[v6]:port`, `[v6]`; without a port it is 0.

@@ -39,7 +39,9 @@ pub struct PacketRail<P: Port> {
     index: u8,
     port: P,
     machine: Machine<P::Station>,
+    /// A clock, and what its time has to be added to be that of the polls.
     clock: SharedClock,
+    ahead: u64,
     /// What is slept on: the port, and a bell for work that orders leave behind.
     epoll: OwnedFd,
     bell: OwnedFd,
@@ -135,7 +137,8 @@ impl Above for Upwards<'_> {
 }
 
 impl<P: Port> PacketRail<P> {
-    /// A rail over `port`. Fails where there is no descriptor.
+    /// A rail over `port`. The clock tells when a packet leaves; whatever it begins with, it goes like the one
+    /// that polls are made by. Fails where there is no descriptor.
     pub fn new(port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -159,6 +162,7 @@ impl<P: Port> PacketRail<P> {
             port,
             machine,
             clock,
+            ahead: 0,
             epoll,
             bell,
             armed: false,
@@ -178,12 +182,22 @@ impl<P: Port> PacketRail<P> {
         }
     }
 
+    /// Now, by the clock of the polls.
+    fn time(&self) -> Time {
+        Time((self.clock)().0.wrapping_add(self.ahead))
+    }
+
+    /// The clock of the polls says so.
+    fn set_time(&mut self, now: Time) {
+        self.ahead = now.0.wrapping_sub((self.clock)().0);
+    }
+
     /// Sends what there is, as far as there is room.
     fn leave(&mut self, buffers: &BufferTable) {
         if !self.machine.has_work() && self.full_until.is_none() {
             return;
         }
-        let now = (self.clock)();
+        let now = self.time();
         for _ in 0..FLUSHES_PER_PASS {
             let mut any = false;
             while let Some(slot) = self.port.slot() {
@@ -243,6 +257,7 @@ impl<P: Port> Rail for PacketRail<P> {
     }
 
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
+        self.set_time(now);
         let (station, endpoint) = self.port.resolve(address)?;
         let slot = self.machine.connect(station, endpoint, now)?;
         self.ring();
@@ -282,6 +297,7 @@ impl<P: Port> Rail for PacketRail<P> {
     }
 
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
+        self.set_time(now);
         let PacketRail { index, port, machine, links_up, links_down, .. } = self;
         let mut upwards = Upwards { index: *index, report, links_up, links_down };
         let received = port.receive(PACKETS_PER_PASS, &mut |from, body| {

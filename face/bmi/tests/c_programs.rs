@@ -80,6 +80,7 @@ fn run(sources: &[&str], build: Build, arguments: &[&str]) {
 fn the_interface_keeps_its_promises_in_c() {
     run(&["semantics.c"], C, &["tcp"]);
     run(&["semantics.c"], C, &["shm"]);
+    run(&["semantics.c"], C, &["udp"]);
 }
 
 #[test]
@@ -127,6 +128,7 @@ fn threads_get_their_own_completions_and_all_of_them() {
     run(&["threads.c"], C, &["shm"]);
     run(&["threads.c"], CPP, &["tcp"]);
     run(&["threads.c"], ORANGEFS, &["shm"]);
+    run(&["threads.c"], C, &["udp"]);
 }
 
 /// Cases of `faults.c`, over each medium.

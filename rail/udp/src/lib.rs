@@ -12,4 +12,4 @@ mod config;
 mod port;
 
 pub use config::{UdpConfig, UdpError};
-pub use port::UdpPort;
+pub use port::{UdpPort, is_address};

@@ -19,6 +19,11 @@ const OVERHEAD_BYTES: usize = 768;
 /// The endpoint of a socket: each has its own port number.
 const ENDPOINT: u8 = 0;
 
+/// Whether a text is an address to call: of a host in numbers, and a port.
+pub fn is_address(text: &str) -> bool {
+    text.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0)
+}
+
 /// Packets over UDP.
 pub struct UdpPort {
     config: UdpConfig,

@@ -113,6 +113,8 @@ static inline void serve(const char *medium, char *url, size_t room)
     snprintf(methods, sizeof methods, "bmi_%.3s", medium);
     if (strncmp(medium, "tcp", 3) == 0)
         snprintf(listen, sizeof listen, "tcp://%s", host);
+    else if (strcmp(medium, "udp") == 0)
+        snprintf(listen, sizeof listen, "udp://%s:%d", host, 20000 + (int)getpid() % 12000);
     else
         snprintf(listen, sizeof listen, "%s://check-%d", medium, (int)getpid());
     CHECK(INITIALIZE(methods, listen,
