@@ -13,9 +13,10 @@ use zerocopy::IntoBytes;
 
 use super::access::{Asks, Exposed, Offer, Reading, Serving};
 use super::machine::{Event, Machine};
+use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
 use super::sending::Sending;
-use super::stream::{Early, Incoming, Outgoing, Sent};
+use super::stream::{Early, Incoming};
 
 /// How often a call or an answer goes, and after what time again.
 const CALLS_MAX: u32 = 10;

@@ -1,7 +1,7 @@
 //! Messages over packets that may be lost, doubled, reordered or corrupted; see docs/design/090-packets.md.
 //!
 //! * [`machine`]: links and what is told about them; [`link`]: how they begin and end;
-//! * [`stream`]: frames, cut into packets and put together again;
+//! * [`stream`]: frames made of packets, and packets of frames, which [`outgoing`] cuts;
 //! * [`access`]: reads and writes of remote memory; [`pull`]: one of them, piece by piece;
 //! * [`sending`] and [`receiving`]: numbered packets to a peer and from it;
 //! * [`round_trip`]: how long to wait for what.
@@ -9,6 +9,7 @@
 mod access;
 mod link;
 pub mod machine;
+mod outgoing;
 pub mod pull;
 pub mod receiving;
 pub mod round_trip;

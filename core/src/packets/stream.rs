@@ -6,11 +6,10 @@
 //! Invariant: records are delivered in order; the bytes of the one whose place is known may come past a
 //! hole, those of later ones wait for it.
 
-use std::collections::VecDeque;
 use std::hash::Hash;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::{HEADER_BYTES_MAX, QUEUED_FRAMES_MAX};
+use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{FrameOrder, Header, Ordered, Placement, Token, Urgency};
@@ -21,75 +20,11 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::link::{Link, Stage};
 use super::machine::{Above, Bytes, Event, Machine};
+use super::outgoing::{Cutting, FULL_MAX, Payload, Queued, Sent};
 use super::receiving::Arrival;
 
-/// Full packets that may wait for the window.
-const FULL_MAX: usize = 8;
 /// Bytes of early packets of one link.
 const EARLY_BYTES_MAX: usize = 256 * 1024;
-
-/// A packet of the stream, as it is kept.
-#[derive(Debug)]
-pub(super) struct Sent {
-    pub record: u32,
-    pub offset: u32,
-    pub bytes: Vec<u8>,
-}
-
-/// Records on their way out.
-#[derive(Debug, Default)]
-pub(super) struct Outgoing {
-    urgent: VecDeque<Queued>,
-    bulk: VecDeque<Queued>,
-    /// The record that is being cut.
-    current: Option<Cutting>,
-    /// The packet that is being filled.
-    building: Option<Sent>,
-    full: VecDeque<Sent>,
-    /// The number of the record that begins next.
-    next_record: u32,
-    /// More waits than a peer that reads can bring about.
-    pub overflown: bool,
-}
-
-/// A record of which something has left, or is to leave next.
-#[derive(Debug)]
-struct Cutting {
-    queued: Queued,
-    /// Its header has left, and so many bytes of its payload.
-    begun: bool,
-    done: u64,
-}
-
-/// A record that waits.
-#[derive(Debug)]
-struct Queued {
-    header: Header,
-    payload: Payload,
-    token: Token,
-}
-
-#[derive(Debug)]
-enum Payload {
-    /// Memory of the one who ordered it, held until it was copied.
-    Held(Slice),
-    Own(Vec<u8>),
-}
-
-impl Cutting {
-    fn is_done(&self) -> bool {
-        self.begun && self.done == self.queued.payload.len()
-    }
-}
-
-impl Payload {
-    fn len(&self) -> u64 {
-        match self {
-            Payload::Held(slice) => slice.len,
-            Payload::Own(bytes) => bytes.len() as u64,
-        }
-    }
-}
 
 /// A packet that came before its turn.
 #[derive(Debug)]
@@ -109,56 +44,6 @@ pub(super) struct Incoming {
     total: usize,
     done: usize,
     place: Option<(Slice, Token)>,
-}
-
-impl Outgoing {
-    /// Whether everything left.
-    pub fn is_empty(&self) -> bool {
-        self.is_cut() && self.building.is_none() && self.full.is_empty()
-    }
-
-    /// Whether no record waits for being cut.
-    fn is_cut(&self) -> bool {
-        self.urgent.is_empty() && self.bulk.is_empty() && self.current.is_none()
-    }
-
-    fn push(&mut self, queued: Queued, urgency: Urgency) {
-        let queue = match urgency {
-            Urgency::Urgent => &mut self.urgent,
-            Urgency::Bulk => &mut self.bulk,
-        };
-        self.overflown |= queue.len() >= QUEUED_FRAMES_MAX;
-        queue.push_back(queued);
-    }
-
-    /// The buffers that it holds, at the end.
-    pub fn take_buffers(&mut self) -> impl Iterator<Item = Vec<u8>> {
-        let full = std::mem::take(&mut self.full);
-        full.into_iter().chain(self.building.take()).map(|sent| sent.bytes)
-    }
-
-    /// The tokens of what was not cut, at the end.
-    pub fn take_tokens(&mut self) -> Vec<Token> {
-        let current = self.current.take().map(|cutting| cutting.queued);
-        let queues = self.urgent.drain(..).chain(self.bulk.drain(..));
-        let pending = |queued: &Queued| queued.token != Token::NONE && queued.payload.len() > 0;
-        current.into_iter().chain(queues).filter(pending).map(|queued| queued.token).collect()
-    }
-
-    /// The next packet; where there is nothing to say and an answer is wanted one without bytes, between two
-    /// records.
-    fn next(&mut self, probes: bool) -> Option<Sent> {
-        let sent = self.full.pop_front().or_else(|| self.building.take());
-        let probe = sent.is_none() && probes && self.current.is_none();
-        let empty = Sent { record: self.next_record, offset: 0, bytes: Vec::new() };
-        sent.or_else(|| probe.then_some(empty))
-    }
-
-    fn find(&mut self, token: Token) -> Option<&mut Queued> {
-        let current = self.current.as_mut().map(|cutting| &mut cutting.queued);
-        let queues = self.urgent.iter_mut().chain(self.bulk.iter_mut());
-        current.into_iter().chain(queues).find(|queued| queued.token == token)
-    }
 }
 
 impl<S> Link<S> {
@@ -492,53 +377,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let (station, endpoint, tag) = (state.station, state.endpoint, state.ours);
         self.send_away(station, endpoint, tag);
         self.end(id, fault);
-    }
-}
-
-impl Outgoing {
-    /// A record begins: in the packet that is being filled, where its header fits, and all of it does or
-    /// does not fit into a fresh one either.
-    fn begin(&mut self, queued: &Queued, room: usize) {
-        let Some(building) = &self.building else { return };
-        let header = queued.header.as_bytes().len();
-        let whole = header + queued.payload.len() as usize;
-        let left = room - building.bytes.len();
-        if left < header || (left < whole && whole <= room) {
-            self.full.extend(self.building.take());
-        }
-    }
-
-    /// Adds what fits of the current record to the packet that is being filled, or to a new one, in `buffer`,
-    /// which is given back where it was not needed.
-    fn append(&mut self, buffer: Vec<u8>, room: usize, memory: &dyn Bytes) -> Option<Vec<u8>> {
-        let Cutting { queued, begun, done } = self.current.as_mut()?;
-        let header = queued.header.as_bytes();
-        let mut spare = Some(buffer);
-        let building = self.building.get_or_insert_with(|| {
-            let offset = if *begun { header.len() as u32 + *done as u32 } else { 0 };
-            let bytes = spare.take().unwrap_or_default();
-            Sent { record: self.next_record, offset, bytes }
-        });
-        let bytes = &mut building.bytes;
-        if !std::mem::replace(begun, true) {
-            bytes.extend_from_slice(header);
-        }
-        let part = (room - bytes.len()).min((queued.payload.len() - *done) as usize);
-        let begin = bytes.len();
-        match &queued.payload {
-            Payload::Held(slice) => {
-                bytes.resize(begin + part, 0);
-                memory.read(slice.part(*done, part as u64), &mut bytes[begin..]);
-            }
-            Payload::Own(own) => {
-                bytes.extend_from_slice(&own[*done as usize..*done as usize + part]);
-            }
-        }
-        *done += part as u64;
-        if bytes.len() == room {
-            self.full.extend(self.building.take());
-        }
-        spare
     }
 }
 

@@ -1,0 +1,174 @@
+//! Records on their way out: queued, cut into packets, and kept until a packet may leave.
+//!
+//! Invariant: a header is never cut; what was begun is finished before another record begins.
+
+use std::collections::VecDeque;
+
+use ropewalk_base::limits::QUEUED_FRAMES_MAX;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::verb::{Header, Token, Urgency};
+
+use super::machine::Bytes;
+
+/// Full packets that may wait for the window.
+pub(super) const FULL_MAX: usize = 8;
+
+/// A packet of the stream, as it is kept.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub record: u32,
+    pub offset: u32,
+    pub bytes: Vec<u8>,
+}
+
+/// Records on their way out.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    pub urgent: VecDeque<Queued>,
+    pub bulk: VecDeque<Queued>,
+    /// The record that is being cut.
+    pub current: Option<Cutting>,
+    /// The packet that is being filled.
+    pub building: Option<Sent>,
+    pub full: VecDeque<Sent>,
+    /// The number of the record that begins next.
+    pub next_record: u32,
+    /// More waits than a peer that reads can bring about.
+    pub overflown: bool,
+}
+
+/// A record of which something has left, or is to leave next.
+#[derive(Debug)]
+pub(super) struct Cutting {
+    pub queued: Queued,
+    /// Its header has left, and so many bytes of its payload.
+    pub begun: bool,
+    pub done: u64,
+}
+
+/// A record that waits.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub header: Header,
+    pub payload: Payload,
+    pub token: Token,
+}
+
+#[derive(Debug)]
+pub(super) enum Payload {
+    /// Memory of the one who ordered it, held until it was copied.
+    Held(Slice),
+    Own(Vec<u8>),
+}
+
+impl Cutting {
+    pub fn is_done(&self) -> bool {
+        self.begun && self.done == self.queued.payload.len()
+    }
+}
+
+impl Payload {
+    pub fn len(&self) -> u64 {
+        match self {
+            Payload::Held(slice) => slice.len,
+            Payload::Own(bytes) => bytes.len() as u64,
+        }
+    }
+}
+
+impl Outgoing {
+    /// Whether everything left.
+    pub fn is_empty(&self) -> bool {
+        self.is_cut() && self.building.is_none() && self.full.is_empty()
+    }
+
+    /// Whether no record waits for being cut.
+    pub fn is_cut(&self) -> bool {
+        self.urgent.is_empty() && self.bulk.is_empty() && self.current.is_none()
+    }
+
+    pub fn push(&mut self, queued: Queued, urgency: Urgency) {
+        let queue = match urgency {
+            Urgency::Urgent => &mut self.urgent,
+            Urgency::Bulk => &mut self.bulk,
+        };
+        self.overflown |= queue.len() >= QUEUED_FRAMES_MAX;
+        queue.push_back(queued);
+    }
+
+    /// The buffers that it holds, at the end.
+    pub fn take_buffers(&mut self) -> impl Iterator<Item = Vec<u8>> {
+        let full = std::mem::take(&mut self.full);
+        full.into_iter().chain(self.building.take()).map(|sent| sent.bytes)
+    }
+
+    /// The tokens of what was not cut, at the end.
+    pub fn take_tokens(&mut self) -> Vec<Token> {
+        let current = self.current.take().map(|cutting| cutting.queued);
+        let queues = self.urgent.drain(..).chain(self.bulk.drain(..));
+        let pending = |queued: &Queued| queued.token != Token::NONE && queued.payload.len() > 0;
+        current.into_iter().chain(queues).filter(pending).map(|queued| queued.token).collect()
+    }
+
+    /// The next packet; where there is nothing to say and an answer is wanted one without bytes, between two
+    /// records.
+    pub fn next(&mut self, probes: bool) -> Option<Sent> {
+        let sent = self.full.pop_front().or_else(|| self.building.take());
+        let probe = sent.is_none() && probes && self.current.is_none();
+        let empty = Sent { record: self.next_record, offset: 0, bytes: Vec::new() };
+        sent.or_else(|| probe.then_some(empty))
+    }
+
+    pub fn find(&mut self, token: Token) -> Option<&mut Queued> {
+        let current = self.current.as_mut().map(|cutting| &mut cutting.queued);
+        let queues = self.urgent.iter_mut().chain(self.bulk.iter_mut());
+        current.into_iter().chain(queues).find(|queued| queued.token == token)
+    }
+}
+
+impl Outgoing {
+    /// A record begins: in the packet that is being filled, where its header fits, and all of it does or
+    /// does not fit into a fresh one either.
+    pub fn begin(&mut self, queued: &Queued, room: usize) {
+        let Some(building) = &self.building else { return };
+        let header = queued.header.as_bytes().len();
+        let whole = header + queued.payload.len() as usize;
+        let left = room - building.bytes.len();
+        if left < header || (left < whole && whole <= room) {
+            self.full.extend(self.building.take());
+        }
+    }
+
+    /// Adds what fits of the current record to the packet that is being filled, or to a new one, in `buffer`,
+    /// which is given back where it was not needed.
+    pub fn append(&mut self, buffer: Vec<u8>, room: usize, memory: &dyn Bytes) -> Option<Vec<u8>> {
+        let Cutting { queued, begun, done } = self.current.as_mut()?;
+        let header = queued.header.as_bytes();
+        let mut spare = Some(buffer);
+        let building = self.building.get_or_insert_with(|| {
+            let offset = if *begun { header.len() as u32 + *done as u32 } else { 0 };
+            let bytes = spare.take().unwrap_or_default();
+            Sent { record: self.next_record, offset, bytes }
+        });
+        let bytes = &mut building.bytes;
+        if !std::mem::replace(begun, true) {
+            bytes.extend_from_slice(header);
+        }
+        let part = (room - bytes.len()).min((queued.payload.len() - *done) as usize);
+        let begin = bytes.len();
+        match &queued.payload {
+            Payload::Held(slice) => {
+                bytes.resize(begin + part, 0);
+                memory.read(slice.part(*done, part as u64), &mut bytes[begin..]);
+            }
+            Payload::Own(own) => {
+                bytes.extend_from_slice(&own[*done as usize..*done as usize + part]);
+            }
+        }
+        *done += part as u64;
+        if bytes.len() == room {
+            self.full.extend(self.building.take());
+        }
+        spare
+    }
+}
