@@ -10,6 +10,9 @@ use std::time::Instant;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_rail::Rail;
+use ropewalk_rail::port::Port;
+pub use ropewalk_rail_ether::EtherError;
+use ropewalk_rail_ether::{EtherConfig, EtherPort};
 pub use ropewalk_rail_shm::ShmError;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 pub use ropewalk_rail_tcp::TcpError;
@@ -56,6 +59,8 @@ pub enum ModuleError {
     Tcp(#[from] TcpError),
     #[error(transparent)]
     Udp(#[from] UdpError),
+    #[error(transparent)]
+    Ether(#[from] EtherError),
     #[error("there is no descriptor for another rail: {0}; raise the limit (`ulimit -n`)")]
     Descriptors(std::io::Error),
     #[error(transparent)]
@@ -84,6 +89,7 @@ const BUILT_IN: &[BuiltIn] = &[
         open: |listen| Ok(Box::new(ShmRail::open(shm_config(listen))?)),
     },
     BuiltIn { scheme: "udp", makes_sense: ropewalk_rail_udp::is_address, open: open_udp },
+    BuiltIn { scheme: "ether", makes_sense: ropewalk_rail_ether::is_address, open: open_ether },
 ];
 
 fn built_in(scheme: &str) -> Option<&'static BuiltIn> {
@@ -162,10 +168,23 @@ fn open_udp(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
         }
         None => UdpConfig::default(),
     };
+    over_packets(UdpPort::open(config)?)
+}
+
+fn open_ether(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
+    let config = match listen {
+        Listen::No => EtherConfig::default(),
+        Listen::At { address, .. } => EtherConfig::listening(address)?,
+    };
+    over_packets(EtherPort::open(&config)?)
+}
+
+/// A rail of this port, with this host's clock and randomness.
+fn over_packets<P: Port + 'static>(port: P) -> Result<Box<dyn Rail>, ModuleError> {
     let start = Instant::now();
     let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
     let random = Random::from_seed(crate::host::random_seed());
-    let rail = PacketRail::new(UdpPort::open(config)?, random, clock);
+    let rail = PacketRail::new(port, random, clock);
     Ok(Box::new(rail.map_err(ModuleError::Descriptors)?))
 }
 

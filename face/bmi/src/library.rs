@@ -241,7 +241,7 @@ fn complain(error: &ModuleError) {
 }
 
 fn code_of(error: &ModuleError) -> ErrorCode {
-    use ropewalk_net::modules::TcpError;
+    use ropewalk_net::modules::{EtherError, TcpError, UdpError};
     match error {
         ModuleError::Unknown { .. } => ENOPROTOOPT,
         ModuleError::UnknownHost(_) => EHOSTNTFD,
@@ -249,6 +249,14 @@ fn code_of(error: &ModuleError) -> ErrorCode {
         ModuleError::Tcp(TcpError::NoSuchAddress(_)) => EADDRNOTAVAIL,
         ModuleError::Tcp(TcpError::PortReserved(_)) => EACCES,
         ModuleError::Tcp(TcpError::Descriptors(_)) => EMFILE,
+        ModuleError::Udp(UdpError::PortInUse(_)) => EADDRINUSE,
+        ModuleError::Udp(UdpError::NoSuchAddress(_)) => EADDRNOTAVAIL,
+        ModuleError::Ether(EtherError::Taken { .. } | EtherError::AllTaken(_)) => EADDRINUSE,
+        ModuleError::Ether(EtherError::NotPermitted(_)) => EACCES,
+        ModuleError::Ether(
+            EtherError::NoInterface(_) | EtherError::NoneUp | EtherError::Down(_),
+        ) => EADDRNOTAVAIL,
+        ModuleError::Descriptors(_) => EMFILE,
         ModuleError::Shm(modules::ShmError::NameInUse { .. }) => EADDRINUSE,
         ModuleError::Shm(modules::ShmError::Resources { .. }) => EMFILE,
         _ => EINVAL,

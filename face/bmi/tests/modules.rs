@@ -230,9 +230,9 @@ fn server(network: &SimNetwork) {
 
     let mut names: *mut std::ffi::c_char = null_mut();
     // SAFETY: the option has such a pointer.
-    assert_eq!(unsafe { BMI_get_info(0, METHODS_STRING, (&raw mut names).cast()) }, 3);
+    assert_eq!(unsafe { BMI_get_info(0, METHODS_STRING, (&raw mut names).cast()) }, 5);
     // SAFETY: the text ends with a zero; it is small enough to be left to the end of the process.
-    assert_eq!(unsafe { CStr::from_ptr(names) }, c"tcp,shm,sim,");
+    assert_eq!(unsafe { CStr::from_ptr(names) }, c"tcp,shm,udp,ether,sim,");
     assert_eq!(BMI_finalize(), 0);
 }
 

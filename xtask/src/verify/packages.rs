@@ -46,12 +46,13 @@ pub const MOUNT: &[Package] = &[
 pub const SUITES: &[Package] =
     &[package("fuse3", "fusermount3"), package("stress-ng", "stress-ng")];
 
-/// What the tests with real processes use: file systems whose power can be cut, and the MPIs beside
-/// which messages are measured and the C interfaces work.
+/// What the tests with real processes use: file systems whose power can be cut, networks of namespaces,
+/// and the MPIs beside which messages are measured and the C interfaces work.
 pub const PROCESSES: &[Package] = &[
     package("xfsprogs", "mkfs.xfs"),
     package("xfsprogs", "xfs_io"),
     package("e2fsprogs", "mkfs.ext4"),
+    package("iproute2", "ip"),
     package("gcc", "gcc"),
     package("openmpi-bin", "mpirun.openmpi"),
     package("libopenmpi-dev", "/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h"),

@@ -1,0 +1,162 @@
+//! Raw Ethernet frames, in a network namespace with a bridge and a pair of virtual cards for each endpoint.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_net::packets::PacketRail;
+use ropewalk_rail::Rail;
+use ropewalk_rail::conformance::{Fixture, run_all};
+use ropewalk_rail::port::Port;
+use ropewalk_rail_ether::{EtherConfig, EtherError, EtherPort};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+fn ip(line: &str) -> bool {
+    let words = line.split_whitespace();
+    let status = Command::new("ip").args(words).stdin(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A namespace of its own, in which this thread is, with a bridge.
+struct Namespace(String);
+
+impl Namespace {
+    /// `None`, with the reason on the standard output, where this machine does not allow it.
+    fn enter() -> Option<Namespace> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("ropewalk-ether-{}-{number}", std::process::id());
+        if !ip(&format!("netns add {name}")) {
+            println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
+            return None;
+        }
+        let namespace = Namespace(name);
+        let file = std::fs::File::open(format!("/run/netns/{}", namespace.0)).expect("its name");
+        move_into_link_name_space(
+            std::os::fd::AsFd::as_fd(&file),
+            Some(LinkNameSpaceType::Network),
+        )
+        .expect("this thread may go there");
+        assert!(ip("link add bridge type bridge mcast_snooping 0") && ip("link set bridge up"));
+        Some(namespace)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        ip(&format!("netns del {}", self.0));
+    }
+}
+
+/// Endpoints on cards of their own, behind one bridge.
+struct Bridge {
+    mtu: u32,
+    start: Instant,
+}
+
+impl Bridge {
+    fn new(mtu: u32) -> Bridge {
+        Bridge { mtu, start: Instant::now() }
+    }
+
+    /// A card that reaches all others.
+    fn card(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let (card, plug) = (format!("card{number}"), format!("plug{number}"));
+        let mtu = self.mtu;
+        assert!(ip(&format!("link add {card} mtu {mtu} type veth peer name {plug} mtu {mtu}")));
+        assert!(ip(&format!("link set {plug} master bridge up")));
+        assert!(ip(&format!("link set {card} up")));
+        card
+    }
+
+    fn port(&self) -> EtherPort {
+        let card = self.card();
+        let config = EtherConfig::listening(&card).expect("a name");
+        EtherPort::open(&config).expect("the card is up")
+    }
+}
+
+impl Fixture for Bridge {
+    fn rail(&mut self) -> Box<dyn Rail> {
+        let port = self.port();
+        let start = self.start;
+        let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
+        let rail = PacketRail::new(port, Random::from_seed(self.now().0), clock);
+        Box::new(rail.expect("there are descriptors"))
+    }
+
+    fn nowhere(&mut self) -> String {
+        "02:de:ad:00:00:01/9".to_string()
+    }
+
+    fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    fn step(&mut self, busy: bool) {
+        if !busy {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Nobody tells of a death: it is noticed by what is not answered, which the simulator shows.
+    fn kill(&mut self, rail: Box<dyn Rail>) -> bool {
+        drop(rail);
+        false
+    }
+
+    fn garbage(&mut self, address: &str, bytes: &[u8]) -> bool {
+        let mut stranger = self.port();
+        let (station, endpoint) = stranger.resolve(address).expect("an address");
+        for part in bytes.chunks(1000) {
+            let slot = stranger.slot().expect("it is empty");
+            slot[..part.len()].copy_from_slice(part);
+            // Where the kernel's filter looks.
+            slot[3] = endpoint;
+            stranger.commit(station, part.len());
+            assert!(stranger.flush());
+        }
+        true
+    }
+
+    fn native_needs_target_polls(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn the_suite_of_all_rails_passes_in_usual_frames() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    run_all(|| Bridge::new(1500));
+}
+
+#[test]
+#[ignore = "for --deep: as the one above, in longer frames"]
+fn the_suite_of_all_rails_passes_in_jumbo_frames() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    run_all(|| Bridge::new(9000));
+}
+
+#[test]
+fn endpoints_are_claimed_and_mistakes_are_named() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let bridge = Bridge::new(1500);
+    let card = bridge.card();
+    let open = |address: &str| EtherPort::open(&EtherConfig::listening(address)?);
+    let first = open(&card).unwrap();
+    let second = open(&format!("{card}/7")).unwrap();
+    let third = open(&card).unwrap();
+    assert_eq!([first.endpoint(), second.endpoint(), third.endpoint()], [0, 7, 1]);
+    assert_eq!(open("").unwrap().interface().name, "bridge", "the first one that is up");
+    assert!(matches!(open(&format!("{card}/7")), Err(EtherError::Taken { endpoint: 7, .. })));
+    drop(second);
+    assert!(open(&format!("{card}/7")).is_ok());
+    assert!(matches!(open("nothing0"), Err(EtherError::NoInterface(_))));
+    assert!(ip(&format!("link set {card} down")));
+    assert!(matches!(open(&card), Err(EtherError::Down(_))));
+}

@@ -1,0 +1,84 @@
+//! What a user of the port decides, and what can go wrong when it opens.
+
+/// How an [`EtherPort`](crate::EtherPort) is set up.
+#[derive(Debug, Clone, Default)]
+pub struct EtherConfig {
+    /// The interface; `None`: the first that is up and no loopback.
+    pub interface: Option<String>,
+    /// The number of the endpoint on it; `None`: the smallest that nobody has.
+    pub endpoint: Option<u8>,
+    /// Peers may call.
+    pub listens: bool,
+}
+
+/// Numbers that endpoints of an interface can have.
+pub const ENDPOINTS: std::ops::Range<u8> = 0..255;
+
+/// Why the port could not be opened. Class: node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EtherError {
+    #[error("there is no interface {0}; `ip link` shows those that there are")]
+    NoInterface(String),
+    #[error("no interface but loopback is up; `ip link set NAME up` brings one up")]
+    NoneUp,
+    #[error("{0} is no Ethernet interface")]
+    NoEthernet(String),
+    #[error("{0} is down; `ip link set {0} up` brings it up")]
+    Down(String),
+    #[error(
+        "raw frames on {0} need the right CAP_NET_RAW: run as root, or give it to the program \
+         (`setcap cap_net_raw+ep PROGRAM`), or use udp:// instead, which needs none"
+    )]
+    NotPermitted(String),
+    #[error(
+        "endpoint {endpoint} of {interface} belongs to another process; choose another, or none"
+    )]
+    Taken { interface: String, endpoint: u8 },
+    #[error("all 255 endpoints of {0} are taken")]
+    AllTaken(String),
+    #[error("'{0}' is no interface with an endpoint; write one like eth0 or eth0/3")]
+    BadAddress(String),
+    #[error("cannot open a socket on {interface}: {cause}")]
+    Socket { interface: String, cause: std::io::Error },
+}
+
+impl EtherConfig {
+    /// Listening at `eth0`, `eth0/3`, or nothing, which is the first interface.
+    pub fn listening(address: &str) -> Result<EtherConfig, EtherError> {
+        let bad = || EtherError::BadAddress(address.to_string());
+        let (interface, endpoint) = match address.split_once('/') {
+            Some((interface, "")) => (interface, None),
+            Some((interface, number)) => {
+                let number: u8 = number.parse().map_err(|_| bad())?;
+                (interface, Some(number).filter(|it| ENDPOINTS.contains(it)))
+            }
+            None => (address, None),
+        };
+        let named = address.split_once('/').is_some_and(|(_, number)| !number.is_empty());
+        if named && endpoint.is_none() {
+            return Err(bad());
+        }
+        let interface = (!interface.is_empty()).then(|| interface.to_string());
+        Ok(EtherConfig { interface, endpoint, listens: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_an_interface_and_perhaps_an_endpoint() {
+        let read = |text: &str| {
+            let config = EtherConfig::listening(text).ok()?;
+            Some((config.interface.unwrap_or_default(), config.endpoint))
+        };
+        assert_eq!(read("eth0"), Some(("eth0".into(), None)));
+        assert_eq!(read("eth0/"), Some(("eth0".into(), None)));
+        assert_eq!(read("eth0/3"), Some(("eth0".into(), Some(3))));
+        assert_eq!(read("/7"), Some((String::new(), Some(7))));
+        assert_eq!(read(""), Some((String::new(), None)));
+        assert_eq!([read("eth0/255"), read("eth0/x"), read("eth0/3/4")], [None, None, None]);
+    }
+}

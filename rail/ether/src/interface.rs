@@ -1,0 +1,44 @@
+//! Interfaces of this network namespace.
+
+use ropewalk_wire::mxoe::Station;
+
+use crate::config::EtherError;
+use crate::socket;
+
+/// A card, or what the kernel has instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    pub name: String,
+    pub index: u32,
+    pub station: Station,
+    /// Longest payload of a frame, in bytes: the Ethernet header is not counted.
+    pub mtu: usize,
+    pub is_up: bool,
+    pub is_loopback: bool,
+    pub is_ethernet: bool,
+}
+
+/// All of them, in the order of their numbers.
+pub fn interfaces() -> Vec<Interface> {
+    let mut found = socket::names().into_iter().filter_map(|name| socket::interface(&name).ok());
+    let mut all: Vec<Interface> = found.by_ref().collect();
+    all.sort_by_key(|interface| interface.index);
+    all
+}
+
+/// The one of this name; without a name the first that is up and no loopback.
+pub fn find(name: Option<&str>) -> Result<Interface, EtherError> {
+    let Some(name) = name else {
+        let usable = |it: &Interface| it.is_up && it.is_ethernet && !it.is_loopback;
+        return interfaces().into_iter().find(usable).ok_or(EtherError::NoneUp);
+    };
+    let none = |_| EtherError::NoInterface(name.to_string());
+    let interface = socket::interface(name).map_err(none)?;
+    if !interface.is_ethernet && !interface.is_loopback {
+        return Err(EtherError::NoEthernet(name.to_string()));
+    }
+    if !interface.is_up {
+        return Err(EtherError::Down(name.to_string()));
+    }
+    Ok(interface)
+}

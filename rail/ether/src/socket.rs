@@ -1,0 +1,204 @@
+//! System calls: what is known of interfaces, the socket, its filter, and many frames in one call.
+//!
+//! Invariant: pointers that the kernel is given point to values that live on for the call.
+
+use std::ffi::CStr;
+use std::io;
+use std::mem::{MaybeUninit, size_of, zeroed};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use ropewalk_wire::mxoe::{ETHERTYPE, Station};
+
+use crate::interface::Interface;
+
+/// Frames of one system call.
+pub const FRAMES_MAX: usize = 64;
+
+fn checked(result: i32) -> io::Result<i32> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Names of all interfaces.
+pub fn names() -> Vec<String> {
+    let mut found = Vec::new();
+    // SAFETY: no arguments; the list is ours until it is freed.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return found;
+    }
+    let mut at = list;
+    loop {
+        // SAFETY: the list goes on until an entry without a name.
+        let entry = unsafe { &*at };
+        if entry.if_index == 0 || entry.if_name.is_null() {
+            break;
+        }
+        // SAFETY: a name of the list, which ends in a zero byte.
+        let name = unsafe { CStr::from_ptr(entry.if_name) };
+        found.extend(name.to_str().map(str::to_string));
+        // SAFETY: this was not the last entry.
+        at = unsafe { at.add(1) };
+    }
+    // SAFETY: nothing of the list is used from here on.
+    unsafe { libc::if_freenameindex(list) };
+    found
+}
+
+/// What the kernel says of an interface.
+pub fn interface(name: &str) -> io::Result<Interface> {
+    // SAFETY: plain arguments.
+    let socket =
+        checked(unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: just opened, and nobody else's.
+    let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+    // SAFETY: a request is plain data for which zeroes are legal.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    if name.is_empty() || name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    let mut ask = |what| {
+        // SAFETY: these requests write to the value that they are given.
+        checked(unsafe { libc::ioctl(socket.as_raw_fd(), what, ptr::from_mut(&mut request)) })?;
+        Ok::<_, io::Error>(request.ifr_ifru)
+    };
+    // SAFETY: the request that was made says which part of the union is filled, here and below.
+    let index = unsafe { ask(libc::SIOCGIFINDEX)?.ifru_ifindex } as u32;
+    // SAFETY: see above.
+    let mtu = unsafe { ask(libc::SIOCGIFMTU)?.ifru_mtu } as usize;
+    // SAFETY: see above.
+    let flags = i32::from(unsafe { ask(libc::SIOCGIFFLAGS)?.ifru_flags });
+    // SAFETY: see above.
+    let hardware = unsafe { ask(libc::SIOCGIFHWADDR)?.ifru_hwaddr };
+    let mut station = [0; 6];
+    for (to, from) in station.iter_mut().zip(hardware.sa_data) {
+        *to = from as u8;
+    }
+    Ok(Interface {
+        name: name.to_string(),
+        index,
+        station: Station(station),
+        mtu,
+        is_up: flags & libc::IFF_UP != 0,
+        is_loopback: flags & libc::IFF_LOOPBACK != 0,
+        is_ethernet: hardware.sa_family == libc::ARPHRD_ETHER,
+    })
+}
+
+/// Whether the error says that a right is missing.
+pub fn is_right(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+}
+
+/// A socket that sees nothing yet.
+pub fn open() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: plain arguments. Protocol 0: nothing comes before it is bound.
+    let socket = checked(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: just opened, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(socket) })
+}
+
+/// Lets it see frames of our EtherType on the interface.
+pub fn bind(socket: BorrowedFd<'_>, interface: &Interface) -> io::Result<()> {
+    // SAFETY: an address is plain data for which zeroes are legal.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = ETHERTYPE.to_be();
+    address.sll_ifindex = interface.index as i32;
+    let bytes = size_of::<libc::sockaddr_ll>() as u32;
+    let place = ptr::from_ref(&address).cast();
+    // SAFETY: the address lives on, and has the length that is named.
+    checked(unsafe { libc::bind(socket.as_raw_fd(), place, bytes) }).map(drop)
+}
+
+/// Sets an option of any layout.
+pub fn set<T>(socket: BorrowedFd<'_>, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let place = ptr::from_ref(value).cast();
+    let bytes = size_of::<T>() as u32;
+    // SAFETY: the value lives on, and has the length that is named.
+    checked(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, place, bytes) }).map(drop)
+}
+
+/// Frames that were dropped since this was asked last, as there was no room for them.
+pub fn dropped(socket: BorrowedFd<'_>) -> u64 {
+    #[repr(C)]
+    struct Statistics {
+        packets: u32,
+        drops: u32,
+    }
+    let mut statistics = Statistics { packets: 0, drops: 0 };
+    let mut bytes = size_of::<Statistics>() as u32;
+    let place = ptr::from_mut(&mut statistics).cast();
+    // SAFETY: the kernel writes as many bytes as are named.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+            place,
+            ptr::from_mut(&mut bytes),
+        )
+    };
+    if result == 0 { statistics.drops.into() } else { 0 }
+}
+
+/// Lets through what is for this station and endpoint, and nothing else. The kernel runs this for each
+/// frame of our EtherType.
+pub fn filter(socket: BorrowedFd<'_>, station: Station, endpoint: u8) -> io::Result<()> {
+    let [a, b, c, d, e, f] = station.0;
+    let high = u32::from_be_bytes([a, b, c, d]);
+    let low = u32::from(u16::from_be_bytes([e, f]));
+    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
+    let (word, half, byte) = (
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        libc::BPF_LD | libc::BPF_H | libc::BPF_ABS,
+        libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
+    );
+    let unless = |k, drop| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt: 0,
+        jf: drop,
+        k,
+    };
+    let mut program = [
+        statement(word, 0),
+        unless(high, 5),
+        statement(half, 4),
+        unless(low, 3),
+        // Where packets of ours, and most of MXoE's, have the endpoint.
+        statement(byte, 17),
+        unless(endpoint.into(), 1),
+        statement(libc::BPF_RET | libc::BPF_K, u32::MAX),
+        statement(libc::BPF_RET | libc::BPF_K, 0),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Sends frames, each a range of `bytes`; how many left.
+pub fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    frames: &[std::ops::Range<usize>],
+) -> io::Result<usize> {
+    let count = frames.len().min(FRAMES_MAX);
+    // SAFETY: headers are plain data for which zeroes are legal.
+    let mut headers: [libc::mmsghdr; FRAMES_MAX] = unsafe { zeroed() };
+    let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; FRAMES_MAX];
+    for (index, frame) in frames[..count].iter().enumerate() {
+        let frame = &bytes[frame.clone()];
+        let iov_base = frame.as_ptr().cast_mut().cast();
+        vectors[index].write(libc::iovec { iov_base, iov_len: frame.len() });
+        headers[index].msg_hdr.msg_iov = vectors[index].as_mut_ptr();
+        headers[index].msg_hdr.msg_iovlen = 1;
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the headers name `bytes`, which is only read, and values of this function.
+    let sent =
+        unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as u32, flags) };
+    checked(sent).map(|sent| sent as usize)
+}
