@@ -27,6 +27,7 @@ const CLUSTER: ClusterId = ClusterId(0x524f_5045_5741_4c4b_2042_4d49_0000_0001);
 const HANG: Duration = Duration::from_secs(60);
 const LONG: usize = 3_000_000;
 const ENOPROTOOPT: c_int = (1 << 30) | (1 << 7) | 44;
+const EINVAL: c_int = (1 << 30) | (1 << 7) | 15;
 const INIT_SERVER: c_int = 1;
 const METHODS_STRING: c_int = 17;
 
@@ -156,7 +157,9 @@ fn client(network: &SimNetwork) {
     let context = open_context();
     assert_eq!(look_up("sim://party").0, -ENOPROTOOPT, "nobody has registered it");
     register(network);
-    let (result, address) = look_up("sim://party");
+    modules::register(Module::new("never", |_| Err(ModuleError::Other("no rights".to_string()))));
+    assert_eq!(look_up("never://x").0, -EINVAL, "there is no other way");
+    let (result, address) = look_up("never://x,sim://party");
     assert_eq!(result, 0);
     let echo = std::thread::spawn(move || party.echo());
 
@@ -230,9 +233,9 @@ fn server(network: &SimNetwork) {
 
     let mut names: *mut std::ffi::c_char = null_mut();
     // SAFETY: the option has such a pointer.
-    assert_eq!(unsafe { BMI_get_info(0, METHODS_STRING, (&raw mut names).cast()) }, 5);
+    assert_eq!(unsafe { BMI_get_info(0, METHODS_STRING, (&raw mut names).cast()) }, 6);
     // SAFETY: the text ends with a zero; it is small enough to be left to the end of the process.
-    assert_eq!(unsafe { CStr::from_ptr(names) }, c"tcp,shm,udp,ether,sim,");
+    assert_eq!(unsafe { CStr::from_ptr(names) }, c"tcp,shm,udp,ether,sim,never,");
     assert_eq!(BMI_finalize(), 0);
 }
 

@@ -49,10 +49,17 @@ fn look_up(library: &Library, url: &str) -> Result<Handle, ErrorCode> {
     if !parts.iter().all(legal) {
         return Err(-EINVAL);
     }
-    for (scheme, _) in &parts {
-        library.activate(scheme)?;
+    // Networks that this process cannot use are passed over, where there is another.
+    let (mut urls, mut refused) = (Vec::new(), None);
+    for (scheme, url) in &parts {
+        match library.activate(scheme) {
+            Ok(()) => urls.push(url.as_str()),
+            Err(error) => refused = Some(error),
+        }
     }
-    let urls: Vec<&str> = parts.iter().map(|(_, url)| url.as_str()).collect();
+    if let Some(error) = refused.filter(|_| urls.is_empty()) {
+        return Err(error);
+    }
     let address = Address::parse(&urls.join(",")).map_err(|_| -EINVAL)?;
     let mut addresses = library.addresses();
     // Another thread may have been faster.
