@@ -153,6 +153,14 @@ pub struct Machine<S> {
 /// Buffers of packets that are kept for reuse.
 const SPARE_MAX: usize = 256;
 
+/// Keeps a buffer, where there are not enough of them.
+pub(super) fn recycle(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
+    if spare.len() < SPARE_MAX {
+        buffer.clear();
+        spare.push(buffer);
+    }
+}
+
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     /// A machine without links.
     pub fn new(config: PacketConfig, random: Random) -> Machine<S> {
@@ -447,10 +455,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.spare.pop().unwrap_or_default()
     }
 
-    pub(super) fn recycle(&mut self, mut buffer: Vec<u8>) {
-        if self.spare.len() < SPARE_MAX {
-            buffer.clear();
-            self.spare.push(buffer);
-        }
+    pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
+        recycle(&mut self.spare, buffer);
     }
 }

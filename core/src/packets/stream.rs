@@ -19,7 +19,7 @@ use ropewalk_wire::packets::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::link::{Link, Stage};
-use super::machine::{Above, Bytes, Event, Machine};
+use super::machine::{Above, Bytes, Event, Machine, recycle};
 use super::outgoing::{Cutting, FULL_MAX, Payload, Queued, Sent};
 use super::receiving::Arrival;
 
@@ -211,11 +211,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some(state) = self.links.get_mut(id) else { return };
         let delay = std::time::Duration::from_micros(ack.delay.get().into());
         let spare = &mut self.spare;
-        let mut ended = |sent: Sent| {
-            let mut bytes = sent.bytes;
-            bytes.clear();
-            spare.push(bytes);
-        };
+        let mut ended = |sent: Sent| recycle(spare, sent.bytes);
         let (next, early) = (ack.next.get(), ack.early.get());
         if state.sending.acknowledged(next, early, delay, now, &mut ended).is_err() {
             return self.violated(id);
