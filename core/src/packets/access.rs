@@ -364,7 +364,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if let Some(state) = self.links.get_mut(reading.link) {
             state.asks.under_way -= under_way;
             state.asks.active.retain(|other| *other != id);
-            state.asks.waiting.retain(|other| *other != id);
             if let Purpose::Take { offer, .. } = reading.purpose {
                 state.takings.remove(&offer);
             }
@@ -461,7 +460,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         while asks.active.len() < READINGS_AT_ONCE
             && let Some(reading) = asks.waiting.pop_front()
         {
-            asks.active.push_back(reading);
+            // One that ended before its turn is passed over.
+            if self.readings.get(reading).is_some() {
+                asks.active.push_back(reading);
+            }
         }
         for reading in &asks.active {
             let Some(entry) = self.readings.get_mut(*reading) else { continue };

@@ -153,13 +153,16 @@ impl<S> Link<S> {
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     /// Somebody calls.
-    pub(super) fn called(&mut self, from: S, endpoint: u8, body: &CallBody) {
+    pub(super) fn called(&mut self, from: S, endpoint: u8, body: &CallBody, bytes: usize) {
         let (call, theirs) = (body.call.get(), body.tag.get());
         let packet_bytes = usize::from(body.packet_bytes.get());
         if !self.config.accepts
             || body.version.get() != packets::VERSION
             || theirs == 0
             || packet_bytes < PACKET_BYTES_MIN
+            // The answer is as long as the call says: a short call would make it longer than what a liar
+            // about his address has to send.
+            || bytes < packet_bytes
         {
             return self.counters.strangers += 1;
         }

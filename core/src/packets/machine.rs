@@ -276,7 +276,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.counters.bytes_received += u64::from(opened.head.bytes.get());
         let (tag, endpoint) = (opened.head.tag.get(), opened.head.from);
         match opened.packet {
-            Packet::Call(call) => return self.called(from, endpoint, call),
+            Packet::Call(call) => {
+                let bytes = usize::from(opened.head.bytes.get());
+                return self.called(from, endpoint, call, bytes);
+            }
             Packet::Gone(tag) => {
                 self.gone(from, tag);
                 return self.report(above);

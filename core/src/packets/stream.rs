@@ -86,6 +86,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let header = Header::new(record);
         let payload = Payload::Own(Vec::new());
         state.out.push(Queued { header, payload, token: Token::NONE }, Urgency::Urgent);
+        if state.out.overflown {
+            // A peer that makes us answer and does not read.
+            return self.end(id, Fault::PeerReset);
+        }
         self.touch(id);
     }
 

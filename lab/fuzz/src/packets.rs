@@ -134,7 +134,14 @@ pub fn packets(input: &[u8]) {
             6 => Kind::Refusal,
             _ => Kind::Gone,
         };
-        let len = packets::seal(&mut body, kind, route, layout, 0, |_| ());
+        // A call is as long as it says; how long that is stands behind its version.
+        let named = match (kind, layout.get(2..4)) {
+            (Kind::Call, Some(named)) => usize::from(named[0]) | usize::from(named[1]) << 8,
+            _ => 0,
+        };
+        let room = PACKET_BYTES - layout.len() - 32;
+        let padding = named.saturating_sub(packets::overhead(Kind::Call)).min(room);
+        let len = packets::seal(&mut body, kind, route, layout, padding, |rest| rest.fill(0));
         machine.packet(STATION, &body[..len], now, seen);
     };
     seal(1, answer.as_bytes(), now, &mut machine, &mut seen);

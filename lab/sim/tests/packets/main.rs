@@ -1,5 +1,6 @@
 //! The packet machine over networks that lose, double, reorder, cut and corrupt, by seeds.
 
+mod hostile;
 mod world;
 
 use std::collections::BTreeMap;

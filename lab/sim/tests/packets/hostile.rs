@@ -1,0 +1,97 @@
+//! A caller who knows the packets and keeps to nothing else.
+
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_wire::packets::{
+    self, AckBody, CallBody, Kind, OfferRecord, Packet, RecordKind, RecordPrefix, Route, StreamBody,
+};
+use zerocopy::IntoBytes;
+
+use crate::world::Node;
+
+const PACKET_BYTES: usize = 1486;
+const STATION: u32 = 9;
+const NOW: Time = Time(1_000_000);
+
+fn call(named: usize, padding: usize) -> Vec<u8> {
+    let body = CallBody {
+        version: packets::VERSION.into(),
+        packet_bytes: (named as u16).into(),
+        tag: 77.into(),
+        call: 5.into(),
+        refusal: 0,
+        reserved: [0; 7],
+    };
+    let mut out = vec![0; PACKET_BYTES];
+    let route = Route { to: 1, from: 1, tag: 0 };
+    let len = packets::seal(&mut out, Kind::Call, route, body.as_bytes(), padding, |_| ());
+    out.truncate(len);
+    out
+}
+
+/// What the node says next.
+fn said(node: &mut Node) -> Option<Vec<u8>> {
+    let mut out = vec![0; PACKET_BYTES];
+    let (_, len) = node.machine.next(NOW, &node.store, &mut out)?;
+    out.truncate(len);
+    Some(out)
+}
+
+#[test]
+fn a_call_is_answered_by_no_more_bytes_than_it_has() {
+    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
+    node.machine.packet(STATION, &call(PACKET_BYTES, 0), NOW, &mut node.seen);
+    assert!(said(&mut node).is_none(), "it is shorter than it says");
+    let honest = call(PACKET_BYTES, PACKET_BYTES - packets::overhead(Kind::Call));
+    node.machine.packet(STATION, &honest, NOW, &mut node.seen);
+    assert_eq!(said(&mut node).expect("an answer").len(), honest.len());
+}
+
+#[test]
+fn offers_of_one_who_reads_no_answers_end_the_link_and_not_the_memory() {
+    const OFFERS: usize = 20;
+    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
+    let honest = call(PACKET_BYTES, PACKET_BYTES - packets::overhead(Kind::Call));
+    node.machine.packet(STATION, &honest, NOW, &mut node.seen);
+    let answer = said(&mut node).expect("an answer");
+    let Packet::Answer(answer) = packets::open(&answer).unwrap().packet else {
+        panic!("no answer")
+    };
+    let route = Route { to: 1, from: 1, tag: answer.tag.get() };
+    let bytes = size_of::<OfferRecord>();
+    let kind = RecordKind::Offer as u8;
+    let (flags, payload_bytes) = (0.into(), 0.into());
+    let prefix = RecordPrefix { kind, header_bytes: bytes as u8, flags, payload_bytes };
+    let mut sent = 0;
+    while node.seen.down.is_empty() {
+        let ack = AckBody { next: 0.into(), delay: 0.into(), early: 0.into() };
+        let (number, record) = (sent as u32, (sent * OFFERS) as u32);
+        let body = StreamBody {
+            ack,
+            number: number.into(),
+            record: record.into(),
+            offset: 0.into(),
+            reserved: 0.into(),
+        };
+        let mut out = vec![0; PACKET_BYTES];
+        let len =
+            packets::seal(&mut out, Kind::Stream, route, body.as_bytes(), OFFERS * bytes, |to| {
+                for (index, place) in to.chunks_exact_mut(bytes).enumerate() {
+                    let offer = OfferRecord {
+                        prefix,
+                        offer: ((sent * OFFERS + index) as u64).into(),
+                        secret: 0.into(),
+                        key_slot: 1.into(),
+                        key_secret: 1.into(),
+                        offset: 0.into(),
+                        total_bytes: 8.into(),
+                    };
+                    place.copy_from_slice(offer.as_bytes());
+                }
+            });
+        node.machine.packet(STATION, &out[..len], NOW, &mut node.seen);
+        while said(&mut node).is_some() {}
+        sent += 1;
+        assert!(sent * OFFERS < 100_000, "what it is owed has no end");
+    }
+}
