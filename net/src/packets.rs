@@ -17,7 +17,7 @@ use ropewalk_base::verb::{
 };
 use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
 use ropewalk_rail::port::Port;
-use ropewalk_rail::{Rail, Report, Sight, frame_lengths};
+use ropewalk_rail::{Rail, Report, Sight, is_consistent};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -221,15 +221,6 @@ impl<P: Port> PacketRail<P> {
     }
 }
 
-/// Whether header and payload agree.
-fn is_legal(frame: &FrameOrder) -> bool {
-    let header = frame.header.as_bytes();
-    let lengths = frame_lengths(header);
-    lengths.is_some_and(|(length, bytes)| {
-        length == header.len() && u64::from(bytes) == frame.payload.len
-    })
-}
-
 impl<P: Port> Rail for PacketRail<P> {
     fn scheme(&self) -> &'static str {
         self.port.scheme()
@@ -272,7 +263,7 @@ impl<P: Port> Rail for PacketRail<P> {
     }
 
     fn send_followed(&mut self, frame: &FrameOrder, buffers: &BufferTable) -> Ordered {
-        if !is_legal(frame) {
+        if !is_consistent(frame.header.as_bytes(), frame.payload.len) {
             return Ordered::Refused(Fault::Invalid);
         }
         if !self.is_mine(frame.link) {

@@ -214,6 +214,12 @@ pub trait Report {
 /// Bytes of a frame's header that every rail has to read to find the lengths.
 pub const FRAME_PREFIX_BYTES: usize = 8;
 
+/// Whether a header that is to be sent tells its own length and that of the payload beside it.
+pub fn is_consistent(header: &[u8], payload_bytes: u64) -> bool {
+    frame_lengths(header)
+        .is_some_and(|(length, bytes)| length == header.len() && u64::from(bytes) == payload_bytes)
+}
+
 /// Header and payload length of the frame that begins with `prefix`: byte 1 is the header's length,
 /// bytes 4 to 8 the payload's, little endian (`wire::frame`). `None` where they break the limits.
 #[inline]

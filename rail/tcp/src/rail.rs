@@ -11,7 +11,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
 };
-use ropewalk_rail::{Rail, RailOption, Report, Sight, frame_lengths};
+use ropewalk_rail::{Rail, RailOption, Report, Sight, is_consistent};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -283,9 +283,7 @@ impl TcpRail {
 
 /// Whether header and payload agree, and the payload lies in its memory.
 fn is_legal(header: &Header, payload: Slice, buffers: &BufferTable) -> bool {
-    let header = header.as_bytes();
-    let agreed = frame_lengths(header)
-        .is_some_and(|(length, bytes)| length == header.len() && u64::from(bytes) == payload.len);
+    let agreed = is_consistent(header.as_bytes(), payload.len);
     let end = payload.offset.checked_add(payload.len);
     let inside = || buffers.get(payload.buffer).zip(end).is_some_and(|(m, end)| end <= m.len());
     agreed && (payload.len == 0 || inside())

@@ -167,24 +167,10 @@ fn asking<O: ByteOrder + 'static>(connect: &Connect) -> ConnectPacket<O> {
 }
 
 fn answering<O: ByteOrder + 'static>(reply: &ConnectReply) -> ConnectPacket<O> {
-    ConnectPacket {
-        kind: Type::Connect as u8,
-        to: reply.to,
-        from: reply.from,
-        generation: 0,
-        length: CONTROL_BYTES,
-        pad: [0; 3],
-        sequence: 0.into(),
-        index: reply.index.into(),
-        pad_middle: 0.into(),
-        asker: reply.asker.into(),
-        key_or_session: reply.session.into(),
-        receive_next: reply.receive_next.0.into(),
-        is_reply: 1,
-        connect: reply.connect,
-        status: reply.status,
-        pad_end: [0; 3],
-    }
+    let ConnectReply { to, from, index, asker, session, receive_next, connect, status } = *reply;
+    // The same places, but that of the key.
+    let asked = Connect { to, from, index, session: asker, key: session, receive_next, connect };
+    ConnectPacket { is_reply: 1, status, ..asking(&asked) }
 }
 
 fn native<O: ByteOrder + 'static>(pull: &Pull) -> PullNativePacket<O> {
