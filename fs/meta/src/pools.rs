@@ -25,6 +25,9 @@ pub const MEMBER_VERSION: u8 = 1;
 /// Longest address of a server, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 1024;
 
+/// The most that a nearly full server keeps for the files that it has.
+const KEPT_BYTES_MAX: u64 = 1 << 30;
+
 /// A server that was heard of since the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
@@ -40,10 +43,10 @@ impl Server {
         self.heard
     }
 
-    /// Room for new files: more than a fiftieth is free. What is nearly full keeps the rest for the
-    /// files that it has.
+    /// Room for new files: more than a fiftieth is free, or more than a large disk needs. What is
+    /// nearly full keeps the rest for the files that it has.
     pub fn has_room(&self) -> bool {
-        self.room.available_bytes > self.room.total_bytes / 50
+        self.room.available_bytes > (self.room.total_bytes / 50).min(KEPT_BYTES_MAX)
     }
 }
 
@@ -122,15 +125,18 @@ impl Pools {
     }
 
     /// The version that should follow the newest, if the usable servers are others now. With none
-    /// usable the newest stays: its servers may come back.
+    /// usable the newest stays: its servers may come back. The first version may consist of servers
+    /// that are nearly full: a file that cannot grow says more than one that never comes to be.
     pub fn successor(&self, now: Time, silence: Duration) -> Option<Pool> {
         let newest = self.newest();
-        let mut usable: Vec<u32> = self
-            .servers
-            .iter()
-            .filter(|(_, server)| now.since(server.heard) < silence && server.has_room())
-            .map(|(id, _)| *id)
-            .collect();
+        let alive = self.servers.iter().filter(|(_, server)| now.since(server.heard) < silence);
+        let (mut usable, mut full) = (Vec::new(), Vec::new());
+        for (id, server) in alive {
+            if server.has_room() { usable.push(*id) } else { full.push(*id) }
+        }
+        if newest.is_none() && usable.is_empty() {
+            usable = full;
+        }
         // Right after the start a server that was not heard of yet is not dead.
         if now.since(self.started) < silence {
             let unheard = newest.iter().flat_map(|pool| &pool.servers);
@@ -210,6 +216,24 @@ mod tests {
         assert_eq!(step(&mut pools, seconds(13)), Some(vec![1]));
         assert_eq!(pools.newest().map(|pool| pool.version), Some(4));
         assert_eq!(pools.get(2).map(|pool| pool.servers.clone()), Some(vec![1, 3]));
+    }
+
+    #[test]
+    fn files_can_be_made_from_the_start_where_all_servers_are_nearly_full() {
+        let mut pools = Pools::default();
+        beat(&mut pools, 1, 1, 20, seconds(1));
+        assert_eq!(step(&mut pools, seconds(1)), Some(vec![1]));
+        beat(&mut pools, 2, 1, 900, seconds(2));
+        assert_eq!(step(&mut pools, seconds(2)), Some(vec![2]));
+    }
+
+    #[test]
+    fn a_large_disk_keeps_no_more_than_it_needs() {
+        let room = |available_bytes| Room { total_bytes: 1 << 48, free_bytes: 0, available_bytes };
+        let heard = Time::ZERO;
+        let server = |room| Server { address: Vec::new(), boot: 1, room, heard };
+        assert!(server(room((1 << 30) + 1)).has_room());
+        assert!(!server(room(1 << 30)).has_room());
     }
 
     #[test]
