@@ -196,6 +196,29 @@ pub enum Placement {
     Violation(&'static str),
 }
 
+/// A message of a *foreign* peer: one that speaks no frames of ours, but a protocol that its rail knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForeignMessage {
+    /// Its number among the messages of this link, which names it at its end.
+    pub number: u64,
+    /// What receives match.
+    pub bits: u64,
+    /// Bytes of the whole message.
+    pub bytes: u64,
+    /// Where it is to be read, if it is announced only; for `Verb::Read` of the same link.
+    pub key: Option<RemoteKey>,
+}
+
+/// The end of a message to a foreign peer, told by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ForeignEnd {
+    /// The channel and number that the frame of ours named which began it.
+    pub channel: u8,
+    pub number: u64,
+    /// Bytes that the peer took.
+    pub bytes: u64,
+}
+
 /// What a rail promises about its links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
@@ -215,6 +238,8 @@ pub struct Capabilities {
     pub preference: u8,
     /// Works between processes of one host only; used after memory was proven to be shared.
     pub same_host_only: bool,
+    /// Its peers speak a protocol of their own: no greeting, no credit, tagged messages only.
+    pub foreign: bool,
 }
 
 /// Always-on counters of a rail.

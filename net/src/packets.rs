@@ -240,6 +240,7 @@ impl<P: Port> Rail for PacketRail<P> {
             frame_payload_bytes_max: EAGER_BYTES_MAX,
             preference: 40,
             same_host_only: false,
+            foreign: false,
         }
     }
 

@@ -4,11 +4,13 @@
 //! * [`stream`]: frames made of packets, and packets of frames, which [`outgoing`] cuts;
 //! * [`access`]: reads and writes of remote memory; [`pull`]: one of them, piece by piece;
 //! * [`sending`] and [`receiving`]: numbered packets to a peer and from it;
-//! * [`round_trip`]: how long to wait for what.
+//! * [`round_trip`]: how long to wait for what;
+//! * [`mxoe`]: the same with hosts that speak another language.
 
 mod access;
 mod link;
 pub mod machine;
+pub mod mxoe;
 mod outgoing;
 pub mod pull;
 pub mod receiving;

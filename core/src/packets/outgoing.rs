@@ -68,6 +68,18 @@ impl Cutting {
 }
 
 impl Payload {
+    /// Its bytes, copied where they are not its own.
+    pub fn into_bytes(self, memory: &dyn Bytes) -> Vec<u8> {
+        match self {
+            Payload::Own(bytes) => bytes,
+            Payload::Held(slice) => {
+                let mut bytes = vec![0; slice.len as usize];
+                memory.read(slice, &mut bytes);
+                bytes
+            }
+        }
+    }
+
     pub fn len(&self) -> u64 {
         match self {
             Payload::Held(slice) => slice.len,

@@ -24,6 +24,9 @@ const WAIT_MAX: Duration = Duration::from_millis(500);
 pub struct Pull {
     total_bytes: u64,
     piece_bytes: u32,
+    /// Bytes that the first piece is shorter than others.
+    lead: u32,
+    per_ask: u32,
     /// The first piece that was not asked for yet.
     fresh: u32,
     pieces: u32,
@@ -68,10 +71,19 @@ pub struct Piece {
 impl Pull {
     /// A read of so many bytes, at least one, in pieces of this length.
     pub fn new(total_bytes: u64, piece_bytes: u32) -> Pull {
-        let pieces = total_bytes.div_ceil(piece_bytes.into()) as u32;
+        Pull::framed(total_bytes, piece_bytes, 0, PIECES_PER_ASK)
+    }
+
+    /// The same where the first piece is shorter by `lead`, as that of a region which does not begin where
+    /// a piece does, and where at most `per_ask` pieces are asked for at a time, up to 64.
+    pub fn framed(total_bytes: u64, piece_bytes: u32, lead: u32, per_ask: u32) -> Pull {
+        debug_assert!(lead < piece_bytes && (1..=64).contains(&per_ask) && total_bytes > 0);
+        let pieces = (total_bytes + u64::from(lead)).div_ceil(piece_bytes.into()) as u32;
         Pull {
             total_bytes,
             piece_bytes,
+            lead,
+            per_ask,
             fresh: 0,
             pieces,
             missing: pieces,
@@ -94,7 +106,7 @@ impl Pull {
 
     /// How many pieces the next ask would be for that have not been asked for before.
     pub fn next_fresh(&self) -> u32 {
-        (self.pieces - self.fresh).min(PIECES_PER_ASK)
+        (self.pieces - self.fresh).min(self.per_ask)
     }
 
     /// Asks for the next pieces; there are some.
@@ -116,10 +128,18 @@ impl Pull {
     }
 
     /// Offset and length of a piece of this read.
-    fn place(&self, piece: u32) -> (u64, u32) {
-        let offset = u64::from(piece) * u64::from(self.piece_bytes);
-        let bytes = (self.total_bytes - offset).min(self.piece_bytes.into());
-        (offset, bytes as u32)
+    pub fn place(&self, piece: u32) -> (u64, u32) {
+        let bound = |piece: u32| {
+            let at = u64::from(piece) * u64::from(self.piece_bytes);
+            at.saturating_sub(self.lead.into()).min(self.total_bytes)
+        };
+        let offset = bound(piece);
+        (offset, (bound(piece + 1) - offset) as u32)
+    }
+
+    /// How many pieces it has.
+    pub fn pieces(&self) -> u32 {
+        self.pieces
     }
 
     /// A piece came. `None` where it is here already, was not asked for, or has another length.
@@ -262,6 +282,20 @@ mod tests {
         assert_eq!((bytes, pull.is_complete(), pull.under_way()), (39_999, true, 0));
         assert_eq!(pull.due(&round_trip()), Time::NEVER);
         assert_eq!(pull.arrived(40, 1, at(1)), None);
+    }
+
+    #[test]
+    fn a_first_piece_may_be_shorter_and_asks_too() {
+        let mut pull = Pull::framed(10_000, PIECE, 300, 8);
+        assert_eq!(pull.ask(at(0)).iter().count(), 8);
+        assert_eq!((pull.pieces(), pull.next_fresh()), (11, 3));
+        assert_eq!([0, 1, 10].map(|piece| pull.place(piece)), [(0, 700), (700, 1000), (9700, 300)]);
+        let last = pull.ask(at(0));
+        assert_eq!(last.iter().collect::<Vec<_>>(), [8, 9, 10]);
+        for piece in 0..11 {
+            pull.arrived(piece, pull.place(piece).1, at(1)).unwrap();
+        }
+        assert!(pull.is_complete());
     }
 
     #[test]

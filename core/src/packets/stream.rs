@@ -126,9 +126,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return refused;
         };
         let Payload::Held(slice) = queued.payload else { return refused };
-        let mut bytes = vec![0; slice.len as usize];
-        memory.read(slice, &mut bytes);
-        (queued.payload, queued.token) = (Payload::Own(bytes), later);
+        queued.payload = Payload::Own(Payload::Held(slice).into_bytes(memory));
+        queued.token = later;
         Ordered::Released
     }
 

@@ -78,6 +78,7 @@ impl<'a> Player<'a> {
             frame_payload_bytes_max: 256 * 1024,
             preference: 1,
             same_host_only: false,
+            foreign: false,
         };
         let identity = Identity {
             endpoint: EndpointId(5),

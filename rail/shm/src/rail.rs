@@ -616,6 +616,7 @@ impl Rail for ShmRail {
             frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
             preference: 100,
             same_host_only: true,
+            foreign: false,
         }
     }
 

@@ -48,6 +48,7 @@ impl SimConfig {
                 frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
                 preference: 50,
                 same_host_only: false,
+                foreign: false,
             },
             accepts: true,
             connect_timeout: Duration::from_secs(2),

@@ -308,6 +308,7 @@ impl Rail for TcpRail {
             frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
             preference: 50,
             same_host_only: false,
+            foreign: false,
         }
     }
 

@@ -38,6 +38,8 @@ pub const INDEX_UNKNOWN: u16 = 0xffff;
 pub const SESSION_UNKNOWN: u32 = 0xffff_ffff;
 /// Longest body of a header, of any type: everything before a payload, the index included.
 pub const HEADER_BYTES_MAX: usize = INDEX_BYTES + 44;
+/// Bytes of a body before a pull reply's payload.
+pub const PULL_REPLY_BYTES: usize = INDEX_BYTES + 16;
 /// Longest payload of a tiny and of a small message, in bytes.
 pub const TINY_BYTES_MAX: usize = 32;
 pub const SMALL_BYTES_MAX: usize = 128;

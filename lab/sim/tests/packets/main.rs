@@ -1,5 +1,6 @@
 //! The packet machine over networks that lose, double, reorder, cut and corrupt, by seeds.
 
+mod air;
 mod hostile;
 mod world;
 
@@ -48,7 +49,7 @@ impl Scene {
         let packet_bytes = [256, 1486, 1486, 4130, 8986][lengths.below(5) as usize];
         let pieces_max = [8, 64, 1000][lengths.below(3) as usize];
         let mut world = World::new(seed, 2, packet_bytes, pieces_max);
-        world.weather = weather;
+        world.air.weather = weather;
         let (a, b) = world.connect(0, 1);
         let links = [a, b];
         let regions =
@@ -408,7 +409,7 @@ fn nobody_there_is_said_after_some_calls() {
 fn two_who_call_each_other_have_two_links() {
     for seed in seeds(600_000, 10) {
         let mut world = World::new(seed, 2, 8986, 64);
-        world.weather = Weather::FOUL;
+        world.air.weather = Weather::FOUL;
         let now = world.now;
         let a = world.nodes[0].machine.connect(1, 1, now).unwrap();
         let b = world.nodes[1].machine.connect(0, 1, now).unwrap();

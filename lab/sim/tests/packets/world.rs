@@ -1,12 +1,10 @@
-//! Machines on stations, and a network between them that loses, doubles, delays and corrupts packets.
+//! Machines on stations, and a network between them.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -15,82 +13,12 @@ use ropewalk_base::verb::{
 };
 use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
 
-/// Of the network, in parts of a thousand where nothing else is said.
-#[derive(Debug, Clone, Copy)]
-pub struct Weather {
-    pub loss: u64,
-    pub doubling: u64,
-    pub corruption: u64,
-    /// Microseconds that a packet may be late.
-    pub lateness: u64,
-}
+pub use crate::air::*;
 
-impl Weather {
-    pub const FAIR: Weather = Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0 };
-    pub const FOUL: Weather = Weather { loss: 30, doubling: 20, corruption: 10, lateness: 60 };
-}
-
-/// How long a packet is on its way at least.
-const LATENCY: Duration = Duration::from_micros(15);
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Payloads whose frames the receiver drops.
 pub fn is_dropped(id: u64) -> bool {
     id % 19 == 7
-}
-
-/// What every memory holds that belongs to a message or region of this number.
-pub fn pattern(id: u64, at: u64) -> u8 {
-    (id.wrapping_mul(37) + at * 11 + at / 251) as u8
-}
-
-/// Memory by the index of its buffer.
-#[derive(Debug, Clone, Default)]
-pub struct Store(Rc<RefCell<Vec<Vec<u8>>>>);
-
-impl Store {
-    pub fn add(&self, bytes: Vec<u8>) -> Slice {
-        let mut buffers = self.0.borrow_mut();
-        let buffer = BufferId(SlotId { index: buffers.len() as u32, generation: 1 });
-        let len = bytes.len() as u64;
-        buffers.push(bytes);
-        Slice { buffer, offset: 0, len }
-    }
-
-    pub fn patterned(&self, id: u64, len: u64) -> Slice {
-        self.add((0..len).map(|at| pattern(id, at)).collect())
-    }
-
-    pub fn bytes(&self, slice: Slice) -> Vec<u8> {
-        let mut bytes = vec![0; slice.len as usize];
-        self.read(slice, &mut bytes);
-        bytes
-    }
-
-    /// Nobody may read or write it any more.
-    pub fn poison(&self, slice: Slice) {
-        self.write(slice, &vec![0xEE; slice.len as usize]);
-    }
-}
-
-impl Bytes for Store {
-    fn read(&self, from: Slice, to: &mut [u8]) {
-        if to.is_empty() {
-            return;
-        }
-        let buffers = self.0.borrow();
-        let begin = from.offset as usize;
-        to.copy_from_slice(&buffers[from.buffer.0.index as usize][begin..begin + to.len()]);
-    }
-
-    fn write(&self, to: Slice, from: &[u8]) {
-        if from.is_empty() {
-            return;
-        }
-        let mut buffers = self.0.borrow_mut();
-        let begin = to.offset as usize;
-        assert!(from.len() as u64 <= to.len, "more than the slice has");
-        buffers[to.buffer.0.index as usize][begin..begin + from.len()].copy_from_slice(from);
-    }
 }
 
 /// What a machine told, with checks of what it promised.
@@ -201,14 +129,11 @@ pub struct World {
     pub random: Random,
     pub now: Time,
     pub nodes: Vec<Node>,
-    pub weather: Weather,
+    pub air: Air,
     /// How many packets a port takes at a time, at most.
     pub room: u64,
     /// Of frames that wait, by sender and token.
     pub payloads: BTreeMap<(usize, u64), Slice>,
-    /// Packets on their way: by time and number, to whom and from whom.
-    air: BTreeMap<(Time, u64), (u32, u32, Vec<u8>)>,
-    count: u64,
     packet_bytes: usize,
     next_token: u64,
     pub trace: u64,
@@ -218,15 +143,14 @@ impl World {
     pub fn new(seed: u64, nodes: u32, packet_bytes: usize, pieces_max: u32) -> World {
         let mut random = Random::from_seed(seed);
         let nodes = (0..nodes).map(|_| Node::new(&mut random, packet_bytes, pieces_max)).collect();
+        let random_seed = random.next_u64();
         World {
             random,
             now: Time(1_000_000),
             nodes,
-            weather: Weather::FAIR,
+            air: Air::new(random_seed),
             room: 40,
             payloads: BTreeMap::new(),
-            air: BTreeMap::new(),
-            count: 0,
             packet_bytes,
             next_token: 1 << 32,
             trace: 0,
@@ -297,8 +221,7 @@ impl World {
 
     /// One moment: what has come, what goes, and then the next moment.
     pub fn step(&mut self) {
-        while let Some(entry) = self.air.first_entry().filter(|entry| entry.key().0 <= self.now) {
-            let (to, from, bytes) = entry.remove();
+        while let Some((to, from, bytes)) = self.air.next(self.now) {
             let Some(node) = self.nodes.get_mut(to as usize).filter(|node| node.alive) else {
                 continue;
             };
@@ -320,7 +243,7 @@ impl World {
                 let Node { machine, store, .. } = &mut self.nodes[index];
                 let Some((to, len)) = machine.next(self.now, store, &mut out) else { break };
                 let bytes = out[..len].to_vec();
-                self.fly(index as u32, to, bytes);
+                self.air.fly(index as u32, to, bytes, self.now);
             }
             let Node { machine, seen, .. } = &mut self.nodes[index];
             machine.report(seen);
@@ -331,33 +254,9 @@ impl World {
             false => Time::NEVER,
         };
         let next = self.nodes.iter().map(due).min().unwrap_or(Time::NEVER);
-        let coming = self.air.keys().next().map_or(Time::NEVER, |(at, _)| *at);
+        let coming = self.air.due();
         let soon = self.now + Duration::from_millis(5);
         self.now = next.min(coming).min(soon).max(self.now + Duration::from_nanos(200));
-    }
-
-    fn chance(&mut self, thousandths: u64) -> bool {
-        self.random.below(1000) < thousandths
-    }
-
-    fn fly(&mut self, from: u32, to: u32, bytes: Vec<u8>) {
-        if self.chance(self.weather.loss) {
-            return;
-        }
-        let copies = if self.chance(self.weather.doubling) { 2 } else { 1 };
-        for _ in 0..copies {
-            let mut bytes = bytes.clone();
-            if self.chance(self.weather.corruption) {
-                let at = self.random.below(bytes.len() as u64) as usize;
-                bytes[at] ^= 1 << self.random.below(8);
-            }
-            if self.chance(self.weather.corruption / 2) {
-                bytes.truncate(self.random.below(bytes.len() as u64) as usize);
-            }
-            let late = Duration::from_micros(self.random.below(self.weather.lateness + 1));
-            self.count += 1;
-            self.air.insert((self.now + LATENCY + late, self.count), (to, from, bytes));
-        }
     }
 
     /// Steps until something holds.

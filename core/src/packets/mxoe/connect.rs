@@ -1,0 +1,352 @@
+//! Sessions: how partners meet, and what a restart does to them.
+//!
+//! An endpoint that opens takes a session, which everything that is sent to it names. Who connects says its
+//! own, and which number it expects next; the answer says the same of the other side. Each side connects by itself:
+//! Open-MX knows nobody's session who was only answered.
+//!
+//! Invariants: nothing of ours has a number before the partner has heard our session; what came from a
+//! partner is counted on as long as both sessions are the same, also over a link that was closed between.
+
+use std::hash::Hash;
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::Ordered;
+use ropewalk_wire::mxoe::{
+    Connect, ConnectReply, INDEX_UNKNOWN, Nack, NackLib, Packet, SESSION_UNKNOWN, Sequence,
+};
+
+use super::machine::{Event, Mxoe, Partner, emit};
+use super::sending::Sending;
+
+/// When an attempt is made again: at first, and at most.
+const AGAIN: Duration = Duration::from_millis(20);
+const AGAIN_MAX: Duration = Duration::from_millis(500);
+/// How long a link that is closed has for what was said to be sent.
+const LINGER: Duration = Duration::from_secs(1);
+/// Partners that were let go and are remembered.
+const FORMERS_MAX: usize = 4096;
+/// Attempts of a partner's that wait for their answers.
+const ANSWERS_MAX: usize = 4;
+/// The status of an answer: connected, or refused for the key.
+const CONNECTED: u8 = 0;
+const BAD_KEY: u8 = 11;
+
+/// How far a partner is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// We connect; nothing was heard of its session, or only that it connects, too.
+    Connecting,
+    Up,
+    /// What is under way is sent, then nothing.
+    Closing {
+        until: Time,
+    },
+}
+
+/// An attempt of ours.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Introduction {
+    pub connect: u8,
+    pub key: u32,
+    pub begun: Time,
+    pub again_at: Time,
+    pub tries: u32,
+    /// What was acknowledged when it was made.
+    acknowledged: u64,
+}
+
+/// A partner that was let go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Former {
+    session: u32,
+    receive_next: Sequence,
+    connects: u8,
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
+    /// Begins a link; `Up` or `Down` is reported later. Where there is one with this partner it is the same.
+    pub fn connect(
+        &mut self,
+        station: S,
+        endpoint: u8,
+        key: u32,
+        now: Time,
+    ) -> Result<SlotId, Fault> {
+        self.now = self.now.max(now);
+        if let Some(id) = self.by_name.get(&(station, endpoint)) {
+            return Ok(*id);
+        }
+        let former = self.former(station, endpoint);
+        let next = former.map_or(Sequence::new(0, 1), |former| former.receive_next);
+        let id = self.add(station, endpoint, next).ok_or(Fault::Busy)?;
+        self.introduce(id, key);
+        Ok(id)
+    }
+
+    fn add(&mut self, station: S, endpoint: u8, receive_next: Sequence) -> Option<SlotId> {
+        let partner = Partner::new(station, endpoint, receive_next);
+        let id = self.partners.insert(partner).ok()?;
+        let connects = self.former(station, endpoint).map(|former| former.connects);
+        let connects = connects.unwrap_or(self.random.next_u64() as u8);
+        self.partners.get_mut(id)?.connects = connects;
+        self.by_name.insert((station, endpoint), id);
+        Some(id)
+    }
+
+    /// Connects from our side.
+    pub(super) fn introduce(&mut self, id: SlotId, key: u32) {
+        let now = self.now;
+        let Some(state) = self.partners.get_mut(id) else { return };
+        state.key = key;
+        state.connects = state.connects.wrapping_add(1);
+        let (connect, acknowledged) = (state.connects, state.sending.acknowledged());
+        state.introduction = Some(Introduction {
+            connect,
+            key,
+            begun: now,
+            again_at: Time::ZERO,
+            tries: 0,
+            acknowledged,
+        });
+        self.touch(id);
+    }
+
+    fn former(&self, station: S, endpoint: u8) -> Option<Former> {
+        let mut formers = self.formers.iter().rev();
+        formers.find(|(name, _)| *name == (station, endpoint)).map(|(_, former)| *former)
+    }
+
+    /// Remembers what came from a partner that is let go.
+    pub(super) fn remember(&mut self, state: &Partner<S>) {
+        if state.session == SESSION_UNKNOWN {
+            return;
+        }
+        let name = (state.station, state.endpoint);
+        let receive_next = state.receiving.acknowledged();
+        self.formers.retain(|(other, _)| *other != name);
+        self.formers.push_back((
+            name,
+            Former { session: state.session, receive_next, connects: state.connects },
+        ));
+        if self.formers.len() > FORMERS_MAX {
+            self.formers.pop_front();
+        }
+    }
+
+    /// Somebody connects.
+    pub(super) fn asked_to_connect(&mut self, from: S, connect: Connect) {
+        let known = self.by_name.get(&(from, connect.from)).copied();
+        if connect.session == SESSION_UNKNOWN {
+            return self.counters.malformed += 1;
+        }
+        if !self.config.accepts && known.is_none() {
+            let nack = NackLib {
+                from: self.config.endpoint,
+                to: connect.from,
+                reason: Nack::Closed,
+                index: INDEX_UNKNOWN,
+                sequence: Sequence::new(0, 0),
+            };
+            return self.refuse(from, connect.index, Packet::NackLib(nack));
+        }
+        if connect.key != self.config.key && known.is_none() {
+            return self.refuse_key(from, &connect);
+        }
+        let id = match known {
+            Some(id) => match self.heard_again(id, &connect) {
+                Some(id) => id,
+                None => return,
+            },
+            None => {
+                let Some(id) = self.met(from, &connect) else { return };
+                id
+            }
+        };
+        let Some(state) = self.partners.get_mut(id) else { return };
+        state.index = connect.index;
+        if state.answers.len() < ANSWERS_MAX {
+            state.answers.push_back(connect.connect);
+        }
+        self.touch(id);
+    }
+
+    fn refuse_key(&mut self, from: S, connect: &Connect) {
+        let index = self.place_of(from);
+        let reply = ConnectReply {
+            to: connect.from,
+            from: self.config.endpoint,
+            index,
+            asker: connect.session,
+            session: self.session,
+            receive_next: Sequence::new(0, 1),
+            connect: connect.connect,
+            status: BAD_KEY,
+        };
+        self.refuse(from, connect.index, Packet::ConnectReply(reply));
+    }
+
+    /// A new partner connects to us, and we to it.
+    fn met(&mut self, from: S, connect: &Connect) -> Option<SlotId> {
+        let next = match self.former(from, connect.from) {
+            Some(former) if former.session == connect.session => former.receive_next,
+            // What its former life sent names our session, too: other bits tell it apart.
+            Some(former) => Sequence::new((former.receive_next.bits() + 1) % 4, 1),
+            None => Sequence::new(0, 1),
+        };
+        let id = self.add(from, connect.from, next)?;
+        let state = self.partners.get_mut(id)?;
+        state.session = connect.session;
+        state.stage = Stage::Up;
+        state.heard_connect = Some(connect.connect);
+        state.sending = Sending::new(connect.receive_next);
+        self.events.push_back(Event::Up { link: id, accepted: true });
+        self.introduce(id, connect.key);
+        Some(id)
+    }
+
+    /// A partner connects once more; under which link it goes on. `None` where it means nothing.
+    fn heard_again(&mut self, id: SlotId, connect: &Connect) -> Option<SlotId> {
+        let now = self.now;
+        let state = self.partners.get_mut(id)?;
+        if state.session == connect.session {
+            let newer = |heard: u8| (connect.connect.wrapping_sub(heard) as i8) > 0;
+            // One that was heard before may be late: what it says is old.
+            if state.heard_connect.is_none_or(newer) {
+                // What it says first may be overtaken by what it says later.
+                let since = match state.heard_connect.replace(connect.connect) {
+                    Some(_) => state.sending.acknowledged(),
+                    None => 0,
+                };
+                let (next, round_trip) = (connect.receive_next, state.round_trip);
+                let done = state.sending.expected(next, since, &round_trip, now);
+                self.have_arrived(id, done);
+            }
+            return Some(id);
+        }
+        if state.former == connect.session {
+            self.counters.strangers += 1;
+            return None;
+        }
+        if state.session == SESSION_UNKNOWN {
+            // Both connect at once: its session is known now, and whether it takes us will be.
+            state.session = connect.session;
+            state.heard_connect = Some(connect.connect);
+            state.sending.restart(connect.receive_next);
+            return Some(id);
+        }
+        // It began anew, and knows nothing of us.
+        let (station, former) = (state.station, state.session);
+        if self.former(station, connect.from).is_some_and(|it| it.session == connect.session) {
+            self.counters.strangers += 1;
+            return None;
+        }
+        if !self.config.accepts || connect.key != self.config.key {
+            self.end(id, Fault::PeerReset);
+            return None;
+        }
+        self.end(id, Fault::PeerReset);
+        let id = self.met(station, connect)?;
+        self.partners.get_mut(id)?.former = former;
+        Some(id)
+    }
+
+    /// Our attempt is answered.
+    pub(super) fn connect_answered(&mut self, from: S, reply: ConnectReply) {
+        let now = self.now;
+        let id = self.by_name.get(&(from, reply.from)).copied();
+        let Some(id) = id.filter(|_| reply.asker == self.session) else {
+            return self.counters.strangers += 1;
+        };
+        let Some(state) = self.partners.get_mut(id) else { return };
+        let Some(introduction) = state.introduction.filter(|it| it.connect == reply.connect) else {
+            return self.counters.doubled += 1;
+        };
+        if reply.session == SESSION_UNKNOWN || reply.session == state.former {
+            return self.counters.strangers += 1;
+        }
+        let connecting = state.stage == Stage::Connecting;
+        if state.session != SESSION_UNKNOWN && state.session != reply.session && !connecting {
+            return self.end(id, Fault::PeerReset);
+        }
+        state.index = reply.index;
+        state.introduction = None;
+        if introduction.tries == 1 {
+            state.round_trip.measured(now.since(introduction.begun));
+        }
+        if reply.status != CONNECTED && connecting {
+            return self.end(id, Fault::NotPermitted);
+        }
+        let mut done = Vec::new();
+        if state.session != reply.session {
+            state.session = reply.session;
+            state.sending.restart(reply.receive_next);
+        } else {
+            let (since, round_trip) = (introduction.acknowledged, state.round_trip);
+            done = state.sending.expected(reply.receive_next, since, &round_trip, now);
+        }
+        if connecting {
+            state.stage = Stage::Up;
+            self.events.push_back(Event::Up { link: id, accepted: false });
+        }
+        self.have_arrived(id, done);
+        self.touch(id);
+    }
+
+    /// The next packet that makes a session.
+    pub(super) fn next_connect(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
+        let (now, from, session) = (self.now, self.config.endpoint, self.session);
+        let station = self.partners.get(id)?.station;
+        let place = self.place_of(station);
+        let dialect = self.config.dialect;
+        let state = self.partners.get_mut(id)?;
+        let receive_next = state.receiving.acknowledged();
+        if let Some(connect) = state.answers.pop_front() {
+            let reply = ConnectReply {
+                to: state.endpoint,
+                from,
+                index: place,
+                asker: state.session,
+                session,
+                receive_next,
+                connect,
+                status: CONNECTED,
+            };
+            return Some(emit(&Packet::ConnectReply(reply), state.index, dialect, out));
+        }
+        let introduction = state.introduction.as_mut().filter(|it| it.again_at <= now)?;
+        introduction.again_at = now + (AGAIN * (1 << introduction.tries.min(8))).min(AGAIN_MAX);
+        introduction.tries += 1;
+        let connect = Connect {
+            to: state.endpoint,
+            from,
+            index: place,
+            session,
+            key: introduction.key,
+            receive_next,
+            connect: introduction.connect,
+        };
+        Some(emit(&Packet::Connect(connect), state.index, dialect, out))
+    }
+
+    /// Closes a link: what was said to be sent is, within a moment.
+    pub(super) fn close(&mut self, id: SlotId) -> Ordered {
+        let until = self.now + LINGER;
+        let Some(state) = self.partners.get_mut(id) else {
+            return Ordered::Refused(Fault::PeerReset);
+        };
+        state.stage = match state.stage {
+            Stage::Up => Stage::Closing { until },
+            Stage::Connecting => Stage::Closing { until: self.now },
+            closing => closing,
+        };
+        if state.stage == (Stage::Closing { until: self.now }) {
+            self.end(id, Fault::Closed);
+        } else {
+            self.touch(id);
+        }
+        Ordered::Released
+    }
+}

@@ -1,0 +1,151 @@
+//! The packets that go.
+
+use std::hash::Hash;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_wire::mxoe::{self, Fragment, Message, Packet, SESSION_UNKNOWN};
+
+use super::connect::Stage;
+use super::machine::{Mxoe, Partner, Stateless, emit};
+use super::sending::Kept;
+use crate::packets::machine::Bytes;
+
+/// Shortest body: frames are filled up to 60 bytes, which Open-MX counts on.
+const BODY_BYTES_MIN: usize = mxoe::FRAME_BYTES_MIN - mxoe::ETHERNET_BYTES;
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
+    /// Writes the next packet to `out`, which has room for the longest; where it goes and how long it is.
+    /// `now` is when it leaves.
+    pub fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+        self.now = self.now.max(now);
+        let (station, len) = self.write_next(memory, out)?;
+        let padded = len.max(BODY_BYTES_MIN);
+        out[len..padded].fill(0);
+        self.counters.sent += 1;
+        self.counters.bytes_sent += len as u64;
+        Some((station, padded))
+    }
+
+    fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+        if let Some(Stateless { station, index, packet }) = self.stateless.pop_front() {
+            return Some((station, emit(&packet, index, self.config.dialect, out)));
+        }
+        while let Some(id) = self.ready.pop_front() {
+            let Some(state) = self.partners.get_mut(id) else { continue };
+            state.is_ready = false;
+            let station = state.station;
+            if let Some(len) = self.next_of(id, memory, out) {
+                // It had something, and may have more.
+                self.touch(id);
+                return Some((station, len));
+            }
+            self.wake(id);
+        }
+        None
+    }
+
+    /// The next packet of a partner: what makes the session, messages, asks and replies, and then what is only
+    /// to be acknowledged.
+    fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<usize> {
+        if let Some(len) = self.next_connect(id, out) {
+            return Some(len);
+        }
+        self.number(id, memory);
+        if let Some(len) = self.next_message(id, out) {
+            return Some(len);
+        }
+        if let Some(len) = self.next_pull(id, out) {
+            return Some(len);
+        }
+        if let Some(len) = self.next_reply(id, memory, out) {
+            return Some(len);
+        }
+        let now = self.now;
+        let state = self.partners.get_mut(id)?;
+        let closed = matches!(state.stage, Stage::Closing { .. }) && state.sending.is_done();
+        if state.receiving.due() > now || state.session == SESSION_UNKNOWN {
+            if closed {
+                self.end(id, Fault::Closed);
+            }
+            return None;
+        }
+        state.acks_sent += 1;
+        let ack = mxoe::Ack {
+            to: state.endpoint,
+            from: self.config.endpoint,
+            session: state.session,
+            acknowledged: state.receiving.tell(),
+            number: state.acks_sent,
+        };
+        Some(emit(&Packet::Ack(ack), state.index, self.config.dialect, out))
+    }
+
+    /// The next message, or fragment of one.
+    pub(super) fn next_message(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
+        let (now, dialect, from) = (self.now, self.config.dialect, self.config.endpoint);
+        let state = self.partners.get_mut(id)?;
+        if state.introduction.is_some() {
+            return None;
+        }
+        let (number, ..) = state.sending.next()?;
+        let acknowledged = state.receiving.tell();
+        let (to, session, index) = (state.endpoint, state.session, state.index);
+        let round_trip = state.round_trip;
+        let Partner { sending, .. } = state;
+        let sequence = sending.sequence(number);
+        let (_, kept, fragment) = sending.next()?;
+        let message =
+            |match_info| Message { to, from, session, sequence, acknowledged, match_info };
+        let mut last = true;
+        let len = match kept {
+            Kept::Eager { bits, bytes, .. } => {
+                let message = message(*bits);
+                let unit = dialect.fragment_bytes() as usize;
+                let begin = fragment as usize * unit;
+                let part = &bytes[begin..bytes.len().min(begin + unit)];
+                last = begin + part.len() == bytes.len();
+                let total = bytes.len();
+                let packet = if total <= mxoe::TINY_BYTES_MAX {
+                    Packet::Tiny(message, part)
+                } else if total <= mxoe::SMALL_BYTES_MAX {
+                    Packet::Small(message, part)
+                } else {
+                    let (fragment, offset) = (fragment as u8, begin as u32);
+                    let total_bytes = total as u32;
+                    Packet::Medium(Fragment { message, total_bytes, fragment, offset }, part)
+                };
+                let header = emit(&packet, index, dialect, out);
+                out[header..header + part.len()].copy_from_slice(part);
+                header + part.len()
+            }
+            Kept::Announce { bits, bytes, region, region_sequence } => {
+                let packet = Packet::Rendezvous(mxoe::Rendezvous {
+                    message: message(*bits),
+                    total_bytes: *bytes,
+                    region: *region,
+                    region_sequence: *region_sequence,
+                    region_offset: 0,
+                });
+                emit(&packet, index, dialect, out)
+            }
+            Kept::Notify { bytes, region, region_sequence } => {
+                let (bytes, region, region_sequence) = (*bytes, *region, *region_sequence);
+                let packet = Packet::Notify(mxoe::Notify {
+                    to,
+                    from,
+                    session,
+                    sequence,
+                    acknowledged,
+                    bytes,
+                    region,
+                    region_sequence,
+                });
+                emit(&packet, index, dialect, out)
+            }
+        };
+        sending.left(last, &round_trip, now);
+        Some(len)
+    }
+}

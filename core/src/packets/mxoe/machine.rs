@@ -1,0 +1,515 @@
+//! Partners, what is told about them, and the packets that go.
+//!
+//! It is driven like the machine of our own language: orders by [`Mxoe::connect`], [`Mxoe::send`] and
+//! [`Mxoe::order`], bodies that came by [`Mxoe::packet`], [`Mxoe::drained`] when the port has no more, and
+//! [`Mxoe::next`] for the packets that go.
+//!
+//! Invariants:
+//! * a partner is a station and an endpoint of it, and one link as long as its session lasts;
+//! * what a partner sends is believed where it names our session and comes from the partner's station: the
+//!   index in a packet's head is for Open-MX's tables, and never read;
+//! * a message is told once, in order, and acknowledged when it is here whole; what the layer above has no room for
+//!   was never seen;
+//! * an order that was answered with `Pending` is reported exactly once, before its link's last word.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
+
+use hashbrown::HashMap;
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{ForeignEnd, ForeignMessage, RemoteKey, Token};
+use ropewalk_wire::mxoe::{
+    self, Dialect, Fragment, INDEX_UNKNOWN, Message, Nack, NackMcp, Packet, SESSION_UNKNOWN,
+    Sequence,
+};
+
+use super::connect::{Former, Introduction, Stage};
+use super::pulling::{Asks, Pulling};
+use super::receiving::{Part, Receiving};
+use super::regions::{Region, Serving};
+use super::sending::{Sending, Waiting};
+use crate::packets::machine::Bytes;
+use crate::packets::round_trip::RoundTrip;
+
+/// Settings of a machine.
+#[derive(Debug, Clone)]
+pub struct MxoeConfig {
+    /// The number of this endpoint at its station.
+    pub endpoint: u8,
+    /// What the wire is spoken in; both ends have to agree, and nothing checks it.
+    pub dialect: Dialect,
+    /// What others have to name to connect.
+    pub key: u32,
+    /// Whether others may connect.
+    pub accepts: bool,
+    /// Partners at a time.
+    pub partners_max: usize,
+    /// Replies to pulls that may be under way to us together: what the port's ring can take beside the rest.
+    pub frames_max: u32,
+    /// A partner that owes an answer for so long is gone.
+    pub give_up_after: Duration,
+}
+
+/// Somebody at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Who<S> {
+    pub station: S,
+    pub endpoint: u8,
+    pub session: u32,
+}
+
+/// Where a message goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// To `slice`, as much as fits; `landed` is told with the token when all of it was written.
+    Into { slice: Slice, token: Token },
+    /// Nowhere, or there is nothing to be written.
+    Nothing,
+    /// There is no room yet: it was not seen, and is told again.
+    Later,
+}
+
+/// What happened, told when the machine is asked to; and the memory in which it happened.
+pub trait Foreign<S>: Bytes {
+    /// A link carries messages from now on; `accepted`: the partner began it.
+    fn link_up(&mut self, link: SlotId, who: Who<S>, accepted: bool);
+    /// The last word about a link.
+    fn link_down(&mut self, link: SlotId, fault: Fault);
+    /// The next message of a partner; `whole`: all its bytes are here, and follow at once.
+    fn message(&mut self, link: SlotId, message: ForeignMessage, whole: bool) -> Taken;
+    /// A message of ours is over: the partner took it.
+    fn finished(&mut self, link: SlotId, end: ForeignEnd);
+    /// All of a payload is at its place.
+    fn landed(&mut self, link: SlotId, token: Token);
+    /// A pending order is done, or failed.
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>);
+    /// Nobody reads the region any more.
+    fn revoked(&mut self, link: SlotId, key: RemoteKey);
+}
+
+/// Always-on counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MxoeCounters {
+    pub sent: u64,
+    pub received: u64,
+    pub messages_sent: u64,
+    pub messages_received: u64,
+    /// Messages that went again, and pieces that were asked for again.
+    pub resent: u64,
+    pub asked_again: u64,
+    pub doubled: u64,
+    pub early: u64,
+    /// Messages that there was no room for, here or above, or that are too far ahead.
+    pub beyond: u64,
+    pub postponed: u64,
+    /// Bodies that are no packet, or none of ours.
+    pub malformed: u64,
+    /// Packets for another endpoint, of another session, or from nobody known.
+    pub strangers: u64,
+    /// Replies to pulls that nobody waits for.
+    pub unasked: u64,
+    pub nacks_sent: u64,
+    pub nacks_received: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    /// Bytes of large messages, in both directions.
+    pub bytes_native: u64,
+}
+
+/// Something to report when it is asked for.
+#[derive(Debug)]
+pub(super) enum Event {
+    Up { link: SlotId, accepted: bool },
+    Down { link: SlotId, fault: Fault },
+    Finished { link: SlotId, end: ForeignEnd },
+    Ended { token: Token, outcome: Result<(), Fault> },
+    Revoked { link: SlotId, key: RemoteKey },
+}
+
+/// A packet that belongs to no partner.
+#[derive(Debug)]
+pub(super) struct Stateless<S> {
+    pub station: S,
+    pub index: u16,
+    pub packet: Packet<'static>,
+}
+
+/// The other end of a link.
+#[derive(Debug)]
+pub(super) struct Partner<S> {
+    pub station: S,
+    pub endpoint: u8,
+    pub session: u32,
+    /// The session before this one: its packets may still be on their way.
+    pub former: u32,
+    /// Ours in the table of its host.
+    pub index: u16,
+    pub stage: Stage,
+    /// What we connect with.
+    pub key: u32,
+    /// How often we did.
+    pub connects: u8,
+    /// We connect, and are not answered yet.
+    pub introduction: Option<Introduction>,
+    /// The latest attempt of the partner's to connect.
+    pub heard_connect: Option<u8>,
+    /// Its attempts that are to be answered.
+    pub answers: VecDeque<u8>,
+    pub is_ready: bool,
+    /// When it is looked at; `NEVER` where it is not among the timers.
+    pub timer: Time,
+    pub round_trip: RoundTrip,
+    pub sending: Sending,
+    pub receiving: Receiving,
+    /// Numbers of acknowledgements that went by themselves, and came.
+    pub acks_sent: u32,
+    pub acks_heard: u32,
+    /// The layer above has room again, perhaps.
+    pub retry: bool,
+    /// Announces of the partner's that were told and are not over: their regions.
+    pub announced: HashMap<u64, (u8, u8)>,
+    /// What it may read.
+    pub exposed: HashMap<u64, (u64, Slice)>,
+    pub asks: Asks,
+    pub serving: VecDeque<Serving>,
+}
+
+impl<S> Partner<S> {
+    pub fn new(station: S, endpoint: u8, receive_next: Sequence) -> Partner<S> {
+        Partner {
+            station,
+            endpoint,
+            session: SESSION_UNKNOWN,
+            former: SESSION_UNKNOWN,
+            index: INDEX_UNKNOWN,
+            stage: Stage::Connecting,
+            key: 0,
+            connects: 0,
+            introduction: None,
+            heard_connect: None,
+            answers: VecDeque::new(),
+            is_ready: false,
+            timer: Time::NEVER,
+            round_trip: RoundTrip::default(),
+            sending: Sending::new(Sequence::new(0, 1)),
+            receiving: Receiving::new(receive_next),
+            acks_sent: 0,
+            acks_heard: 0,
+            retry: false,
+            announced: HashMap::new(),
+            exposed: HashMap::new(),
+            asks: Asks::default(),
+            serving: VecDeque::new(),
+        }
+    }
+
+    /// Whether it takes orders.
+    pub fn is_up(&self) -> bool {
+        self.stage == Stage::Up
+    }
+
+    /// When something is due.
+    fn due(&self, pulls: &Slots<Pulling>) -> Time {
+        let introduction = self.introduction.as_ref().map_or(Time::NEVER, |it| it.again_at);
+        let ends = if let Stage::Closing { until } = self.stage { until } else { Time::NEVER };
+        let messages = self.sending.due().min(self.receiving.due());
+        introduction.min(ends).min(messages).min(self.asks.due(pulls, &self.round_trip))
+    }
+}
+
+/// Answers to strangers that wait; more are not given.
+const STATELESS_MAX: usize = 64;
+/// Messages that are told in one pass after the layer above had no room.
+const RETRIES_PER_PASS: usize = 64;
+
+/// The MXoE machine of one endpoint on one port.
+#[derive(Debug)]
+pub struct Mxoe<S> {
+    pub(super) config: MxoeConfig,
+    pub(super) random: Random,
+    pub(super) now: Time,
+    /// Ours, as long as the endpoint is open.
+    pub(super) session: u32,
+    pub(super) partners: Slots<Partner<S>>,
+    pub(super) by_name: HashMap<(S, u8), SlotId>,
+    /// What is remembered of partners that were let go, by name; the oldest first.
+    pub(super) formers: VecDeque<((S, u8), Former)>,
+    /// Hosts in the order in which they were met: what we tell them is their place here.
+    table: HashMap<S, u16>,
+    pub(super) ready: VecDeque<SlotId>,
+    pub(super) stateless: VecDeque<Stateless<S>>,
+    pub(super) timers: BTreeSet<(Time, SlotId)>,
+    pub(super) pulls: Slots<Pulling>,
+    pub(super) by_token: HashMap<u64, SlotId>,
+    /// Replies that are asked for and not here, of all pulls.
+    pub(super) under_way: u32,
+    pub(super) regions: Vec<Region>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) counters: MxoeCounters,
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
+    /// A machine without partners, in a session of its own.
+    pub fn new(config: MxoeConfig, mut random: Random) -> Mxoe<S> {
+        let session = loop {
+            match random.next_u64() as u32 {
+                SESSION_UNKNOWN | 0 => {}
+                session => break session,
+            }
+        };
+        Mxoe {
+            partners: Slots::with_limit(config.partners_max),
+            config,
+            random,
+            now: Time::ZERO,
+            session,
+            by_name: HashMap::new(),
+            formers: VecDeque::new(),
+            table: HashMap::new(),
+            ready: VecDeque::new(),
+            stateless: VecDeque::new(),
+            timers: BTreeSet::new(),
+            pulls: Slots::with_limit(super::pulling::PULLS_MAX),
+            by_token: HashMap::new(),
+            under_way: 0,
+            regions: super::regions::table(),
+            events: VecDeque::new(),
+            counters: MxoeCounters::default(),
+        }
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> MxoeCounters {
+        self.counters
+    }
+
+    /// The session of this endpoint.
+    pub fn session(&self) -> u32 {
+        self.session
+    }
+
+    /// When [`Mxoe::drained`] has something to do at the latest.
+    pub fn deadline(&self) -> Time {
+        self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
+    }
+
+    /// Whether [`Mxoe::next`] may have a packet, or [`Mxoe::drained`] something to report.
+    pub fn has_work(&self) -> bool {
+        !self.ready.is_empty() || !self.stateless.is_empty() || !self.events.is_empty()
+    }
+
+    /// Who is at the other end of a link.
+    pub fn who(&self, link: SlotId) -> Option<Who<S>> {
+        let Partner { station, endpoint, session, .. } = *self.partners.get(link)?;
+        Some(Who { station, endpoint, session })
+    }
+
+    /// A host's place in our table.
+    pub(super) fn place_of(&mut self, station: S) -> u16 {
+        // The first one is ours; where there is no more room all others share a place.
+        let next = (self.table.len() + 1).min(usize::from(INDEX_UNKNOWN) - 1) as u16;
+        *self.table.entry(station).or_insert(next)
+    }
+
+    /// The partner may have something to send, and its timer may be another.
+    pub(super) fn touch(&mut self, id: SlotId) {
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if !std::mem::replace(&mut state.is_ready, true) {
+            self.ready.push_back(id);
+        }
+        self.wake(id);
+    }
+
+    /// Makes sure that the partner is looked at in time. What is due later by then is not taken back.
+    pub(super) fn wake(&mut self, id: SlotId) {
+        let Some(state) = self.partners.get_mut(id) else { return };
+        let due = state.due(&self.pulls);
+        if due < state.timer {
+            if state.timer < Time::NEVER {
+                self.timers.remove(&(state.timer, id));
+            }
+            state.timer = due;
+            self.timers.insert((due, id));
+        }
+    }
+
+    /// A body came from a station. One that is no packet for us is counted and passed over.
+    pub fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn Foreign<S>) {
+        self.now = self.now.max(now);
+        self.report(above);
+        let dialect = self.config.dialect;
+        if mxoe::endpoint_of(body, dialect.order()) != Some(self.config.endpoint) {
+            return self.counters.strangers += 1;
+        }
+        let Ok((_, packet)) = Packet::parse(body, dialect) else {
+            return self.counters.malformed += 1;
+        };
+        self.counters.received += 1;
+        self.counters.bytes_received += body.len() as u64;
+        match packet {
+            Packet::Connect(connect) => self.asked_to_connect(from, connect),
+            Packet::ConnectReply(reply) => self.connect_answered(from, reply),
+            Packet::Tiny(message, bytes) | Packet::Small(message, bytes) => {
+                let (total, bits) = (bytes.len() as u32, message.match_info);
+                let part = Part::Eager { bits, total, fragment: 0, offset: 0, bytes };
+                self.arrived(from, &message, part, above);
+            }
+            Packet::Medium(Fragment { message, total_bytes, fragment, offset }, bytes) => {
+                let bits = message.match_info;
+                let part = Part::Eager { bits, total: total_bytes, fragment, offset, bytes };
+                self.arrived(from, &message, part, above);
+            }
+            Packet::Rendezvous(it) => {
+                let part = Part::Announce {
+                    bits: it.message.match_info,
+                    bytes: it.total_bytes,
+                    region: it.region,
+                    region_sequence: it.region_sequence,
+                    region_offset: it.region_offset,
+                };
+                self.arrived(from, &it.message, part, above);
+            }
+            Packet::Notify(it) => {
+                let message = Message {
+                    to: it.to,
+                    from: it.from,
+                    session: it.session,
+                    sequence: it.sequence,
+                    acknowledged: it.acknowledged,
+                    match_info: 0,
+                };
+                let (bytes, region, region_sequence) = (it.bytes, it.region, it.region_sequence);
+                self.arrived(
+                    from,
+                    &message,
+                    Part::Notify { bytes, region, region_sequence },
+                    above,
+                );
+            }
+            Packet::Ack(ack) => self.told(from, ack),
+            Packet::Pull(pull) => self.asked(from, pull),
+            Packet::PullReply(reply, bytes) => self.replied(from, reply, bytes, above),
+            Packet::NackLib(nack) => self.refused(from, nack),
+            Packet::NackMcp(nack) => self.pull_refused(from, nack),
+            Packet::Raw(_) | Packet::HostQuery(_) | Packet::HostReply(_) => {
+                self.counters.strangers += 1;
+            }
+        }
+        self.report(above);
+    }
+
+    /// Tells somebody who is no partner, or speaks of a session that is over.
+    pub(super) fn refuse(&mut self, station: S, index: u16, packet: Packet<'static>) {
+        if self.stateless.len() < STATELESS_MAX {
+            self.counters.nacks_sent += 1;
+            self.stateless.push_back(Stateless { station, index, packet });
+        }
+    }
+
+    /// The port had nothing more at `now`: timers are judged, and what happened is reported.
+    pub fn drained(&mut self, now: Time, above: &mut dyn Foreign<S>) {
+        self.now = self.now.max(now);
+        let mut due = Vec::new();
+        while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= self.now) {
+            self.timers.remove(&(at, id));
+            due.push(id);
+        }
+        for id in due {
+            let Some(state) = self.partners.get_mut(id) else { continue };
+            state.timer = Time::NEVER;
+            self.run_timer(id);
+            self.touch(id);
+        }
+        self.report(above);
+        let retries = |state: &Partner<S>| state.retry && state.receiving.has_early();
+        let waiting: Vec<SlotId> =
+            self.partners.iter().filter(|(_, state)| retries(state)).map(|(id, _)| id).collect();
+        for id in waiting {
+            if let Some(state) = self.partners.get_mut(id) {
+                state.retry = false;
+            }
+            self.tell_early(id, RETRIES_PER_PASS, above);
+            self.touch(id);
+        }
+        self.report(above);
+    }
+
+    fn run_timer(&mut self, id: SlotId) {
+        let (now, give_up_after) = (self.now, self.config.give_up_after);
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if matches!(state.stage, Stage::Closing { until } if until <= now) {
+            return self.end(id, Fault::Closed);
+        }
+        if state.introduction.as_ref().is_some_and(|it| it.begun + give_up_after <= now) {
+            return self.end(id, Fault::Unreachable);
+        }
+        self.counters.resent += state.sending.expire(&state.round_trip, now);
+        let owed = state.sending.silent_since().min(state.asks.silent_since(&self.pulls));
+        if owed + give_up_after <= now {
+            self.end(id, Fault::PeerReset);
+        }
+    }
+
+    /// Reports what has happened since it was asked last.
+    pub fn report(&mut self, above: &mut dyn Foreign<S>) {
+        while let Some(event) = self.events.pop_front() {
+            match event {
+                Event::Up { link, accepted } => {
+                    if let Some(who) = self.who(link) {
+                        above.link_up(link, who, accepted);
+                    }
+                }
+                Event::Down { link, fault } => above.link_down(link, fault),
+                Event::Finished { link, end } => above.finished(link, end),
+                Event::Ended { token, outcome } => above.ended(token, outcome),
+                Event::Revoked { link, key } => above.revoked(link, key),
+            }
+        }
+    }
+
+    /// Ends a link: what was under way fails, and its last word is told.
+    pub(super) fn end(&mut self, id: SlotId, fault: Fault) {
+        self.end_pulls(id, fault);
+        self.forget_regions(id);
+        let Some(state) = self.partners.remove(id) else { return };
+        self.timers.remove(&(state.timer, id));
+        self.by_name.remove(&(state.station, state.endpoint));
+        for waiting in &state.sending.waiting {
+            if let Waiting::Eager { token, .. } = waiting
+                && *token != Token::NONE
+            {
+                self.events.push_back(Event::Ended { token: *token, outcome: Err(fault) });
+            }
+        }
+        self.remember(&state);
+        self.events.push_back(Event::Down { link: id, fault });
+    }
+}
+
+/// Writes a header to the beginning of `out`; how long it is.
+pub(super) fn emit(packet: &Packet<'_>, index: u16, dialect: Dialect, out: &mut [u8]) -> usize {
+    let mut header = [0; mxoe::HEADER_BYTES_MAX];
+    let len = packet.emit(index, dialect, &mut header);
+    out[..len].copy_from_slice(&header[..len]);
+    len
+}
+
+/// Writes bytes to where they belong in a message's place, as far as it reaches.
+pub(super) fn write(slice: Slice, offset: u32, bytes: &[u8], memory: &(impl Bytes + ?Sized)) {
+    let at = u64::from(offset).min(slice.len);
+    let fits = (slice.len - at).min(bytes.len() as u64);
+    if fits > 0 {
+        memory.write(slice.part(at, fits), &bytes[..fits as usize]);
+    }
+}
+
+/// A refusal of a pull.
+pub(super) fn nack_of(pull: &mxoe::Pull, reason: Nack) -> Packet<'static> {
+    let (handle, magic) = (pull.handle, pull.magic);
+    Packet::NackMcp(NackMcp { endpoint: pull.from, reason, handle, magic })
+}

@@ -1,0 +1,263 @@
+//! What partners send: messages in order, fragments of them, acknowledgements, refusals.
+
+use std::hash::Hash;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{ForeignEnd, ForeignMessage};
+use ropewalk_wire::mxoe::{
+    self, INDEX_UNKNOWN, Message, Nack, NackLib, Packet, SESSION_UNKNOWN, Sequence,
+};
+
+use super::connect::Stage;
+use super::machine::{Event, Foreign, Mxoe, Taken, write};
+use super::receiving::{Arrival, Early, Part, Partial};
+use super::sending::{Kept, Named};
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
+    /// The partner that a packet is from, where it names our session.
+    pub(super) fn partner_of(&mut self, from: S, endpoint: u8, session: u32) -> Option<SlotId> {
+        let id = self.by_name.get(&(from, endpoint)).copied().filter(|_| session == self.session);
+        if id.is_none() {
+            self.counters.strangers += 1;
+        }
+        id
+    }
+
+    /// A message, or a fragment of one.
+    pub(super) fn arrived(
+        &mut self,
+        from: S,
+        message: &Message,
+        part: Part<&[u8]>,
+        above: &mut dyn Foreign<S>,
+    ) {
+        let Some(id) = self.partner_of(from, message.from, message.session) else {
+            // Who does not know our session yet will.
+            if message.session != SESSION_UNKNOWN {
+                let nack = NackLib {
+                    from: self.config.endpoint,
+                    to: message.from,
+                    reason: Nack::BadSession,
+                    index: INDEX_UNKNOWN,
+                    sequence: message.sequence,
+                };
+                self.refuse(from, INDEX_UNKNOWN, Packet::NackLib(nack));
+            }
+            return;
+        };
+        let Some(state) = self.partners.get(id) else { return };
+        if !state.is_up() {
+            // A session that has not begun, or is over: the message comes again.
+            if matches!(state.stage, Stage::Closing { .. }) {
+                self.acknowledged(id, message.acknowledged);
+            }
+            return;
+        }
+        self.acknowledged(id, message.acknowledged);
+        self.report(above);
+        self.receive(id, message.sequence, part, above);
+        self.touch(id);
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        id: SlotId,
+        sequence: Sequence,
+        part: Part<&[u8]>,
+        above: &mut dyn Foreign<S>,
+    ) {
+        let now = self.now;
+        let Some(state) = self.partners.get_mut(id) else { return };
+        match state.receiving.look(sequence) {
+            Arrival::Next => {
+                let number = state.receiving.next();
+                if self.tell(id, number, &part, above) {
+                    self.tell_early(id, usize::MAX, above);
+                } else if let Some(state) = self.partners.get_mut(id) {
+                    self.counters.postponed += 1;
+                    state.receiving.keep(number, part);
+                }
+            }
+            Arrival::Partial(number) => self.fill(id, number, &part, above),
+            Arrival::Early(number) => {
+                self.counters.early += 1;
+                match part {
+                    // Messages that wait for room must not make those wait who have to tell of their ends.
+                    Part::Notify { bytes, region, region_sequence } => {
+                        if state.receiving.done_early(number) {
+                            self.notified(id, bytes, region, region_sequence);
+                        }
+                    }
+                    part if state.receiving.keep(number, part.clone()) => {}
+                    _ => self.counters.beyond += 1,
+                }
+            }
+            Arrival::Again => {
+                self.counters.doubled += 1;
+                state.receiving.owe_at_once(now);
+            }
+            Arrival::Beyond => self.counters.beyond += 1,
+        }
+    }
+
+    /// Tells the next message; false where there is no room for it above.
+    fn tell(
+        &mut self,
+        id: SlotId,
+        number: u64,
+        part: &Part<&[u8]>,
+        above: &mut dyn Foreign<S>,
+    ) -> bool {
+        let now = self.now;
+        match *part {
+            Part::Notify { bytes, region, region_sequence } => {
+                self.notified(id, bytes, region, region_sequence);
+                if let Some(state) = self.partners.get_mut(id) {
+                    state.receiving.told(None, now);
+                }
+            }
+            Part::Announce { bits, bytes, region, region_sequence, region_offset } => {
+                let key = super::pulling::key_of(number, region, region_sequence, region_offset);
+                let message = ForeignMessage { number, bits, bytes: bytes.into(), key: Some(key) };
+                // Before it is told: who tells its end at once names it.
+                let Some(state) = self.partners.get_mut(id) else { return true };
+                state.announced.insert(number, (region, region_sequence));
+                if above.message(id, message, true) == Taken::Later {
+                    let Some(state) = self.partners.get_mut(id) else { return true };
+                    state.announced.remove(&number);
+                    return false;
+                }
+                self.counters.messages_received += 1;
+                if let Some(state) = self.partners.get_mut(id) {
+                    state.receiving.told(None, now);
+                }
+            }
+            Part::Eager { bits, total, fragment, offset, bytes } => {
+                let whole = bytes.len() == total as usize;
+                let len = bytes.len() as u32;
+                let partial = if whole { None } else { Partial::new(total, fragment, offset, len) };
+                if !whole && partial.is_none() {
+                    self.counters.malformed += 1;
+                    return true;
+                }
+                let message = ForeignMessage { number, bits, bytes: total.into(), key: None };
+                let place = match above.message(id, message, whole) {
+                    Taken::Later => return false,
+                    Taken::Into { slice, token } => Some((slice, token)),
+                    Taken::Nothing => None,
+                };
+                self.counters.messages_received += 1;
+                if let Some((slice, token)) = place.filter(|_| whole) {
+                    write(slice, 0, bytes, above);
+                    above.landed(id, token);
+                }
+                let partial = partial.map(|partial| partial.at(place));
+                let Some(state) = self.partners.get_mut(id) else { return true };
+                state.receiving.told(partial, now);
+                if !whole {
+                    self.fill(id, number, part, above);
+                }
+            }
+        }
+        true
+    }
+
+    /// A fragment of a message that was told.
+    fn fill(&mut self, id: SlotId, number: u64, part: &Part<&[u8]>, above: &mut dyn Foreign<S>) {
+        let now = self.now;
+        let Some(state) = self.partners.get_mut(id) else { return };
+        let Some(partial) = state.receiving.partial(number) else { return };
+        let Part::Eager { total, fragment, offset, bytes, .. } = *part else {
+            return self.counters.malformed += 1;
+        };
+        let arrived = match total == partial.total {
+            true => partial.arrived(fragment, offset, bytes.len() as u32),
+            false => None,
+        };
+        let Some(whole) = arrived else { return self.counters.doubled += 1 };
+        let place = partial.place;
+        if let Some((slice, _)) = place {
+            write(slice, offset, bytes, above);
+        }
+        if whole {
+            state.receiving.whole(number, now);
+            if let Some((_, token)) = place {
+                above.landed(id, token);
+            }
+        }
+    }
+
+    /// Tells what came early and whose turn it is, as far as there is room above and at most so much.
+    pub(super) fn tell_early(&mut self, id: SlotId, most: usize, above: &mut dyn Foreign<S>) {
+        let now = self.now;
+        for _ in 0..most {
+            let Some(state) = self.partners.get_mut(id) else { return };
+            let next = state.receiving.next();
+            let Some((number, early)) = state.receiving.take_early() else { return };
+            match early {
+                Early::Done if number == next => state.receiving.told(None, now),
+                Early::Part(part) if number == next => {
+                    if !self.tell(id, number, &part.borrowed(), above) {
+                        if let Some(state) = self.partners.get_mut(id) {
+                            state.receiving.keep(number, part.borrowed());
+                        }
+                        return;
+                    }
+                }
+                Early::Part(part) => self.fill(id, number, &part.borrowed(), above),
+                Early::Done => {}
+            }
+        }
+    }
+
+    /// Everything before a number has arrived there.
+    fn acknowledged(&mut self, id: SlotId, sequence: Sequence) {
+        let now = self.now;
+        let Some(state) = self.partners.get_mut(id) else { return };
+        let done = state.sending.acknowledge(sequence, &state.round_trip, now);
+        self.have_arrived(id, done);
+    }
+
+    /// Messages of ours are at the partner.
+    pub(super) fn have_arrived(&mut self, id: SlotId, done: Vec<Kept>) {
+        for kept in done {
+            if let Kept::Eager { bytes, told: Some(Named { channel, number }), .. } = kept {
+                let end = ForeignEnd { channel, number, bytes: bytes.len() as u64 };
+                self.events.push_back(Event::Finished { link: id, end });
+            }
+        }
+    }
+
+    /// An acknowledgement by itself.
+    pub(super) fn told(&mut self, from: S, ack: mxoe::Ack) {
+        let Some(id) = self.partner_of(from, ack.from, ack.session) else { return };
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if ack.number.wrapping_sub(state.acks_heard) as i32 <= 0 {
+            return self.counters.doubled += 1;
+        }
+        state.acks_heard = ack.number;
+        self.acknowledged(id, ack.acknowledged);
+        self.touch(id);
+    }
+
+    /// The partner's host, or its endpoint, does not take a packet of ours.
+    pub(super) fn refused(&mut self, from: S, nack: NackLib) {
+        self.counters.nacks_received += 1;
+        let Some(id) = self.by_name.get(&(from, nack.from)).copied() else {
+            return self.counters.strangers += 1;
+        };
+        let Some(state) = self.partners.get(id) else { return };
+        if state.introduction.is_some() {
+            // One that connects is refused under the number 0.
+            if nack.sequence.number() == 0 {
+                let up = state.stage != Stage::Connecting;
+                self.end(id, if up { Fault::PeerReset } else { Fault::Unreachable });
+            }
+        } else if state.sending.is_under_way(nack.sequence) {
+            // A refusal names no session: it may be one of before a restart. Who connects learns more.
+            let key = state.key;
+            self.introduce(id, key);
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The language of Open-MX and native MXoE hosts, sans I/O; see docs/design/090-packets.md.
+//!
+//! * [`machine`]: partners, and what is told about them; [`orders`]: what is to be done;
+//! * [`messages`]: what partners send; [`leaving`]: the packets that go;
+//! * [`connect`]: sessions, and what a restart does to them;
+//! * [`sending`]: messages that are numbered, kept until they are acknowledged, and sent again;
+//! * [`receiving`]: messages in order, fragments, and what came too early;
+//! * [`regions`]: large messages of ours, read by the partner; [`pulling`]: theirs, read by us.
+//!
+//! What it shares with our own language is how reads go piece by piece ([`super::pull`]), what round trips
+//! tell ([`super::round_trip`]), and how it is driven.
+
+mod connect;
+mod leaving;
+mod machine;
+mod messages;
+mod orders;
+mod pulling;
+mod receiving;
+mod regions;
+mod sending;
+
+pub use machine::{Foreign, Mxoe, MxoeConfig, MxoeCounters, Taken, Who};

@@ -1,0 +1,183 @@
+//! Orders of the layer above: frames, of which the meaning goes, and others.
+
+use std::hash::Hash;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{FrameOrder, Ordered, RemoteLayout, Token, Verb};
+use ropewalk_wire::frame::{self, Arrived};
+
+use super::machine::{Event, Mxoe};
+use super::sending::{Kept, Named, Waiting};
+use crate::packets::machine::Bytes;
+use crate::packets::outgoing::Payload;
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
+    /// A frame for a partner, as the core writes it: what it means goes.
+    pub fn send(&mut self, frame: &FrameOrder, memory: &dyn Bytes) -> Ordered {
+        let id = frame.link.slot;
+        let Some(state) = self.partners.get_mut(id) else {
+            return Ordered::Refused(Fault::PeerReset);
+        };
+        if !state.is_up() {
+            return Ordered::Refused(Fault::Closed);
+        }
+        let header = frame.header.as_bytes();
+        let short = frame::decode_short(header).map(|short| short.expand());
+        let body = match &short {
+            Some((_, body)) => Arrived::Eager(body),
+            None => match frame::decode(header) {
+                Ok((_, body)) => body,
+                Err(_) => return Ordered::Refused(Fault::Invalid),
+            },
+        };
+        let answer = match body {
+            Arrived::Eager(body) => {
+                let bytes = frame.payload.len;
+                if bytes > self.config.dialect.medium_bytes_max().into() {
+                    return Ordered::Refused(Fault::Oversize);
+                }
+                let named = Named { channel: body.channel, number: body.message.get() };
+                let told = (body.acknowledge != 0).then_some(named);
+                let (bits, payload) = (body.bits.get(), Payload::Held(frame.payload));
+                let token = frame.token;
+                state.sending.waiting.push_back(Waiting::Eager { bits, payload, token, told });
+                Ordered::Pending
+            }
+            Arrived::Announce(body) => {
+                let Ok(bytes) = u32::try_from(body.total_bytes.get()) else {
+                    return Ordered::Refused(Fault::Oversize);
+                };
+                let named = Named { channel: body.channel, number: body.message.get() };
+                let (bits, key_slot) = (body.bits.get(), body.key_slot.get());
+                let waiting = Waiting::Announce { bits, bytes, key_slot, named };
+                state.sending.waiting.push_back(waiting);
+                Ordered::Released
+            }
+            Arrived::Finish(body) => {
+                if let Some((region, region_sequence)) = state.announced.remove(&body.message.get())
+                {
+                    let bytes = body.bytes.get() as u32;
+                    let waiting = Waiting::Notify { bytes, region, region_sequence };
+                    state.sending.waiting.push_back(waiting);
+                }
+                state.retry = true;
+                Ordered::Released
+            }
+            // There is room again.
+            Arrived::Credit(_) => {
+                state.retry = true;
+                Ordered::Released
+            }
+            // Nobody there has a word for it: a region that is not there any more says enough.
+            Arrived::Abort(_) | Arrived::Goodbye => Ordered::Released,
+            _ => Ordered::Refused(Fault::Invalid),
+        };
+        self.number(id, memory);
+        self.touch(id);
+        self.answer_at_once(frame.token, answer)
+    }
+
+    /// An order that was over before it was answered is answered with that.
+    fn answer_at_once(&mut self, token: Token, answer: Ordered) -> Ordered {
+        match self.events.back() {
+            Some(Event::Ended { token: ended, outcome: Ok(()) })
+                if *ended == token && token != Token::NONE && answer == Ordered::Pending =>
+            {
+                self.events.pop_back();
+                Ordered::Released
+            }
+            _ if token == Token::NONE && answer == Ordered::Pending => Ordered::Released,
+            _ => answer,
+        }
+    }
+
+    /// Gives numbers to messages that wait, as far as there is room.
+    pub(super) fn number(&mut self, id: SlotId, memory: &dyn Bytes) {
+        loop {
+            let now = self.now;
+            let Some(state) = self.partners.get_mut(id) else { return };
+            // Nothing has a number before the partner knows our session: it would not hear it.
+            if state.introduction.is_some() || !state.sending.has_room() {
+                return;
+            }
+            let Some(waiting) = state.sending.waiting.pop_front() else { return };
+            let kept = match waiting {
+                Waiting::Eager { bits, payload, token, told } => {
+                    let bytes = payload.into_bytes(memory);
+                    if token != Token::NONE {
+                        self.events.push_back(Event::Ended { token, outcome: Ok(()) });
+                    }
+                    Kept::Eager { bits, bytes, told }
+                }
+                Waiting::Announce { bits, bytes, key_slot, named } => {
+                    match self.claim_region(id, key_slot, named) {
+                        Ok((region, region_sequence)) => {
+                            Kept::Announce { bits, bytes, region, region_sequence }
+                        }
+                        Err(Fault::Busy) => {
+                            // It keeps its turn: a region is free when another message is over.
+                            let waiting = Waiting::Announce { bits, bytes, key_slot, named };
+                            let Some(state) = self.partners.get_mut(id) else { return };
+                            return state.sending.waiting.push_front(waiting);
+                        }
+                        // It was given up before it had a number.
+                        Err(_) => continue,
+                    }
+                }
+                Waiting::Notify { bytes, region, region_sequence } => {
+                    Kept::Notify { bytes, region, region_sequence }
+                }
+            };
+            self.counters.messages_sent += 1;
+            let Some(state) = self.partners.get_mut(id) else { return };
+            state.sending.push(kept, now);
+        }
+    }
+
+    /// Carries out an order that is no frame, as a rail does.
+    pub fn order(&mut self, verb: &Verb, memory: &dyn Bytes) -> Ordered {
+        match verb {
+            Verb::Read { link, key, remote: RemoteLayout::At(0), local, token, .. } => {
+                self.pull(link.slot, *key, *local, *token)
+            }
+            Verb::Read { .. } | Verb::Write { .. } => Ordered::Refused(Fault::NotPermitted),
+            Verb::Expose { link, key, region, .. } => {
+                let Some(state) = self.partners.get_mut(link.slot) else {
+                    return Ordered::Refused(Fault::PeerReset);
+                };
+                state.exposed.insert(key.slot.to_u64(), (key.secret, *region));
+                Ordered::Released
+            }
+            Verb::Revoke { link, key } => self.revoke(link.slot, *key),
+            Verb::Detach { link, token, later } => self.detach(link.slot, *token, *later, memory),
+            Verb::Stop { token, .. } => self.stop(*token),
+            Verb::Unplace { link, token } => {
+                let state = self.partners.get_mut(link.slot);
+                match state.and_then(|state| state.receiving.placed(*token)) {
+                    Some(partial) => {
+                        partial.place = None;
+                        Ordered::Released
+                    }
+                    None => Ordered::Refused(Fault::Invalid),
+                }
+            }
+            Verb::Close { link } => self.close(link.slot),
+        }
+    }
+
+    fn detach(&mut self, id: SlotId, wanted: Token, later: Token, memory: &dyn Bytes) -> Ordered {
+        let waiting = self.partners.get_mut(id).map(|state| &mut state.sending.waiting);
+        for waiting in waiting.into_iter().flatten() {
+            if let Waiting::Eager { payload, token, .. } = waiting
+                && *token == wanted
+                && let Payload::Held(slice) = *payload
+            {
+                *payload = Payload::Own(Payload::Held(slice).into_bytes(memory));
+                *token = later;
+                return Ordered::Released;
+            }
+        }
+        Ordered::Refused(Fault::Invalid)
+    }
+}

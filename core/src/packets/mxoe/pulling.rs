@@ -1,0 +1,304 @@
+//! Large messages of a partner: read block by block, and told when they are here.
+//!
+//! Invariants: a pull writes to its memory until it ends, and never after; replies under way are counted, for
+//! each partner and together, until they came or their pull ended.
+
+use std::collections::VecDeque;
+use std::hash::Hash;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{Ordered, RemoteKey, Token};
+use ropewalk_wire::mxoe::{Mode, NackMcp, Packet, Pull as PullPacket, PullReply};
+
+use super::machine::{Event, Foreign, Mxoe, emit, write};
+use crate::packets::pull::{Ask, Pull};
+use crate::packets::round_trip::RoundTrip;
+
+/// Pulls at a time: 10 bits of a handle name one.
+pub(super) const PULLS_MAX: usize = 1024;
+const HANDLE_SLOT_BITS: u32 = 10;
+/// Blocks of one pull that may be under way.
+const BLOCKS_AT_ONCE: u32 = 4;
+/// Pulls from one partner of which blocks are asked for at a time.
+const PULLS_AT_ONCE: usize = 16;
+
+/// Where a message of a partner's lies there, as the layer above names it.
+pub(super) fn key_of(
+    number: u64,
+    region: u8,
+    region_sequence: u8,
+    region_offset: u16,
+) -> RemoteKey {
+    let generation = u32::from(region_offset) << 8 | u32::from(region_sequence);
+    RemoteKey { slot: SlotId { index: region.into(), generation }, secret: number }
+}
+
+/// A large message on its way to us.
+#[derive(Debug)]
+pub(super) struct Pulling {
+    link: SlotId,
+    handle: u32,
+    token: Token,
+    into: Slice,
+    region: u8,
+    region_sequence: u8,
+    region_offset: u16,
+    /// Bytes by which the first frame is shorter.
+    lead: u32,
+    pull: Pull,
+    /// Blocks to ask for, as ranges of frames.
+    asks: VecDeque<(u32, u32)>,
+}
+
+/// The pulls from one partner.
+#[derive(Debug, Default)]
+pub(super) struct Asks {
+    active: VecDeque<SlotId>,
+    waiting: VecDeque<SlotId>,
+}
+
+impl Asks {
+    /// When a block has to be asked for again.
+    pub fn due(&self, pulls: &Slots<Pulling>, round_trip: &RoundTrip) -> Time {
+        let due = |id: &SlotId| pulls.get(*id).map(|it| it.pull.due(round_trip));
+        self.active.iter().filter_map(due).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Since when the partner owes replies.
+    pub fn silent_since(&self, pulls: &Slots<Pulling>) -> Time {
+        let since = |id: &SlotId| pulls.get(*id).map(|it| it.pull.silent_since());
+        self.active.iter().filter_map(since).min().unwrap_or(Time::NEVER)
+    }
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
+    /// Reads an announced message.
+    pub(super) fn pull(
+        &mut self,
+        id: SlotId,
+        key: RemoteKey,
+        into: Slice,
+        token: Token,
+    ) -> Ordered {
+        let Some(state) = self.partners.get_mut(id) else {
+            return Ordered::Refused(Fault::PeerReset);
+        };
+        if !state.is_up() {
+            return Ordered::Refused(Fault::Closed);
+        }
+        if into.len == 0 {
+            return Ordered::Released;
+        }
+        let dialect = self.config.dialect;
+        let region_offset = (key.slot.generation >> 8) as u16;
+        let lead = u32::from(region_offset) % dialect.reply_bytes();
+        let per_ask = dialect.replies_per_block();
+        let pull = Pull::framed(into.len, dialect.reply_bytes(), lead, per_ask);
+        let generation = self.random.next_u64() as u32;
+        let pulling = Pulling {
+            link: id,
+            handle: 0,
+            token,
+            into,
+            region: key.slot.index as u8,
+            region_sequence: key.slot.generation as u8,
+            region_offset,
+            lead,
+            pull,
+            asks: VecDeque::new(),
+        };
+        let Ok(slot) = self.pulls.insert(pulling) else { return Ordered::Refused(Fault::Busy) };
+        if let Some(pulling) = self.pulls.get_mut(slot) {
+            // A stale reply finds another generation.
+            pulling.handle = slot.index << (32 - HANDLE_SLOT_BITS) | generation >> HANDLE_SLOT_BITS;
+        }
+        self.by_token.insert(token.0, slot);
+        let Some(state) = self.partners.get_mut(id) else { return Ordered::Pending };
+        state.asks.waiting.push_back(slot);
+        self.touch(id);
+        Ordered::Pending
+    }
+
+    /// The next block that a partner is asked for.
+    pub(super) fn next_pull(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
+        let state = self.partners.get_mut(id)?;
+        while state.asks.active.len() < PULLS_AT_ONCE
+            && let Some(next) = state.asks.waiting.pop_front()
+        {
+            if self.pulls.get(next).is_some() {
+                state.asks.active.push_back(next);
+            }
+        }
+        for _ in 0..state.asks.active.len() {
+            let state = self.partners.get_mut(id)?;
+            let slot = state.asks.active.pop_front()?;
+            state.asks.active.push_back(slot);
+            if let Some(len) = self.next_block(id, slot, out) {
+                return Some(len);
+            }
+        }
+        None
+    }
+
+    fn next_block(&mut self, id: SlotId, slot: SlotId, out: &mut [u8]) -> Option<usize> {
+        let (now, dialect) = (self.now, self.config.dialect);
+        let state = self.partners.get_mut(id)?;
+        let pulling = self.pulls.get_mut(slot)?;
+        if pulling.asks.is_empty()
+            && let Some(ask) = pulling.pull.ask_again(now, &state.round_trip)
+        {
+            self.counters.asked_again += u64::from(ask.pieces.count_ones());
+            let whole = dialect.mode() == Mode::Compatible;
+            pulling.add_asks(ask, dialect.replies_per_block(), whole);
+        }
+        let fresh = pulling.pull.next_fresh();
+        let window = BLOCKS_AT_ONCE * dialect.replies_per_block();
+        if pulling.asks.is_empty() && fresh > 0 {
+            let under_way = pulling.pull.under_way();
+            let one = under_way + fresh <= window;
+            let all = self.under_way == 0 || self.under_way + fresh <= self.config.frames_max;
+            if one && all {
+                self.under_way += fresh;
+                let ask = pulling.pull.ask(now);
+                pulling.add_asks(ask, dialect.replies_per_block(), false);
+            }
+        }
+        let (first, count) = pulling.asks.pop_front()?;
+        let (begin, _) = pulling.pull.place(first);
+        let (last, bytes) = pulling.pull.place(first + count - 1);
+        let packet = Packet::Pull(PullPacket {
+            to: state.endpoint,
+            from: self.config.endpoint,
+            session: state.session,
+            total_bytes: pulling.into.len as u32,
+            region: pulling.region.into(),
+            region_sequence: pulling.region_sequence,
+            region_offset: pulling.region_offset.into(),
+            handle: pulling.handle,
+            magic: PullPacket::magic_of(self.config.endpoint),
+            first_offset: if first == 0 { pulling.lead } else { 0 },
+            block_bytes: (last - begin) as u32 + bytes,
+            frame: first,
+        });
+        Some(emit(&packet, state.index, dialect, out))
+    }
+
+    /// A piece of a large message.
+    pub(super) fn replied(
+        &mut self,
+        from: S,
+        reply: PullReply,
+        bytes: &[u8],
+        above: &mut dyn Foreign<S>,
+    ) {
+        let now = self.now;
+        let Some(slot) = self.pull_of(from, reply.handle, reply.magic) else {
+            return self.counters.unasked += 1;
+        };
+        let reply_bytes = self.config.dialect.reply_bytes();
+        let Some(pulling) = self.pulls.get_mut(slot) else { return };
+        let frame = (u64::from(reply.offset) + u64::from(pulling.lead)) / u64::from(reply_bytes);
+        let expected = u32::try_from(frame)
+            .ok()
+            .filter(|frame| *frame < pulling.pull.pieces() && *frame as u8 == reply.frame)
+            .filter(|frame| pulling.pull.place(*frame).0 == u64::from(reply.offset));
+        let piece = expected.and_then(|it| pulling.pull.arrived(it, bytes.len() as u32, now));
+        let Some(piece) = piece else { return self.counters.doubled += 1 };
+        self.under_way -= 1;
+        self.counters.bytes_native += bytes.len() as u64;
+        write(pulling.into, reply.offset, bytes, above);
+        let (link, complete) = (pulling.link, pulling.pull.is_complete());
+        if let Some(round_trip) = piece.round_trip
+            && let Some(state) = self.partners.get_mut(link)
+        {
+            state.round_trip.measured(round_trip);
+        }
+        if complete {
+            self.end_pull(slot, Ok(()));
+        }
+        self.touch(link);
+    }
+
+    /// The pull that a handle names, if its partner is at this station.
+    fn pull_of(&self, from: S, handle: u32, magic: u32) -> Option<SlotId> {
+        let slot = self.pulls.id_at(handle >> (32 - HANDLE_SLOT_BITS))?;
+        let pulling = self.pulls.get(slot)?;
+        let state = self.partners.get(pulling.link)?;
+        let ours = magic == PullPacket::magic_of(self.config.endpoint);
+        (ours && pulling.handle == handle && state.station == from).then_some(slot)
+    }
+
+    /// A partner does not let us read.
+    pub(super) fn pull_refused(&mut self, from: S, nack: NackMcp) {
+        self.counters.nacks_received += 1;
+        match self.pull_of(from, nack.handle, nack.magic) {
+            Some(slot) => self.end_pull(slot, Err(Fault::BadKey)),
+            None => self.counters.unasked += 1,
+        }
+    }
+
+    /// Takes a pull out: nothing of it is written any more.
+    fn take_pull(&mut self, slot: SlotId) -> Option<Pulling> {
+        let pulling = self.pulls.remove(slot)?;
+        self.by_token.remove(&pulling.token.0);
+        self.under_way -= pulling.pull.under_way();
+        if let Some(state) = self.partners.get_mut(pulling.link) {
+            state.asks.active.retain(|other| *other != slot);
+        }
+        Some(pulling)
+    }
+
+    fn end_pull(&mut self, slot: SlotId, outcome: Result<(), Fault>) {
+        if let Some(pulling) = self.take_pull(slot) {
+            self.events.push_back(Event::Ended { token: pulling.token, outcome });
+        }
+    }
+
+    /// Gives a pull up without a word.
+    pub(super) fn stop(&mut self, token: Token) -> Ordered {
+        let slot = self.by_token.get(&token.0).copied();
+        match slot.and_then(|slot| self.take_pull(slot)) {
+            Some(_) => Ordered::Released,
+            None => Ordered::Refused(Fault::Invalid),
+        }
+    }
+
+    /// All pulls from a partner fail.
+    pub(super) fn end_pulls(&mut self, id: SlotId, fault: Fault) {
+        let of = |(slot, pulling): (SlotId, &Pulling)| (pulling.link == id).then_some(slot);
+        let slots: Vec<SlotId> = self.pulls.iter().filter_map(of).collect();
+        for slot in slots {
+            self.end_pull(slot, Err(fault));
+        }
+    }
+}
+
+impl Pulling {
+    /// Adds what is asked for as blocks: runs of frames, or where only whole blocks are answered these.
+    fn add_asks(&mut self, ask: Ask, per_block: u32, whole: bool) {
+        let mut run: Option<(u32, u32)> = None;
+        for frame in ask.iter() {
+            let (first, count) = match whole {
+                true => {
+                    let first = frame / per_block * per_block;
+                    (first, per_block.min(self.pull.pieces() - first))
+                }
+                false => (frame, 1),
+            };
+            run = match run {
+                Some((begin, len)) if begin + len > frame => Some((begin, len)),
+                Some((begin, len)) if begin + len == first && len + count <= per_block => {
+                    Some((begin, len + count))
+                }
+                other => {
+                    self.asks.extend(other);
+                    Some((first, count))
+                }
+            };
+        }
+        self.asks.extend(run);
+    }
+}

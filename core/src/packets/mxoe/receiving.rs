@@ -1,0 +1,373 @@
+//! Messages from a partner: matched in the order of their numbers, whatever came first.
+//!
+//! Invariants: a message is told once, when all before it were; what came too early is kept, within
+//! [`EARLY_MAX`] numbers and [`EARLY_BYTES_MAX`] bytes, or comes again; everything before the number that is
+//! acknowledged is here whole.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use ropewalk_base::memory::Slice;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::Token;
+use ropewalk_wire::mxoe::Sequence;
+
+/// Numbers that may come before their turn.
+const EARLY_MAX: u64 = 255;
+/// Bytes of what came before its turn.
+const EARLY_BYTES_MAX: usize = 512 << 10;
+/// What an early packet counts beside its bytes.
+const EARLY_OVERHEAD: usize = 64;
+/// Messages after which the partner is told at once, and how long a single one waits.
+const ACKNOWLEDGE_EVERY: u32 = 4;
+const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(1);
+
+/// A message, or a fragment of one, as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Part<B> {
+    Eager { bits: u64, total: u32, fragment: u8, offset: u32, bytes: B },
+    Announce { bits: u64, bytes: u32, region: u8, region_sequence: u8, region_offset: u16 },
+    Notify { bytes: u32, region: u8, region_sequence: u8 },
+}
+
+/// A part that waits for its turn.
+#[derive(Debug)]
+pub(super) enum Early {
+    Part(Part<Vec<u8>>),
+    /// It was dealt with already.
+    Done,
+}
+
+/// What a number is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// The next message.
+    Next,
+    /// Of a message that was told and is not whole.
+    Partial(u64),
+    /// Messages before it are missing.
+    Early(u64),
+    /// It is here.
+    Again,
+    /// Further ahead than anybody keeps, or of another session.
+    Beyond,
+}
+
+/// A message that was told and is not whole.
+#[derive(Debug)]
+pub(super) struct Partial {
+    pub total: u32,
+    /// Where it goes; none where nobody wants it.
+    pub place: Option<(Slice, Token)>,
+    /// Bytes of every fragment but the last.
+    unit: u32,
+    here: u32,
+    left: u32,
+}
+
+/// What came from one partner.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    bits: u8,
+    /// The number of the message that is told next.
+    next: u64,
+    /// Those before it that are not whole; the first one's number is acknowledged.
+    partial: VecDeque<Option<Partial>>,
+    early: BTreeMap<(u64, u8), Early>,
+    early_bytes: usize,
+    /// Messages that came since the partner was told, and since when; or it is to be told at once.
+    untold: u32,
+    since: Time,
+    at_once: bool,
+}
+
+impl Receiving {
+    pub fn new(first: Sequence) -> Receiving {
+        Receiving {
+            bits: first.bits(),
+            next: first.number().into(),
+            partial: VecDeque::new(),
+            early: BTreeMap::new(),
+            early_bytes: 0,
+            untold: 0,
+            since: Time::NEVER,
+            at_once: false,
+        }
+    }
+
+    /// The number of the message that is told next.
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    fn first_partial(&self) -> u64 {
+        self.next - self.partial.len() as u64
+    }
+
+    /// Everything before it is here.
+    pub fn acknowledged(&self) -> Sequence {
+        Sequence::new(self.bits, self.first_partial())
+    }
+
+    /// What a packet with this number is.
+    pub fn look(&mut self, sequence: Sequence) -> Arrival {
+        if sequence.bits() != self.bits {
+            return Arrival::Beyond;
+        }
+        let number = sequence.expand(self.next);
+        if number < self.first_partial() {
+            return Arrival::Again;
+        }
+        match number {
+            _ if number < self.next => {
+                let index = (number - self.first_partial()) as usize;
+                if self.partial[index].is_some() {
+                    Arrival::Partial(number)
+                } else {
+                    Arrival::Again
+                }
+            }
+            _ if number == self.next => Arrival::Next,
+            _ if number - self.next <= EARLY_MAX => Arrival::Early(number),
+            _ => Arrival::Beyond,
+        }
+    }
+
+    /// Keeps a part for later, where it is not here and there is room; whether it is here now.
+    pub fn keep(&mut self, number: u64, part: Part<&[u8]>) -> bool {
+        let (fragment, bytes) = match &part {
+            Part::Eager { fragment, bytes, .. } => (*fragment, bytes.len()),
+            Part::Announce { .. } | Part::Notify { .. } => (0, 0),
+        };
+        let key = (number, fragment);
+        let amount = bytes + EARLY_OVERHEAD;
+        if self.early.contains_key(&key) {
+            return true;
+        }
+        if self.early_bytes + amount > EARLY_BYTES_MAX {
+            return false;
+        }
+        self.early_bytes += amount;
+        self.early.insert(key, Early::Part(part.to_owned()));
+        true
+    }
+
+    /// A message whose turn it is not was dealt with; false where that happened before.
+    pub fn done_early(&mut self, number: u64) -> bool {
+        let key = (number, 0);
+        if self.early.contains_key(&key) {
+            return false;
+        }
+        self.early_bytes += EARLY_OVERHEAD;
+        self.early.insert(key, Early::Done);
+        true
+    }
+
+    /// A part of the next message, or of one before it, that came early.
+    pub fn take_early(&mut self) -> Option<(u64, Early)> {
+        let first = self.early.first_entry()?;
+        let (number, _) = *first.key();
+        if number > self.next {
+            return None;
+        }
+        let early = first.remove();
+        let bytes = match &early {
+            Early::Part(Part::Eager { bytes, .. }) => bytes.len(),
+            _ => 0,
+        };
+        self.early_bytes -= bytes + EARLY_OVERHEAD;
+        Some((number, early))
+    }
+
+    /// Whether something that came early may be told.
+    pub fn has_early(&self) -> bool {
+        self.early.first_key_value().is_some_and(|((number, _), _)| *number <= self.next)
+    }
+
+    /// The next message was told; `partial` is what is missing of it.
+    pub fn told(&mut self, partial: Option<Partial>, now: Time) {
+        let whole = partial.is_none();
+        self.next += 1;
+        self.partial.push_back(partial);
+        if whole {
+            self.slide();
+            self.owe(now);
+        }
+    }
+
+    fn slide(&mut self) {
+        while let Some(None) = self.partial.front() {
+            self.partial.pop_front();
+        }
+    }
+
+    /// The message under a number that is not whole.
+    pub fn partial(&mut self, number: u64) -> Option<&mut Partial> {
+        let index = number.checked_sub(self.first_partial())?;
+        self.partial.get_mut(index as usize)?.as_mut()
+    }
+
+    /// The partial message with this token.
+    pub fn placed(&mut self, token: Token) -> Option<&mut Partial> {
+        let mut all = self.partial.iter_mut().flatten();
+        all.find(|partial| partial.place.is_some_and(|(_, other)| other == token))
+    }
+
+    /// A message is whole.
+    pub fn whole(&mut self, number: u64, now: Time) {
+        if let Some(index) = number.checked_sub(self.first_partial())
+            && let Some(partial) = self.partial.get_mut(index as usize)
+        {
+            *partial = None;
+            self.slide();
+            self.owe(now);
+        }
+    }
+
+    /// A message is here of which the partner does not know.
+    fn owe(&mut self, now: Time) {
+        if self.untold == 0 {
+            self.since = now;
+        }
+        self.untold += 1;
+    }
+
+    /// The partner missed what it was told.
+    pub fn owe_at_once(&mut self, now: Time) {
+        self.owe(now);
+        self.at_once = true;
+    }
+
+    /// When the partner is to be told, if nothing goes there before.
+    pub fn due(&self) -> Time {
+        match self.untold {
+            0 => Time::NEVER,
+            _ if self.at_once || self.untold >= ACKNOWLEDGE_EVERY => Time::ZERO,
+            _ => self.since + ACKNOWLEDGE_AFTER,
+        }
+    }
+
+    /// What a packet tells that goes there now.
+    pub fn tell(&mut self) -> Sequence {
+        (self.untold, self.at_once) = (0, false);
+        self.acknowledged()
+    }
+}
+
+impl Partial {
+    /// A message of which nothing is here but that it comes, judged by its first part. `None` where that
+    /// cannot be a fragment of it.
+    pub fn new(total: u32, fragment: u8, offset: u32, bytes: u32) -> Option<Partial> {
+        // The last fragment may be shorter than the others, and says by its place what these are.
+        let unit = match fragment {
+            0 => bytes,
+            _ => offset / u32::from(fragment),
+        };
+        let legal = unit > 0 && total.div_ceil(unit) <= 32 && unit * u32::from(fragment) == offset;
+        legal.then_some(Partial { total, place: None, unit, here: 0, left: total })
+    }
+
+    /// The same, with its place.
+    pub fn at(self, place: Option<(Slice, Token)>) -> Partial {
+        Partial { place, ..self }
+    }
+
+    /// Notes a fragment. `None` where it does not fit the others or is here, else whether that was all.
+    pub fn arrived(&mut self, fragment: u8, offset: u32, bytes: u32) -> Option<bool> {
+        let bit = 1u32.checked_shl(fragment.into())?;
+        let at = u32::from(fragment).checked_mul(self.unit)?;
+        let expected = self.total.checked_sub(at)?.min(self.unit);
+        if at != offset || bytes != expected || bytes == 0 || self.here & bit != 0 {
+            return None;
+        }
+        self.here |= bit;
+        self.left -= bytes;
+        Some(self.left == 0)
+    }
+}
+
+impl Part<&[u8]> {
+    fn to_owned(&self) -> Part<Vec<u8>> {
+        match *self {
+            Part::Eager { bits, total, fragment, offset, bytes } => {
+                Part::Eager { bits, total, fragment, offset, bytes: bytes.to_vec() }
+            }
+            Part::Announce { bits, bytes, region, region_sequence, region_offset } => {
+                Part::Announce { bits, bytes, region, region_sequence, region_offset }
+            }
+            Part::Notify { bytes, region, region_sequence } => {
+                Part::Notify { bytes, region, region_sequence }
+            }
+        }
+    }
+}
+
+impl Part<Vec<u8>> {
+    /// The same, with its bytes elsewhere.
+    pub fn borrowed(&self) -> Part<&[u8]> {
+        match *self {
+            Part::Eager { bits, total, fragment, offset, ref bytes } => {
+                Part::Eager { bits, total, fragment, offset, bytes }
+            }
+            Part::Announce { bits, bytes, region, region_sequence, region_offset } => {
+                Part::Announce { bits, bytes, region, region_sequence, region_offset }
+            }
+            Part::Notify { bytes, region, region_sequence } => {
+                Part::Notify { bytes, region, region_sequence }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_in_order_and_acknowledged_when_they_are_whole() {
+        let mut receiving = Receiving::new(Sequence::new(1, 16_383));
+        let look = |receiving: &mut Receiving, number| receiving.look(Sequence::new(1, number));
+        assert_eq!(receiving.look(Sequence::new(0, 16_383)), Arrival::Beyond);
+        assert_eq!(look(&mut receiving, 16_383), Arrival::Next);
+        assert_eq!(look(&mut receiving, 16_383 + 255), Arrival::Early(16_383 + 255));
+        assert_eq!(look(&mut receiving, 16_383 + 256), Arrival::Beyond);
+        assert_eq!(look(&mut receiving, 16_382), Arrival::Again);
+        receiving.told(Partial::new(2000, 0, 0, 1452), Time(1));
+        receiving.told(None, Time(1));
+        assert_eq!(receiving.acknowledged(), Sequence::new(1, 16_383), "the first is not whole");
+        assert_eq!(look(&mut receiving, 16_383), Arrival::Partial(16_383));
+        assert_eq!(look(&mut receiving, 16_384), Arrival::Again);
+        let partial = receiving.partial(16_383).unwrap();
+        assert_eq!(partial.arrived(0, 0, 1452), Some(false));
+        assert_eq!(partial.arrived(0, 0, 1452), None, "it is here");
+        assert_eq!(partial.arrived(1, 1452, 500), None, "it is too short");
+        assert_eq!(partial.arrived(1, 1452, 548), Some(true));
+        receiving.whole(16_383, Time(2));
+        assert_eq!(receiving.tell(), Sequence::new(1, 16_385));
+        assert_eq!(receiving.due(), Time::NEVER);
+    }
+
+    #[test]
+    fn what_comes_early_is_bounded_and_waits_for_its_turn() {
+        let mut receiving = Receiving::new(Sequence::new(0, 1));
+        let bytes = vec![7; 8192];
+        let part = |fragment| Part::Eager {
+            bits: 3,
+            total: 100_000,
+            fragment,
+            offset: 8192 * u32::from(fragment),
+            bytes: &bytes[..],
+        };
+        assert!(receiving.done_early(2) && !receiving.done_early(2));
+        let kept = (3..255)
+            .flat_map(|number| (0..32).map(move |fragment| (number, fragment)))
+            .filter(|(number, fragment)| receiving.keep(*number, part(*fragment)))
+            .count();
+        assert!((50..=64).contains(&kept), "{kept}");
+        assert!(receiving.take_early().is_none());
+        receiving.told(None, Time(1));
+        assert!(matches!(receiving.take_early(), Some((2, Early::Done))));
+        receiving.told(None, Time(1));
+        assert_eq!((0..).map_while(|_| receiving.take_early()).count(), 32);
+    }
+}

@@ -1,0 +1,364 @@
+//! Messages to a partner: numbered, kept until they are acknowledged, and sent again whole.
+//!
+//! The partner acknowledges all messages before a number and says nothing of later ones, so that what was lost
+//! is found by time: the first one that is not acknowledged goes again, and when that was not all, the next.
+//!
+//! Invariants: numbers are given in the order of the orders; no more than [`AHEAD_MAX`] are under way, since
+//! receivers drop what is further ahead of a loss.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::Token;
+use ropewalk_wire::mxoe::Sequence;
+
+use super::super::outgoing::Payload;
+use super::super::round_trip::RoundTrip;
+
+/// Messages under way.
+const AHEAD_MAX: usize = 255;
+/// Bytes of messages that are kept.
+const KEPT_BYTES_MAX: usize = 1 << 20;
+/// How long partners may wait before they acknowledge: Open-MX takes 15 to 19 ms.
+pub(super) const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(25);
+
+/// A message that has no number yet.
+#[derive(Debug)]
+pub(super) enum Waiting {
+    Eager { bits: u64, payload: Payload, token: Token, told: Option<Named> },
+    Announce { bits: u64, bytes: u32, key_slot: u64, named: Named },
+    Notify { bytes: u32, region: u8, region_sequence: u8 },
+}
+
+/// How whoever ordered a message calls it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Named {
+    pub channel: u8,
+    pub number: u64,
+}
+
+/// A message as it is kept.
+#[derive(Debug)]
+pub(super) enum Kept {
+    /// `told`: its arrival is told to whoever ordered it.
+    Eager {
+        bits: u64,
+        bytes: Vec<u8>,
+        told: Option<Named>,
+    },
+    Announce {
+        bits: u64,
+        bytes: u32,
+        region: u8,
+        region_sequence: u8,
+    },
+    Notify {
+        bytes: u32,
+        region: u8,
+        region_sequence: u8,
+    },
+}
+
+#[derive(Debug)]
+struct Sent {
+    kept: Kept,
+    /// It waits for being sent, or for the rest of it.
+    queued: bool,
+    /// Its fragment that goes next.
+    fragment: u32,
+    times: u32,
+    sent_at: Time,
+}
+
+/// The numbered messages to one partner.
+#[derive(Debug)]
+pub(super) struct Sending {
+    bits: u8,
+    /// The number of the first message that is kept.
+    acknowledged: u64,
+    kept: VecDeque<Sent>,
+    kept_bytes: usize,
+    /// Numbers of those that go next; the first one is perhaps half on its way.
+    to_send: VecDeque<u64>,
+    pub waiting: VecDeque<Waiting>,
+    again_at: Time,
+    misses: u32,
+    /// Those before this number went before something was found to be lost.
+    lost_before: u64,
+    /// Since when nothing was acknowledged of what is under way.
+    silent_since: Time,
+}
+
+impl Sending {
+    /// Nothing was sent; the first message has this number.
+    pub fn new(first: Sequence) -> Sending {
+        Sending {
+            bits: first.bits(),
+            acknowledged: first.number().into(),
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            to_send: VecDeque::new(),
+            waiting: VecDeque::new(),
+            again_at: Time::NEVER,
+            misses: 0,
+            lost_before: 0,
+            silent_since: Time::NEVER,
+        }
+    }
+
+    /// The first number is another: nothing was sent.
+    pub fn restart(&mut self, first: Sequence) {
+        let waiting = std::mem::take(&mut self.waiting);
+        *self = Sending { waiting, ..Sending::new(first) };
+    }
+
+    fn next_number(&self) -> u64 {
+        self.acknowledged + self.kept.len() as u64
+    }
+
+    /// A number as it travels.
+    pub fn sequence(&self, number: u64) -> Sequence {
+        Sequence::new(self.bits, number)
+    }
+
+    /// Whether another message may have a number.
+    pub fn has_room(&self) -> bool {
+        self.kept.len() < AHEAD_MAX && self.kept_bytes < KEPT_BYTES_MAX
+    }
+
+    /// Whether all messages are acknowledged.
+    pub fn is_done(&self) -> bool {
+        self.kept.is_empty() && self.waiting.is_empty()
+    }
+
+    /// Gives a message its number.
+    pub fn push(&mut self, kept: Kept, now: Time) {
+        let number = self.next_number();
+        if self.kept.is_empty() {
+            self.silent_since = now;
+        }
+        self.kept_bytes += kept.bytes();
+        self.to_send.push_back(number);
+        self.kept.push_back(Sent {
+            kept,
+            queued: true,
+            fragment: 0,
+            times: 0,
+            sent_at: Time::NEVER,
+        });
+    }
+
+    /// Everything before a number has arrived; those messages.
+    pub fn acknowledge(
+        &mut self,
+        sequence: Sequence,
+        round_trip: &RoundTrip,
+        now: Time,
+    ) -> Vec<Kept> {
+        if sequence.bits() != self.bits {
+            return Vec::new();
+        }
+        let upto = sequence.expand(self.acknowledged);
+        let count = upto.saturating_sub(self.acknowledged);
+        // One that never left is not acknowledged, whoever says so.
+        let left = self.kept.iter().take(AHEAD_MAX).take_while(|sent| sent.times > 0).count();
+        if count == 0 || count > left as u64 {
+            return Vec::new();
+        }
+        self.acknowledged = upto;
+        let done: Vec<Kept> = self.kept.drain(..count as usize).map(|sent| sent.kept).collect();
+        self.kept_bytes -= done.iter().map(Kept::bytes).sum::<usize>();
+        self.misses = 0;
+        self.silent_since = if self.kept.is_empty() { Time::NEVER } else { now };
+        self.again_at = match self.kept.front() {
+            Some(sent) if sent.times > 0 => now + round_trip.timeout(ACKNOWLEDGED_WITHIN),
+            _ => Time::NEVER,
+        };
+        if upto < self.lost_before {
+            // What follows the one that was lost was sent before it, and would be here.
+            self.again(upto);
+        }
+        done
+    }
+
+    /// A message goes once more.
+    fn again(&mut self, number: u64) {
+        let Some(sent) = self.kept.get_mut((number - self.acknowledged) as usize) else { return };
+        if !sent.queued {
+            (sent.queued, sent.fragment) = (true, 0);
+            self.to_send.push_back(number);
+        }
+    }
+
+    fn all_again(&mut self) {
+        for number in self.acknowledged..self.next_number() {
+            self.again(number);
+        }
+    }
+
+    /// The first number that is not acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// The partner says which number it expects next: it heard all before, and nothing after; or it began anew,
+    /// with 1 or other bits. Where it cannot have said so after it acknowledged all before `since`, it is late
+    /// news.
+    pub fn expected(
+        &mut self,
+        next: Sequence,
+        since: u64,
+        round_trip: &RoundTrip,
+        now: Time,
+    ) -> Vec<Kept> {
+        let number = next.expand(self.acknowledged);
+        let same = next.bits() == self.bits;
+        if same && (self.acknowledged..=self.next_number()).contains(&number) {
+            let done = self.acknowledge(next, round_trip, now);
+            self.all_again();
+            return done;
+        }
+        let late = same && (since..self.acknowledged).contains(&number);
+        let anew = !same || next.number() == 1;
+        if late || !anew {
+            return Vec::new();
+        }
+        (self.bits, self.acknowledged) = (next.bits(), next.number().into());
+        self.to_send.clear();
+        self.kept.iter_mut().for_each(|sent| sent.queued = false);
+        self.lost_before = 0;
+        self.all_again();
+        Vec::new()
+    }
+
+    /// When the first message that is not acknowledged goes again.
+    pub fn due(&self) -> Time {
+        self.again_at
+    }
+
+    /// Since when the partner owes an acknowledgement.
+    pub fn silent_since(&self) -> Time {
+        self.silent_since
+    }
+
+    /// Sends again what was not acknowledged in time; how many messages.
+    pub fn expire(&mut self, round_trip: &RoundTrip, now: Time) -> u64 {
+        if self.again_at > now {
+            return 0;
+        }
+        self.misses += 1;
+        self.again_at = now + round_trip.timeout_after(ACKNOWLEDGED_WITHIN, self.misses);
+        self.lost_before = self.next_number();
+        self.again(self.acknowledged);
+        1
+    }
+
+    /// The message that goes next: its number, what it is, and the fragment of it.
+    pub fn next(&mut self) -> Option<(u64, &Kept, u32)> {
+        loop {
+            let number = *self.to_send.front()?;
+            let index = number.checked_sub(self.acknowledged);
+            if index.is_some_and(|index| (index as usize) < self.kept.len()) {
+                break;
+            }
+            self.to_send.pop_front();
+        }
+        let number = *self.to_send.front()?;
+        let sent = &self.kept[(number - self.acknowledged) as usize];
+        Some((number, &sent.kept, sent.fragment))
+    }
+
+    /// The fragment that [`Sending::next`] named has left; `last`: with it the message.
+    pub fn left(&mut self, last: bool, round_trip: &RoundTrip, now: Time) {
+        let Some(number) = self.to_send.front().copied() else { return };
+        let Some(sent) = self.kept.get_mut((number - self.acknowledged) as usize) else { return };
+        sent.fragment += 1;
+        if last {
+            (sent.queued, sent.fragment, sent.sent_at) = (false, 0, now);
+            sent.times += 1;
+            self.to_send.pop_front();
+            if self.again_at == Time::NEVER {
+                self.again_at = now + round_trip.timeout(ACKNOWLEDGED_WITHIN);
+            }
+        }
+    }
+
+    /// Whether a message under this number is under way.
+    pub fn is_under_way(&self, sequence: Sequence) -> bool {
+        let number = sequence.expand(self.acknowledged);
+        sequence.bits() == self.bits && (self.acknowledged..self.next_number()).contains(&number)
+    }
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        match self {
+            Kept::Eager { bytes, .. } => bytes.len(),
+            Kept::Announce { .. } | Kept::Notify { .. } => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time(millis * 1_000_000)
+    }
+
+    fn notify(bytes: u32) -> Kept {
+        Kept::Notify { bytes, region: 0, region_sequence: 0 }
+    }
+
+    fn leave(sending: &mut Sending, now: Time) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        while let Some((number, ..)) = sending.next() {
+            numbers.push(number);
+            sending.left(true, &RoundTrip::default(), now);
+        }
+        numbers
+    }
+
+    #[test]
+    fn the_first_that_is_lost_goes_again_and_then_the_next_one() {
+        let round_trip = RoundTrip::default();
+        let mut sending = Sending::new(Sequence::new(2, 16_382));
+        (0..5).for_each(|bytes| sending.push(notify(bytes), at(0)));
+        assert_eq!(leave(&mut sending, at(0)), [16_382, 16_383, 16_384, 16_385, 16_386]);
+        let acknowledge = |sending: &mut Sending, number: u64, now| {
+            sending.acknowledge(Sequence::new(2, number), &round_trip, now).len()
+        };
+        assert_eq!(acknowledge(&mut sending, 16_383, at(1)), 1);
+        assert_eq!(acknowledge(&mut sending, 16_383, at(1)), 0, "the same once more");
+        assert_eq!(acknowledge(&mut sending, 16_388, at(1)), 0, "of what never left");
+        assert!(sending.acknowledge(Sequence::new(1, 16_384), &round_trip, at(1)).is_empty());
+        let due = sending.due();
+        assert_eq!((sending.expire(&round_trip, at(2)), leave(&mut sending, due).len()), (0, 0));
+        assert_eq!(sending.expire(&round_trip, due), 1);
+        assert_eq!(leave(&mut sending, due), [16_383]);
+        assert_eq!(acknowledge(&mut sending, 16_385, due), 2);
+        assert_eq!(leave(&mut sending, due), [16_385], "it was lost with the other");
+        assert_eq!(acknowledge(&mut sending, 16_387, due), 2);
+        assert_eq!((sending.due(), sending.is_done()), (Time::NEVER, true));
+    }
+
+    #[test]
+    fn a_partner_that_forgot_is_told_everything_under_new_numbers() {
+        let round_trip = RoundTrip::default();
+        let mut sending = Sending::new(Sequence::new(0, 1));
+        (0..4).for_each(|bytes| sending.push(notify(bytes), at(0)));
+        leave(&mut sending, at(0));
+        let heard = sending.expected(Sequence::new(0, 3), 1, &round_trip, at(1));
+        assert_eq!((heard.len(), leave(&mut sending, at(1))), (2, vec![3, 4]));
+        assert!(sending.expected(Sequence::new(0, 1), 1, &round_trip, at(2)).is_empty());
+        assert!(sending.expected(Sequence::new(0, 2), 3, &round_trip, at(2)).is_empty());
+        assert_eq!(leave(&mut sending, at(2)), [], "what comes late says nothing");
+        assert!(sending.expected(Sequence::new(0, 1), 2, &round_trip, at(2)).is_empty());
+        assert_eq!(leave(&mut sending, at(2)), [1, 2], "it forgot all");
+        assert!(sending.expected(Sequence::new(1, 1), 1, &round_trip, at(2)).is_empty());
+        assert_eq!(leave(&mut sending, at(2)), [1, 2]);
+        assert_eq!(sending.sequence(2), Sequence::new(1, 2));
+    }
+}

@@ -1,0 +1,423 @@
+//! Endpoints of ours that speak MXoE, and a network between them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{
+    ForeignEnd, ForeignMessage, FrameOrder, Help, LinkId, Ordered, RemoteKey, RemoteLayout, Token,
+    Urgency, Verb,
+};
+use ropewalk_core::packets::mxoe::{Foreign, Mxoe, MxoeConfig, Taken, Who};
+use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
+use ropewalk_wire::mxoe::Dialect;
+
+pub use crate::air::*;
+
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(20);
+pub const KEY: u32 = 0x1234_5678;
+/// Longer messages are announced.
+pub const EAGER_BYTES_MAX: u64 = 32_768;
+
+pub fn of(slot: SlotId) -> LinkId {
+    LinkId { rail: 0, slot }
+}
+
+/// A message as it was received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Received {
+    pub link: SlotId,
+    pub id: u64,
+    /// Bytes of the message, and of the memory that it went to.
+    pub bytes: u64,
+    pub room: u64,
+}
+
+/// What a machine told, with checks of what it promised.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub store: Store,
+    pub up: BTreeMap<SlotId, (Who<u32>, bool)>,
+    pub down: BTreeMap<SlotId, Fault>,
+    /// Messages in the order in which they were told.
+    pub told: Vec<(SlotId, u64)>,
+    /// Those that are here.
+    pub received: Vec<Received>,
+    placed: BTreeMap<u64, (Received, Slice)>,
+    next_token: u64,
+    /// Announced messages that nobody reads yet, and those that are read, by token.
+    pub announced: VecDeque<(SlotId, ForeignMessage)>,
+    pub reading: BTreeMap<u64, (ForeignMessage, Received, Slice)>,
+    /// Orders that wait for their outcome.
+    pub pending: BTreeSet<u64>,
+    pub ended: Vec<(u64, Result<(), Fault>)>,
+    pub finished: Vec<(SlotId, ForeignEnd)>,
+    pub revoked: u64,
+    /// Of a thousand messages so many find no room at first.
+    pub later: u64,
+    pub postponed: u64,
+    full: bool,
+    random: Option<Random>,
+}
+
+/// How much of a message its receiver has room for.
+pub fn room_for(id: u64, bytes: u64) -> u64 {
+    if id % 23 == 3 { bytes / 3 } else { bytes }
+}
+
+impl Seen {
+    fn place(&mut self, link: SlotId, id: u64, bytes: u64) -> (Received, Slice) {
+        let room = room_for(id, bytes);
+        (Received { link, id, bytes, room }, self.store.add(vec![0; room as usize]))
+    }
+
+    fn complete(&mut self, received: Received, slice: Slice) {
+        let bytes = self.store.bytes(slice);
+        let id = received.id;
+        let right = bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(id, at as u64));
+        assert!(right, "message {id} of {} bytes is not what was sent", received.bytes);
+        self.received.push(received);
+    }
+
+    fn is_up(&self, link: SlotId) {
+        let up = self.up.contains_key(&link) && !self.down.contains_key(&link);
+        assert!(up, "{link:?} is not up");
+    }
+}
+
+impl ropewalk_core::packets::Bytes for Seen {
+    fn read(&self, from: Slice, to: &mut [u8]) {
+        self.store.read(from, to);
+    }
+
+    fn write(&self, to: Slice, from: &[u8]) {
+        self.store.write(to, from);
+    }
+}
+
+impl Foreign<u32> for Seen {
+    fn link_up(&mut self, link: SlotId, who: Who<u32>, accepted: bool) {
+        assert!(!self.down.contains_key(&link));
+        assert!(self.up.insert(link, (who, accepted)).is_none(), "{link:?} came up twice");
+    }
+
+    fn link_down(&mut self, link: SlotId, fault: Fault) {
+        assert!(self.down.insert(link, fault).is_none(), "{link:?} has two last words");
+        self.placed.retain(|_, (received, _)| received.link != link);
+        self.announced.retain(|(other, _)| *other != link);
+    }
+
+    fn message(&mut self, link: SlotId, message: ForeignMessage, whole: bool) -> Taken {
+        self.is_up(link);
+        let later = self.later;
+        if self.random.as_mut().is_some_and(|random| random.below(1000) < later) {
+            self.postponed += 1;
+            self.full = true;
+            return Taken::Later;
+        }
+        self.told.push((link, message.bits));
+        if message.key.is_some() {
+            self.announced.push_back((link, message));
+            return Taken::Nothing;
+        }
+        let (received, slice) = self.place(link, message.bits, message.bytes);
+        if message.bytes == 0 {
+            self.received.push(received);
+            return Taken::Nothing;
+        }
+        self.next_token += 1;
+        let token = Token(self.next_token);
+        self.placed.insert(token.0, (received, slice));
+        assert!(whole || message.bytes > 32, "short messages are whole");
+        Taken::Into { slice, token }
+    }
+
+    fn finished(&mut self, link: SlotId, end: ForeignEnd) {
+        self.is_up(link);
+        self.finished.push((link, end));
+    }
+
+    fn landed(&mut self, link: SlotId, token: Token) {
+        self.is_up(link);
+        let (received, slice) = self.placed.remove(&token.0).expect("it was placed");
+        assert_eq!(received.link, link);
+        self.complete(received, slice);
+    }
+
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
+        assert!(self.pending.remove(&token.0), "{token:?} is not awaited");
+        self.ended.push((token.0, outcome));
+    }
+
+    fn revoked(&mut self, _link: SlotId, _key: RemoteKey) {
+        self.revoked += 1;
+    }
+}
+
+/// An endpoint of ours at a station.
+pub struct Ours {
+    pub machine: Mxoe<u32>,
+    pub seen: Seen,
+    pub store: Store,
+    next_token: u64,
+    /// Keys of announced messages, by number.
+    pub exposed: BTreeMap<u64, (SlotId, RemoteKey)>,
+    next_number: u64,
+    endpoint: u8,
+    dialect: Dialect,
+}
+
+impl Ours {
+    pub fn new(random: &mut Random, endpoint: u8, dialect: Dialect) -> Ours {
+        let config = MxoeConfig {
+            endpoint,
+            dialect,
+            key: KEY,
+            accepts: true,
+            partners_max: 64,
+            frames_max: 200,
+            give_up_after: GIVE_UP_AFTER,
+        };
+        let machine = Mxoe::new(config, Random::from_seed(random.next_u64()));
+        let store = Store::default();
+        store.add(Vec::new());
+        let seen = Seen {
+            store: store.clone(),
+            random: Some(Random::from_seed(random.next_u64())),
+            ..Seen::default()
+        };
+        let (exposed, next_token, next_number) = (BTreeMap::new(), 1 << 32, 0);
+        Ours { machine, seen, store, next_token, exposed, next_number, endpoint, dialect }
+    }
+
+    /// The same endpoint after a restart.
+    pub fn reborn(&self, random: &mut Random) -> Ours {
+        Ours::new(random, self.endpoint, self.dialect)
+    }
+
+    pub fn close(&mut self, link: SlotId) {
+        self.machine.order(&Verb::Close { link: of(link) }, &self.store);
+    }
+
+    fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    fn order(&mut self, link: SlotId, body: impl Into<Body>, payload: Slice, token: Token) {
+        let envelope = Envelope { payload_bytes: payload.len as u32, ..Envelope::default() };
+        let header = frame::encode(envelope, &body.into());
+        let urgency = Urgency::Urgent;
+        let frame = FrameOrder { link: of(link), header, payload, urgency, token };
+        match self.machine.send(&frame, &self.store) {
+            Ordered::Released => self.store.poison(payload),
+            Ordered::Pending => drop(self.seen.pending.insert(token.0)),
+            // Its link is over by now.
+            Ordered::Refused(_) => {}
+        }
+    }
+
+    /// Sends a message; its number. `told`: its end is told also where it is short.
+    pub fn send(&mut self, link: SlotId, id: u64, len: u64, told: bool) -> u64 {
+        let payload = if len == 0 { Slice::NONE } else { self.store.patterned(id, len) };
+        self.next_number += 1;
+        let number = self.next_number;
+        if len <= EAGER_BYTES_MAX {
+            let body = EagerBody {
+                bits: id.into(),
+                message: number.into(),
+                channel: 0,
+                acknowledge: u8::from(told),
+                reserved: [0; 6],
+            };
+            let token = self.token();
+            self.order(link, body, payload, token);
+            return number;
+        }
+        let slot = SlotId { index: number as u32, generation: 5 };
+        let key = RemoteKey { slot, secret: number + 99 };
+        let verb = Verb::Expose { link: of(link), key, region: payload, writable: false };
+        self.machine.order(&verb, &self.store);
+        self.exposed.insert(number, (link, key));
+        let (key_slot, key_secret) = frame::key_to_wire(key);
+        let body = AnnounceBody {
+            bits: id.into(),
+            message: number.into(),
+            channel: 0,
+            alone: 0,
+            reserved: [0; 6],
+            total_bytes: len.into(),
+            key_slot,
+            key_secret,
+        };
+        self.order(link, body, Slice::NONE, Token::NONE);
+        number
+    }
+
+    /// Reads the next announced message; false where there is none.
+    pub fn read(&mut self) -> bool {
+        let Some((link, message)) = self.seen.announced.pop_front() else { return false };
+        let (received, slice) = self.seen.place(link, message.bits, message.bytes);
+        let token = self.token();
+        let key = message.key.expect("it is announced");
+        let (remote, help) = (RemoteLayout::At(0), Help::None);
+        let verb = Verb::Read { link: of(link), key, remote, local: slice, token, help };
+        match self.machine.order(&verb, &self.store) {
+            Ordered::Pending => {
+                self.seen.pending.insert(token.0);
+                self.seen.reading.insert(token.0, (message, received, slice));
+            }
+            Ordered::Released => self.finish(link, message, received, slice),
+            Ordered::Refused(_) => {}
+        }
+        true
+    }
+
+    fn finish(&mut self, link: SlotId, message: ForeignMessage, received: Received, slice: Slice) {
+        let bytes = received.room;
+        self.seen.complete(received, slice);
+        let body = FinishBody {
+            message: message.number.into(),
+            channel: 0,
+            status: 0,
+            reserved: [0; 6],
+            bytes: bytes.into(),
+        };
+        self.order(link, body, Slice::NONE, Token::NONE);
+    }
+
+    /// What has ended goes on.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.seen.full) {
+            // There is room now.
+            let links: Vec<SlotId> = self.seen.up.keys().copied().collect();
+            for link in links {
+                let body = CreditBody {
+                    eager_limit: 1.into(),
+                    eager_ends: 0,
+                    reserved: [0; 7],
+                    request_limit: 1.into(),
+                    announce_limit: 1.into(),
+                };
+                self.order(link, body, Slice::NONE, Token::NONE);
+            }
+        }
+        for (token, outcome) in std::mem::take(&mut self.seen.ended) {
+            if let Some((message, received, slice)) = self.seen.reading.remove(&token)
+                && outcome.is_ok()
+            {
+                self.finish(received.link, message, received, slice);
+            }
+        }
+        let done: Vec<u64> = self.seen.finished.iter().map(|(_, end)| end.number).collect();
+        for number in done {
+            if let Some((link, key)) = self.exposed.remove(&number) {
+                self.machine.order(&Verb::Revoke { link: of(link), key }, &self.store);
+            }
+        }
+    }
+}
+
+/// Somebody with a station, however he works.
+pub trait Node {
+    fn packet(&mut self, from: u32, body: &[u8], now: Time);
+    /// Time passes; `room` packets may go.
+    fn pass(&mut self, now: Time, room: u64) -> Vec<(u32, Vec<u8>)>;
+    fn due(&self, now: Time) -> Time;
+    fn describe(&self) -> String;
+}
+
+impl Node for Ours {
+    fn packet(&mut self, from: u32, body: &[u8], now: Time) {
+        self.machine.packet(from, body, now, &mut self.seen);
+    }
+
+    fn pass(&mut self, now: Time, room: u64) -> Vec<(u32, Vec<u8>)> {
+        self.machine.drained(now, &mut self.seen);
+        self.settle();
+        let mut out = vec![0; 70_000];
+        let mut packets = Vec::new();
+        while (packets.len() as u64) < room
+            && let Some((to, len)) = self.machine.next(now, &self.store, &mut out)
+        {
+            packets.push((to, out[..len].to_vec()));
+        }
+        self.machine.report(&mut self.seen);
+        self.settle();
+        packets
+    }
+
+    fn due(&self, now: Time) -> Time {
+        if self.machine.has_work() {
+            return now + Duration::from_micros(1);
+        }
+        self.machine.deadline()
+    }
+
+    fn describe(&self) -> String {
+        format!("{:?}", self.machine.counters())
+    }
+}
+
+/// Two of them.
+pub struct World<A, B> {
+    pub random: Random,
+    pub now: Time,
+    pub nodes: (A, B),
+    pub air: Air,
+    pub trace: u64,
+}
+
+impl<A: Node, B: Node> World<A, B> {
+    pub fn new(seed: u64, nodes: impl FnOnce(&mut Random) -> (A, B)) -> World<A, B> {
+        let mut random = Random::from_seed(seed);
+        let air = Air::new(random.next_u64());
+        let nodes = nodes(&mut random);
+        World { random, now: Time(1_000_000), nodes, air, trace: 0 }
+    }
+
+    /// One moment: what has come, what goes, and then the next moment.
+    pub fn step(&mut self) {
+        let now = self.now;
+        while let Some((to, from, bytes)) = self.air.next(now) {
+            match to {
+                0 => self.nodes.0.packet(from, &bytes, now),
+                _ => self.nodes.1.packet(from, &bytes, now),
+            }
+            self.trace = self.trace.wrapping_mul(0x100_0000_01b3)
+                ^ u64::from(ropewalk_base::checksum::crc32c(&bytes));
+        }
+        let rooms = [1 + self.random.below(40), 1 + self.random.below(40)];
+        for (to, bytes) in self.nodes.0.pass(now, rooms[0]) {
+            self.air.fly(0, to, bytes, now);
+        }
+        for (to, bytes) in self.nodes.1.pass(now, rooms[1]) {
+            self.air.fly(1, to, bytes, now);
+        }
+        let next = self.nodes.0.due(now).min(self.nodes.1.due(now)).min(self.air.due());
+        let soon = now + Duration::from_millis(5);
+        self.now = next.min(soon).max(now + Duration::from_nanos(200));
+    }
+
+    /// Steps until something holds.
+    pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut World<A, B>) -> bool) {
+        let limit = self.now + Duration::from_secs(60);
+        while !holds(self) {
+            self.step();
+            let told = || (self.nodes.0.describe(), self.nodes.1.describe());
+            assert!(self.now <= limit, "{what}: not in a minute; {:#?}", told());
+        }
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end {
+            self.step();
+        }
+    }
+}
