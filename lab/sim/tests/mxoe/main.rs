@@ -83,7 +83,7 @@ impl Scene {
                 && world.nodes.1.seen.finished.len() >= counts[1]
         });
         self.world.pass(Duration::from_millis(700));
-        for node in 0..2 {
+        for (node, expected) in expected.into_iter().enumerate() {
             let sent = self.sent[node].clone();
             let other = self.node(1 - node);
             let told: Vec<u64> = other.seen.told.iter().map(|(_, id)| *id).collect();
@@ -98,10 +98,10 @@ impl Scene {
                 seen.finished.iter().map(|(_, end)| (end.number, end.bytes)).collect();
             ends.sort_unstable();
             let announced = |len: u64| len > EAGER_BYTES_MAX;
-            let mut wanted: Vec<(u64, u64)> = expected[node]
-                .iter()
+            let mut wanted: Vec<(u64, u64)> = expected
+                .into_iter()
                 .map(|(id, len, number, _)| {
-                    (*number, if announced(*len) { room_for(*id, *len) } else { *len })
+                    (number, if announced(len) { room_for(id, len) } else { len })
                 })
                 .collect();
             wanted.sort_unstable();

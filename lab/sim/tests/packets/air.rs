@@ -23,7 +23,6 @@ pub struct Weather {
 
 impl Weather {
     pub const FAIR: Weather = Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0 };
-    pub const FOUL: Weather = Weather { loss: 30, doubling: 20, corruption: 10, lateness: 60 };
 }
 
 /// How long a packet is on its way at least.

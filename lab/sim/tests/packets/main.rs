@@ -267,9 +267,9 @@ fn traffic(seed: u64, weather: Weather, takes_back: bool) -> u64 {
 #[test]
 fn everything_arrives_once_in_order_and_whole_whatever_the_weather() {
     for seed in seeds(0, 60) {
-        let trace = traffic(seed, Weather::FOUL, false);
+        let trace = traffic(seed, FOUL, false);
         if seed % 10 == 0 {
-            assert_eq!(trace, traffic(seed, Weather::FOUL, false), "seed {seed} is not reproduced");
+            assert_eq!(trace, traffic(seed, FOUL, false), "seed {seed} is not reproduced");
         }
     }
 }
@@ -277,7 +277,7 @@ fn everything_arrives_once_in_order_and_whole_whatever_the_weather() {
 #[test]
 fn what_is_taken_back_is_touched_no_more_and_harms_nothing_else() {
     for seed in seeds(100_000, 60) {
-        traffic(seed, Weather::FOUL, true);
+        traffic(seed, FOUL, true);
     }
 }
 
@@ -302,7 +302,7 @@ fn in_fair_weather_nothing_goes_twice() {
 #[test]
 fn a_revoked_region_is_written_no_more_and_its_writers_hear_of_it() {
     for seed in seeds(300_000, 30) {
-        let mut scene = Scene::new(seed, Weather::FOUL);
+        let mut scene = Scene::new(seed, FOUL);
         scene.world.room = 2;
         for _ in 0..4 {
             scene.write(0);
@@ -334,7 +334,7 @@ fn a_revoked_region_is_written_no_more_and_its_writers_hear_of_it() {
 #[test]
 fn a_close_delivers_what_was_ordered_before_and_then_ends_on_both_sides() {
     for seed in seeds(400_000, 30) {
-        let mut scene = Scene::new(seed, Weather::FOUL);
+        let mut scene = Scene::new(seed, FOUL);
         (0..20).for_each(|_| scene.frame(0));
         let close = Verb::Close { link: of(scene.links[0]) };
         assert!(scene.world.take_back(0, &close));
@@ -356,7 +356,7 @@ fn a_close_delivers_what_was_ordered_before_and_then_ends_on_both_sides() {
 #[test]
 fn a_dead_peer_fails_what_is_under_way_and_a_new_life_says_so_at_once() {
     for seed in seeds(500_000, 20) {
-        let mut scene = Scene::new(seed, Weather::FOUL);
+        let mut scene = Scene::new(seed, FOUL);
         for _ in 0..10 {
             scene.frame(0);
             scene.read(0);
@@ -386,7 +386,7 @@ fn a_dead_peer_fails_what_is_under_way_and_a_new_life_says_so_at_once() {
 #[test]
 fn an_idle_link_to_a_dead_peer_ends_and_one_to_a_living_peer_does_not() {
     for alive in [true, false] {
-        let mut scene = Scene::new(1, Weather::FOUL);
+        let mut scene = Scene::new(1, FOUL);
         scene.world.nodes[1].alive = alive;
         scene.world.pass(Duration::from_secs(60));
         let down = &scene.world.nodes[0].seen.down;
@@ -409,7 +409,7 @@ fn nobody_there_is_said_after_some_calls() {
 fn two_who_call_each_other_have_two_links() {
     for seed in seeds(600_000, 10) {
         let mut world = World::new(seed, 2, 8986, 64);
-        world.air.weather = Weather::FOUL;
+        world.air.weather = FOUL;
         let now = world.now;
         let a = world.nodes[0].machine.connect(1, 1, now).unwrap();
         let b = world.nodes[1].machine.connect(0, 1, now).unwrap();
