@@ -127,9 +127,10 @@ pub struct Completion {
     pub operation: OperationId,
     /// Success, with `Truncated` and others as faults.
     pub outcome: Result<(), Fault>,
-    /// Bytes moved.
+    /// Bytes moved. Sends that were announced, or that wait for their match: what the receiver took, also
+    /// where its receive was shorter than the message.
     pub bytes: u64,
-    /// Receives: the message's whole length.
+    /// The message's whole length.
     pub message_bytes: u64,
     /// Receives: who sent it; others: the peer.
     pub peer: Option<PeerId>,

@@ -186,7 +186,8 @@ impl Core {
     pub(crate) fn take_message(&mut self, id: OperationId, found: SlotId) {
         let Some(message) = self.matching.remove_message(found) else { return };
         let peer = message.peer;
-        self.assign(id, peer, message.bits, message.bytes);
+        let into = self.assign(id, peer, message.bits, message.bytes);
+        let taken = into.map_or(0, |into| message.bytes.min(into.len));
         match message.content {
             Content::Empty | Content::Arriving { .. } => self.receive_done(id),
             Content::Staged(buffer) => {
@@ -202,7 +203,8 @@ impl Core {
         let channel = message.channel;
         let charge = Charge::Eager { channel, payload_bytes: message.bytes };
         self.free_charge(peer, message.session, charge);
-        self.acknowledge(peer, channel, message.message, message.acknowledge, Level::Matched);
+        let (number, asked) = (message.message, message.acknowledge);
+        self.acknowledge(peer, channel, number, asked, Level::Matched, taken);
     }
 
     fn copy_out(&mut self, id: OperationId, buffer: BufferId, bytes: u64) {
@@ -235,18 +237,19 @@ impl Core {
         self.operations.forget(id);
     }
 
-    /// Tells the sender what it waits for, where that is `reached`.
+    /// Tells the sender what it waits for, where that is `reached`, and how many bytes were taken.
     #[inline]
-    fn acknowledge(
+    pub(crate) fn acknowledge(
         &mut self,
         peer: PeerId,
         channel: Channel,
         message: u64,
         asked: u8,
         reached: Level,
+        bytes: u64,
     ) {
         if asked == reached as u8 && asked != Level::Buffered as u8 {
-            self.emit_finish(peer, channel, message, Ok(()), 0);
+            self.emit_finish(peer, channel, message, Ok(()), bytes);
         }
     }
 
@@ -318,7 +321,8 @@ impl Core {
     ) -> Placement {
         let (bits, bytes) = (body.bits.get(), prefix.payload_bytes.get());
         if body.acknowledge != Level::Buffered as u8 {
-            self.emit_finish(id, Channel::Request, body.message.get(), Ok(()), 0);
+            let message = body.message.get();
+            self.emit_finish(id, Channel::Request, message, Ok(()), bytes.into());
         }
         if bytes == 0 {
             self.request_landed(Some(id), prefix.session.get(), bits, 0, Slice::NONE);
@@ -340,14 +344,14 @@ impl Core {
         let bytes = u64::from(prefix.payload_bytes.get());
         let (bits, message) = (body.bits.get(), body.message.get());
         let asked = body.acknowledge;
-        self.acknowledge(id, channel, message, asked, Level::Delivered);
+        self.acknowledge(id, channel, message, asked, Level::Delivered, bytes);
         let Some(operation) = self.accepting(channel, id, bits, bytes) else {
             return self.keep_unmatched(link, id, prefix, body, channel);
         };
         let charge = Charge::Eager { channel, payload_bytes: bytes };
         self.free_charge(id, prefix.session.get(), charge);
-        self.acknowledge(id, channel, message, asked, Level::Matched);
         let Some(into) = self.assign(operation, id, bits, bytes) else { return Placement::Drop };
+        self.acknowledge(id, channel, message, asked, Level::Matched, bytes.min(into.len));
         if bytes == 0 || into.len == 0 {
             self.receive_done(operation);
             return Placement::Drop;
@@ -389,11 +393,13 @@ impl Core {
             bytes,
             content,
             acknowledge: body.acknowledge,
+            shown: false,
         };
         let Some(slot) = self.matching.arrive(unmatched) else {
             self.free_charge(id, session, Charge::Eager { channel, payload_bytes: bytes });
             return self.violation("more unmatched messages than the endpoint holds");
         };
+        self.offer(channel, slot);
         self.lend_to_waiting(id);
         if bytes == 0 {
             return Placement::Drop;
@@ -459,6 +465,7 @@ impl Core {
             _ => None,
         };
         message.content = Content::Staged(slice.buffer);
+        self.matching.arrivals += 1;
         if let Some(operation) = claimed {
             if self.operations.get(operation).is_some_and(|operation| !operation.cancelled) {
                 self.take_message(operation, slot);

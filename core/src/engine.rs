@@ -66,6 +66,8 @@ pub struct Core {
     pub(crate) counters: Counters,
     /// One-shot regions that there are.
     pub(crate) announced: u32,
+    /// Where messages of a channel are offered before they wait: those that were not, by arrival.
+    pub(crate) offers: Option<(Channel, VecDeque<SlotId>)>,
 }
 
 /// Something that a rail was ordered to do and has not finished.
@@ -196,6 +198,7 @@ impl Core {
             rested: BTreeSet::new(),
             counters: Counters::default(),
             announced: 0,
+            offers: None,
             config,
             identity,
         }
@@ -485,7 +488,7 @@ impl Core {
             Kind::Send(state) => {
                 completion.peer = Some(state.send.peer);
                 completion.bits = state.send.bits;
-                completion.message_bytes = bytes;
+                completion.message_bytes = state.send.payload.len;
             }
             Kind::Receive(state) => {
                 completion.peer = state.from;

@@ -10,7 +10,7 @@
 //!
 //! and after each of them takes [`Core::next_output`] until nothing is left, in order.
 //!
-//! Files: `arrive` (where a frame belongs), `outputs` (what is to be done), `matching` (who gets a message), `eager` and `rendezvous` (how it travels), `remote` (put
+//! Files: `arrive` (where a frame belongs), `outputs` (what is to be done), `matching` (who gets a message), `probe` (a look at what waits), `eager` and `rendezvous` (how it travels), `remote` (put
 //! and get), `reliable` (spans, acknowledgements, re-sending), `path` (links, hand-shake, sessions),
 //! `credit` (who may send how much).
 //!
@@ -37,6 +37,7 @@ mod operation;
 mod outputs;
 pub mod packets;
 mod path;
+mod probe;
 mod prompt;
 mod regions;
 mod reliable;
@@ -45,3 +46,4 @@ mod rendezvous;
 
 pub use api::*;
 pub use engine::Core;
+pub use probe::{Offer, OfferId, Waiting};

@@ -694,7 +694,7 @@ impl Core {
         let (bits, message) = (body.bits.get(), body.message.get());
         if channel == Channel::Request {
             if body.acknowledge != 0 {
-                self.emit_finish(id, channel, message, Ok(()), 0);
+                self.emit_finish(id, channel, message, Ok(()), bytes);
             }
             let slice =
                 buffer.map_or(Slice::NONE, |buffer| Slice { buffer, offset: 0, len: bytes });
@@ -702,7 +702,7 @@ impl Core {
             return self.request_landed(Some(id), session, bits, bytes as u32, slice);
         }
         if body.acknowledge == Level::Delivered as u8 {
-            self.emit_finish(id, channel, message, Ok(()), 0);
+            self.emit_finish(id, channel, message, Ok(()), bytes);
         }
         let session = self.session_of(id);
         self.counters.messages_unmatched += 1;
@@ -716,10 +716,12 @@ impl Core {
             bytes,
             content: buffer.map_or(Content::Empty, Content::Staged),
             acknowledge: body.acknowledge,
+            shown: false,
         };
         match self.matching.arrive(unmatched) {
             Some(found) => {
                 self.rematch(found);
+                self.offer(channel, found);
                 if self.only_awaited[channel as usize] {
                     self.discard(found, body);
                 }

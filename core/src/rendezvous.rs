@@ -117,9 +117,11 @@ impl Core {
             bytes,
             content: Content::Announced(key, help),
             acknowledge: 0,
+            shown: false,
         };
-        if self.matching.arrive(unmatched).is_none() {
-            self.emit_finish(id, channel, message, Err(Fault::Busy), 0);
+        match self.matching.arrive(unmatched) {
+            Some(found) => self.offer(channel, found),
+            None => self.emit_finish(id, channel, message, Err(Fault::Busy), 0),
         }
     }
 
@@ -184,7 +186,7 @@ impl Core {
         let Some(state) = self.operations.get(operation) else { return };
         let Kind::Send(send) = &state.kind else { return };
         let stage = send.stage;
-        let bytes = if outcome.is_ok() { send.send.payload.len } else { body.bytes.get() };
+        let bytes = body.bytes.get().min(send.send.payload.len);
         self.finish(operation, outcome, bytes);
         if let SendStage::Announced { region } = stage {
             self.close_region(region);

@@ -30,6 +30,8 @@ pub(crate) struct Unmatched {
     pub bytes: u64,
     pub content: Content,
     pub acknowledge: u8,
+    /// It is being offered to the user: no receive takes it meanwhile.
+    pub shown: bool,
 }
 
 /// Where the bytes of an unmatched message are.
@@ -68,11 +70,13 @@ impl Wanted {
 pub(crate) struct Matching {
     receives: Receives,
     messages: Messages,
+    /// Messages that came to wait so far, and those of them whose bytes are here.
+    pub arrivals: u64,
 }
 
 impl Matching {
     pub fn new() -> Matching {
-        Matching { receives: Receives::default(), messages: Messages::new() }
+        Matching { receives: Receives::default(), messages: Messages::new(), arrivals: 0 }
     }
 
     /// The turn of a receive that is posted now.
@@ -119,6 +123,7 @@ impl Matching {
 
     /// Adds a message that no receive in here accepts; `None` where there is no room.
     pub fn arrive(&mut self, message: Unmatched) -> Option<SlotId> {
+        self.arrivals += 1;
         self.messages.add(message)
     }
 
@@ -170,9 +175,9 @@ impl Matching {
 }
 
 impl Unmatched {
-    /// Whether no receive has claimed it.
+    /// Whether no receive has claimed it, and nobody is asked about it.
     fn is_free(&self) -> bool {
-        !matches!(self.content, Content::Arriving { claimed_by: Some(_) })
+        !self.shown && !matches!(self.content, Content::Arriving { claimed_by: Some(_) })
     }
 }
 
@@ -197,7 +202,8 @@ mod tests {
     }
     fn message(peer: PeerId, bits: u64, message: u64, content: Content) -> Unmatched {
         let (channel, session, bytes, acknowledge) = (TAGGED, 1, 0, 0);
-        Unmatched { channel, peer, session, bits, message, bytes, content, acknowledge }
+        let shown = false;
+        Unmatched { channel, peer, session, bits, message, bytes, content, acknowledge, shown }
     }
 
     /// A receive or a message of a few sources, bits and masks, so that they meet.

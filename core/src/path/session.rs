@@ -184,6 +184,16 @@ impl Core {
         self.park_surplus();
     }
 
+    /// The peer that is this endpoint itself, with its session.
+    pub fn own_peer(&mut self) -> Result<PeerId, Fault> {
+        if let Some(own) = self.by_endpoint.get(&self.identity.endpoint.0) {
+            return Ok(*own);
+        }
+        let own = self.add_peer(true)?;
+        self.begin_loop(own);
+        Ok(own)
+    }
+
     /// An endpoint talks to itself: a session whose frames the driver hands back to us.
     pub(crate) fn begin_loop(&mut self, asked: PeerId) {
         let own = self.identity.endpoint.0;
