@@ -21,9 +21,10 @@ pub struct Completed {
     /// The caller's number, as it was posted.
     pub user: u64,
     pub outcome: Result<(), Fault>,
-    /// Bytes moved.
+    /// Bytes moved. Sends that were announced, or that wait for their match: what the receiver took, also
+    /// where its receive was shorter than the message.
     pub bytes: u64,
-    /// Receives: the whole length of the message, also where it was cut or refused.
+    /// The whole length of the message, also where it was cut or refused.
     pub message_bytes: u64,
     /// The other side; of receives the sender.
     pub peer: Option<PeerId>,
@@ -156,6 +157,11 @@ impl Queue {
 }
 
 impl Context {
+    /// Wakes whoever sleeps on this context, to look at what it was told to look at.
+    pub fn wake(&self) {
+        self.queue.ring();
+    }
+
     /// The descriptor that becomes readable after [`Arm::Armed`]; for anyone's event loop.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.queue.bell.as_fd()

@@ -157,6 +157,7 @@ impl Endpoint {
         let shared = Arc::new(Shared {
             event_count: engine.event_count.clone(),
             announced: engine.announced.clone(),
+            arrivals: engine.arrivals.clone(),
             long_rest: AtomicBool::new(false),
             engine: Mutex::new(engine),
             commands: Mutex::new(VecDeque::new()),

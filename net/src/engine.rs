@@ -72,6 +72,10 @@ pub(crate) struct Engine {
     pub event_count: Arc<AtomicU64>,
     /// Announced messages whose receivers may need us, as [`Core::announced`] had it last.
     pub announced: Arc<AtomicU32>,
+    /// As [`Core::arrivals`] had it last, and contexts that are told when it changes.
+    pub arrivals: Arc<AtomicU64>,
+    arrivals_seen: u64,
+    arrival_queues: Vec<Arc<Queue>>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
     /// A rail may keep frames for others that followed them.
@@ -160,6 +164,9 @@ impl Engine {
             events: VecDeque::new(),
             event_count: Arc::default(),
             announced: Arc::default(),
+            arrivals: Arc::default(),
+            arrivals_seen: 0,
+            arrival_queues: Vec::new(),
             armed: false,
             keeps_frames: false,
             patient_frames: Some(0),
@@ -187,6 +194,7 @@ impl Engine {
     pub fn retire_context(&mut self, queue: &Queue) {
         queue.retire();
         self.request_queues.retain(|other| other.number != queue.number);
+        self.arrival_queues.retain(|other| other.number != queue.number);
         let nowhere = match &self.nowhere {
             Some(nowhere) => nowhere.clone(),
             // Without a descriptor to spare the old one stays; it drops everything as well.
@@ -434,13 +442,37 @@ impl Engine {
     /// Does what the core wants done, in order. True where there was anything.
     #[inline]
     pub fn drain(&mut self) -> bool {
-        if !self.core.has_outputs() {
-            return false;
+        let any = self.core.has_outputs();
+        if any {
+            self.drain_all();
+            // Last: a rail's answer may have ended some.
+            self.announced.store(self.core.announced(), Ordering::Relaxed);
         }
-        self.drain_all();
-        // Last: a rail's answer may have ended some.
-        self.announced.store(self.core.announced(), Ordering::Relaxed);
-        true
+        if self.core.arrivals() != self.arrivals_seen {
+            self.note_arrivals();
+        }
+        any
+    }
+
+    /// Messages came that wait for a receive.
+    #[cold]
+    fn note_arrivals(&mut self) {
+        self.arrivals_seen = self.core.arrivals();
+        // In one order with the sleeper's flag, like the count of completions.
+        self.arrivals.store(self.arrivals_seen, Ordering::SeqCst);
+        self.arrival_queues.iter().for_each(|queue| queue.ring());
+    }
+
+    /// A context that is told, from now on, when messages wait for a receive.
+    pub fn tell_of_arrivals(&mut self, queue: &Arc<Queue>) {
+        self.arrival_queues.push(queue.clone());
+    }
+
+    /// The bytes of a staged message.
+    pub fn read_staged(&self, buffer: BufferId, bytes: &mut Vec<u8>) {
+        let len = self.buffers.get(buffer).map_or(0, Memory::len);
+        bytes.resize(len as usize, 0);
+        self.buffers.read(Slice { buffer, offset: 0, len }, bytes);
     }
 
     fn drain_all(&mut self) {

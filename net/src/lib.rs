@@ -23,21 +23,24 @@ pub mod modules;
 pub mod packets;
 mod peers;
 mod posts;
+mod probe;
 pub mod reactor;
 mod requests;
 mod service;
 mod shared;
 mod spin;
+pub mod turn;
 mod upper;
 mod waiting;
 
 pub use context::{Completed, Context};
 pub use endpoint::{Endpoint, EndpointConfig, Posted};
+pub use probe::Offered;
 pub use requests::Request;
 pub use ropewalk_base::error::Fault;
 pub use ropewalk_core::{
     Audience, Channel, Config as CoreConfig, Counters, Direction, Level, Mode, OperationId,
-    Oversize, PeerId,
+    Oversize, PeerId, Waiting,
 };
 pub use ropewalk_rail::RailOption;
 pub use ropewalk_rail::address::{Address, AddressError};

@@ -20,6 +20,14 @@ impl Endpoint {
         peer
     }
 
+    /// The peer that is this endpoint itself: what is sent to it touches no rail.
+    pub fn own_peer(&self) -> Result<PeerId, Fault> {
+        let mut engine = self.locked();
+        let peer = engine.core.own_peer();
+        engine.drain();
+        peer
+    }
+
     /// Whether a session with the peer runs, and over which rail.
     pub fn peer_rail(&self, peer: PeerId) -> Option<&'static str> {
         let engine = self.locked();

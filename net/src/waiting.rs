@@ -43,6 +43,42 @@ impl Endpoint {
         }
     }
 
+    /// Makes passes and sleeps until a completion waits in the context, at most `limit`, or until `news` says
+    /// that there is something else to look at. Nothing is taken.
+    pub fn wait_ready(&self, context: &Context, limit: Duration, news: &dyn Fn() -> bool) {
+        let deadline = (self.shared.clock)() + limit;
+        let ready = || !context.queue.is_empty() || news();
+        while !ready() && !self.is_closed() {
+            self.progress();
+            let now = (self.shared.clock)();
+            if ready() || now >= deadline {
+                return;
+            }
+            if !self.spin(context, deadline, news) {
+                self.doze(context, deadline.since(now), news);
+            }
+        }
+    }
+
+    /// Sleeps until the context is rung, at most `limit`, and makes no passes: the service thread and other
+    /// callers do. For threads that do what is rare.
+    pub fn sleep_beside(&self, context: &Context, limit: Duration, news: &dyn Fn() -> bool) {
+        use rustix::event::{PollFd, PollFlags, poll};
+        context.queue.set_armed();
+        let requests = context.queue.wants_requests && self.has_requests();
+        if !requests && context.queue.is_empty() && !news() {
+            self.wake_service();
+            let timeout = rustix::time::Timespec {
+                tv_sec: limit.as_secs() as i64,
+                tv_nsec: i64::from(limit.subsec_nanos()),
+            };
+            let mut bell = [PollFd::from_borrowed_fd(context.descriptor(), PollFlags::IN)];
+            // An interrupted sleep is a short one: the caller looks again in any case.
+            let _ = poll(&mut bell, Some(&timeout));
+        }
+        context.queue.disarm();
+    }
+
     /// Spins for a completion while that pays; true where there is something to look at.
     fn spin(&self, context: &Context, deadline: Time, news: &dyn Fn() -> bool) -> bool {
         let mut spin = context.queue.spin();

@@ -5,10 +5,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::slots::SlotId;
+use ropewalk_net::turn::Turn;
 use ropewalk_net::{Completed, Context, Endpoint, OperationId};
 
 use crate::errors::{EBUSY, EINVAL, EMFILE, ErrorCode};
@@ -44,20 +45,6 @@ struct Kept {
     by_id: HashMap<OperationId, Completed>,
     /// The earliest first; numbers that are gone are skipped.
     order: VecDeque<OperationId>,
-}
-
-/// Who waits at the queue itself; the others wait for news of it.
-#[derive(Default)]
-pub struct Turn {
-    state: Mutex<TurnState>,
-    news: Condvar,
-}
-
-#[derive(Default)]
-struct TurnState {
-    taken: bool,
-    /// Threads that wait for news.
-    waiting: u32,
 }
 
 /// The operation that a caller's number names.
@@ -119,33 +106,6 @@ impl Contexts {
     }
 }
 
-impl Turn {
-    /// Waits until nobody else waits at the queue, or for news, at most until `deadline`. True where the
-    /// caller has the turn and gives it back.
-    pub fn take(&self, deadline: Instant) -> bool {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.taken {
-            let limit = deadline.saturating_duration_since(Instant::now());
-            state.waiting += 1;
-            let waited = self.news.wait_timeout(state, limit);
-            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            state.waiting -= 1;
-            // Whatever the news are, the caller looks at them before it waits again.
-            return false;
-        }
-        state.taken = true;
-        true
-    }
-
-    pub fn give_back(&self) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.taken = false;
-        if state.waiting > 0 {
-            self.news.notify_all();
-        }
-    }
-}
-
 impl ContextSlot {
     fn kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
@@ -196,7 +156,7 @@ impl ContextSlot {
         deadline: Instant,
         news: &dyn Fn() -> bool,
     ) -> Option<Completed> {
-        if !self.turn.take(deadline) {
+        if !self.turn.take(deadline, &|| false) {
             return None;
         }
         let limit = deadline.saturating_duration_since(Instant::now());

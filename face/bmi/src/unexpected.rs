@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_net::{Context, Endpoint, Request};
 
-use crate::contexts::Turn;
+use ropewalk_net::turn::Turn;
 
 /// The longest unexpected message.
 pub const UNEXPECTED_BYTES_MAX: i64 = 16 * 1024;
@@ -147,7 +147,7 @@ impl Unexpected {
             if Instant::now() >= deadline || endpoint.is_closed() {
                 return 0;
             }
-            if self.turn.take(deadline) {
+            if self.turn.take(deadline, &|| false) {
                 let limit = deadline.saturating_duration_since(Instant::now());
                 endpoint.wait_for(&self.queue, limit, &|| self.may_be(endpoint, class));
                 self.turn.give_back();
