@@ -4,6 +4,7 @@
 //! * [`node`]: what a node's boot code gets: its world, its rails, a place for what is polled;
 //! * [`disk`]: a disk that forgets;
 //! * [`endpoint`]: the message layer on a node; [`cluster`]: a whole file system on several;
+//! * [`open_mx`]: a host that runs Open-MX, to speak MXoE with;
 //! * [`mod@seeds`]: running a scenario over seeds, each twice, with a command that replays a failure.
 //!
 //! Invariants:
@@ -17,6 +18,7 @@ pub mod disk;
 pub mod endpoint;
 pub mod node;
 mod offload;
+pub mod open_mx;
 pub mod seeds;
 pub mod simulation;
 
