@@ -19,7 +19,7 @@ const fn package(name: &'static str, program: &'static str) -> Package {
 
 /// What the ordinary tests use: those of the FUSE loop mount as plain users, too; those that count
 /// instructions (`--deep`) run under valgrind; those of the C interfaces compile programs
-/// and read manual pages.
+/// and read manual pages; those of the Wireshark dissector ask tshark (22 MB, 130 on the disk).
 pub const TESTS: &[Package] = &[
     package("fuse3", "fusermount3"),
     package("valgrind", "valgrind"),
@@ -28,6 +28,7 @@ pub const TESTS: &[Package] = &[
     package("binutils", "nm"),
     package("pkg-config", "pkg-config"),
     package("mandoc", "mandoc"),
+    package("tshark", "tshark"),
 ];
 
 /// What the tests on a mount use: ordinary tools that must work on the file system.
