@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod awake;
+pub mod capture;
 pub mod context;
 pub mod endpoint;
 mod engine;

@@ -4,7 +4,7 @@
 //! through every face.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Instant;
 
 use ropewalk_base::random::Random;
@@ -20,6 +20,7 @@ use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 pub use ropewalk_rail_udp::UdpError;
 use ropewalk_rail_udp::{UdpConfig, UdpPort};
 
+use crate::capture::{Capture, CaptureConfig, CaptureError, Captured, Place};
 use crate::packets::PacketRail;
 
 /// What makes a rail.
@@ -45,6 +46,20 @@ pub enum Listen<'a> {
     },
 }
 
+/// What may be wished of a rail besides.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Its packets are written down, where it carries packets.
+    pub capture: Option<CaptureConfig>,
+}
+
+impl Options {
+    /// What the environment wishes.
+    pub fn from_environment() -> Options {
+        Options { capture: CaptureConfig::from_environment() }
+    }
+}
+
 /// Why a rail could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,6 +76,8 @@ pub enum ModuleError {
     Udp(#[from] UdpError),
     #[error(transparent)]
     Ether(#[from] EtherError),
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
     #[error("there is no descriptor for another rail: {0}; raise the limit (`ulimit -n`)")]
     Descriptors(std::io::Error),
     #[error(transparent)]
@@ -74,19 +91,21 @@ struct BuiltIn {
     scheme: &'static str,
     /// Whether peers can listen at such an address.
     makes_sense: fn(&str) -> bool,
-    open: fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError>,
+    open: OpenBuiltIn,
 }
+
+type OpenBuiltIn = fn(&Listen<'_>, &Options) -> Result<Box<dyn Rail>, ModuleError>;
 
 const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         scheme: "tcp",
         makes_sense: ropewalk_rail_tcp::is_address,
-        open: |listen| Ok(Box::new(TcpRail::open(tcp_config(listen)?)?)),
+        open: |listen, _| Ok(Box::new(TcpRail::open(tcp_config(listen)?)?)),
     },
     BuiltIn {
         scheme: "shm",
         makes_sense: |address| !address.is_empty(),
-        open: |listen| Ok(Box::new(ShmRail::open(shm_config(listen))?)),
+        open: |listen, _| Ok(Box::new(ShmRail::open(shm_config(listen))?)),
     },
     BuiltIn { scheme: "udp", makes_sense: ropewalk_rail_udp::is_address, open: open_udp },
     BuiltIn { scheme: "ether", makes_sense: ropewalk_rail_ether::is_address, open: open_ether },
@@ -129,15 +148,24 @@ pub fn makes_sense(scheme: &str, address: &str) -> bool {
     built_in(scheme).is_none_or(|module| (module.makes_sense)(address))
 }
 
-/// Opens a rail for addresses of this scheme.
+/// Opens a rail for addresses of this scheme, with what the environment wishes.
 pub fn open(scheme: &str, listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
+    open_with(scheme, listen, &Options::from_environment())
+}
+
+/// Opens a rail for addresses of this scheme. Options are for the modules of every build.
+pub fn open_with(
+    scheme: &str,
+    listen: &Listen<'_>,
+    options: &Options,
+) -> Result<Box<dyn Rail>, ModuleError> {
     let found = {
         let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
         registered.iter().find(|module| module.scheme == scheme).cloned()
     };
     match (found, built_in(scheme)) {
         (Some(module), _) => (module.open)(listen),
-        (None, Some(module)) => (module.open)(listen),
+        (None, Some(module)) => (module.open)(listen, options),
         (None, None) => {
             let known: Vec<String> = schemes().iter().map(|it| format!("{it}://")).collect();
             let known = known.join(" and ");
@@ -159,7 +187,7 @@ fn tcp_config(listen: &Listen<'_>) -> Result<TcpConfig, ModuleError> {
     Ok(TcpConfig { advertise, ..TcpConfig::listening(bind) })
 }
 
-fn open_udp(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
+fn open_udp(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
     let config = match bind_of(listen)? {
         Some((bind, mut advertise)) => {
             // Names are not looked up yet.
@@ -168,19 +196,44 @@ fn open_udp(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
         }
         None => UdpConfig::default(),
     };
-    over_packets(UdpPort::open(config)?)
+    let port = UdpPort::open(config)?;
+    let here = port.local_address();
+    over_packets(port, here, options)
 }
 
-fn open_ether(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
+fn open_ether(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
     let config = match listen {
         Listen::No => EtherConfig::default(),
         Listen::At { address, .. } => EtherConfig::listening(address)?,
     };
-    over_packets(EtherPort::open(&config)?)
+    let port = EtherPort::open(&config)?;
+    let here = port.interface().station;
+    over_packets(port, here, options)
+}
+
+/// A rail of this port, which is at `here`; captured where that is wished.
+fn over_packets<P>(
+    port: P,
+    here: P::Station,
+    options: &Options,
+) -> Result<Box<dyn Rail>, ModuleError>
+where
+    P: Port<Station: Place> + 'static,
+{
+    let Some(config) = &options.capture else { return rail_of(port) };
+    match Capture::open(&port, config) {
+        Ok(capture) => rail_of(Captured::new(port, here, capture)),
+        Err(error) if config.insist => Err(error.into()),
+        Err(error) => {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| eprintln!("ropewalk: {error}; going on without"));
+            rail_of(port)
+        }
+    }
 }
 
 /// A rail of this port, with this host's clock and randomness.
-fn over_packets<P: Port + 'static>(port: P) -> Result<Box<dyn Rail>, ModuleError> {
+fn rail_of<P: Port + 'static>(port: P) -> Result<Box<dyn Rail>, ModuleError> {
     let start = Instant::now();
     let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
     let random = Random::from_seed(crate::host::random_seed());

@@ -1,5 +1,7 @@
 //! Raw Ethernet frames, in a network namespace with a bridge and a pair of virtual cards for each endpoint.
 
+mod captures;
+
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,6 +9,7 @@ use std::time::Instant;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
+use ropewalk_net::capture::{Capture, CaptureConfig, Captured};
 use ropewalk_net::packets::PacketRail;
 use ropewalk_rail::Rail;
 use ropewalk_rail::conformance::{Fixture, run_all};
@@ -159,4 +162,41 @@ fn endpoints_are_claimed_and_mistakes_are_named() {
     assert!(matches!(open("nothing0"), Err(EtherError::NoInterface(_))));
     assert!(ip(&format!("link set {card} down")));
     assert!(matches!(open(&card), Err(EtherError::Down(_))));
+}
+
+#[test]
+fn frames_are_captured_as_they_are_on_the_wire() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let bridge = Bridge::new(1500);
+    let file = std::env::temp_dir().join(format!("ropewalk-frames-{}.pcapng", std::process::id()));
+    let captured = || {
+        let port = bridge.port();
+        let here = port.interface().station;
+        let capture = Capture::open(&port, &CaptureConfig::new(file.to_string_lossy())).unwrap();
+        Captured::new(port, here, capture)
+    };
+    let (mut near, mut far) = (captured(), captured());
+    let (station, endpoint) = near.resolve(&far.addresses()[0]).unwrap();
+    for bytes in [46, 10, 1500] {
+        let slot = near.slot().unwrap();
+        slot[..bytes].fill(bytes as u8);
+        // Where the kernel's filter looks.
+        slot[3] = endpoint;
+        near.commit(station, bytes);
+        assert!(near.flush());
+    }
+    let (mut count, begin) = (0, Instant::now());
+    while count < 3 && begin.elapsed().as_secs() < 30 {
+        count += far.receive(9, &mut |_, _| {}).packets;
+    }
+    assert_eq!([near.capture_counters().packets, far.capture_counters().packets], [3, 3]);
+    drop((near, far));
+    let second = file.with_extension("1.pcapng");
+    let [sent, received] = [&file, &second].map(|file| captures::read(file));
+    assert_eq!((sent.link_type, sent.interface.as_str()), (1, "ether/0"));
+    assert_eq!(sent.frames(true), received.frames(false));
+    let lengths: Vec<usize> = sent.packets.iter().map(|packet| packet.frame.len()).collect();
+    assert_eq!(lengths, [60, 60, 1514], "short ones are padded");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::remove_file(&second).unwrap();
 }

@@ -47,7 +47,8 @@ pub trait Port: Send {
     /// Shows packets that came, about `max` of them.
     fn receive(&mut self, max: usize, to: &mut dyn FnMut(Self::Station, &[u8])) -> Received;
 
-    /// Room for the longest packet; `None` where there is none before the next flush.
+    /// Room for the longest packet, the same until it is committed; `None` where there is none before the next
+    /// flush.
     fn slot(&mut self) -> Option<&mut [u8]>;
 
     /// The slot holds a packet of so many bytes.

@@ -149,11 +149,15 @@ impl World {
 
     /// Adds an endpoint over TCP that listens in its own way.
     pub fn add_listening(&mut self, rail: TcpConfig, set: impl FnOnce(&mut EndpointConfig)) {
+        self.add_over(Box::new(TcpRail::open(rail).unwrap()), set);
+    }
+
+    /// Adds an endpoint over this rail.
+    pub fn add_over(&mut self, rail: Box<dyn Rail>, set: impl FnOnce(&mut EndpointConfig)) {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let mut config = self.config(number);
         set(&mut config);
-        let rail = TcpRail::open(rail).unwrap();
-        let endpoint = Endpoint::open(config, vec![Box::new(rail)]).unwrap();
+        let endpoint = Endpoint::open(config, vec![rail]).unwrap();
         let context = endpoint.context(true).unwrap();
         self.nodes.push(Node { endpoint, context, done: Vec::new() });
     }
