@@ -21,6 +21,7 @@ use ropewalk_rail::{Rail, RailOption};
 use crate::context::{Completed, Context};
 use crate::engine::{Command, Engine};
 pub use crate::engine::{PeerEvent, SharedClock};
+use crate::need::Need;
 use crate::posts::{Caller, Post, ReceivePost, SendPost, What};
 use crate::requests::Requests;
 use crate::service;
@@ -177,6 +178,7 @@ impl Endpoint {
             identity,
             addresses,
             service: Mutex::new(None),
+            need: Need::default(),
         });
         let endpoint = Endpoint { shared };
         endpoint.fill_reserve(&mut endpoint.locked());

@@ -21,6 +21,7 @@ mod engine;
 pub mod host;
 pub mod local;
 pub mod modules;
+mod need;
 pub mod packets;
 mod peers;
 mod posts;

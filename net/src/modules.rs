@@ -92,6 +92,8 @@ struct BuiltIn {
     /// Whether peers can listen at such an address.
     makes_sense: fn(&str) -> bool,
     open: OpenBuiltIn,
+    /// Opens one that only connects, and reaches this address.
+    call: fn(&str, &Options) -> Result<Box<dyn Rail>, ModuleError>,
 }
 
 type OpenBuiltIn = fn(&Listen<'_>, &Options) -> Result<Box<dyn Rail>, ModuleError>;
@@ -100,15 +102,33 @@ const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         scheme: "tcp",
         makes_sense: ropewalk_rail_tcp::is_address,
-        open: |listen, _| Ok(Box::new(TcpRail::open(tcp_config(listen)?)?)),
+        open: |listen, _| open_tcp(listen),
+        call: |_, _| open_tcp(&Listen::No),
     },
     BuiltIn {
         scheme: "shm",
         makes_sense: |address| !address.is_empty(),
-        open: |listen, _| Ok(Box::new(ShmRail::open(shm_config(listen))?)),
+        open: |listen, _| open_shm(listen),
+        call: |_, _| open_shm(&Listen::No),
     },
-    BuiltIn { scheme: "udp", makes_sense: ropewalk_rail_udp::is_address, open: open_udp },
-    BuiltIn { scheme: "ether", makes_sense: ropewalk_rail_ether::is_address, open: open_ether },
+    BuiltIn {
+        scheme: "udp",
+        makes_sense: ropewalk_rail_udp::is_address,
+        open: open_udp,
+        call: |_, options| open_udp(&Listen::No, options),
+    },
+    BuiltIn {
+        scheme: "ether",
+        makes_sense: ropewalk_rail_ether::is_address,
+        open: |listen, options| {
+            let config = match listen {
+                Listen::No => EtherConfig::default(),
+                Listen::At { address, .. } => EtherConfig::listening(address)?,
+            };
+            open_ether(&config, options)
+        },
+        call: |address, options| open_ether(&EtherConfig::calling(address), options),
+    },
 ];
 
 fn built_in(scheme: &str) -> Option<&'static BuiltIn> {
@@ -159,19 +179,39 @@ pub fn open_with(
     listen: &Listen<'_>,
     options: &Options,
 ) -> Result<Box<dyn Rail>, ModuleError> {
-    let found = {
-        let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
-        registered.iter().find(|module| module.scheme == scheme).cloned()
-    };
-    match (found, built_in(scheme)) {
+    match (registered(scheme), built_in(scheme)) {
         (Some(module), _) => (module.open)(listen),
         (None, Some(module)) => (module.open)(listen, options),
-        (None, None) => {
-            let known: Vec<String> = schemes().iter().map(|it| format!("{it}://")).collect();
-            let known = known.join(" and ");
-            Err(ModuleError::Unknown { scheme: scheme.to_string(), known })
-        }
+        (None, None) => Err(unknown(scheme)),
     }
+}
+
+/// Opens a rail that only connects, and reaches this address, which has no scheme: a network of several
+/// interfaces takes the one that the address names.
+pub fn open_to_call(scheme: &str, address: &str) -> Result<Box<dyn Rail>, ModuleError> {
+    match (registered(scheme), built_in(scheme)) {
+        (Some(module), _) => (module.open)(&Listen::No),
+        (None, Some(module)) => (module.call)(address, &Options::from_environment()),
+        (None, None) => Err(unknown(scheme)),
+    }
+}
+
+fn registered(scheme: &str) -> Option<Module> {
+    let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    registered.iter().find(|module| module.scheme == scheme).cloned()
+}
+
+fn unknown(scheme: &str) -> ModuleError {
+    let known: Vec<String> = schemes().iter().map(|it| format!("{it}://")).collect();
+    ModuleError::Unknown { scheme: scheme.to_string(), known: known.join(" and ") }
+}
+
+fn open_shm(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
+    Ok(Box::new(ShmRail::open(shm_config(listen))?))
+}
+
+fn open_tcp(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
+    Ok(Box::new(TcpRail::open(tcp_config(listen)?)?))
 }
 
 fn shm_config(listen: &Listen<'_>) -> ShmConfig {
@@ -201,12 +241,8 @@ fn open_udp(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, Mod
     over_packets(port, here, options)
 }
 
-fn open_ether(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
-    let config = match listen {
-        Listen::No => EtherConfig::default(),
-        Listen::At { address, .. } => EtherConfig::listening(address)?,
-    };
-    let port = EtherPort::open(&config)?;
+fn open_ether(config: &EtherConfig, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
+    let port = EtherPort::open(config)?;
     let here = port.interface().station;
     over_packets(port, here, options)
 }
@@ -257,8 +293,10 @@ fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, Mod
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
     };
-    // Peers are told the name that the operator chose, once its port is known: with port 0 it is not.
+    // Peers are told the name that the operator chose, once its port is known: with port 0 it is not. One
+    // that stands for all interfaces leads nowhere from other hosts.
     let advertise = match (port, host.contains(':')) {
+        _ if first.ip().is_unspecified() => Vec::new(),
         (0, _) => Vec::new(),
         (_, true) => vec![format!("[{host}]:{port}")],
         (_, false) => vec![format!("{host}:{port}")],
@@ -316,6 +354,11 @@ mod tests {
         assert_eq!(tcp_config(&Listen::No).unwrap().listen, None);
         assert_eq!(at("127.0.0.1:7000/", false).advertise, ["127.0.0.1:7000"]);
         assert_eq!(at("[::1]:7000", false).advertise, ["[::1]:7000"]);
+        for all in ["0.0.0.0:7000", "[::]:7000"] {
+            let config = at(all, true);
+            assert_eq!(config.listen.unwrap().to_string(), all);
+            assert!(config.advertise.is_empty(), "{all} leads nowhere from another host");
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crate::engine::PeerEvent;
 impl Endpoint {
     /// A peer for an address. No connection is made before something is posted.
     pub fn lookup(&self, address: &Address) -> Result<PeerId, Fault> {
+        self.reach_by_need(address);
         let mut engine = self.locked();
         let peer = engine.add_peer(address.clone());
         engine.drain();

@@ -14,6 +14,7 @@ use ropewalk_base::time::Time;
 use ropewalk_core::{Identity, OperationId};
 
 use crate::engine::{Command, Engine, SharedClock};
+use crate::need::Need;
 use crate::requests::Requests;
 use crate::service::Service;
 
@@ -65,6 +66,7 @@ pub(crate) struct Shared {
     pub identity: Identity,
     pub addresses: String,
     pub service: Mutex<Option<Service>>,
+    pub need: Need,
 }
 
 /// The engine, for as long as a rare call needs it; lets go of it as [`Shared::unlock`] does.

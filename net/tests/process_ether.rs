@@ -155,7 +155,11 @@ fn endpoints_are_claimed_and_mistakes_are_named() {
     let second = open(&format!("{card}/7")).unwrap();
     let third = open(&card).unwrap();
     assert_eq!([first.endpoint(), second.endpoint(), third.endpoint()], [0, 7, 1]);
-    assert_eq!(open("").unwrap().interface().name, "bridge", "the first one that is up");
+    let several = open("").unwrap_err().to_string();
+    assert!(several.contains("ether://02:00:00:00:00:01%bridge/3"), "{several}");
+    assert!(several.contains(&card), "{several}");
+    let calling = EtherConfig::calling(&format!("02:00:00:00:00:01%{card}/3"));
+    assert_eq!(EtherPort::open(&calling).unwrap().interface().name, card);
     assert!(matches!(open(&format!("{card}/7")), Err(EtherError::Taken { endpoint: 7, .. })));
     drop(second);
     assert!(open(&format!("{card}/7")).is_ok());

@@ -254,7 +254,10 @@ fn code_of(error: &ModuleError) -> ErrorCode {
         ModuleError::Ether(EtherError::Taken { .. } | EtherError::AllTaken(_)) => EADDRINUSE,
         ModuleError::Ether(EtherError::NotPermitted(_)) => EACCES,
         ModuleError::Ether(
-            EtherError::NoInterface(_) | EtherError::NoneUp | EtherError::Down(_),
+            EtherError::NoInterface(_)
+            | EtherError::NoneUp
+            | EtherError::Several(_)
+            | EtherError::Down(_),
         ) => EADDRNOTAVAIL,
         ModuleError::Descriptors(_) => EMFILE,
         ModuleError::Shm(modules::ShmError::NameInUse { .. }) => EADDRINUSE,
@@ -308,13 +311,13 @@ impl Library {
         !self.active().is_empty()
     }
 
-    /// Makes sure that addresses of this scheme can be reached.
-    pub fn activate(&self, scheme: &str) -> Result<(), ErrorCode> {
+    /// Makes sure that addresses of this scheme can be reached, of which this is the first.
+    pub fn activate(&self, scheme: &str, place: &str) -> Result<(), ErrorCode> {
         let mut active = self.active();
         if active.iter().any(|other| other == scheme) {
             return Ok(());
         }
-        let rail = modules::open(scheme, &Listen::No).map_err(|error| {
+        let rail = modules::open_to_call(scheme, place).map_err(|error| {
             complain(&error);
             -code_of(&error)
         })?;

@@ -110,10 +110,16 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
     let DataPlace { directory, cluster, server, replace } = place;
     let role = format!("data server {server}");
     let peer = match Address::parse(&meta) {
-        Ok(address) => match node.endpoint.endpoint().lookup(&address) {
-            Ok(peer) => peer,
-            Err(fault) => return node.ready.failed(&fault),
-        },
+        Ok(address) => {
+            let endpoint = node.endpoint.endpoint();
+            if let Err(error) = endpoint.reach(&address) {
+                return node.ready.failed(&error);
+            }
+            match endpoint.lookup(&address) {
+                Ok(peer) => peer,
+                Err(fault) => return node.ready.failed(&fault),
+            }
+        }
         Err(error) => return node.ready.failed(&error),
     };
     let config = DataConfig {

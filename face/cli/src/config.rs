@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::cluster;
 use crate::commands::checked_seconds;
+use crate::network::{self, Listen};
 
 /// The longest configuration file that is read.
 const BYTES_MAX: u64 = 1 << 20;
@@ -64,7 +64,8 @@ pub struct Config {
 #[serde(deny_unknown_fields)]
 pub struct MetaSection {
     pub directory: Option<PathBuf>,
-    pub listen: Option<SocketAddr>,
+    #[serde(default, deserialize_with = "listens")]
+    pub listen: Vec<Listen>,
     pub term_seconds: Option<Seconds>,
 }
 
@@ -74,7 +75,8 @@ pub struct MetaSection {
 pub struct DataSection {
     pub server: u32,
     pub directory: Option<PathBuf>,
-    pub listen: Option<SocketAddr>,
+    #[serde(default, deserialize_with = "listens")]
+    pub listen: Vec<Listen>,
 }
 
 /// `[mount]`: what `ropewalk mount` does.
@@ -88,16 +90,32 @@ pub struct MountSection {
 
 impl Config {
     /// The metadata server's address: as the file says, or where the file lets it listen.
-    pub fn meta_address(&self) -> String {
-        let listens = self.meta.listen.filter(|listen| listen.port() != 0);
-        let listen = listens.unwrap_or(crate::commands::up::LISTEN);
-        self.address.clone().unwrap_or_else(|| format!("tcp://{listen}"))
+    pub fn meta_address(&self) -> anyhow::Result<String> {
+        if let Some(address) = &self.address {
+            return Ok(address.clone());
+        }
+        let listen = network::first(&[&self.meta.listen]);
+        let urls: Vec<String> = listen.iter().filter_map(Listen::to_call).collect();
+        anyhow::ensure!(
+            !urls.is_empty(),
+            "where the config file lets the metadata server listen ('{}') is no address to call: give \
+             it a line 'address = \"…\"' with what the server prints when it serves",
+            network::list(&listen)
+        );
+        Ok(urls.join(","))
     }
 
     /// How long a silent client keeps what it holds.
     pub fn term(&self) -> Option<Duration> {
         self.meta.term_seconds.map(|seconds| seconds.0)
     }
+}
+
+/// Reads a list of places to listen at, by commas.
+fn listens<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Listen>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let parts = text.split(',').map(|part| part.trim().parse());
+    parts.collect::<Result<Vec<Listen>, String>>().map_err(serde::de::Error::custom)
 }
 
 /// A cluster's identity in hexadecimal digits.
@@ -211,7 +229,7 @@ fn wrong_type(message: &str, text: &str, span: Option<Range<usize>>) -> Option<C
         "f64" => "a number, without quotes: 3 or 0.5",
         "u32" => "a whole number, without quotes",
         "a boolean" => "true or false, without quotes",
-        "a string" | "path string" | "socket address" => "text, in quotes",
+        "a string" | "path string" => "text, in quotes",
         _ => return None,
     };
     let before = text.get(..span?.start)?;
@@ -323,18 +341,23 @@ mod tests {
         let config = parse(&path, &all.join("\n")).expect("so can all that it offers");
         assert!(config.directory.is_some() && config.cluster.is_some());
         assert!(config.address.is_some() && config.insecure.is_some());
-        assert!(config.meta.directory.is_some() && config.meta.listen.is_some());
+        assert!(config.meta.directory.is_some() && !config.meta.listen.is_empty());
         assert!(config.term().is_some() && config.data.len() == 2);
-        assert!(config.data.iter().all(|s| s.directory.is_some() && s.listen.is_some()));
+        assert!(config.data.iter().all(|s| s.directory.is_some() && !s.listen.is_empty()));
         assert!(config.mount.directory.is_some() && config.mount.read_only.is_some());
         assert!(config.mount.patience_seconds.is_some());
     }
 
     #[test]
     fn mounts_look_for_the_metadata_server_where_the_file_lets_it_listen() {
-        let address = |text| parse(Path::new("x"), text).expect("it is right").meta_address();
+        let ask = |text| parse(Path::new("x"), text).expect("it is right").meta_address();
+        let address = |text| ask(text).expect("there is one");
         assert_eq!(address(""), "tcp://127.0.0.1:7700");
         assert_eq!(address("[meta]\nlisten = '[::1]:9'"), "tcp://[::1]:9");
         assert_eq!(address("address = 'tcp://a:1'\n[meta]\nlisten = '[::1]:9'"), "tcp://a:1");
+        let several = "[meta]\nlisten = 'ether://eth0/3, udp://10.0.0.1:7, tcp://0.0.0.0:0'";
+        assert_eq!(address(several), "udp://10.0.0.1:7");
+        let error = ask("[meta]\nlisten = 'ether://eth0/3'").expect_err("no address").to_string();
+        assert!(error.contains("'ether://eth0/3'") && error.contains("'address = "), "{error}");
     }
 }

@@ -9,6 +9,7 @@ mod config;
 mod copy;
 mod demo;
 mod mounted;
+mod network;
 mod node;
 mod operate;
 mod remote;

@@ -68,7 +68,7 @@ impl Mounted {
         let stop = stop.clone();
         let (address, place) = (address.to_string(), path.to_path_buf());
         let thread = std::thread::Builder::new().name("mount".into()).spawn(move || {
-            let (reactor, world, endpoint) = node::local(cluster, rails)?;
+            let (reactor, world, endpoint) = node::calling(cluster, rails, &address)?;
             let usual = ClientConfig::default();
             let config = ClientConfig {
                 name: format!("mount on {}", place.display()),

@@ -11,10 +11,13 @@ use ropewalk_base::disk::Disk;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::task::{Either, Receiver, Sender, oneshot, race};
 use ropewalk_base::world::World;
+use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::reactor::Reactor;
 use ropewalk_rail::Rail;
 use ropewalk_store::HostDisk;
+
+use crate::report::complain;
 
 /// Threads for blocking disk work of one server.
 const DISK_THREADS: usize = 2;
@@ -115,7 +118,8 @@ pub fn offline() -> anyhow::Result<(Reactor, World)> {
     Ok((reactor, world))
 }
 
-/// A reactor, its world, and an endpoint on these rails.
+/// A reactor, its world, and an endpoint on these rails. It opens more as the addresses that it calls
+/// need them.
 pub fn local(
     cluster: ClusterId,
     rails: Vec<Box<dyn Rail>>,
@@ -125,7 +129,19 @@ pub fn local(
         reactor.keep_processors_awake();
     }
     let endpoint = reactor.open_endpoint(cluster, rails)?;
+    endpoint.endpoint().open_rails_by_need(|error| complain!("ropewalk: passed over: {error}"));
     Ok((reactor, world, endpoint))
+}
+
+/// As `local`, for a process that only connects, and first of all to `address`.
+pub fn calling(
+    cluster: ClusterId,
+    rails: Vec<Box<dyn Rail>>,
+    address: &str,
+) -> anyhow::Result<(Reactor, World, LocalEndpoint)> {
+    let parts = local(cluster, rails)?;
+    parts.2.endpoint().reach(&Address::parse(address)?)?;
+    Ok(parts)
 }
 
 impl NodeThread {

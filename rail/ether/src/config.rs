@@ -3,7 +3,7 @@
 /// How an [`EtherPort`](crate::EtherPort) is set up.
 #[derive(Debug, Clone, Default)]
 pub struct EtherConfig {
-    /// The interface; `None`: the first that is up and no loopback.
+    /// The interface; `None`: the one that is up and no loopback, where there is one only.
     pub interface: Option<String>,
     /// The number of the endpoint on it; `None`: the smallest that nobody has.
     pub endpoint: Option<u8>,
@@ -22,6 +22,12 @@ pub enum EtherError {
     NoInterface(String),
     #[error("no interface but loopback is up; `ip link set NAME up` brings one up")]
     NoneUp,
+    #[error(
+        "there are several interfaces, {0}: say which, in an address to listen at as in \
+         ether://{first}/3, and in one to call as in ether://02:00:00:00:00:01%{first}/3",
+        first = .0.split(", ").next().unwrap_or_default()
+    )]
+    Several(String),
     #[error("{0} is no Ethernet interface")]
     NoEthernet(String),
     #[error("{0} is down; `ip link set {0} up` brings it up")]
@@ -44,7 +50,14 @@ pub enum EtherError {
 }
 
 impl EtherConfig {
-    /// Listening at `eth0`, `eth0/3`, or nothing, which is the first interface.
+    /// To call this address: through the interface that it names, `02:00:00:00:00:01%eth0/3`, or the only one.
+    pub fn calling(address: &str) -> EtherConfig {
+        let station = address.trim_end_matches('/').rsplit_once('/').map_or(address, |it| it.0);
+        let interface = station.split_once('%').map(|(_, interface)| interface.to_string());
+        EtherConfig { interface, ..EtherConfig::default() }
+    }
+
+    /// Listening at `eth0`, `eth0/3`, or nothing, which is the only interface.
     pub fn listening(address: &str) -> Result<EtherConfig, EtherError> {
         let bad = || EtherError::BadAddress(address.to_string());
         let (interface, endpoint) = match address.split_once('/') {
@@ -80,5 +93,13 @@ mod tests {
         assert_eq!(read("/7"), Some((String::new(), Some(7))));
         assert_eq!(read(""), Some((String::new(), None)));
         assert_eq!([read("eth0/255"), read("eth0/x"), read("eth0/3/4")], [None, None, None]);
+    }
+
+    #[test]
+    fn an_address_to_call_may_name_the_interface_of_the_caller() {
+        let through = |text| EtherConfig::calling(text).interface;
+        assert_eq!(through("02:00:00:00:00:01%eth1/3"), Some("eth1".into()));
+        assert_eq!(through("02:00:00:00:00:01%eth1/3/"), Some("eth1".into()));
+        assert_eq!(through("02:00:00:00:00:01/3"), None);
     }
 }

@@ -14,6 +14,8 @@ pub struct Interface {
     /// Longest payload of a frame, in bytes: the Ethernet header is not counted.
     pub mtu: usize,
     pub is_up: bool,
+    /// Frames can leave: it is up, and so is what is behind it.
+    pub is_running: bool,
     pub is_loopback: bool,
     pub is_ethernet: bool,
 }
@@ -26,12 +28,23 @@ pub fn interfaces() -> Vec<Interface> {
     all
 }
 
-/// The one of this name; without a name the first that is up and no loopback.
+/// The only one that frames can leave by, and that is no loopback.
+fn only() -> Result<Interface, EtherError> {
+    let mut usable = interfaces();
+    usable.retain(|it| it.is_up && it.is_running && it.is_ethernet && !it.is_loopback);
+    match usable.len() {
+        0 => Err(EtherError::NoneUp),
+        1 => Ok(usable.remove(0)),
+        _ => {
+            let names: Vec<String> = usable.into_iter().map(|it| it.name).collect();
+            Err(EtherError::Several(names.join(", ")))
+        }
+    }
+}
+
+/// The one of this name; without a name the only one.
 pub fn find(name: Option<&str>) -> Result<Interface, EtherError> {
-    let Some(name) = name else {
-        let usable = |it: &Interface| it.is_up && it.is_ethernet && !it.is_loopback;
-        return interfaces().into_iter().find(usable).ok_or(EtherError::NoneUp);
-    };
+    let Some(name) = name else { return only() };
     let none = |_| EtherError::NoInterface(name.to_string());
     let interface = socket::interface(name).map_err(none)?;
     if !interface.is_ethernet && !interface.is_loopback {

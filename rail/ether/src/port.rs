@@ -35,7 +35,8 @@ pub struct EtherPort {
     passes: u32,
 }
 
-/// Whether a text is a station with an endpoint: `02:00:00:00:00:01/3`.
+/// Whether a text is a station with an endpoint: `02:00:00:00:00:01/3`, or `02:00:00:00:00:01%eth0/3` with the
+/// interface of whoever calls.
 pub fn is_address(text: &str) -> bool {
     parse(text).is_some()
 }
@@ -43,6 +44,7 @@ pub fn is_address(text: &str) -> bool {
 fn parse(text: &str) -> Option<(Station, u8)> {
     let (station, endpoint) = text.trim_end_matches('/').rsplit_once('/')?;
     let endpoint = endpoint.parse().ok().filter(|it| ENDPOINTS.contains(it))?;
+    let station = station.split_once('%').map_or(station, |(station, _)| station);
     Some((station.parse().ok()?, endpoint))
 }
 
@@ -211,6 +213,7 @@ mod tests {
         let station: Station = "02:00:00:00:00:01".parse().unwrap();
         assert_eq!(parse("02:00:00:00:00:01/3"), Some((station, 3)));
         assert_eq!(parse("02:00:00:00:00:01/3/"), Some((station, 3)));
+        assert_eq!(parse("02:00:00:00:00:01%eth0/3"), Some((station, 3)));
         for bad in ["02:00:00:00:00:01", "02:00:00:00:00:01/255", "eth0/3", "/3", ""] {
             assert_eq!(parse(bad), None, "{bad}");
         }

@@ -83,6 +83,7 @@ pub fn interface(name: &str) -> io::Result<Interface> {
         station: Station(station),
         mtu,
         is_up: flags & libc::IFF_UP != 0,
+        is_running: flags & libc::IFF_RUNNING != 0,
         is_loopback: flags & libc::IFF_LOOPBACK != 0,
         is_ethernet: hardware.sa_family == libc::ARPHRD_ETHER,
     })

@@ -42,17 +42,13 @@ fn look_up(library: &Library, url: &str) -> Result<Handle, ErrorCode> {
     if parts.is_empty() {
         return Err(-ENOPROTOOPT);
     }
-    let legal = |(scheme, url): &(&str, String)| {
-        let rest = url.split_once("://").map_or("", |(_, rest)| rest);
-        modules::makes_sense(scheme, rest)
-    };
-    if !parts.iter().all(legal) {
+    if !parts.iter().all(|(scheme, url)| modules::makes_sense(scheme, place(url))) {
         return Err(-EINVAL);
     }
     // Networks that this process cannot use are passed over, where there is another.
     let (mut urls, mut refused) = (Vec::new(), None);
     for (scheme, url) in &parts {
-        match library.activate(scheme) {
+        match library.activate(scheme, place(url)) {
             Ok(()) => urls.push(url.as_str()),
             Err(error) => refused = Some(error),
         }
@@ -68,6 +64,11 @@ fn look_up(library: &Library, url: &str) -> Result<Handle, ErrorCode> {
     }
     let peer = library.endpoint.lookup(&address).map_err(errors::of_fault)?;
     Ok(addresses.add(url, peer))
+}
+
+/// A URL without its scheme.
+fn place(url: &str) -> &str {
+    url.split_once("://").map_or("", |(_, place)| place)
 }
 
 /// The URL of an address that was looked up; null for others. The library's until the address is dropped.

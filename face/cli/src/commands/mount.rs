@@ -8,11 +8,11 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_mount::session::{UnmountError, mounted_kind};
 use ropewalk_mount::{MountOptions, check_mount_point, clear_dead_mount};
 
-use super::{LOOK, client_rails, seconds};
+use super::{LOOK, seconds};
 use crate::background;
 use crate::config::Source;
 use crate::mounted::Mounted;
-use crate::operate::check_address;
+use crate::network::{check_address, client_rails};
 use crate::report::{announce, complain};
 use crate::stop::Stop;
 
@@ -25,6 +25,10 @@ use crate::stop::Stop;
                                                returns when it is mounted
   ropewalk mount tcp://node1:7700 /mnt --patience 600
                                                waits so long for a dead server
+  ropewalk mount ether://02:00:00:00:00:01/3 /mnt
+                                               over raw Ethernet; write
+                                               02:00:00:00:00:01%eth1/3 to go by
+                                               eth1 where there are several
 
 Mounts of one cluster, on one host or many, see each other's changes at once.")]
 pub struct MountArguments {
@@ -98,7 +102,7 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     background::enter(&stop)?;
     let config = arguments.source.read()?;
     let (address, directory) = arguments.places();
-    let address = address.unwrap_or_else(|| config.meta_address());
+    let address = address.map_or_else(|| config.meta_address(), Ok)?;
     let directory = directory.or(config.mount.directory);
     let directory = directory.context(
         "nowhere to mount: name a directory, or give the config file a section '[mount]' with a \

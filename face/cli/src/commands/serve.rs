@@ -1,6 +1,5 @@
 //! `ropewalk serve`: one server, or all servers of a config file, until a signal comes.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,18 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use ropewalk_base::ids::{ClusterId, ServerId};
-use ropewalk_rail::Rail;
-use ropewalk_rail_shm::{ShmConfig, ShmRail};
-use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 use ropewalk_store::superblock::Expect;
 
-use super::up::LISTEN;
-use super::{LOOK, listen, seconds};
+use super::{LOOK, seconds};
 use crate::cluster::{self, DataPlace, MetaPlace, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::mounted::Mounted;
+use crate::network::{self, Listen, check_address, server_rails};
 use crate::node::NodeThread;
-use crate::operate::check_address;
 use crate::report::announce;
 use crate::stop::Stop;
 
@@ -27,9 +22,11 @@ use crate::stop::Stop;
 #[derive(Debug, clap::Subcommand)]
 pub enum Serve {
     /// The metadata server.
-    #[command(after_help = "Example:
+    #[command(after_help = "Examples:
   ropewalk format /var/lib/ropewalk
   ropewalk serve meta --directory /var/lib/ropewalk/meta
+  ropewalk serve meta --directory /var/lib/ropewalk/meta --insecure \\
+           --listen ether://eth0/3,tcp://10.0.0.1:7700    raw Ethernet, and TCP
 
 A directory that is empty or gone is refused: only 'ropewalk format' makes a file system.")]
     Meta {
@@ -45,6 +42,8 @@ A directory that is empty or gone is refused: only 'ropewalk format' makes a fil
   ropewalk serve data --server 0 --directory /var/lib/ropewalk/data0
   ropewalk serve data --server 2 --directory /disk2/rope \\
            --cluster ID --meta tcp://node1:7700
+  ropewalk serve data --server 3 --directory /disk3/rope --insecure \\
+           --cluster ID --meta ether://02:00:00:00:00:01/3 --listen ether://eth0
 
 A server with a number that the cluster did not have yet joins it: new files use it, too. One \
 that comes back without what it had is refused, unless --replace gives that up.")]
@@ -90,10 +89,12 @@ pub struct Place {
     /// one for which the directory (or the one above it) was formatted.
     #[arg(long, value_name = "ID", value_parser = cluster::parse_id)]
     cluster: Option<ClusterId>,
-    /// Where to listen; port 0 lets the system choose. 127.0.0.1 unless said otherwise: port 7700
+    /// Where to listen: tcp://ADDRESS:PORT, or that without 'tcp://'; udp://ADDRESS:PORT;
+    /// ether://INTERFACE/ENDPOINT. Port 0, and no endpoint, let the system choose. Several, by commas
+    /// or by saying it again: peers try them in this order. tcp://127.0.0.1 unless said otherwise: port 7700
     /// for the metadata server, any free one for a data server.
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listen)]
-    listen: Option<SocketAddr>,
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    listen: Vec<Listen>,
     /// Allow an address that other hosts can reach, although nobody has to prove who he is.
     #[arg(long)]
     insecure: bool,
@@ -104,7 +105,7 @@ pub struct Place {
 /// A server to be started.
 pub struct Planned {
     pub directory: PathBuf,
-    pub listen: SocketAddr,
+    pub listen: Vec<Listen>,
 }
 
 /// Servers of one process that are to be started.
@@ -121,49 +122,35 @@ pub struct Plan {
     pub replace: Vec<u32>,
 }
 
-/// All servers of a cluster below one directory; data servers listen on any port.
+/// All servers of a cluster below one directory; data servers listen at any places beside these.
 pub fn below(
     directory: &Path,
     (cluster, expect): (ClusterId, Expect),
-    listen: SocketAddr,
+    listen: &[Listen],
     data_servers: u32,
 ) -> Plan {
-    let any = SocketAddr::new(listen.ip(), 0);
     let planned = |name: &str, listen| Planned { directory: directory.join(name), listen };
-    let data = (0..data_servers).map(|number| (number, planned(&format!("data{number}"), any)));
-    let (meta, data) = (planned(cluster::META, listen), data.collect());
+    let data = |number| (number, planned(&format!("data{number}"), network::beside(listen)));
+    let data = (0..data_servers).map(data).collect();
+    let meta = planned(cluster::META, listen.to_vec());
     let named = Some(directory.to_path_buf());
     Plan { cluster, meta, expect, named, term: None, data, replace: Vec::new() }
-}
-
-/// The rails of a server.
-fn rails(listen: SocketAddr, insecure: bool) -> anyhow::Result<Vec<Box<dyn Rail>>> {
-    if !listen.ip().is_loopback() && !insecure {
-        bail!(
-            "{listen} can be reached by other hosts, and there is no authentication yet; listen on \
-             127.0.0.1 or ::1, or say --insecure"
-        );
-    }
-    Ok(vec![
-        Box::new(ShmRail::open(ShmConfig::generated())?),
-        Box::new(TcpRail::open(TcpConfig::listening(listen))?),
-    ])
 }
 
 fn start_meta(plan: &Plan, insecure: bool) -> anyhow::Result<NodeThread> {
     let Plan { cluster, term, expect, .. } = *plan;
     let place = MetaPlace { directory: plan.meta.directory.clone(), cluster, term, expect };
-    let rails = rails(plan.meta.listen, insecure)?;
+    let rails = server_rails(&plan.meta.listen, insecure)?;
     NodeThread::start("meta", cluster, rails, move |node| serve_meta(node, place))
 }
 
 fn start_data(
-    listen: SocketAddr,
+    listen: &[Listen],
     place: DataPlace,
     meta: String,
     insecure: bool,
 ) -> anyhow::Result<NodeThread> {
-    let rails = rails(listen, insecure)?;
+    let rails = server_rails(listen, insecure)?;
     let (name, cluster) = (format!("data{}", place.server), place.cluster);
     NodeThread::start(&name, cluster, rails, move |node| serve_data(node, place, meta))
 }
@@ -194,7 +181,7 @@ impl Servers {
                 replace: plan.replace.contains(&number),
             };
             let address = servers.address().to_string();
-            servers.data.push(start_data(planned.listen, place, address, insecure)?);
+            servers.data.push(start_data(&planned.listen, place, address, insecure)?);
         }
         Ok(servers)
     }
@@ -229,7 +216,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let config = place.source.read()?;
             let meta = Planned {
                 directory: place.directory(&config, config.meta.directory.as_ref(), "meta")?,
-                listen: place.listen.or(config.meta.listen).unwrap_or(LISTEN),
+                listen: network::first(&[&place.listen, &config.meta.listen]),
             };
             let plan = Plan {
                 cluster: place.cluster(&config, &meta.directory)?,
@@ -247,13 +234,13 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let config = place.source.read()?;
             let planned = place.data(&config, *server)?;
             let cluster = place.cluster(&config, &planned.directory)?;
-            let meta = meta.clone().unwrap_or_else(|| config.meta_address());
+            let meta = meta.clone().map_or_else(|| config.meta_address(), Ok)?;
             check_address(&meta)?;
             let Planned { directory, listen } = planned;
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);
             let place = DataPlace { directory, cluster, server, replace };
-            serve_one(start_data(listen, place, meta, insecure)?, &stop)
+            serve_one(start_data(&listen, place, meta, insecure)?, &stop)
         }
         Serve::All { place, data_servers, replace } => {
             let config = place.source.read()?;
@@ -329,10 +316,10 @@ impl Place {
     fn data(&self, config: &Config, number: u32) -> anyhow::Result<Planned> {
         let section = config.data.iter().find(|section| section.server == number);
         let own = section.and_then(|section| section.directory.as_ref());
-        let listen = self.listen.or(section.and_then(|section| section.listen));
+        let said = section.map_or(&[][..], |section| &section.listen);
         Ok(Planned {
             directory: self.directory(config, own, &format!("data{number}"))?,
-            listen: listen.unwrap_or(SocketAddr::new(LISTEN.ip(), 0)),
+            listen: network::first(&[&self.listen, said, &network::beside(&network::usual())]),
         })
     }
 
@@ -340,9 +327,11 @@ impl Place {
     fn all(&self, config: &Config, data_servers: Option<u32>) -> anyhow::Result<Plan> {
         let mut config = config.clone();
         config.directory = self.directory.clone().or(config.directory);
-        let place = Place { directory: None, listen: None, source: Source::default(), ..*self };
+        let listen = network::first(&[&self.listen, &config.meta.listen]);
+        let beside = network::beside(&listen);
+        let place =
+            Place { directory: None, listen: Vec::new(), source: Source::default(), ..*self };
         let directory = place.directory(&config, config.meta.directory.as_ref(), "meta")?;
-        let listen = self.listen.or(config.meta.listen).unwrap_or(LISTEN);
         if let Some(count) = data_servers {
             config.data.retain(|section| section.server < count);
         }
@@ -353,9 +342,9 @@ impl Place {
         let mut data = Vec::new();
         for number in numbers {
             let mut planned = place.data(&config, number)?;
-            let says = config.data.iter().any(|s| s.server == number && s.listen.is_some());
+            let says = config.data.iter().any(|s| s.server == number && !s.listen.is_empty());
             if !says {
-                planned.listen = SocketAddr::new(listen.ip(), 0);
+                planned.listen.clone_from(&beside);
             }
             data.push((number, planned));
         }

@@ -1,21 +1,17 @@
 //! `ropewalk up`: a whole cluster in one process, and its mount.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use ropewalk_mount::MountOptions;
 
 use super::down::{hold, make_directory};
-use super::listen;
 use super::mount::{ready_mount_point, start_mount};
 use super::serve::{Servers, below};
+use crate::network::{LISTEN, Listen};
 use crate::report::announce;
 use crate::stop::Stop;
 use crate::{background, cluster};
-
-/// Where `up` and `serve meta` listen unless they are told otherwise.
-pub const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7700);
 
 /// Arguments of `ropewalk up`.
 #[derive(Debug, clap::Args)]
@@ -47,10 +43,10 @@ pub struct Up {
     /// Mount the cluster here, too.
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// Where the metadata server listens; port 0 lets the system choose. Data servers take any free
-    /// port of the same address.
-    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = LISTEN, value_parser = listen)]
-    listen: SocketAddr,
+    /// Where the metadata server listens, as 'serve' takes it. Data servers take any free port or
+    /// endpoint beside it.
+    #[arg(long, value_name = "URL", default_value = LISTEN, value_delimiter = ',')]
+    listen: Vec<Listen>,
     /// Allow an address that other hosts can reach, although nobody has to prove who he is.
     #[arg(long)]
     insecure: bool,
@@ -83,7 +79,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let found = cluster::found_or_new(&directory)?;
     let id = found.0;
     let count = data_servers(&directory, arguments.data_servers)?;
-    let mut plan = below(&directory, found, arguments.listen, count);
+    let mut plan = below(&directory, found, &arguments.listen, count);
     plan.replace.clone_from(&arguments.replace);
     let servers = Servers::start(plan, arguments.insecure)?;
     cluster::write_data_servers(&directory, count)?;

@@ -226,7 +226,8 @@ fn with_session<T>(
     stop: &Stop,
     act: impl AsyncFnOnce(&Rc<Session>) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let (reactor, world, endpoint) = node::local(cluster.id, cluster.client_rails()?)?;
+    let (reactor, world, endpoint) =
+        node::calling(cluster.id, cluster.client_rails()?, &cluster.address)?;
     let config = ClientConfig {
         name: "demo".into(),
         log: Rc::new(|line| complain!("client: {line}")),

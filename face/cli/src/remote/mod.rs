@@ -23,7 +23,8 @@ use ropewalk_base::world::World;
 use ropewalk_client::operator::Operator;
 use ropewalk_client::{Attributes, Caller, Client, ClientConfig, Errno};
 
-use crate::commands::{client_rails, seconds};
+use crate::commands::seconds;
+use crate::network::client_rails;
 use crate::node;
 use crate::operate::Target;
 use crate::report::complain;
@@ -80,7 +81,7 @@ impl Reach {
     ) -> anyhow::Result<T> {
         let stop = Stop::watch()?;
         let address = self.target.address()?;
-        let (reactor, world, endpoint) = node::local(ClusterId(0), client_rails()?)?;
+        let (reactor, world, endpoint) = node::calling(ClusterId(0), client_rails()?, &address)?;
         let config = ClientConfig {
             name: format!("ropewalk {name}"),
             patience: self.patience,

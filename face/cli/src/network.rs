@@ -1,0 +1,254 @@
+//! Networks: where servers listen, what addresses can be called, and the rails that a process begins
+//! with. Rails come from the modules of the message layer, by the scheme of an address; those that a
+//! process calls by are opened when it calls.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use anyhow::{Context, anyhow, bail};
+use ropewalk_net::Address;
+use ropewalk_net::modules::{self, Listen as At};
+use ropewalk_rail::Rail;
+
+/// Where a metadata server listens unless it is told otherwise, and where it is looked for.
+pub const LISTEN: &str = "tcp://127.0.0.1:7700";
+/// The scheme of an address of which none is said.
+const USUAL: &str = "tcp";
+
+/// A place where a server listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// An address and a port of this host; port 0: any that is free.
+    Socket { scheme: String, address: SocketAddr },
+    /// What the module of the scheme understands: `eth0/3`, a name for shared memory.
+    Named { scheme: String, place: String },
+}
+
+impl Listen {
+    fn scheme(&self) -> &str {
+        match self {
+            Listen::Socket { scheme, .. } | Listen::Named { scheme, .. } => scheme,
+        }
+    }
+
+    /// Whether other hosts can reach it.
+    fn is_open(&self) -> bool {
+        match self {
+            Listen::Socket { address, .. } => !address.ip().is_loopback(),
+            Listen::Named { scheme, .. } => scheme != "shm",
+        }
+    }
+
+    /// A place beside it that is free.
+    fn beside(&self) -> Listen {
+        match self.clone() {
+            Listen::Socket { scheme, mut address } => {
+                address.set_port(0);
+                Listen::Socket { scheme, address }
+            }
+            Listen::Named { scheme, place } => {
+                let interface = place.split('/').next().unwrap_or_default();
+                let place = if scheme == "ether" { interface } else { "" };
+                Listen::Named { scheme, place: place.to_string() }
+            }
+        }
+    }
+
+    /// The address that this says to whoever calls, if it does.
+    pub fn to_call(&self) -> Option<String> {
+        match self {
+            Listen::Socket { address, .. } if address.port() == 0 => None,
+            Listen::Named { scheme, place } if scheme != "shm" || place.is_empty() => None,
+            listen => Some(listen.to_string()),
+        }
+    }
+
+    fn open(&self) -> anyhow::Result<Box<dyn Rail>> {
+        let (scheme, place) = match self {
+            Listen::Socket { scheme, address } => (scheme, address.to_string()),
+            Listen::Named { scheme, place } => (scheme, place.clone()),
+        };
+        Ok(modules::open(scheme, &At::At { address: &place, exactly: true })?)
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Socket { scheme, address } => write!(f, "{scheme}://{address}"),
+            Listen::Named { scheme, place } => write!(f, "{scheme}://{place}"),
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Listen, String> {
+        let (scheme, place) = text.split_once("://").unwrap_or((USUAL, text));
+        let scheme = scheme.to_ascii_lowercase();
+        if !modules::schemes().contains(&scheme.as_str()) {
+            return Err(no_network(&scheme, text));
+        }
+        if scheme != "tcp" && scheme != "udp" {
+            return Ok(Listen::Named { scheme, place: place.to_string() });
+        }
+        let address = place.parse().map_err(|_| {
+            let said = match place.rsplit_once(':') {
+                Some((host, port)) if port.parse::<u16>().is_ok() => {
+                    format!("'{host}' is not an address of this host in digits")
+                }
+                _ => "it takes an address and a port".to_string(),
+            };
+            format!("{said}; write it like 127.0.0.1:7700 or [::1]:7700")
+        })?;
+        Ok(Listen::Socket { scheme, address })
+    }
+}
+
+/// Where a metadata server listens unless it is told otherwise.
+pub fn usual() -> Vec<Listen> {
+    vec![LISTEN.parse().expect("it is one")]
+}
+
+/// The first of these lists in which there is anything; else what is usual.
+pub fn first(lists: &[&[Listen]]) -> Vec<Listen> {
+    let said = lists.iter().find(|list| !list.is_empty());
+    said.map_or_else(usual, |list| list.to_vec())
+}
+
+/// Free places beside all of these.
+pub fn beside(listen: &[Listen]) -> Vec<Listen> {
+    listen.iter().map(Listen::beside).collect()
+}
+
+/// A list as people write it.
+pub fn list(listen: &[Listen]) -> String {
+    let texts: Vec<String> = listen.iter().map(Listen::to_string).collect();
+    texts.join(",")
+}
+
+/// The rails of a server. Peers try its addresses in this order: those of this host by memory first.
+pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box<dyn Rail>>> {
+    if let Some(open) = listen.iter().find(|listen| listen.is_open() && !insecure) {
+        bail!(
+            "{open} can be reached by other hosts, and there is no authentication yet; listen on \
+             127.0.0.1 or ::1, or say --insecure"
+        );
+    }
+    let memory = Listen::Named { scheme: "shm".to_string(), place: String::new() };
+    let memory = listen.iter().all(|listen| listen.scheme() != "shm").then_some(memory);
+    memory.iter().chain(listen).map(Listen::open).collect()
+}
+
+/// The rails of a process that only connects, before it has called anybody.
+pub fn client_rails() -> anyhow::Result<Vec<Box<dyn Rail>>> {
+    Ok(vec![modules::open("shm", &At::No)?])
+}
+
+/// Fails where nothing can come of an address, however long one waits: no part of it has a network
+/// that is known, and a name that resolves.
+pub fn check_address(address: &str) -> anyhow::Result<()> {
+    let parsed = Address::parse(address)
+        .with_context(|| format!("the metadata server's address '{address}' is not one"))?;
+    let mut wrong = None;
+    for (scheme, place) in parsed.parts() {
+        match check_part(scheme, place) {
+            Ok(()) => return Ok(()),
+            Err(error) => wrong = wrong.or(Some(error)),
+        }
+    }
+    wrong.map_or(Ok(()), Err)
+}
+
+fn no_network(scheme: &str, url: &str) -> String {
+    let known: Vec<String> = modules::schemes().iter().map(|it| format!("{it}://")).collect();
+    format!("there is no network '{scheme}' in '{url}': write one of {}", known.join(", "))
+}
+
+fn check_part(scheme: &str, place: &str) -> anyhow::Result<()> {
+    let url = format!("{scheme}://{place}");
+    match scheme {
+        _ if !modules::schemes().contains(&scheme) => bail!(no_network(scheme, &url)),
+        "tcp" => {
+            let (host, port) = place.rsplit_once(':').unwrap_or((place, ""));
+            if host.is_empty() || !port.parse().is_ok_and(|port: u16| port != 0) {
+                bail!("'{url}' names no host and port; write it like tcp://node1:7700");
+            }
+            let found = place.to_socket_addrs().map_err(|error| {
+                let text = error.to_string();
+                let cause = text.rsplit(": ").next().unwrap_or_default().to_string();
+                anyhow!("the host '{host}' of '{url}' is not known: {cause}")
+            })?;
+            match found.count() {
+                0 => bail!("the host '{host}' of '{url}' has no address"),
+                _ => Ok(()),
+            }
+        }
+        _ if modules::makes_sense(scheme, place) => Ok(()),
+        "udp" => {
+            bail!("'{url}' names no host in digits and port; write it like udp://10.0.0.1:7700")
+        }
+        "ether" => bail!(
+            "'{url}' names no station and endpoint; write it as the server printed it, like \
+             ether://02:00:00:00:00:01/3"
+        ),
+        _ => bail!("'{url}' is no address to call; write it as the server printed it"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_to_listen_at_is_a_url_or_an_address_of_tcp() {
+        let read = |text: &str| text.parse::<Listen>().expect(text).to_string();
+        assert_eq!(read("127.0.0.1:7700"), "tcp://127.0.0.1:7700");
+        for url in ["tcp://[::1]:7700", "udp://0.0.0.0:7001", "ether://eth0/3", "shm://build"] {
+            assert_eq!(read(url), url);
+        }
+        let error = |text: &str| text.parse::<Listen>().expect_err("it is wrong");
+        assert!(error("localhost:7700").contains("'localhost' is not an address of this host"));
+        assert!(error("udp://7700").contains("it takes an address and a port"));
+        assert!(error("gm://node:1").contains("no network 'gm'"));
+        assert!(error("gm://node:1").contains("ether://"));
+    }
+
+    #[test]
+    fn a_free_place_beside_another_keeps_the_network_and_the_interface() {
+        let read = |text: &str| text.parse::<Listen>().expect(text);
+        let beside = |text: &str| read(text).beside().to_string();
+        assert_eq!(beside("udp://10.0.0.1:7001"), "udp://10.0.0.1:0");
+        assert_eq!(beside("ether://eth0/3"), "ether://eth0");
+        assert_eq!(beside("shm://build"), "shm://");
+        let open = ["udp://10.0.0.1:0", "ether://eth0", "0.0.0.0:7", "[::1]:7", "shm://x"];
+        assert_eq!(open.map(|text| read(text).is_open()), [true, true, true, false, false]);
+        let call = ["udp://10.0.0.1:0", "udp://10.0.0.1:9", "ether://eth0/3", "shm://x", "shm://"];
+        let call = call.map(|text| read(text).to_call().is_some());
+        assert_eq!(call, [false, true, false, true, false]);
+    }
+
+    #[test]
+    fn addresses_of_which_nothing_can_come_are_refused_with_their_cause() {
+        let error = |address| check_address(address).expect_err("it is wrong").to_string();
+        assert!(error("tcp://nohost.invalid:7700").contains("'nohost.invalid'"));
+        assert!(error("tcp://nohost.invalid:7700").contains("is not known: "));
+        assert!(error("ftp://node:1").contains("there is no network 'ftp'"));
+        for place in ["tcp://node1", "tcp://:7700", "tcp://node1:0", "tcp://node1:70000"] {
+            assert!(error(place).contains("names no host and port"), "{place}");
+        }
+        assert!(error("node1:7700").contains("'node1:7700' is not one"));
+        assert!(error("udp://node1:7700").contains("udp://10.0.0.1:7700"));
+        assert!(error("ether://eth0/3").contains("ether://02:00:00:00:00:01/3"));
+        for good in ["tcp://127.0.0.1:1", "tcp://[::1]:7", "shm://x", "tcp://localhost:1"] {
+            check_address(good).expect("something may come of it");
+        }
+        for good in ["udp://127.0.0.1:1", "ether://02:00:00:00:00:01/3"] {
+            check_address(good).expect("something may come of it");
+        }
+        // One part is enough.
+        check_address("tcp://nohost.invalid:7700,shm://here").expect("shared memory is one");
+    }
+}

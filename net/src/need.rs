@@ -1,0 +1,91 @@
+//! Rails by need: an endpoint opens a rail when somebody looks up an address for which it has none.
+//!
+//! Invariant: whoever stands above knows addresses, and no networks; those that a cluster uses are in the
+//! addresses that its servers tell.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use ropewalk_rail::address::Address;
+
+use crate::endpoint::Endpoint;
+use crate::modules::{self, ModuleError};
+
+/// Who hears of networks that addresses name, and that this process cannot use.
+type Hear = dyn Fn(&ModuleError) + Send + Sync;
+
+/// What an endpoint knows of the networks that it opens by need.
+#[derive(Default)]
+pub(crate) struct Need {
+    hear: OnceLock<Box<Hear>>,
+    /// Schemes that were told of.
+    told: Mutex<Vec<String>>,
+}
+
+impl Endpoint {
+    /// From now on a look-up opens the rails that it needs; they only connect. `hear`: why one cannot be had,
+    /// where no other way of that address leads to another host; once for each scheme.
+    pub fn open_rails_by_need(&self, hear: impl Fn(&ModuleError) + Send + Sync + 'static) {
+        // Said once; the first one stays.
+        let _ = self.shared.need.hear.set(Box::new(hear));
+    }
+
+    /// Opens the rails that this address needs and that are not there. An error where it cannot be
+    /// called by any.
+    pub fn reach(&self, address: &Address) -> Result<(), ModuleError> {
+        let (mut any, mut far, mut refused) = (false, false, None);
+        for (scheme, place) in address.parts() {
+            match self.rail_of(scheme, place) {
+                Ok(same_host_only) => {
+                    any = true;
+                    far |= !same_host_only;
+                }
+                Err(error) => refused = refused.or(Some((scheme, error))),
+            }
+        }
+        match refused {
+            Some((_, error)) if !any => Err(error),
+            Some((scheme, error)) if !far => {
+                self.tell(scheme, &error);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// As `reach`, where that was asked for; errors are told.
+    pub(crate) fn reach_by_need(&self, address: &Address) {
+        if self.shared.need.hear.get().is_some()
+            && let Err(error) = self.reach(address)
+        {
+            let schemes: Vec<&str> = address.parts().map(|(scheme, _)| scheme).collect();
+            self.tell(&schemes.join(","), &error);
+        }
+    }
+
+    /// Has a rail for this part of an address; whether it stays on this host.
+    fn rail_of(&self, scheme: &str, place: &str) -> Result<bool, ModuleError> {
+        let found = {
+            let engine = self.locked();
+            let rail = engine.rails.iter().find(|rail| rail.scheme() == scheme);
+            rail.map(|rail| rail.capabilities().same_host_only)
+        };
+        if let Some(same_host_only) = found {
+            return Ok(same_host_only);
+        }
+        let rail = modules::open_to_call(scheme, place)?;
+        let same_host_only = rail.capabilities().same_host_only;
+        self.add_rail(rail).map_err(ModuleError::Descriptors)?;
+        Ok(same_host_only)
+    }
+
+    fn tell(&self, scheme: &str, error: &ModuleError) {
+        let mut told = self.shared.need.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.iter().any(|other| other == scheme) {
+            return;
+        }
+        told.push(scheme.to_string());
+        if let Some(hear) = self.shared.need.hear.get() {
+            hear(error);
+        }
+    }
+}
