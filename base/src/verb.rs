@@ -261,4 +261,23 @@ pub struct RailCounters {
     pub violations: u64,
     /// Wake-ups sent to a sleeping peer.
     pub doorbells: u64,
+    /// Packets that were dropped, of rails that carry packets; they came again, or their links ended.
+    pub drops: PacketDrops,
+}
+
+/// Packets that were dropped, by the reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PacketDrops {
+    /// The kernel had no room for what came, of all endpoints that share a socket.
+    pub no_room: u64,
+    /// The endpoint has not looked at its inbox for too long.
+    pub inbox_full: u64,
+    /// For an endpoint that is not here (any more), or for a link that is not there.
+    pub strangers: u64,
+    /// Too short to say whom they are for, or longer than the longest packet.
+    pub malformed: u64,
+    /// The checksum or the layout does not hold.
+    pub corrupt: u64,
+    /// Could not leave: the interface is down or gone, or takes shorter packets.
+    pub unsent: u64,
 }

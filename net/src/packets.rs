@@ -13,7 +13,8 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
+    Capabilities, FrameOrder, LinkId, Ordered, PacketDrops, Placement, RailCounters, RemoteKey,
+    Token, Verb,
 };
 use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
 use ropewalk_rail::port::Port;
@@ -139,14 +140,11 @@ impl Above for Upwards<'_> {
 impl<P: Port> PacketRail<P> {
     /// A rail over `port`. The clock tells when a packet leaves; whatever it begins with, it goes like the one
     /// that polls are made by. Fails where there is no descriptor.
-    pub fn new(port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
+    pub fn new(mut port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let name = EventData::new_u64(0);
-        epoll::add(&epoll, &bell, name, EventFlags::IN)?;
-        if let Some(port) = port.descriptor() {
-            epoll::add(&epoll, port, name, EventFlags::IN)?;
-        }
+        epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
+        port.attach(epoll.as_fd())?;
         let config = PacketConfig {
             endpoint: port.endpoint(),
             packet_bytes: port.packet_bytes(),
@@ -348,6 +346,11 @@ impl<P: Port> Rail for PacketRail<P> {
             links_down: self.links_down,
             violations: machine.violations,
             doorbells: 0,
+            drops: PacketDrops {
+                corrupt: machine.corrupt,
+                strangers: machine.strangers + port.drops.strangers,
+                ..port.drops
+            },
         }
     }
 

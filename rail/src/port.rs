@@ -15,6 +15,7 @@ use std::hash::Hash;
 use std::os::fd::BorrowedFd;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::verb::PacketDrops;
 
 use crate::Sight;
 
@@ -70,8 +71,9 @@ pub trait Port: Send {
     /// The sleep is over.
     fn disarm(&mut self) {}
 
-    /// Readable while there are packets.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// The epoll set that its user sleeps on, told once. From now on it is readable, after [`Port::arm`] said
+    /// true, as soon as there are packets.
+    fn attach(&mut self, set: BorrowedFd<'_>) -> std::io::Result<()>;
 
     /// Its counters.
     fn counters(&self) -> PortCounters;
@@ -90,6 +92,6 @@ pub struct Received {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortCounters {
     pub system_calls: u64,
-    /// Packets that the network or the kernel is known to have dropped.
-    pub dropped: u64,
+    /// Packets that are known to have been dropped.
+    pub drops: PacketDrops,
 }

@@ -1,16 +1,24 @@
 //! Packets in raw Ethernet frames: a port over AF_PACKET, for any card and without any IP.
 //!
-//! * [`EtherPort`]: the port; [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to
-//!   shared memory; [`socket`]: its system calls and the kernel's filter; [`claim`]: who has which number.
+//! * [`EtherPort`]: the port, an endpoint; [`hub`]: the socket that all endpoints of a process on an
+//!   interface share; [`inbox`]: packets that another endpoint found; [`watch`]: who of several sleepers is
+//!   woken by the socket;
+//! * [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
+//!   which ones; [`socket`]: system calls; [`claim`]: who has which number; [`numbers`]: sets of them.
 //!
 //! Invariant: `unsafe` is in `ring` and `socket` alone.
 
 mod claim;
 mod config;
+mod filter;
+mod hub;
+mod inbox;
 mod interface;
+mod numbers;
 mod port;
 mod ring;
 mod socket;
+mod watch;
 
 pub use config::{EtherConfig, EtherError};
 pub use interface::{Interface, interfaces};

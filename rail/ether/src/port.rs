@@ -1,38 +1,48 @@
-//! The port: a packet socket with a receive ring, and an arena for what leaves.
+//! The port: an endpoint at a hub, with an arena for what leaves.
 
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::verb::PacketDrops;
 use ropewalk_rail::Sight;
 use ropewalk_rail::port::{Port, PortCounters, Received};
 use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Station};
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::claim::Claim;
 use crate::config::{ENDPOINTS, EtherConfig, EtherError};
+use crate::hub::Hub;
+use crate::inbox::{Batch, INBOX_BYTES, Inbox};
 use crate::interface::{Interface, find};
-use crate::ring::Ring;
 use crate::socket::{self, FRAMES_MAX};
 
-/// Longest body, whatever the interface takes.
-const BODY_BYTES_MAX: usize = 9000;
-/// Passes between two questions after dropped frames.
-const PASSES_PER_QUESTION: u32 = 4096;
+/// Sleeps without packets after which the socket is asked whether it has something else to say.
+const SLEEPS_PER_QUESTION: u32 = 8;
 
 /// Packets in Ethernet frames.
 #[derive(Debug)]
 pub struct EtherPort {
     interface: Interface,
+    hub: Arc<Hub>,
     claim: Claim,
+    inbox: Arc<Inbox>,
+    /// Packets that were taken out of the inbox.
+    taken: Batch,
+    /// Sweeps of the ring that are known.
+    sweeps: u64,
     listens: bool,
-    ring: Ring,
-    socket: OwnedFd,
     body_bytes: usize,
     arena: Box<[u8]>,
     filled: usize,
     frames: Vec<Range<usize>>,
-    counters: PortCounters,
-    passes: u32,
+    system_calls: u64,
+    unsent: u64,
+    asleep: bool,
+    /// Packets came since the last sleep; sleeps since packets came.
+    any: bool,
+    sleeps: u32,
 }
 
 /// Whether a text is a station with an endpoint: `02:00:00:00:00:01/3`, or `02:00:00:00:00:01%eth0/3` with the
@@ -52,30 +62,29 @@ impl EtherPort {
     /// A port as configured.
     pub fn open(config: &EtherConfig) -> Result<EtherPort, EtherError> {
         let interface = find(config.interface.as_deref())?;
-        let failed = |cause| match socket::is_right(&cause) {
-            true => EtherError::NotPermitted(interface.name.clone()),
-            false => EtherError::Socket { interface: interface.name.clone(), cause },
-        };
-        let socket = socket::open().map_err(failed)?;
+        let hub = Hub::on(&interface)?;
         let claim = Claim::new(&interface, config.endpoint)?;
-        let body_bytes = interface.mtu.min(BODY_BYTES_MAX);
-        let fd = socket.as_fd();
-        socket::filter(fd, interface.station, claim.endpoint).map_err(failed)?;
-        // Frames that leave are not shown to those who sent them, where the kernel knows of that.
-        let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
-        let ring = Ring::new(fd, body_bytes + ETHERNET_BYTES).map_err(failed)?;
-        socket::bind(fd, &interface).map_err(failed)?;
+        let failed = |cause| EtherError::Socket { interface: interface.name.clone(), cause };
+        let inbox = Arc::new(Inbox::new().map_err(failed)?);
+        hub.enter(claim.endpoint, inbox.clone()).map_err(failed)?;
+        // The hub may have been made for shorter frames than the interface takes now.
+        let body_bytes = interface.mtu.min(hub.body_bytes());
         Ok(EtherPort {
+            hub,
             claim,
+            inbox,
+            taken: Batch::default(),
+            sweeps: 0,
             listens: config.listens,
-            ring,
-            socket,
             body_bytes,
             arena: vec![0; FRAMES_MAX * (body_bytes + ETHERNET_BYTES)].into_boxed_slice(),
             filled: 0,
             frames: Vec::new(),
-            counters: PortCounters::default(),
-            passes: 0,
+            system_calls: 0,
+            unsent: 0,
+            asleep: false,
+            any: false,
+            sleeps: 0,
             interface,
         })
     }
@@ -83,6 +92,13 @@ impl EtherPort {
     /// What it runs on.
     pub fn interface(&self) -> &Interface {
         &self.interface
+    }
+}
+
+impl Drop for EtherPort {
+    fn drop(&mut self) {
+        // Before the claim ends: another process may have the number then.
+        self.hub.leave(self.claim.endpoint);
     }
 }
 
@@ -102,7 +118,8 @@ impl Port for EtherPort {
     }
 
     fn packets_max(&self) -> u32 {
-        self.ring.slots() as u32
+        // Packets may have to wait in the inbox, while a neighbour looks at the ring.
+        self.hub.slots().min(INBOX_BYTES / self.body_bytes.max(1)) as u32
     }
 
     fn addresses(&self) -> Vec<String> {
@@ -111,6 +128,9 @@ impl Port for EtherPort {
     }
 
     fn resolve(&mut self, address: &str) -> Result<(Station, u8), Fault> {
+        if self.hub.is_gone() {
+            return Err(Fault::Unreachable);
+        }
         parse(address).ok_or(Fault::Invalid)
     }
 
@@ -119,27 +139,29 @@ impl Port for EtherPort {
     }
 
     fn receive(&mut self, max: usize, to: &mut dyn FnMut(Station, &[u8])) -> Received {
-        self.passes += 1;
-        if self.passes >= PASSES_PER_QUESTION {
-            self.passes = 0;
-            self.counters.system_calls += 1;
-            self.counters.dropped += socket::dropped(self.socket.as_fd());
+        let sweeps = self.hub.sweeps();
+        let reader = self.hub.try_lock();
+        // What is in the inbox came before what is in the ring; nobody puts there but who has the ring.
+        let mut packets = self.taken.show(max, to);
+        while packets < max && self.inbox.has_packets() {
+            self.inbox.take(&mut self.taken);
+            packets += self.taken.show(max - packets, to);
         }
-        let mut packets = 0;
-        let mut show = |frame: &[u8]| {
-            if let Some((ethernet, body)) = Ethernet::split(frame)
-                && ethernet.ethertype == ETHERTYPE
-            {
-                to(ethernet.source, body);
+        self.any |= packets > 0;
+        match reader {
+            Some(reader) => {
+                let looked = self.hub.look(reader, self.claim.endpoint, max - packets, to);
+                self.any |= looked.any;
+                self.sweeps = self.hub.sweeps();
+                let Received { packets: more, empty } = looked.received;
+                Received { packets: packets + more, empty }
             }
-        };
-        while packets < max {
-            if !self.ring.show(&mut show) {
-                return Received { packets, empty: true };
+            // Whoever has the ring brings what is there. All that came before its last sweep has been shown.
+            None => {
+                let swept = std::mem::replace(&mut self.sweeps, sweeps) != sweeps;
+                Received { packets, empty: swept && packets < max }
             }
-            packets += 1;
         }
-        Received { packets, empty: false }
     }
 
     fn slot(&mut self) -> Option<&mut [u8]> {
@@ -165,8 +187,12 @@ impl Port for EtherPort {
     fn flush(&mut self) -> bool {
         let mut done = 0;
         while done < self.frames.len() {
-            self.counters.system_calls += 1;
-            match socket::send(self.socket.as_fd(), &self.arena, &self.frames[done..]) {
+            if self.hub.is_gone() {
+                self.unsent += (self.frames.len() - done) as u64;
+                break;
+            }
+            self.system_calls += 1;
+            match socket::send(self.hub.socket(), &self.arena, &self.frames[done..]) {
                 Ok(sent) => done += sent.max(1),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
@@ -174,9 +200,11 @@ impl Port for EtherPort {
                         self.frames.drain(..done);
                         return false;
                     }
+                    // Or the socket has lost its interface only now.
+                    Some(libc::ENXIO | libc::ENODEV) => self.hub.set_gone(),
                     // The interface is down, or takes shorter frames now: as good as lost.
                     _ => {
-                        self.counters.dropped += 1;
+                        self.unsent += 1;
                         done += 1;
                     }
                 },
@@ -188,19 +216,50 @@ impl Port for EtherPort {
     }
 
     fn look(&self) -> Sight {
-        if self.ring.has_frame() { Sight::Work } else { Sight::Nothing }
+        let any = self.hub.has_frame() || self.inbox.has_packets() || !self.taken.is_over();
+        if any { Sight::Work } else { Sight::Nothing }
+    }
+
+    fn attach(&mut self, set: BorrowedFd<'_>) -> std::io::Result<()> {
+        epoll::add(set, self.inbox.bell(), EventData::new_u64(0), EventFlags::IN)?;
+        self.hub.attach(self.claim.endpoint, set)
     }
 
     fn arm(&mut self) -> bool {
-        !self.ring.has_frame()
+        if !self.taken.is_over() || !self.inbox.sleep() {
+            return false;
+        }
+        self.asleep = true;
+        self.sleeps = if self.any { 0 } else { self.sleeps + 1 };
+        let eager = std::mem::take(&mut self.any);
+        if !self.hub.sleep(self.claim.endpoint, eager) {
+            // Somebody else is woken by the socket, or looks at the ring now and then.
+            return true;
+        }
+        if self.sleeps >= SLEEPS_PER_QUESTION {
+            self.sleeps = 0;
+            self.system_calls += 1;
+            self.hub.take_error();
+        }
+        if self.hub.has_frame() {
+            self.disarm();
+        }
+        self.asleep
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn disarm(&mut self) {
+        if std::mem::take(&mut self.asleep) {
+            self.inbox.wake();
+            self.hub.wake(self.claim.endpoint);
+        }
     }
 
     fn counters(&self) -> PortCounters {
-        self.counters
+        let (inbox_full, unsent) = (self.inbox.dropped(), self.unsent);
+        PortCounters {
+            system_calls: self.system_calls,
+            drops: PacketDrops { inbox_full, unsent, ..self.hub.drops() },
+        }
     }
 }
 

@@ -1,12 +1,15 @@
 //! The receive ring: slots that the kernel and this process hand each other (TPACKET_V2, packet(7)).
 //!
-//! Invariants: a slot is read while its status says that it is ours, and given back when that is over;
-//! what the kernel wrote about lengths is checked against the slot.
+//! Invariants:
+//! * a slot is read while its status says that it is ours, by whoever has the ring's lock, and given back
+//!   when that is over;
+//! * what the kernel wrote about lengths is checked against the slot.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::socket;
 
@@ -17,21 +20,41 @@ const RING_BYTES: usize = 8 << 20;
 /// What the kernel puts in front of a frame.
 const FRONT_BYTES: usize = 128;
 
-/// Slots for received frames.
+/// Slots for received frames, and what goes with reading them.
 #[derive(Debug)]
-pub struct Ring {
+pub struct Ring<T> {
     memory: NonNull<u8>,
     slot_bytes: usize,
     slots: usize,
-    next: usize,
+    /// The slot that is read next; changed under the lock.
+    next: AtomicUsize,
+    lock: Mutex<T>,
 }
 
 // SAFETY: the mapping belongs to the ring alone and is not tied to a thread.
-unsafe impl Send for Ring {}
+unsafe impl<T: Send> Send for Ring<T> {}
+// SAFETY: without the lock nothing is read but statuses, which are atomic.
+unsafe impl<T: Send> Sync for Ring<T> {}
 
-impl Ring {
+/// Whoever reads the ring.
+#[derive(Debug)]
+pub struct Reader<'a, T> {
+    ring: &'a Ring<T>,
+    pub with: MutexGuard<'a, T>,
+}
+
+/// What was in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The frame did not fit, and was not shown.
+    pub is_cut: bool,
+    /// The kernel had no slot for others, since it was asked how many these are.
+    pub is_losing: bool,
+}
+
+impl<T> Ring<T> {
     /// A ring for frames of at most so many bytes.
-    pub fn new(socket: BorrowedFd<'_>, frame_bytes: usize) -> io::Result<Ring> {
+    pub fn new(socket: BorrowedFd<'_>, frame_bytes: usize, with: T) -> io::Result<Ring<T>> {
         let version = libc::tpacket_versions::TPACKET_V2 as i32;
         socket::set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
         let slot_bytes = (frame_bytes + FRONT_BYTES).next_power_of_two();
@@ -55,7 +78,8 @@ impl Ring {
             return Err(io::Error::last_os_error());
         }
         let memory = NonNull::new(memory.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Ring { memory, slot_bytes, slots, next: 0 })
+        let (next, lock) = (AtomicUsize::new(0), Mutex::new(with));
+        Ok(Ring { memory, slot_bytes, slots, next, lock })
     }
 
     /// How many frames it holds.
@@ -63,9 +87,32 @@ impl Ring {
         self.slots
     }
 
+    /// Bytes that a slot has for a frame.
+    pub fn frame_bytes(&self) -> usize {
+        self.slot_bytes - FRONT_BYTES
+    }
+
+    /// Waits for the lock. A reader that panicked has not given its slot back: it is read again.
+    pub fn lock(&self) -> Reader<'_, T> {
+        let with = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        Reader { ring: self, with }
+    }
+
+    /// The lock, where nobody has it.
+    pub fn try_lock(&self) -> Option<Reader<'_, T>> {
+        match self.lock.try_lock() {
+            Ok(with) => Some(Reader { ring: self, with }),
+            Err(TryLockError::Poisoned(poisoned)) => {
+                Some(Reader { ring: self, with: poisoned.into_inner() })
+            }
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     fn slot(&self) -> *mut u8 {
+        let next = self.next.load(Ordering::Relaxed);
         // SAFETY: the slot lies inside of the mapping.
-        unsafe { self.memory.as_ptr().add(self.next * self.slot_bytes) }
+        unsafe { self.memory.as_ptr().add(next * self.slot_bytes) }
     }
 
     fn status(&self) -> &AtomicU32 {
@@ -73,33 +120,39 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(self.slot().cast()) }
     }
 
-    /// Whether the next slot is ours.
+    /// Whether the next slot is ours. Without the lock it may be that somebody reads it already.
     pub fn has_frame(&self) -> bool {
         self.status().load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
+}
 
-    /// Shows the next frame, if there is one; false where there is none. A frame that did not fit is not
-    /// shown.
-    pub fn show(&mut self, to: &mut dyn FnMut(&[u8])) -> bool {
-        if !self.has_frame() {
-            return false;
+impl<T> Reader<'_, T> {
+    /// Shows the next frame; `None` where there is none.
+    pub fn show(&mut self, to: &mut dyn FnMut(&mut T, &[u8])) -> Option<Slot> {
+        let ring = self.ring;
+        let status = ring.status().load(Ordering::Acquire);
+        if status & libc::TP_STATUS_USER == 0 {
+            return None;
         }
-        let slot = self.slot();
+        let slot = ring.slot();
         // SAFETY: the slot is ours, and begins with this header.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         let (begin, bytes) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
-        let fits = begin.checked_add(bytes).is_some_and(|end| end <= self.slot_bytes);
-        if fits && header.tp_len == header.tp_snaplen {
-            // SAFETY: inside of the slot, which the kernel does not touch until it is given back.
-            to(unsafe { std::slice::from_raw_parts(slot.add(begin), bytes) });
+        let fits = begin.checked_add(bytes).is_some_and(|end| end <= ring.slot_bytes);
+        let is_whole = fits && header.tp_len == header.tp_snaplen;
+        if is_whole {
+            // SAFETY: inside of the slot, which the kernel does not touch until it is given back, and nobody
+            // else does without the lock.
+            to(&mut self.with, unsafe { std::slice::from_raw_parts(slot.add(begin), bytes) });
         }
-        self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.next = (self.next + 1) % self.slots;
-        true
+        ring.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        let next = ring.next.load(Ordering::Relaxed) + 1;
+        ring.next.store(if next == ring.slots { 0 } else { next }, Ordering::Relaxed);
+        Some(Slot { is_cut: !is_whole, is_losing: status & libc::TP_STATUS_LOSING != 0 })
     }
 }
 
-impl Drop for Ring {
+impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing of it is used any more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), RING_BYTES) };

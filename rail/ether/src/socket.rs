@@ -147,37 +147,21 @@ pub fn dropped(socket: BorrowedFd<'_>) -> u64 {
     if result == 0 { statistics.drops.into() } else { 0 }
 }
 
-/// Lets through what is for this station and endpoint, and nothing else. The kernel runs this for each
-/// frame of our EtherType.
-pub fn filter(socket: BorrowedFd<'_>, station: Station, endpoint: u8) -> io::Result<()> {
-    let [a, b, c, d, e, f] = station.0;
-    let high = u32::from_be_bytes([a, b, c, d]);
-    let low = u32::from(u16::from_be_bytes([e, f]));
-    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let (word, half, byte) = (
-        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
-        libc::BPF_LD | libc::BPF_H | libc::BPF_ABS,
-        libc::BPF_LD | libc::BPF_B | libc::BPF_ABS,
-    );
-    let unless = |k, drop| libc::sock_filter {
-        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-        jt: 0,
-        jf: drop,
-        k,
-    };
-    let mut program = [
-        statement(word, 0),
-        unless(high, 5),
-        statement(half, 4),
-        unless(low, 3),
-        // Where packets of ours, and most of MXoE's, have the endpoint.
-        statement(byte, 17),
-        unless(endpoint.into(), 1),
-        statement(libc::BPF_RET | libc::BPF_K, u32::MAX),
-        statement(libc::BPF_RET | libc::BPF_K, 0),
-    ];
+/// Lets through what a program says, from now on; what was let through before stays.
+pub fn filter(socket: BorrowedFd<'_>, mut program: Vec<libc::sock_filter>) -> io::Result<()> {
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     set(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Whether the interface that it was bound to is still there.
+pub fn is_bound(socket: BorrowedFd<'_>) -> bool {
+    // SAFETY: an address is plain data for which zeroes are legal.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    let mut bytes = size_of::<libc::sockaddr_ll>() as u32;
+    let (place, bytes) = (ptr::from_mut(&mut address).cast(), ptr::from_mut(&mut bytes));
+    // SAFETY: the kernel writes as many bytes as are named.
+    let result = unsafe { libc::getsockname(socket.as_raw_fd(), place, bytes) };
+    result == 0 && address.sll_ifindex > 0
 }
 
 /// Sends frames, each a range of `bytes`; how many left.

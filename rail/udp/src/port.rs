@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use ropewalk_base::error::Fault;
 use ropewalk_rail::port::{Port, PortCounters, Received};
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::batch::{self, Incoming, MESSAGE_BYTES, MESSAGES_MAX, Run};
 use crate::config::{UdpConfig, UdpError};
@@ -228,7 +229,7 @@ impl Port for UdpPort {
                 }
                 // A packet that cannot leave is as good as lost.
                 Err(_) => {
-                    self.counters.dropped += 1;
+                    self.counters.drops.unsent += 1;
                     done += 1;
                 }
             }
@@ -238,8 +239,8 @@ impl Port for UdpPort {
         true
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn attach(&mut self, set: BorrowedFd<'_>) -> std::io::Result<()> {
+        Ok(epoll::add(set, &self.socket, EventData::new_u64(0), EventFlags::IN)?)
     }
 
     fn counters(&self) -> PortCounters {

@@ -1,0 +1,214 @@
+//! Who of several sleepers is woken by the socket that they share.
+//!
+//! A socket in the epoll sets of all of them would wake all of them for each packet. So it is in one set, that
+//! of the *watcher*, who looks at the ring when it is woken and wakes those whose packets it finds. While the
+//! watcher is awake it keeps the socket, since as a rule it looks at the ring all the time, and whoever
+//! watched in its place would be woken by each of its packets. Whether it does look is seen by the *guard*, a
+//! sleeper with a timer in its set: where too few looks were made since the timer was started, the socket goes
+//! to a sleeper.
+//!
+//! Invariants:
+//! * while anybody sleeps, the watcher sleeps, or the guard sleeps and the timer runs: no packet of a sleeper
+//!   waits for longer than two of the timer's times beside others who are awake and do not look;
+//! * the socket is in one set at most, and the timer asks for attention in one;
+//! * what cannot be had (the kernel's memory for the socket in another set) leaves the timer running.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
+
+use crate::numbers::Numbers;
+
+/// How long a watcher who is awake is trusted at a time.
+const TRUST: Duration = Duration::from_millis(1);
+/// Looks at the ring in that time by which the trust is earned: one each 50 us.
+const LOOKS_MIN: u64 = 20;
+
+/// The sleepers of one socket.
+#[derive(Debug)]
+pub struct Watch {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    timer: OwnedFd,
+    sets: BTreeMap<u8, OwnedFd>,
+    asleep: Numbers,
+    /// Whose set the socket is in, and in whose the timer asks for attention.
+    watcher: Option<u8>,
+    guard: Option<u8>,
+    /// The timer runs, or has run out: since when, and the looks by then.
+    trusted: Option<(Instant, u64)>,
+}
+
+/// No sleeper of an epoll set tells its descriptors apart.
+fn unnamed() -> EventData {
+    EventData::new_u64(0)
+}
+
+fn set_timer(timer: &OwnedFd, after: Duration) {
+    let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let after = Timespec { tv_sec: 0, tv_nsec: i64::from(after.subsec_nanos()) };
+    let value = Itimerspec { it_interval: none, it_value: after };
+    // The arguments are in range: nothing can fail.
+    let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &value);
+}
+
+impl Watch {
+    /// Nobody sleeps. Fails where there is no descriptor.
+    pub fn new() -> std::io::Result<Watch> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let state = State {
+            timer: timerfd_create(TimerfdClockId::Monotonic, flags)?,
+            sets: BTreeMap::new(),
+            asleep: Numbers::default(),
+            watcher: None,
+            guard: None,
+            trusted: None,
+        };
+        Ok(Watch { state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each step leaves it as the invariants say.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Someone who sleeps on this set from now on.
+    pub fn enter(&self, own: u8, set: BorrowedFd<'_>) -> std::io::Result<()> {
+        let set = set.try_clone_to_owned()?;
+        let mut state = self.state();
+        epoll::add(&set, &state.timer, unnamed(), EventFlags::empty())?;
+        state.sets.insert(own, set);
+        Ok(())
+    }
+
+    /// Someone who sleeps no more.
+    pub fn leave(&self, own: u8, socket: BorrowedFd<'_>, looks: u64) {
+        let mut state = self.state();
+        state.asleep.remove(own);
+        if state.watcher == Some(own) {
+            match state.asleep.last() {
+                Some(heir) => state.watch(heir, socket),
+                None => state.unwatch(socket),
+            }
+        }
+        state.ensure(looks);
+        if state.guard == Some(own) {
+            state.guard = None;
+            state.trusted = None;
+        }
+        if let Some(set) = state.sets.remove(&own) {
+            // The set may be somebody else's as well, and live on.
+            let _ = epoll::delete(&set, &state.timer);
+            if state.watcher == Some(own) {
+                let _ = epoll::delete(&set, socket);
+                state.watcher = None;
+            }
+        }
+    }
+
+    /// Goes to sleep. `eager`: packets came for it since it slept last, so that the next may be, too. Whether
+    /// it is the watcher now.
+    pub fn sleep(&self, own: u8, eager: bool, socket: BorrowedFd<'_>, looks: u64) -> bool {
+        let mut state = self.state();
+        state.judge(own, socket, looks);
+        state.asleep.insert(own);
+        let takes = match state.watcher {
+            None => true,
+            Some(watcher) => watcher != own && eager && state.asleep.contains(watcher),
+        };
+        if takes {
+            state.watch(own, socket);
+        }
+        state.ensure(looks);
+        state.watcher == Some(own)
+    }
+
+    /// Is awake.
+    pub fn wake(&self, own: u8, socket: BorrowedFd<'_>, looks: u64) {
+        let mut state = self.state();
+        state.asleep.remove(own);
+        state.judge(own, socket, looks);
+        state.ensure(looks);
+    }
+}
+
+impl State {
+    fn watcher_sleeps(&self) -> bool {
+        self.watcher.is_some_and(|watcher| self.asleep.contains(watcher))
+    }
+
+    /// Where this is the guard and the timer has run out: was the watcher worth the trust?
+    fn judge(&mut self, own: u8, socket: BorrowedFd<'_>, looks: u64) {
+        let ran_out = |(since, _): &mut (Instant, u64)| since.elapsed() >= TRUST;
+        if self.guard != Some(own) {
+            return;
+        }
+        let Some((_, before)) = self.trusted.take_if(ran_out) else { return };
+        // From here on it does not ask for attention.
+        set_timer(&self.timer, Duration::ZERO);
+        if !self.watcher_sleeps() && looks.wrapping_sub(before) < LOOKS_MIN {
+            match self.asleep.last() {
+                Some(heir) => self.watch(heir, socket),
+                // The next one to go to sleep takes it.
+                None => self.unwatch(socket),
+            }
+        }
+    }
+
+    /// Makes someone the watcher, if the kernel has the memory.
+    fn watch(&mut self, heir: u8, socket: BorrowedFd<'_>) {
+        if self.watcher == Some(heir) {
+            return;
+        }
+        let Some(set) = self.sets.get(&heir) else { return };
+        if epoll::add(set, socket, unnamed(), EventFlags::IN).is_err() {
+            return;
+        }
+        self.unwatch(socket);
+        self.watcher = Some(heir);
+    }
+
+    fn unwatch(&mut self, socket: BorrowedFd<'_>) {
+        if let Some(set) = self.watcher.take().and_then(|watcher| self.sets.get(&watcher)) {
+            // It is there.
+            let _ = epoll::delete(set, socket);
+        }
+    }
+
+    /// Sees to it that there is a guard where one is needed. The last one by number stands up last where one
+    /// thread sleeps on many.
+    fn ensure(&mut self, looks: u64) {
+        if self.asleep.is_empty() || self.watcher_sleeps() {
+            return;
+        }
+        if !self.guard.is_some_and(|guard| self.asleep.contains(guard)) {
+            self.point_timer(self.guard, EventFlags::empty());
+            self.guard = self.asleep.last();
+            self.point_timer(self.guard, EventFlags::IN);
+        }
+        if self.trusted.is_none() {
+            self.trusted = Some((Instant::now(), looks));
+            set_timer(&self.timer, TRUST);
+        }
+    }
+
+    fn point_timer(&self, at: Option<u8>, flags: EventFlags) {
+        if let Some(set) = at.and_then(|at| self.sets.get(&at)) {
+            // A change of what is there already: nothing can fail.
+            let _ = epoll::modify(set, self.timer.as_fd(), unnamed(), flags);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
