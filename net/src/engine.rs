@@ -26,7 +26,13 @@ pub type SharedClock = Arc<dyn Fn() -> Time + std::marker::Send + Sync>;
 pub(crate) enum Command {
     Post(OperationId, Post),
     Cancel(OperationId),
-    RequestTaken { peer: PeerId, session: u32, bytes: u32 },
+    RequestTaken {
+        peer: PeerId,
+        session: u32,
+        bytes: u32,
+    },
+    /// The last sleeper is awake. See [`Shared::disarm`](crate::shared::Shared::disarm).
+    StandUp,
 }
 
 struct Exposure {
@@ -244,6 +250,7 @@ impl Engine {
             Command::RequestTaken { peer, session, bytes } => {
                 self.core.request_taken(peer, session, bytes);
             }
+            Command::StandUp => {}
         }
         self.drain();
     }

@@ -197,13 +197,26 @@ impl Shared {
     /// nothing to say all the time.
     pub fn disarm(&self, quiet: bool) {
         let last = self.armed.fetch_sub(1, Ordering::Relaxed) == 1;
-        // Where the engine is taken, its holder's pass, or the next one, ends the arming.
-        if last && let Some(mut engine) = self.try_lock() {
+        if !last {
+            return;
+        }
+        if let Some(mut engine) = self.try_lock() {
             // Another's pass meanwhile disarmed the rails, and may have heard what they said.
             if quiet && engine.armed {
                 engine.disarm_quiet();
             }
             self.stand_up(&mut engine);
+            return self.unlock(engine);
+        }
+        // The holder ends the arming: nobody knows when the next pass comes, and a rail that seems to sleep may
+        // be the one that is woken for its neighbours, too.
+        {
+            let mut commands = self.commands.lock().expect("never left half-changed");
+            commands.push_back(Command::StandUp);
+            self.command_count.fetch_add(1, Ordering::SeqCst);
+        }
+        order_write_before_look();
+        if let Some(engine) = self.try_lock() {
             self.unlock(engine);
         }
     }
@@ -239,7 +252,10 @@ impl Shared {
             let command = self.commands.lock().expect("never left half-changed").pop_front();
             let Some(command) = command else { break };
             self.command_count.fetch_sub(1, Ordering::SeqCst);
-            engine.command(command);
+            match command {
+                Command::StandUp => self.stand_up(engine),
+                command => engine.command(command),
+            }
         }
         self.fill_reserve(engine);
     }
@@ -315,6 +331,21 @@ mod tests {
         assert!(matches!(post(3), Posted::Pending(_)), "left for the holder");
         drop(holder);
         assert_eq!(sender.shared.command_count.load(super::Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn the_last_one_to_wake_up_leaves_nothing_armed_beside_a_holder() {
+        let endpoint = endpoint(5);
+        let shared = &endpoint.shared;
+        let mut engine = endpoint.try_lock().unwrap();
+        while !shared.arm(&mut engine) {
+            engine.progress();
+        }
+        // It wakes up while somebody else, who makes no pass, has the engine.
+        shared.disarm(false);
+        assert!(engine.armed, "only the holder can");
+        shared.unlock(engine);
+        assert!(!endpoint.try_lock().unwrap().armed);
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! Raw Ethernet frames, in a network namespace with a bridge and a pair of virtual cards for each endpoint.
+//! Raw Ethernet frames, in a network namespace with a bridge and a pair of virtual cards for each endpoint, or
+//! with all endpoints on one interface.
+
+mod namespace;
 
 mod captures;
 
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
+use namespace::{Namespace, card, ip};
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_net::capture::{Capture, CaptureConfig, Captured};
@@ -15,70 +17,27 @@ use ropewalk_rail::Rail;
 use ropewalk_rail::conformance::{Fixture, run_all};
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherError, EtherPort};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-fn ip(line: &str) -> bool {
-    let words = line.split_whitespace();
-    let status = Command::new("ip").args(words).stdin(Stdio::null()).status();
-    status.is_ok_and(|status| status.success())
-}
-
-/// A namespace of its own, in which this thread is, with a bridge.
-struct Namespace(String);
-
-impl Namespace {
-    /// `None`, with the reason on the standard output, where this machine does not allow it.
-    fn enter() -> Option<Namespace> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("ropewalk-ether-{}-{number}", std::process::id());
-        if !ip(&format!("netns add {name}")) {
-            println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
-            return None;
-        }
-        let namespace = Namespace(name);
-        let file = std::fs::File::open(format!("/run/netns/{}", namespace.0)).expect("its name");
-        move_into_link_name_space(
-            std::os::fd::AsFd::as_fd(&file),
-            Some(LinkNameSpaceType::Network),
-        )
-        .expect("this thread may go there");
-        assert!(ip("link add bridge type bridge mcast_snooping 0") && ip("link set bridge up"));
-        Some(namespace)
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        ip(&format!("netns del {}", self.0));
-    }
-}
-
-/// Endpoints on cards of their own, behind one bridge.
+/// Endpoints on cards of their own, behind one bridge, or all of them on one.
 struct Bridge {
     mtu: u32,
+    card: Option<&'static str>,
     start: Instant,
 }
 
 impl Bridge {
     fn new(mtu: u32) -> Bridge {
-        Bridge { mtu, start: Instant::now() }
+        Bridge { mtu, card: None, start: Instant::now() }
     }
 
-    /// A card that reaches all others.
-    fn card(&self) -> String {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let (card, plug) = (format!("card{number}"), format!("plug{number}"));
-        let mtu = self.mtu;
-        assert!(ip(&format!("link add {card} mtu {mtu} type veth peer name {plug} mtu {mtu}")));
-        assert!(ip(&format!("link set {plug} master bridge up")));
-        assert!(ip(&format!("link set {card} up")));
-        card
+    /// All endpoints on the loopback interface: one socket.
+    fn loopback(mtu: u32) -> Bridge {
+        assert!(ip(&format!("link set lo mtu {mtu} up")));
+        Bridge { card: Some("lo"), ..Bridge::new(mtu) }
     }
 
     fn port(&self) -> EtherPort {
-        let card = self.card();
+        let card = self.card.map_or_else(|| card(self.mtu), str::to_string);
         let config = EtherConfig::listening(&card).expect("a name");
         EtherPort::open(&config).expect("the card is up")
     }
@@ -130,12 +89,29 @@ impl Fixture for Bridge {
     fn native_needs_target_polls(&self) -> bool {
         true
     }
+
+    fn wakes_for_neighbours(&self) -> bool {
+        self.card.is_some()
+    }
 }
 
 #[test]
 fn the_suite_of_all_rails_passes_in_usual_frames() {
     let Some(_namespace) = Namespace::enter() else { return };
     run_all(|| Bridge::new(1500));
+}
+
+#[test]
+fn the_suite_of_all_rails_passes_over_one_socket() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    run_all(|| Bridge::loopback(1500));
+}
+
+#[test]
+#[ignore = "for --deep: as the one above, in longer frames"]
+fn the_suite_of_all_rails_passes_over_one_socket_in_jumbo_frames() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    run_all(|| Bridge::loopback(9000));
 }
 
 #[test]
@@ -148,8 +124,7 @@ fn the_suite_of_all_rails_passes_in_jumbo_frames() {
 #[test]
 fn endpoints_are_claimed_and_mistakes_are_named() {
     let Some(_namespace) = Namespace::enter() else { return };
-    let bridge = Bridge::new(1500);
-    let card = bridge.card();
+    let card = card(1500);
     let open = |address: &str| EtherPort::open(&EtherConfig::listening(address)?);
     let first = open(&card).unwrap();
     let second = open(&format!("{card}/7")).unwrap();

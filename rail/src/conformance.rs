@@ -88,6 +88,12 @@ pub trait Fixture {
         false
     }
 
+    /// Whether a sleeper may be woken once without work of its own, to see whether a neighbour who is awake
+    /// looks at what they share.
+    fn wakes_for_neighbours(&self) -> bool {
+        false
+    }
+
     /// Whether a long payload may be seen that has arrived in part.
     fn payloads_arrive_in_parts(&self) -> bool {
         true

@@ -216,8 +216,8 @@ where
         self.port.disarm();
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.port.descriptor()
+    fn attach(&mut self, set: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.port.attach(set)
     }
 
     fn counters(&self) -> PortCounters {
