@@ -26,10 +26,13 @@ use rustix::time::{
 
 use crate::numbers::Numbers;
 
-/// How long a watcher who is awake is trusted at a time.
+/// How long those who are awake are trusted at a time.
 const TRUST: Duration = Duration::from_millis(1);
-/// Looks at the ring in that time by which the trust is earned: one each 50 us.
+/// Looks at the ring in that time by which the trust is earned.
 const LOOKS_MIN: u64 = 20;
+/// The same for any time: how often there must be a look. In a short one there must be some.
+const LOOK_EACH: Duration = Duration::from_micros(50);
+const LOOKS_SEEN: u64 = 4;
 
 /// The sleepers of one socket.
 #[derive(Debug)]
@@ -40,13 +43,22 @@ pub struct Watch {
 #[derive(Debug)]
 struct State {
     timer: OwnedFd,
-    sets: BTreeMap<u8, OwnedFd>,
+    members: BTreeMap<u8, Member>,
     asleep: Numbers,
     /// Whose set the socket is in, and in whose the timer asks for attention.
     watcher: Option<u8>,
     guard: Option<u8>,
     /// The timer runs, or has run out: since when, and the looks by then.
     trusted: Option<(Instant, u64)>,
+}
+
+#[derive(Debug)]
+struct Member {
+    set: OwnedFd,
+    /// When it went to sleep, and the looks by then.
+    slept: (Instant, u64),
+    /// While it slept others looked at the ring all the time.
+    others_look: bool,
 }
 
 /// No sleeper of an epoll set tells its descriptors apart.
@@ -68,7 +80,7 @@ impl Watch {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let state = State {
             timer: timerfd_create(TimerfdClockId::Monotonic, flags)?,
-            sets: BTreeMap::new(),
+            members: BTreeMap::new(),
             asleep: Numbers::default(),
             watcher: None,
             guard: None,
@@ -87,7 +99,8 @@ impl Watch {
         let set = set.try_clone_to_owned()?;
         let mut state = self.state();
         epoll::add(&set, &state.timer, unnamed(), EventFlags::empty())?;
-        state.sets.insert(own, set);
+        let slept = (Instant::now(), 0);
+        state.members.insert(own, Member { set, slept, others_look: false });
         Ok(())
     }
 
@@ -106,7 +119,7 @@ impl Watch {
             state.guard = None;
             state.trusted = None;
         }
-        if let Some(set) = state.sets.remove(&own) {
+        if let Some(Member { set, .. }) = state.members.remove(&own) {
             // The set may be somebody else's as well, and live on.
             let _ = epoll::delete(&set, &state.timer);
             if state.watcher == Some(own) {
@@ -122,12 +135,18 @@ impl Watch {
         let mut state = self.state();
         state.judge(own, socket, looks);
         state.asleep.insert(own);
-        let takes = match state.watcher {
-            None => true,
-            Some(watcher) => watcher != own && eager && state.asleep.contains(watcher),
-        };
-        if takes {
-            state.watch(own, socket);
+        let mut trusts = false;
+        if let Some(member) = state.members.get_mut(&own) {
+            member.slept = (Instant::now(), looks);
+            trusts = member.others_look && !eager;
+        }
+        match state.watcher {
+            Some(watcher) if watcher == own && trusts => state.unwatch(socket),
+            Some(watcher) if watcher == own => {}
+            Some(watcher) if eager && state.asleep.contains(watcher) => state.watch(own, socket),
+            Some(_) => {}
+            None if eager || (state.trusted.is_none() && !trusts) => state.watch(own, socket),
+            None => {}
         }
         state.ensure(looks);
         state.watcher == Some(own)
@@ -136,6 +155,14 @@ impl Watch {
     /// Is awake.
     pub fn wake(&self, own: u8, socket: BorrowedFd<'_>, looks: u64) {
         let mut state = self.state();
+        if state.asleep.contains(own)
+            && let Some(member) = state.members.get_mut(&own)
+        {
+            let (since, before) = member.slept;
+            let wanted = since.elapsed().as_nanos() / LOOK_EACH.as_nanos();
+            let seen = looks.wrapping_sub(before);
+            member.others_look = seen >= LOOKS_SEEN && u128::from(seen) >= wanted;
+        }
         state.asleep.remove(own);
         state.judge(own, socket, looks);
         state.ensure(looks);
@@ -147,7 +174,7 @@ impl State {
         self.watcher.is_some_and(|watcher| self.asleep.contains(watcher))
     }
 
-    /// Where this is the guard and the timer has run out: was the watcher worth the trust?
+    /// Where this is the guard and the timer has run out: were those who are awake worth the trust?
     fn judge(&mut self, own: u8, socket: BorrowedFd<'_>, looks: u64) {
         let ran_out = |(since, _): &mut (Instant, u64)| since.elapsed() >= TRUST;
         if self.guard != Some(own) {
@@ -170,8 +197,8 @@ impl State {
         if self.watcher == Some(heir) {
             return;
         }
-        let Some(set) = self.sets.get(&heir) else { return };
-        if epoll::add(set, socket, unnamed(), EventFlags::IN).is_err() {
+        let Some(heirs) = self.members.get(&heir) else { return };
+        if epoll::add(&heirs.set, socket, unnamed(), EventFlags::IN).is_err() {
             return;
         }
         self.unwatch(socket);
@@ -179,9 +206,9 @@ impl State {
     }
 
     fn unwatch(&mut self, socket: BorrowedFd<'_>) {
-        if let Some(set) = self.watcher.take().and_then(|watcher| self.sets.get(&watcher)) {
+        if let Some(member) = self.watcher.take().and_then(|own| self.members.get(&own)) {
             // It is there.
-            let _ = epoll::delete(set, socket);
+            let _ = epoll::delete(&member.set, socket);
         }
     }
 
@@ -203,9 +230,9 @@ impl State {
     }
 
     fn point_timer(&self, at: Option<u8>, flags: EventFlags) {
-        if let Some(set) = at.and_then(|at| self.sets.get(&at)) {
+        if let Some(member) = at.and_then(|at| self.members.get(&at)) {
             // A change of what is there already: nothing can fail.
-            let _ = epoll::modify(set, self.timer.as_fd(), unnamed(), flags);
+            let _ = epoll::modify(&member.set, self.timer.as_fd(), unnamed(), flags);
         }
     }
 }

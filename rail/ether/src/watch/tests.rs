@@ -115,7 +115,7 @@ fn somebody_watches_or_guards_whatever_they_do() {
                     entered.insert(own);
                 }
                 1 => std::thread::sleep(TRUST),
-                2 => scene.looks += random.below(2 * LOOKS_MIN),
+                2 => scene.looks += random.below(2 * LOOKS_MIN) * random.below(50),
                 3..=7 if entered.contains(own) => drop(scene.sleep(own, random.below(2) == 0)),
                 _ if entered.contains(own) => scene.wake(own),
                 _ => {}
@@ -171,6 +171,44 @@ fn beside_a_watcher_who_looks_nobody_is_woken_by_packets() {
         assert!(!scene.sleep(1, false));
         assert_eq!(scene.watch.state().watcher, Some(0));
     }
+}
+
+#[test]
+fn a_watcher_gives_up_beside_one_who_looks_and_watches_again_when_that_ends() {
+    let mut scene = Scene::new(1);
+    assert!(scene.sleep(0, false));
+    // Somebody else looks at the ring all the time, and takes what comes.
+    scene.looks += 1_000_000;
+    scene.packet_comes();
+    assert!(scene.is_awake_at_once(0));
+    scene.wake(0);
+    scene.look();
+    for _ in 0..5 {
+        assert!(!scene.sleep(0, false));
+        scene.packet_comes();
+        scene.look();
+        assert!(scene.is_woken(0, LIMIT), "by the timer");
+        scene.looks += 1_000_000;
+        scene.wake(0);
+    }
+    assert!(!scene.sleep(0, false));
+    // No more.
+    assert!(scene.is_woken(0, LIMIT));
+    scene.wake(0);
+    assert!(scene.sleep(0, false));
+    scene.packet_comes();
+    assert!(scene.is_awake_at_once(0));
+}
+
+#[test]
+fn who_looked_and_goes_to_sleep_watches_at_once() {
+    let mut scene = Scene::new(2);
+    assert!(scene.sleep(0, false));
+    scene.looks += 1_000_000;
+    scene.wake(0);
+    assert!(!scene.sleep(0, false) && scene.sleep(1, true));
+    scene.packet_comes();
+    assert!(scene.is_awake_at_once(1) && !scene.is_awake_at_once(0));
 }
 
 #[test]
