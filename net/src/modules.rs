@@ -93,9 +93,10 @@ struct BuiltIn {
     makes_sense: fn(&str) -> bool,
     open: OpenBuiltIn,
     /// Opens one that only connects, and reaches this address.
-    call: fn(&str, &Options) -> Result<Box<dyn Rail>, ModuleError>,
+    call: CallBuiltIn,
 }
 
+type CallBuiltIn = fn(&str, &Options) -> Result<Box<dyn Rail>, ModuleError>;
 type OpenBuiltIn = fn(&Listen<'_>, &Options) -> Result<Box<dyn Rail>, ModuleError>;
 
 const BUILT_IN: &[BuiltIn] = &[

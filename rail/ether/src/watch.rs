@@ -1,11 +1,12 @@
 //! Who of several sleepers is woken by the socket that they share.
 //!
 //! A socket in the epoll sets of all of them would wake all of them for each packet. So it is in one set, that
-//! of the *watcher*, who looks at the ring when it is woken and wakes those whose packets it finds. While the
-//! watcher is awake it keeps the socket, since as a rule it looks at the ring all the time, and whoever
-//! watched in its place would be woken by each of its packets. Whether it does look is seen by the *guard*, a
-//! sleeper with a timer in its set: where too few looks were made since the timer was started, the socket goes
-//! to a sleeper.
+//! of the *watcher*, who looks at the ring when it is woken and wakes those whose packets it finds.
+//!
+//! Beside one who is awake and looks at the ring all the time, whoever watches is woken by each packet for
+//! nothing. So a watcher keeps the socket while it is awake, and one who sees that others look gives it up.
+//! Whether there are looks enough is then seen by the *guard*, a sleeper with a timer in its set: where too few
+//! were made since the timer was started, the socket goes to a sleeper.
 //!
 //! Invariants:
 //! * while anybody sleeps, the watcher sleeps, or the guard sleeps and the timer runs: no packet of a sleeper

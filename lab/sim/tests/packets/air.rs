@@ -19,10 +19,13 @@ pub struct Weather {
     pub corruption: u64,
     /// Microseconds that a packet may be late.
     pub lateness: u64,
+    /// Microseconds by which every second packet is later than the others, as over the two cards of a bond.
+    pub apart: u64,
 }
 
 impl Weather {
-    pub const FAIR: Weather = Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0 };
+    pub const FAIR: Weather =
+        Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0, apart: 0 };
 }
 
 /// How long a packet is on its way at least.
@@ -72,6 +75,7 @@ impl Air {
                 bytes.truncate(self.random.below(bytes.len() as u64) as usize);
             }
             let late = Duration::from_micros(self.random.below(self.weather.lateness + 1));
+            let late = late + Duration::from_micros(self.weather.apart * (self.count % 2));
             self.count += 1;
             self.packets.insert((now + LATENCY + late, self.count), (to, from, bytes));
         }

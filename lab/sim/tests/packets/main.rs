@@ -300,6 +300,29 @@ fn in_fair_weather_nothing_goes_twice() {
 }
 
 #[test]
+fn over_two_paths_everything_arrives_and_a_small_difference_makes_little_go_twice() {
+    for (apart, is_small) in [(3, true), (12, true), (90, false), (2000, false)] {
+        for seed in seeds(300_000 + apart * 1000, 20) {
+            let mut scene = Scene::new(seed, Weather { apart, ..Weather::FAIR });
+            for _ in 0..50 {
+                let node = scene.below(2) as usize;
+                scene.frame(node);
+                scene.read(node);
+                scene.write(node);
+            }
+            scene.check();
+            let counters = scene.world.nodes.iter().map(|node| node.machine.counters());
+            let total = counters.fold([0; 3], |[early, resent, asked], it| {
+                [early + it.early, resent + it.resent, asked + it.asked_again]
+            });
+            assert!(total[0] > 0, "seed {seed}: nothing overtook anything");
+            // An ask that overtakes another is answered before it, all of its pieces: the other seems lost.
+            assert!(!is_small || total[1] == 0 && total[2] <= 64, "seed {seed}: {total:?}");
+        }
+    }
+}
+
+#[test]
 fn a_revoked_region_is_written_no_more_and_its_writers_hear_of_it() {
     for seed in seeds(300_000, 30) {
         let mut scene = Scene::new(seed, FOUL);

@@ -15,7 +15,8 @@ use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
 
 pub use crate::air::*;
 
-pub const FOUL: Weather = Weather { loss: 30, doubling: 20, corruption: 10, lateness: 60 };
+pub const FOUL: Weather =
+    Weather { loss: 30, doubling: 20, corruption: 10, lateness: 60, apart: 0 };
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Payloads whose frames the receiver drops.
 pub fn is_dropped(id: u64) -> bool {
