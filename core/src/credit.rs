@@ -114,7 +114,8 @@ impl Account {
     /// Whether there may be no room for another message.
     #[inline]
     fn is_scarce(&self) -> bool {
-        self.told - self.arrived < self.largest
+        // Foreign peers may be beyond it.
+        self.told.saturating_sub(self.arrived) < self.largest
     }
 
     /// Whether nothing of it is here any more.
@@ -188,6 +189,17 @@ impl Received {
     /// Whether nothing of the peer is here any more.
     pub fn is_clear(&self) -> bool {
         [&self.eager, &self.request, &self.announce].iter().all(|account| account.is_clear())
+    }
+
+    /// Counts the arrival of a message from somebody who knows nothing of credit; false where there is no
+    /// room for it. There is for one that somebody takes at once, and for a single one of any length.
+    pub fn arrive_foreign(&mut self, charge: Charge, taken: bool) -> bool {
+        let (account, amount) = self.account(charge);
+        let allowed = taken || account.is_clear() || account.arrived + amount <= account.told;
+        if allowed {
+            account.arrived += amount;
+        }
+        allowed
     }
 
     /// Counts the arrival of a message; false where the peer was not allowed to send it.

@@ -10,6 +10,7 @@ use ropewalk_wire::frame::{EagerBody, FLAG_PAYLOAD_CHECKSUM, FinishBody, Prefix,
 use crate::api::*;
 use crate::credit::Charge;
 use crate::engine::{Core, LandingKind, OF_RECEIVE, Order, Payload};
+use crate::foreign::unspeakable;
 use crate::matching::{Content, Unmatched, Wanted};
 use crate::operation::{Ending, Kind, ReceiveStage, ReceiveState, SendStage, SendState};
 use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
@@ -53,12 +54,20 @@ impl Core {
         let Kind::Send(state) = &mut operation.kind else { return true };
         let send = state.send;
         let Some(peer) = self.peers.get_mut(send.peer.0) else { return true };
+        if peer.foreign
+            && let Some(fault) = unspeakable(&send)
+        {
+            self.finish(id, Err(fault), 0);
+            return true;
+        }
         if peer.frames_pending >= FRAMES_PENDING_MAX {
             return false;
         }
         // A request is never announced: nobody posts for it.
+        // A foreign peer tells the match of no message but an announced one.
+        let tells = !peer.foreign || send.level != Level::Matched;
         let small = send.channel == Channel::Request
-            || send.payload.len <= u64::from(self.config.eager_bytes_max);
+            || (tells && send.payload.len <= u64::from(self.config.eager_bytes_max));
         let message = peer.send_next[send.channel as usize];
         if small && peer.granted.take_eager(send.channel, send.payload.len) {
             peer.send_next[send.channel as usize] += 1;
@@ -333,7 +342,7 @@ impl Core {
     }
 
     #[inline(always)]
-    fn match_eager(
+    pub(crate) fn match_eager(
         &mut self,
         link: LinkId,
         id: PeerId,

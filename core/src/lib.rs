@@ -12,7 +12,8 @@
 //!
 //! Files: `arrive` (where a frame belongs), `outputs` (what is to be done), `matching` (who gets a message), `probe` (a look at what waits), `eager` and `rendezvous` (how it travels), `remote` (put
 //! and get), `reliable` (spans, acknowledgements, re-sending), `path` (links, hand-shake, sessions),
-//! `credit` (who may send how much).
+//! `credit` (who may send how much), `foreign` (peers that
+//! speak a protocol of their rail's).
 //!
 //! Invariants
 //! * Of one peer's messages on one channel that a receive accepts, the earliest sent wins; of the
@@ -30,6 +31,7 @@ mod check;
 mod credit;
 mod eager;
 mod engine;
+mod foreign;
 mod landings;
 mod lists;
 mod matching;

@@ -349,6 +349,11 @@ impl Operations {
         }
     }
 
+    /// Whether an operation is a get or put itself.
+    pub fn is_access(&self, id: OperationId) -> bool {
+        self.get(id).is_some_and(|operation| matches!(operation.kind, Kind::Access(_)))
+    }
+
     /// The get or put that an operation is, or that is inside a receive.
     pub fn access(&self, operation: &Operation) -> Option<&AccessState> {
         self.accesses.get(Self::access_id(&operation.kind)?.0)

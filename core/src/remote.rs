@@ -301,6 +301,10 @@ impl Core {
         peer.under_way.begin(segments);
         peer.accesses_begun += 1;
         let Some(link) = peer.link() else { return };
+        if peer.foreign && self.operations.is_access(id) {
+            // It announces what may be read, and knows no other memory.
+            return self.access_ended(id, Err(Fault::NotPermitted));
+        }
         match access.direction {
             Direction::Get => self.counters.gets += 1,
             Direction::Put => self.counters.puts += 1,

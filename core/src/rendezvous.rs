@@ -177,16 +177,27 @@ impl Core {
 
     /// The receiver is done with a message.
     pub(crate) fn arrive_finish(&mut self, id: PeerId, body: FinishBody) {
+        let (outcome, bytes) = (status_from_wire(body.status), body.bytes.get());
+        self.send_over(id, (body.channel, body.message.get()), outcome, bytes);
+    }
+
+    /// The receiver says that a send is over, which is named by channel and number.
+    pub(crate) fn send_over(
+        &mut self,
+        id: PeerId,
+        name: (u8, u64),
+        outcome: Result<(), Fault>,
+        bytes: u64,
+    ) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let Some(operation) = peer.unfinished.remove(&(body.channel, body.message.get())) else {
+        let Some(operation) = peer.unfinished.remove(&name) else {
             // A message that we aborted meanwhile.
             return;
         };
-        let outcome = status_from_wire(body.status);
         let Some(state) = self.operations.get(operation) else { return };
         let Kind::Send(send) = &state.kind else { return };
         let stage = send.stage;
-        let bytes = body.bytes.get().min(send.send.payload.len);
+        let bytes = bytes.min(send.send.payload.len);
         self.finish(operation, outcome, bytes);
         if let SendStage::Announced { region } = stage {
             self.close_region(region);

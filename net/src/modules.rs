@@ -12,16 +12,17 @@ use ropewalk_base::time::Time;
 use ropewalk_rail::Rail;
 use ropewalk_rail::port::Port;
 pub use ropewalk_rail_ether::EtherError;
-use ropewalk_rail_ether::{EtherConfig, EtherPort};
+use ropewalk_rail_ether::{EtherConfig, EtherPort, Language};
 pub use ropewalk_rail_shm::ShmError;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 pub use ropewalk_rail_tcp::TcpError;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 pub use ropewalk_rail_udp::UdpError;
 use ropewalk_rail_udp::{UdpConfig, UdpPort};
+use ropewalk_wire::mxoe::{Dialect, Order};
 
 use crate::capture::{Capture, CaptureConfig, CaptureError, Captured, Place};
-use crate::packets::PacketRail;
+use crate::packets::{MxoeSettings, PacketRail};
 
 /// What makes a rail.
 type Open = dyn Fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync;
@@ -82,6 +83,16 @@ pub enum ModuleError {
     Descriptors(std::io::Error),
     #[error(transparent)]
     Shm(#[from] ShmError),
+    #[error(
+        "'{0}' says nothing about a wire of MXoE; there is key=N, frame=BYTES, order=big or little, and \
+         mode=native or compatible, with & between"
+    )]
+    BadWire(String),
+    #[error(
+        "frames of {frame_bytes} bytes do not fit an interface that takes {mtu} and the header; raise its MTU \
+         (`ip link set NAME mtu BYTES`), or say frame=BYTES"
+    )]
+    LongFrames { frame_bytes: usize, mtu: usize },
     #[error("{0}")]
     Other(String),
 }
@@ -129,6 +140,20 @@ const BUILT_IN: &[BuiltIn] = &[
             open_ether(&config, options)
         },
         call: |address, options| open_ether(&EtherConfig::calling(address), options),
+    },
+    BuiltIn {
+        scheme: "mxoe",
+        makes_sense: |address| {
+            ropewalk_rail_ether::is_address(address.split_once('?').map_or(address, |it| it.0))
+        },
+        open: |listen, options| {
+            let (address, wire) = match listen {
+                Listen::No => return open_mxoe(EtherConfig::default(), Wire::default(), options),
+                Listen::At { address, .. } => address.split_once('?').unwrap_or((address, "")),
+            };
+            open_mxoe(EtherConfig::listening(address)?, Wire::read(wire)?, options)
+        },
+        call: |address, options| open_mxoe(EtherConfig::calling(address), Wire::default(), options),
     },
 ];
 
@@ -239,13 +264,94 @@ fn open_udp(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, Mod
     };
     let port = UdpPort::open(config)?;
     let here = port.local_address();
-    over_packets(port, here, options)
+    over_packets(port, here, options, Speaks::Ours)
 }
 
 fn open_ether(config: &EtherConfig, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
     let port = EtherPort::open(config)?;
     let here = port.interface().station;
-    over_packets(port, here, options)
+    over_packets(port, here, options, Speaks::Ours)
+}
+
+/// How a wire of MXoE is spoken on, as far as an address says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Wire {
+    key: u32,
+    /// Longest frame; 0: what the interface takes.
+    frame_bytes: u16,
+    little: bool,
+    compatible: bool,
+}
+
+impl Wire {
+    /// `key=N`, `frame=N`, `order=little`, `mode=compatible`, with `&` between.
+    fn read(text: &str) -> Result<Wire, ModuleError> {
+        let mut wire = Wire::default();
+        for part in text.split('&').filter(|part| !part.is_empty()) {
+            let bad = || ModuleError::BadWire(part.to_string());
+            match part.split_once('=').ok_or_else(bad)? {
+                ("key", key) => wire.key = number(key).ok_or_else(bad)?,
+                ("frame", bytes) => wire.frame_bytes = bytes.parse().map_err(|_| bad())?,
+                ("order", "little") => wire.little = true,
+                ("order", "big") => wire.little = false,
+                ("mode", "compatible") => wire.compatible = true,
+                ("mode", "native") => wire.compatible = false,
+                _ => return Err(bad()),
+            }
+        }
+        Ok(wire)
+    }
+
+    fn order(self) -> Order {
+        if self.little { Order::Little } else { Order::Big }
+    }
+
+    /// In frames that fit an interface which takes packets of so many bytes.
+    fn dialect(self, mtu: usize) -> Result<Dialect, ModuleError> {
+        let frame_bytes = match self.frame_bytes {
+            // Open-MX counts the Ethernet header, and is told the interface's own figure all the same.
+            0 => mtu.min(MXOE_FRAME_BYTES_MAX) as u16,
+            bytes => bytes,
+        };
+        let dialect = match self.compatible {
+            true => Dialect::compatible(),
+            false => Dialect::native(frame_bytes, self.order())
+                .map_err(|_| ModuleError::BadWire(format!("frame={frame_bytes}")))?,
+        };
+        match dialect.body_bytes_max() <= mtu {
+            true => Ok(dialect),
+            false => Err(ModuleError::LongFrames { frame_bytes: dialect.frame_bytes_max(), mtu }),
+        }
+    }
+}
+
+/// What Open-MX is set to where nobody says otherwise.
+const MXOE_FRAME_BYTES_MAX: usize = 9000;
+
+/// A number as people write keys: decimal, or hexadecimal with `0x`.
+pub(crate) fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn open_mxoe(
+    config: EtherConfig,
+    wire: Wire,
+    options: &Options,
+) -> Result<Box<dyn Rail>, ModuleError> {
+    let port = EtherPort::open(&EtherConfig { language: Language::Mxoe(wire.order()), ..config })?;
+    let here = port.interface().station;
+    let settings = MxoeSettings { dialect: wire.dialect(port.packet_bytes())?, key: wire.key };
+    over_packets(port, here, options, Speaks::Mxoe(settings))
+}
+
+/// What a rail of packets speaks.
+#[derive(Debug, Clone, Copy)]
+enum Speaks {
+    Ours,
+    Mxoe(MxoeSettings),
 }
 
 /// A rail of this port, which is at `here`; captured where that is wished.
@@ -253,29 +359,35 @@ fn over_packets<P>(
     port: P,
     here: P::Station,
     options: &Options,
+    speaks: Speaks,
 ) -> Result<Box<dyn Rail>, ModuleError>
 where
     P: Port<Station: Place> + 'static,
 {
-    let Some(config) = &options.capture else { return rail_of(port) };
+    let Some(config) = &options.capture else { return rail_of(port, speaks) };
     match Capture::open(&port, config) {
-        Ok(capture) => rail_of(Captured::new(port, here, capture)),
+        Ok(capture) => rail_of(Captured::new(port, here, capture), speaks),
         Err(error) if config.insist => Err(error.into()),
         Err(error) => {
             static SAID: Once = Once::new();
             SAID.call_once(|| eprintln!("ropewalk: {error}; going on without"));
-            rail_of(port)
+            rail_of(port, speaks)
         }
     }
 }
 
 /// A rail of this port, with this host's clock and randomness.
-fn rail_of<P: Port + 'static>(port: P) -> Result<Box<dyn Rail>, ModuleError> {
+fn rail_of<P: Port + 'static>(port: P, speaks: Speaks) -> Result<Box<dyn Rail>, ModuleError> {
     let start = Instant::now();
     let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
     let random = Random::from_seed(crate::host::random_seed());
-    let rail = PacketRail::new(port, random, clock);
-    Ok(Box::new(rail.map_err(ModuleError::Descriptors)?))
+    let failed = ModuleError::Descriptors;
+    Ok(match speaks {
+        Speaks::Ours => Box::new(PacketRail::new(port, random, clock).map_err(failed)?),
+        Speaks::Mxoe(settings) => {
+            Box::new(PacketRail::foreign(port, settings, random, clock).map_err(failed)?)
+        }
+    })
 }
 
 /// Where to listen, and what peers are told instead where that says less.

@@ -1,4 +1,4 @@
-//! A rail made of a port, which carries packets, and the core's packet machine, which makes links of them.
+//! A rail made of a port, which carries packets, and a machine of the core's, which makes links of them.
 //!
 //! Invariants: what a port shows is dealt with where it lies; packets are written into the port's slots
 //! and stamped with the time at which they leave; timers are judged when the port had nothing more.
@@ -7,22 +7,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::EAGER_BYTES_MAX;
-use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::memory::BufferTable;
 use ropewalk_base::random::Random;
-use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, FrameOrder, LinkId, Ordered, PacketDrops, Placement, RailCounters, RemoteKey,
-    Token, Verb,
+    Capabilities, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
 };
-use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
+use ropewalk_core::packets::mxoe::{Mxoe, MxoeConfig};
+use ropewalk_core::packets::{Machine, PacketConfig};
 use ropewalk_rail::port::Port;
 use ropewalk_rail::{Rail, Report, Sight, is_consistent};
+use ropewalk_wire::mxoe::Dialect;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::SharedClock;
+use crate::language::{Language, Table, Upwards};
 
 /// Packets of one pass.
 const PACKETS_PER_PASS: usize = 512;
@@ -36,10 +36,10 @@ const LINKS_MAX: usize = 16_000;
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// A rail over packets.
-pub struct PacketRail<P: Port> {
+pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     index: u8,
     port: P,
-    machine: Machine<P::Station>,
+    machine: L,
     /// A clock, and what its time has to be added to be that of the polls.
     clock: SharedClock,
     ahead: u64,
@@ -54,97 +54,10 @@ pub struct PacketRail<P: Port> {
     links_down: u64,
 }
 
-/// Memory of the table, for the machine.
-struct Table<'a>(&'a BufferTable);
-
-impl Bytes for Table<'_> {
-    fn read(&self, from: Slice, to: &mut [u8]) {
-        let read = self.0.read(from, to);
-        // What is gone reads as nothing; nobody waits for it any more.
-        to[read..].fill(0);
-    }
-
-    fn write(&self, to: Slice, from: &[u8]) {
-        self.0.write(to, from);
-    }
-}
-
-/// The layer above, for the machine.
-struct Upwards<'a> {
-    index: u8,
-    report: &'a mut dyn Report,
-    links_up: &'a mut u64,
-    links_down: &'a mut u64,
-}
-
-impl Upwards<'_> {
-    fn id(&self, slot: SlotId) -> LinkId {
-        LinkId { rail: self.index, slot }
-    }
-}
-
-impl Bytes for Upwards<'_> {
-    fn read(&self, from: Slice, to: &mut [u8]) {
-        Table(self.report.buffers()).read(from, to);
-    }
-
-    fn write(&self, to: Slice, from: &[u8]) {
-        Table(self.report.buffers()).write(to, from);
-    }
-}
-
-impl Above for Upwards<'_> {
-    fn link_up(&mut self, link: SlotId, accepted: bool) {
-        *self.links_up += 1;
-        self.report.link_up(self.id(link), accepted);
-    }
-
-    fn link_down(&mut self, link: SlotId, fault: Fault) {
-        *self.links_down += 1;
-        self.report.link_down(self.id(link), fault);
-    }
-
-    fn place(&mut self, link: SlotId, header: &[u8], payload_bytes: u32) -> Placement {
-        self.report.place(self.id(link), header, payload_bytes)
-    }
-
-    fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool {
-        match self.report.place_whole(self.id(link), header, payload.len() as u32) {
-            Placement::Into { slice, token } => {
-                self.report.buffers().write(slice, payload);
-                self.report.landed(self.id(link), token);
-                true
-            }
-            Placement::Drop => true,
-            Placement::Violation(_) => false,
-            Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
-        }
-    }
-
-    fn landed(&mut self, link: SlotId, token: Token) {
-        self.report.landed(self.id(link), token);
-    }
-
-    fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
-        match outcome {
-            Ok(()) => self.report.done(token),
-            Err(fault) => self.report.failed(token, fault),
-        }
-    }
-
-    fn revoked(&mut self, link: SlotId, key: RemoteKey) {
-        self.report.revoked(self.id(link), key);
-    }
-}
-
-impl<P: Port> PacketRail<P> {
+impl<P: Port> PacketRail<P, Machine<P::Station>> {
     /// A rail over `port`. The clock tells when a packet leaves; whatever it begins with, it goes like the one
     /// that polls are made by. Fails where there is no descriptor.
-    pub fn new(mut port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
-        port.attach(epoll.as_fd())?;
+    pub fn new(port: P, random: Random, clock: SharedClock) -> std::io::Result<PacketRail<P>> {
         let config = PacketConfig {
             endpoint: port.endpoint(),
             packet_bytes: port.packet_bytes(),
@@ -155,6 +68,46 @@ impl<P: Port> PacketRail<P> {
             give_up_after: GIVE_UP_AFTER,
         };
         let machine = Machine::new(config, random);
+        PacketRail::speaking(machine, port, clock)
+    }
+}
+
+/// What a wire of MXoE is spoken in, and who may connect.
+#[derive(Debug, Clone, Copy)]
+pub struct MxoeSettings {
+    pub dialect: Dialect,
+    /// What others have to name.
+    pub key: u32,
+}
+
+impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
+    /// A rail over `port` that speaks MXoE, as [`PacketRail::new`].
+    pub fn foreign(
+        port: P,
+        settings: MxoeSettings,
+        random: Random,
+        clock: SharedClock,
+    ) -> std::io::Result<PacketRail<P, Mxoe<P::Station>>> {
+        let config = MxoeConfig {
+            endpoint: port.endpoint(),
+            dialect: settings.dialect,
+            key: settings.key,
+            accepts: !port.addresses().is_empty(),
+            partners_max: LINKS_MAX,
+            frames_max: (port.packets_max() / 2).max(1),
+            give_up_after: GIVE_UP_AFTER,
+        };
+        PacketRail::speaking(Mxoe::new(config, random), port, clock)
+    }
+}
+
+impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
+    /// A rail over `port` that speaks a language.
+    pub fn speaking(machine: L, mut port: P, clock: SharedClock) -> std::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        epoll::add(&epoll, &bell, EventData::new_u64(0), EventFlags::IN)?;
+        port.attach(epoll.as_fd())?;
         Ok(PacketRail {
             index: 0,
             port,
@@ -219,7 +172,7 @@ impl<P: Port> PacketRail<P> {
     }
 }
 
-impl<P: Port> Rail for PacketRail<P> {
+impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
     fn scheme(&self) -> &'static str {
         self.port.scheme()
     }
@@ -229,17 +182,7 @@ impl<P: Port> Rail for PacketRail<P> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            reliable: true,
-            ordered: true,
-            checksummed: true,
-            native_read: true,
-            native_write: true,
-            frame_payload_bytes_max: EAGER_BYTES_MAX,
-            preference: 40,
-            same_host_only: false,
-            foreign: false,
-        }
+        self.machine.capabilities()
     }
 
     fn addresses(&self) -> Vec<String> {
@@ -248,8 +191,9 @@ impl<P: Port> Rail for PacketRail<P> {
 
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
         self.set_time(now);
+        let (address, query) = address.split_once('?').unwrap_or((address, ""));
         let (station, endpoint) = self.port.resolve(address)?;
-        let slot = self.machine.connect(station, endpoint, now)?;
+        let slot = self.machine.connect(station, endpoint, query, now)?;
         self.ring();
         Ok(LinkId { rail: self.index, slot })
     }
@@ -333,7 +277,7 @@ impl<P: Port> Rail for PacketRail<P> {
     }
 
     fn counters(&self) -> RailCounters {
-        let (machine, port) = (self.machine.counters(), self.port.counters());
+        let (machine, port) = (self.machine.counted(), self.port.counters());
         RailCounters {
             frames_sent: machine.frames_sent,
             frames_received: machine.frames_received,

@@ -4,7 +4,7 @@
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Memory};
 use ropewalk_base::pool::Pool;
-use ropewalk_base::verb::{LinkId, Placement, RemoteKey, Token};
+use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement, RemoteKey, Token};
 use ropewalk_core::Core;
 use ropewalk_rail::Report;
 use ropewalk_wire::frame;
@@ -84,6 +84,26 @@ impl Report for Upper<'_> {
 
     fn failed(&mut self, token: Token, fault: Fault) {
         self.core.failed(token, fault);
+    }
+
+    fn foreign_up(&mut self, link: LinkId, name: u128, accepted: bool) {
+        self.core.foreign_up(link, name, accepted);
+    }
+
+    fn foreign_message(
+        &mut self,
+        link: LinkId,
+        message: ForeignMessage,
+        whole: bool,
+    ) -> Option<Placement> {
+        match self.core.foreign_message(link, message, whole)? {
+            Placement::Stage { bytes, token } => Some(self.stage(bytes, token)),
+            placement => Some(placement),
+        }
+    }
+
+    fn foreign_end(&mut self, link: LinkId, end: ForeignEnd) {
+        self.core.foreign_end(link, end);
     }
 
     fn crowded(&mut self) {

@@ -25,7 +25,8 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Segment};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, FrameOrder, LinkId, Ordered, Placement, RailCounters, RemoteKey, Token, Verb,
+    Capabilities, ForeignEnd, ForeignMessage, FrameOrder, LinkId, Ordered, Placement, RailCounters,
+    RemoteKey, Token, Verb,
 };
 
 pub mod address;
@@ -209,6 +210,29 @@ pub trait Report {
 
     /// The region is held by nobody any more.
     fn revoked(&mut self, link: LinkId, key: RemoteKey);
+
+    /// A link carries messages with a foreign peer (see `Capabilities::foreign`), instead of `link_up`. `name`
+    /// tells the peer apart from all others.
+    fn foreign_up(&mut self, link: LinkId, name: u128, accepted: bool) {
+        let _ = (link, name, accepted);
+    }
+
+    /// The next message of a foreign peer, instead of `place`; `whole` as for `place_whole`. `None` where there
+    /// is no room for it yet: it is told again after the next frame that goes there.
+    fn foreign_message(
+        &mut self,
+        link: LinkId,
+        message: ForeignMessage,
+        whole: bool,
+    ) -> Option<Placement> {
+        let _ = (link, message, whole);
+        Some(Placement::Drop)
+    }
+
+    /// A message to a foreign peer is over.
+    fn foreign_end(&mut self, link: LinkId, end: ForeignEnd) {
+        let _ = (link, end);
+    }
 }
 
 /// Bytes of a frame's header that every rail has to read to find the lengths.

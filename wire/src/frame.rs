@@ -430,6 +430,22 @@ pub fn decode_short(header: &[u8]) -> Option<&ShortHeader> {
 }
 
 impl ShortHeader {
+    /// Of a message on the first channel whose arrival nobody waits for.
+    pub fn of(session: u32, payload_bytes: u32, bits: u64, message: u64) -> ShortHeader {
+        ShortHeader {
+            kind: Kind::Short as u8,
+            header_bytes: size_of::<ShortHeader>() as u8,
+            flags: 0.into(),
+            payload_bytes: payload_bytes.into(),
+            session: session.into(),
+            channel: 0,
+            acknowledge: 0,
+            reserved: 0.into(),
+            bits: bits.into(),
+            message: message.into(),
+        }
+    }
+
     /// The same in the form that the other headers have.
     pub fn expand(&self) -> (Prefix, EagerBody) {
         let prefix = Prefix {

@@ -45,6 +45,9 @@ impl Core {
     }
 
     fn begin_link(&mut self, peer: PeerId, link: LinkId, upgrade: bool, insist: bool) {
+        if self.is_same_foreign(peer, link) {
+            return;
+        }
         let nonce = self.random.next_u64() as u32;
         let state = Link { upgrade, insist, ..Link::new(Some(peer), nonce) };
         self.links.insert(link, state);
@@ -266,7 +269,7 @@ impl Core {
     }
 
     /// The record of an endpoint that connected to us; a new one where it is unknown.
-    fn peer_of(&mut self, endpoint: u128) -> Option<PeerId> {
+    pub(crate) fn peer_of(&mut self, endpoint: u128) -> Option<PeerId> {
         if let Some(id) = self.by_endpoint.get(&endpoint) {
             return Some(*id);
         }
@@ -420,7 +423,7 @@ impl Core {
     }
 
     /// Finds out whether a peer that answered is one that we know under another address.
-    fn identify(&mut self, asked: PeerId, endpoint: u128) -> PeerId {
+    pub(crate) fn identify(&mut self, asked: PeerId, endpoint: u128) -> PeerId {
         let known = self.by_endpoint.get(&endpoint).copied();
         if known == Some(asked) {
             return asked;

@@ -146,6 +146,8 @@ pub(crate) struct Peer {
     pub addresses: Vec<u8>,
     /// Another record for the same endpoint stands for this one.
     pub alias_of: Option<PeerId>,
+    /// Its session is with one who speaks no frames.
+    pub foreign: bool,
     /// The records for which this one stands.
     pub aliases: Vec<PeerId>,
     /// We know an address of it (else only it can connect).
@@ -276,6 +278,7 @@ impl Peer {
             incarnation: Incarnation(0),
             addresses: Vec::new(),
             alias_of: None,
+            foreign: false,
             aliases: Vec::new(),
             reachable,
             session: 0,

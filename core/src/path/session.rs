@@ -306,6 +306,7 @@ impl Core {
         let session = std::mem::take(&mut peer.session);
         let had_session = session != 0;
         peer.stage = PeerStage::Idle;
+        peer.foreign = false;
         peer.puts.clear();
         let streams = std::mem::take(&mut peer.streams);
         peer.unfinished.clear();

@@ -1,5 +1,7 @@
 //! What a user of the port decides, and what can go wrong when it opens.
 
+use ropewalk_wire::mxoe::Order;
+
 /// How an [`EtherPort`](crate::EtherPort) is set up.
 #[derive(Debug, Clone, Default)]
 pub struct EtherConfig {
@@ -9,6 +11,18 @@ pub struct EtherConfig {
     pub endpoint: Option<u8>,
     /// Peers may call.
     pub listens: bool,
+    /// What is spoken there.
+    pub language: Language,
+}
+
+/// Whose packets a port is for. Endpoints of different languages have numbers of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Language {
+    /// The packets of `wire::packets`.
+    #[default]
+    Ours,
+    /// Those of `wire::mxoe`, in this byte order.
+    Mxoe(Order),
 }
 
 /// Numbers that endpoints of an interface can have.
@@ -73,7 +87,7 @@ impl EtherConfig {
             return Err(bad());
         }
         let interface = (!interface.is_empty()).then(|| interface.to_string());
-        Ok(EtherConfig { interface, endpoint, listens: true })
+        Ok(EtherConfig { interface, endpoint, listens: true, language: Language::Ours })
     }
 }
 

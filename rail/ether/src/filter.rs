@@ -1,17 +1,28 @@
 //! Which frames the kernel lets through, and which endpoint a frame is for: the same in both places.
 
-use ropewalk_wire::mxoe::Station;
+use ropewalk_wire::mxoe::{self, ETHERNET_BYTES, Order, PULL_MAGIC, Station, Type};
 
+use crate::config::Language;
 use crate::numbers::Numbers;
 
-/// Where a body has the number of the endpoint that it is for: packets of ours, and most of MXoE's.
-const ENDPOINT_AT: usize = 3;
-/// The same in a frame.
-const ENDPOINT_AT_FRAME: u32 = 17;
+/// Where a frame has its type, and most of them the number of the endpoint that they are for.
+const TYPE_AT: u32 = 16;
+const ENDPOINT_AT: u32 = 17;
+/// The same of MXoE's refusals of messages, of what answers a pull, and of what that is hidden by.
+const REFUSED_AT: u32 = 25;
+const MAGIC_AT: u32 = 28;
+const MAGIC: u32 = PULL_MAGIC & 0xff;
+/// Types of our packets have both of these bits, and those of MXoE none.
+const OURS: u32 = 0xc0;
 
 /// The endpoint that a body is for.
-pub fn endpoint_of(body: &[u8]) -> Option<u8> {
-    body.get(ENDPOINT_AT).copied()
+pub fn endpoint_of(body: &[u8], language: Language) -> Option<u8> {
+    let kind = u32::from(*body.get(TYPE_AT as usize - ETHERNET_BYTES)?) & OURS;
+    match language {
+        Language::Ours if kind == OURS => body.get(ENDPOINT_AT as usize - ETHERNET_BYTES).copied(),
+        Language::Mxoe(order) if kind == 0 => mxoe::endpoint_of(body, order),
+        _ => None,
+    }
 }
 
 const WORD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -23,17 +34,23 @@ const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
 const SHIFT: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K;
 const SHIFT_BY_X: u32 = libc::BPF_ALU | libc::BPF_RSH | libc::BPF_X;
 const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const XOR: u32 = libc::BPF_ALU | libc::BPF_XOR | libc::BPF_K;
+const KEEP: u32 = libc::BPF_ST;
+const KEPT: u32 = libc::BPF_LD | libc::BPF_MEM;
+const ALWAYS: u32 = libc::BPF_JMP | libc::BPF_JA;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
 
-/// A program that lets through what is for this station and one of these endpoints, and nothing else. The
-/// kernel runs it for each frame of our EtherType, however many endpoints there are: their numbers are bits
-/// of eight words, one of which is looked at.
-pub fn program(station: Station, endpoints: &Numbers) -> Vec<libc::sock_filter> {
+/// A program that lets through what is for this station and one of these endpoints of a language, and nothing
+/// else. The kernel runs it for each frame of our EtherType, however many endpoints there are: their numbers
+/// are bits of eight words, one of which is looked at.
+pub fn program(
+    station: Station,
+    language: Language,
+    endpoints: &Numbers,
+) -> Vec<libc::sock_filter> {
     let [a, b, c, d, e, f] = station.0;
     let high = u32::from_be_bytes([a, b, c, d]);
     let low = u32::from(u16::from_be_bytes([e, f]));
-    let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
-    let equal = |k, jt, jf| libc::sock_filter { code: IF_EQUAL as u16, jt, jf, k };
     let drop = statement(RETURN, 0);
     let mut program = vec![
         statement(WORD, 0),
@@ -42,12 +59,19 @@ pub fn program(station: Station, endpoints: &Numbers) -> Vec<libc::sock_filter> 
         statement(HALF, 4),
         equal(low, 1, 0),
         drop,
-        statement(BYTE, ENDPOINT_AT_FRAME),
+        statement(BYTE, TYPE_AT),
+        statement(AND, OURS),
+        equal(if language == Language::Ours { OURS } else { 0 }, 1, 0),
+        drop,
+    ];
+    program.extend(endpoint_of_frame(language));
+    program.extend([
+        statement(KEEP, 0),
         statement(AND, 31),
         statement(TO_X, 0),
-        statement(BYTE, ENDPOINT_AT_FRAME),
+        statement(KEPT, 0),
         statement(SHIFT, 5),
-    ];
+    ]);
     for (index, word) in endpoints.words().into_iter().enumerate().filter(|(_, word)| *word != 0) {
         program.extend([
             equal(index as u32, 0, 6),
@@ -63,13 +87,43 @@ pub fn program(station: Station, endpoints: &Numbers) -> Vec<libc::sock_filter> 
     program
 }
 
+fn statement(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+/// Goes on by so many instructions, where the value is this or another one.
+fn equal(k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code: IF_EQUAL as u16, jt, jf, k }
+}
+
+/// Instructions that find the endpoint of a frame.
+fn endpoint_of_frame(language: Language) -> Vec<libc::sock_filter> {
+    let order = match language {
+        Language::Ours => return vec![statement(BYTE, ENDPOINT_AT)],
+        Language::Mxoe(order) => order,
+    };
+    let magic_at = if order == Order::Big { MAGIC_AT + 3 } else { MAGIC_AT };
+    vec![
+        statement(BYTE, TYPE_AT),
+        equal(Type::PullReply as u32, 2, 0),
+        equal(Type::NackMcp as u32, 1, 0),
+        equal(Type::NackLib as u32, 3, 5),
+        statement(BYTE, magic_at),
+        statement(XOR, MAGIC),
+        statement(ALWAYS, 3),
+        statement(BYTE, REFUSED_AT),
+        statement(ALWAYS, 1),
+        statement(BYTE, ENDPOINT_AT),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     /// What the kernel does with a program, for the instructions that are used here.
     fn accepts(program: &[libc::sock_filter], frame: &[u8]) -> bool {
-        let (mut at, mut a, mut x) = (0, 0u32, 0u32);
+        let (mut at, mut a, mut x, mut kept) = (0, 0u32, 0u32, 0u32);
         loop {
             let it = program[at];
             at += 1;
@@ -85,6 +139,10 @@ mod tests {
                 NUMBER => a = it.k,
                 TO_X => x = a,
                 AND => a &= it.k,
+                XOR => a ^= it.k,
+                KEEP => kept = a,
+                KEPT => a = kept,
+                ALWAYS => at += k,
                 SHIFT => a >>= it.k,
                 SHIFT_BY_X => a >>= x,
                 IF_EQUAL => at += usize::from(if a == it.k { it.jt } else { it.jf }),
@@ -101,11 +159,11 @@ mod tests {
         for set in sets.into_iter().map(|set| set.to_vec()).chain([(0..=255).collect()]) {
             let mut numbers = Numbers::default();
             set.iter().for_each(|number| numbers.insert(*number));
-            let program = program(station, &numbers);
+            let program = program(station, Language::Ours, &numbers);
             for number in 0..=255u8 {
                 let mut frame = [0; 60];
                 frame[..6].copy_from_slice(&station.0);
-                frame[17] = number;
+                (frame[16], frame[17]) = (0xc1, number);
                 assert_eq!(accepts(&program, &frame), set.contains(&number), "{set:?} {number}");
                 frame[5] ^= 1;
                 assert!(!accepts(&program, &frame), "for another station");
@@ -117,6 +175,30 @@ mod tests {
                 !accepts(&program, &[2, 0, 0x5e, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]),
                 "too short"
             );
+        }
+    }
+
+    #[test]
+    fn packets_of_mxoe_are_for_the_endpoint_that_their_layout_says() {
+        let station: Station = "02:00:5e:00:00:01".parse().unwrap();
+        for order in [Order::Big, Order::Little] {
+            let language = Language::Mxoe(order);
+            for (kind, bytes) in (0..=255u8).flat_map(|kind| [60, 20].map(|bytes| (kind, bytes))) {
+                let mut frame: Vec<u8> = (0..bytes).map(|at| at as u8 ^ kind).collect();
+                frame[..6].copy_from_slice(&station.0);
+                frame[16] = kind;
+                let endpoint = endpoint_of(&frame[ETHERNET_BYTES..], language);
+                for number in 0..=255 {
+                    let mut numbers = Numbers::default();
+                    numbers.insert(number);
+                    let passes = accepts(&program(station, language, &numbers), &frame);
+                    // What is for the host itself passes with some number, and is dropped behind.
+                    assert!(passes || endpoint != Some(number), "{kind:#x} {number}");
+                    let known = Type::from_u8(kind).is_some() && endpoint.is_some();
+                    assert!(!passes || !known || endpoint == Some(number), "{kind:#x} {number}");
+                    assert!(!passes || kind & 0xc0 == 0, "{kind:#x} is not MXoE's");
+                }
+            }
         }
     }
 }

@@ -19,7 +19,7 @@ use ropewalk_base::verb::PacketDrops;
 use ropewalk_rail::port::Received;
 use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, Station};
 
-use crate::config::EtherError;
+use crate::config::{EtherError, Language};
 use crate::filter::{endpoint_of, program};
 use crate::inbox::Inbox;
 use crate::interface::Interface;
@@ -40,10 +40,11 @@ struct Key {
     index: u32,
     /// An interface that has got another address is another one to its peers.
     station: Station,
+    language: Language,
 }
 
 impl Key {
-    fn of(interface: &Interface) -> Key {
+    fn of(interface: &Interface, language: Language) -> Key {
         // Threads of a process can be in several.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net");
         Key {
@@ -51,6 +52,7 @@ impl Key {
             namespace: namespace.map_or((0, 0), |it| (it.dev(), it.ino())),
             index: interface.index,
             station: interface.station,
+            language,
         }
     }
 }
@@ -96,9 +98,9 @@ fn count(what: &AtomicU64) {
 }
 
 impl Hub {
-    /// The hub of this process on an interface.
-    pub fn on(interface: &Interface) -> Result<Arc<Hub>, EtherError> {
-        let key = Key::of(interface);
+    /// The hub of this process on an interface, for packets of a language.
+    pub fn on(interface: &Interface, language: Language) -> Result<Arc<Hub>, EtherError> {
+        let key = Key::of(interface, language);
         let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
         hubs.retain(|hub| hub.strong_count() > 0);
         let mut living = hubs.iter().filter_map(Weak::upgrade);
@@ -119,7 +121,7 @@ impl Hub {
         let fd = socket.as_fd();
         let members =
             Members { inboxes: Box::new([const { None }; 256]), numbers: Numbers::default() };
-        socket::filter(fd, program(key.station, &members.numbers))?;
+        socket::filter(fd, program(key.station, key.language, &members.numbers))?;
         // Frames that leave are not shown to those who sent them, where the kernel knows of that.
         let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         let frame_bytes = interface.mtu.min(BODY_BYTES_MAX) + ETHERNET_BYTES;
@@ -138,6 +140,11 @@ impl Hub {
             strangers: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
         })
+    }
+
+    /// Whose packets it is for.
+    pub fn language(&self) -> Language {
+        self.key.language
     }
 
     /// What packets leave by; anybody may at any time.
@@ -181,7 +188,7 @@ impl Hub {
 
     /// The kernel exchanges filters in one step: each frame passes the old one or the new one.
     fn filter(&self, numbers: &Numbers) -> std::io::Result<()> {
-        socket::filter(self.socket(), program(self.key.station, numbers))
+        socket::filter(self.socket(), program(self.key.station, self.key.language, numbers))
     }
 
     /// The ring, where nobody else looks at it.
@@ -208,7 +215,8 @@ impl Hub {
         to: &mut dyn FnMut(Station, &[u8]),
     ) -> Looked {
         let (mut packets, mut any, mut is_losing) = (0, false, false);
-        let mut deal = |members: &mut Members, frame: &[u8]| match addressed(frame) {
+        let language = self.key.language;
+        let mut deal = |members: &mut Members, frame: &[u8]| match addressed(frame, language) {
             Some((from, endpoint, body)) if endpoint == own => {
                 any = true;
                 to(from, body);
@@ -306,8 +314,8 @@ impl Members {
 }
 
 /// From whom a frame is, and for which endpoint.
-fn addressed(frame: &[u8]) -> Option<(Station, u8, &[u8])> {
+fn addressed(frame: &[u8], language: Language) -> Option<(Station, u8, &[u8])> {
     let (ethernet, body) = Ethernet::split(frame)?;
-    let endpoint = endpoint_of(body).filter(|_| ethernet.ethertype == ETHERTYPE)?;
+    let endpoint = endpoint_of(body, language).filter(|_| ethernet.ethertype == ETHERTYPE)?;
     Some((ethernet.source, endpoint, body))
 }

@@ -20,6 +20,6 @@ mod ring;
 mod socket;
 mod watch;
 
-pub use config::{EtherConfig, EtherError};
+pub use config::{EtherConfig, EtherError, Language};
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address};

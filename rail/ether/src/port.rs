@@ -12,7 +12,7 @@ use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::claim::Claim;
-use crate::config::{ENDPOINTS, EtherConfig, EtherError};
+use crate::config::{ENDPOINTS, EtherConfig, EtherError, Language};
 use crate::hub::Hub;
 use crate::inbox::{Batch, INBOX_BYTES, Inbox};
 use crate::interface::{Interface, find};
@@ -62,8 +62,8 @@ impl EtherPort {
     /// A port as configured.
     pub fn open(config: &EtherConfig) -> Result<EtherPort, EtherError> {
         let interface = find(config.interface.as_deref())?;
-        let hub = Hub::on(&interface)?;
-        let claim = Claim::new(&interface, config.endpoint)?;
+        let hub = Hub::on(&interface, config.language)?;
+        let claim = Claim::new(&interface, config.language, config.endpoint)?;
         let failed = |cause| EtherError::Socket { interface: interface.name.clone(), cause };
         let inbox = Arc::new(Inbox::new().map_err(failed)?);
         hub.enter(claim.endpoint, inbox.clone()).map_err(failed)?;
@@ -106,7 +106,10 @@ impl Port for EtherPort {
     type Station = Station;
 
     fn scheme(&self) -> &'static str {
-        "ether"
+        match self.hub.language() {
+            Language::Ours => "ether",
+            Language::Mxoe(_) => "mxoe",
+        }
     }
 
     fn endpoint(&self) -> u8 {

@@ -288,6 +288,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.counters
     }
 
+    /// What others have to name to connect.
+    pub fn key(&self) -> u32 {
+        self.config.key
+    }
+
     /// The session of this endpoint.
     pub fn session(&self) -> u32 {
         self.session

@@ -1,0 +1,137 @@
+//! Foreign peers: endpoints that speak a protocol of their own, which their rail knows.
+//!
+//! Their sessions begin without a greeting, have the tagged channel only, and know no credit. What their messages
+//! mean is told by the rail; what is said to them is frames as to any other peer, whose meaning the rail carries.
+//!
+//! Invariants: a peer may have as many bytes and announces here that nobody took as any other, and at least one
+//! message; what is beyond waits at the rail, and the frame that would lend credit says that there is room; a
+//! message that a posted receive accepts never waits.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::verb::{ForeignEnd, ForeignMessage, LinkId, Placement};
+use ropewalk_wire::frame::{AnnounceBody, EagerBody, ShortHeader, key_to_wire};
+
+use crate::api::*;
+use crate::credit::{Charge, Granted};
+use crate::engine::Core;
+use crate::path::{LinkStage, PeerStage};
+
+impl Core {
+    /// Whether the peers of a link are foreign.
+    #[inline]
+    pub(crate) fn is_foreign(&self, link: LinkId) -> bool {
+        self.rails.get(usize::from(link.rail)).is_some_and(|rail| rail.foreign)
+    }
+
+    /// A link carries messages with a foreign peer: its session begins. `name` tells it apart from all other
+    /// endpoints; `accepted`: it connected to us.
+    pub fn foreign_up(&mut self, link: LinkId, name: u128, accepted: bool) {
+        let id = if accepted {
+            self.link_up(link, true);
+            let Some(id) = self.peer_of(name) else { return self.close_link(link) };
+            self.links.set_peer(link, id);
+            id
+        } else {
+            let Some(asked) = self.links.get(link).and_then(|state| state.peer) else { return };
+            let id = self.identify(self.resolve(asked), name);
+            self.links.set_peer(link, id);
+            id
+        };
+        if self.session_of(id) != 0 {
+            self.fail_session(id, Fault::PeerReset);
+        }
+        let windows = self.first_windows().unwrap_or(self.least_windows());
+        let Some(state) = self.links.get_mut(link) else { return };
+        state.stage = LinkStage::Up;
+        let session = state.nonce | 1;
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.endpoint = name;
+        peer.stage = PeerStage::Up { link };
+        peer.session = session;
+        peer.foreign = true;
+        peer.send_next = [0; CHANNELS];
+        peer.receive_next = [0; CHANNELS];
+        // It lends nothing; what its receiver has no room for is sent again by the rail.
+        let endless = u64::MAX / 2;
+        peer.granted =
+            Granted { eager_limit: endless, announce_limit: endless, ..Granted::default() };
+        self.begin_credit(id, windows);
+        self.counters.sessions += 1;
+        self.outputs.push(Output::PeerUp { peer: id });
+        self.pump(id);
+    }
+
+    /// A link that is being made is one that there is already: a foreign peer has one link, whoever began it.
+    pub(crate) fn is_same_foreign(&mut self, asked: PeerId, link: LinkId) -> bool {
+        let known = self.links.get(link).and_then(|state| state.peer);
+        let Some(known) = known.filter(|_| self.is_foreign(link)) else { return false };
+        let (asked, known) = (self.resolve(asked), self.resolve(known));
+        if asked != known {
+            self.alias(asked, known);
+        }
+        true
+    }
+
+    /// The next message of a foreign peer: where its payload belongs, if it is not announced only. `None` where
+    /// there is no room for it yet. `whole` as for [`Core::place_whole`].
+    pub fn foreign_message(
+        &mut self,
+        link: LinkId,
+        message: ForeignMessage,
+        whole: bool,
+    ) -> Option<Placement> {
+        let ForeignMessage { number, bits, bytes, key } = message;
+        let channel = Channel::Tagged;
+        let Some(id) = self.links.get(link).and_then(|state| state.peer) else {
+            return Some(Placement::Drop);
+        };
+        let id = self.resolve(id);
+        let charge = match key {
+            Some(_) => Charge::Announce,
+            None => Charge::Eager { channel, payload_bytes: bytes },
+        };
+        let taken = self.matching.first_receive(channel, id, bits).is_some();
+        let peer = self.peers.get_mut(id.0).filter(|peer| peer.link() == Some(link))?;
+        if !peer.received.arrive_foreign(charge, taken) {
+            return None;
+        }
+        let session = peer.session;
+        if let Some(key) = key {
+            let (key_slot, key_secret) = key_to_wire(key);
+            let body = AnnounceBody {
+                bits: bits.into(),
+                message: number.into(),
+                channel: channel as u8,
+                alone: 0,
+                reserved: [0; 6],
+                total_bytes: bytes.into(),
+                key_slot,
+                key_secret,
+            };
+            self.match_announce(id, channel, &body);
+            return Some(Placement::Drop);
+        }
+        let header = ShortHeader::of(session, bytes as u32, bits, number);
+        let (prefix, body): (_, EagerBody) = header.expand();
+        self.whole = whole;
+        let placement = self.match_eager(link, id, &prefix, &body, channel);
+        self.whole = false;
+        Some(placement)
+    }
+
+    /// A foreign peer says that a message of ours is over.
+    pub fn foreign_end(&mut self, link: LinkId, end: ForeignEnd) {
+        let Some(id) = self.links.get(link).and_then(|state| state.peer) else { return };
+        self.send_over(self.resolve(id), (end.channel, end.number), Ok(()), end.bytes);
+    }
+}
+
+/// Why something cannot be said to a foreign peer.
+#[cold]
+pub(crate) fn unspeakable(send: &Send) -> Option<Fault> {
+    match send.channel {
+        Channel::Tagged if send.payload.len <= u64::from(u32::MAX) => None,
+        Channel::Tagged => Some(Fault::Oversize),
+        _ => Some(Fault::NotPermitted),
+    }
+}

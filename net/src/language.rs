@@ -1,0 +1,303 @@
+//! What is spoken over packets, and what the layer above is told by whoever speaks it.
+
+use std::hash::{BuildHasher, Hash, RandomState};
+use std::sync::LazyLock;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::EAGER_BYTES_MAX;
+use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{
+    Capabilities, ForeignEnd, ForeignMessage, FrameOrder, LinkId, Ordered, Placement, RemoteKey,
+    Token, Verb,
+};
+use ropewalk_core::packets::mxoe::{Foreign, Mxoe, Taken, Who};
+use ropewalk_core::packets::{Above, Bytes, Machine};
+use ropewalk_rail::Report;
+
+/// A machine that makes links of packets.
+pub trait Language<S>: Send {
+    /// What its links promise.
+    fn capabilities(&self) -> Capabilities;
+    /// Begins a link; `query`: what an address says behind a question mark.
+    fn connect(&mut self, to: S, endpoint: u8, query: &str, now: Time) -> Result<SlotId, Fault>;
+    /// Sends a frame.
+    fn send(&mut self, frame: &FrameOrder, memory: &dyn Bytes) -> Ordered;
+    /// Carries out another order.
+    fn order(&mut self, verb: &Verb, memory: &dyn Bytes) -> Ordered;
+    /// A packet came.
+    fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut Upwards<'_>);
+    /// There are no more: timers are judged.
+    fn drained(&mut self, now: Time, above: &mut Upwards<'_>);
+    /// Tells what has happened.
+    fn report(&mut self, above: &mut Upwards<'_>);
+    /// Writes the next packet; where it goes and how long it is.
+    fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)>;
+    /// Whether there is a packet to send, or something to tell.
+    fn has_work(&self) -> bool;
+    /// When timers have to be judged.
+    fn deadline(&self) -> Time;
+    /// Who is at the other end of a link.
+    fn station(&self, link: SlotId) -> Option<S>;
+    /// Its counters, as those of a rail.
+    fn counted(&self) -> Counted;
+}
+
+/// What a machine counts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counted {
+    pub frames_sent: u64,
+    pub frames_received: u64,
+    pub bytes_sent: u64,
+    pub bytes_received: u64,
+    pub bytes_native: u64,
+    pub violations: u64,
+    /// Packets that are not what was sent, and those from nobody known.
+    pub corrupt: u64,
+    pub strangers: u64,
+}
+
+/// Memory of the table, for the machine.
+pub(crate) struct Table<'a>(pub &'a BufferTable);
+
+impl Bytes for Table<'_> {
+    fn read(&self, from: Slice, to: &mut [u8]) {
+        let read = self.0.read(from, to);
+        // What is gone reads as nothing; nobody waits for it any more.
+        to[read..].fill(0);
+    }
+
+    fn write(&self, to: Slice, from: &[u8]) {
+        self.0.write(to, from);
+    }
+}
+
+/// The layer above, for the machine.
+pub struct Upwards<'a> {
+    pub(crate) index: u8,
+    pub(crate) report: &'a mut dyn Report,
+    pub(crate) links_up: &'a mut u64,
+    pub(crate) links_down: &'a mut u64,
+}
+
+impl Upwards<'_> {
+    fn id(&self, slot: SlotId) -> LinkId {
+        LinkId { rail: self.index, slot }
+    }
+}
+
+impl Bytes for Upwards<'_> {
+    fn read(&self, from: Slice, to: &mut [u8]) {
+        Table(self.report.buffers()).read(from, to);
+    }
+
+    fn write(&self, to: Slice, from: &[u8]) {
+        Table(self.report.buffers()).write(to, from);
+    }
+}
+
+impl Above for Upwards<'_> {
+    fn link_up(&mut self, link: SlotId, accepted: bool) {
+        *self.links_up += 1;
+        self.report.link_up(self.id(link), accepted);
+    }
+
+    fn link_down(&mut self, link: SlotId, fault: Fault) {
+        *self.links_down += 1;
+        self.report.link_down(self.id(link), fault);
+    }
+
+    fn place(&mut self, link: SlotId, header: &[u8], payload_bytes: u32) -> Placement {
+        self.report.place(self.id(link), header, payload_bytes)
+    }
+
+    fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool {
+        match self.report.place_whole(self.id(link), header, payload.len() as u32) {
+            Placement::Into { slice, token } => {
+                self.report.buffers().write(slice, payload);
+                self.report.landed(self.id(link), token);
+                true
+            }
+            Placement::Drop => true,
+            Placement::Violation(_) => false,
+            Placement::Stage { .. } => unreachable!("the layer above turns staging into a place"),
+        }
+    }
+
+    fn landed(&mut self, link: SlotId, token: Token) {
+        self.report.landed(self.id(link), token);
+    }
+
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
+        match outcome {
+            Ok(()) => self.report.done(token),
+            Err(fault) => self.report.failed(token, fault),
+        }
+    }
+
+    fn revoked(&mut self, link: SlotId, key: RemoteKey) {
+        self.report.revoked(self.id(link), key);
+    }
+}
+
+impl<S: Hash> Foreign<S> for Upwards<'_> {
+    fn link_up(&mut self, link: SlotId, who: Who<S>, accepted: bool) {
+        *self.links_up += 1;
+        // The same for the same endpoint, as long as this process lives.
+        let Who { station, endpoint, .. } = who;
+        let hash = |salt: u8| u128::from(NAMES.hash_one((salt, &station, endpoint)));
+        self.report.foreign_up(self.id(link), hash(0) << 64 | hash(1) | 1, accepted);
+    }
+
+    fn link_down(&mut self, link: SlotId, fault: Fault) {
+        Above::link_down(self, link, fault);
+    }
+
+    fn message(&mut self, link: SlotId, message: ForeignMessage, whole: bool) -> Taken {
+        match self.report.foreign_message(self.id(link), message, whole) {
+            None => Taken::Later,
+            Some(Placement::Into { slice, token }) => Taken::Into { slice, token },
+            Some(Placement::Drop | Placement::Violation(_)) => Taken::Nothing,
+            Some(Placement::Stage { .. }) => {
+                unreachable!("the layer above turns staging into a place")
+            }
+        }
+    }
+
+    fn finished(&mut self, link: SlotId, end: ForeignEnd) {
+        self.report.foreign_end(self.id(link), end);
+    }
+
+    fn landed(&mut self, link: SlotId, token: Token) {
+        Above::landed(self, link, token);
+    }
+
+    fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
+        Above::ended(self, token, outcome);
+    }
+
+    fn revoked(&mut self, link: SlotId, key: RemoteKey) {
+        Above::revoked(self, link, key);
+    }
+}
+
+/// Names of foreign endpoints are made by it.
+static NAMES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+const CAPABILITIES: Capabilities = Capabilities {
+    reliable: true,
+    ordered: true,
+    checksummed: true,
+    native_read: true,
+    native_write: true,
+    frame_payload_bytes_max: EAGER_BYTES_MAX,
+    preference: 40,
+    same_host_only: false,
+    foreign: false,
+};
+
+/// What the machines have in common, by the names that they have for it.
+macro_rules! drives {
+    ($machine:ident) => {
+        fn send(&mut self, frame: &FrameOrder, memory: &dyn Bytes) -> Ordered {
+            $machine::send(self, frame, memory)
+        }
+
+        fn order(&mut self, verb: &Verb, memory: &dyn Bytes) -> Ordered {
+            $machine::order(self, verb, memory)
+        }
+
+        fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut Upwards<'_>) {
+            $machine::packet(self, from, body, now, above);
+        }
+
+        fn drained(&mut self, now: Time, above: &mut Upwards<'_>) {
+            $machine::drained(self, now, above);
+        }
+
+        fn report(&mut self, above: &mut Upwards<'_>) {
+            $machine::report(self, above);
+        }
+
+        fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+            $machine::next(self, now, memory, out)
+        }
+
+        fn has_work(&self) -> bool {
+            $machine::has_work(self)
+        }
+
+        fn deadline(&self) -> Time {
+            $machine::deadline(self)
+        }
+    };
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn connect(&mut self, to: S, endpoint: u8, query: &str, now: Time) -> Result<SlotId, Fault> {
+        if !query.is_empty() {
+            return Err(Fault::Invalid);
+        }
+        Machine::connect(self, to, endpoint, now)
+    }
+
+    drives!(Machine);
+
+    fn station(&self, link: SlotId) -> Option<S> {
+        Machine::station(self, link)
+    }
+
+    fn counted(&self) -> Counted {
+        let it = self.counters();
+        Counted {
+            frames_sent: it.frames_sent,
+            frames_received: it.frames_received,
+            bytes_sent: it.bytes_sent,
+            bytes_received: it.bytes_received,
+            bytes_native: it.bytes_native,
+            violations: it.violations,
+            corrupt: it.corrupt,
+            strangers: it.strangers,
+        }
+    }
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { native_write: false, foreign: true, ..CAPABILITIES }
+    }
+
+    fn connect(&mut self, to: S, endpoint: u8, query: &str, now: Time) -> Result<SlotId, Fault> {
+        let key = match query.split_once('=') {
+            Some(("key", key)) => crate::modules::number(key).ok_or(Fault::Invalid)?,
+            None if query.is_empty() => self.key(),
+            _ => return Err(Fault::Invalid),
+        };
+        Mxoe::connect(self, to, endpoint, key, now)
+    }
+
+    drives!(Mxoe);
+
+    fn station(&self, link: SlotId) -> Option<S> {
+        self.who(link).map(|who| who.station)
+    }
+
+    fn counted(&self) -> Counted {
+        let it = self.counters();
+        Counted {
+            frames_sent: it.messages_sent,
+            frames_received: it.messages_received,
+            bytes_sent: it.bytes_sent,
+            bytes_received: it.bytes_received,
+            bytes_native: it.bytes_native,
+            violations: 0,
+            corrupt: it.malformed,
+            strangers: it.strangers + it.unasked,
+        }
+    }
+}
