@@ -38,6 +38,8 @@
 //! * A refused CONNECT changes nothing at the one who asked.
 //! * Pulls tell as their total what is wanted of the message, not its length. They are given up when nothing new
 //!   came for as long as messages are resent.
+//! * A message of which nothing is wanted is notified in the round that matches it, behind all packets of that
+//!   round: in the captures a copy that came together with it is not acknowledged for itself.
 //! * Regions are the lowest that are free, and only sends count their uses: in the captures pulls between
 //!   two sends do not. Handles go round.
 //! * What is passed over: messages to oneself, raw endpoints, context ids, the handler of unexpected messages,
@@ -237,7 +239,8 @@ impl Host {
         all
     }
 
-    // What the user calls. All of it takes the time of the last packet or advance, and ends a computation.
+    // What the user calls. It happens at the time of the last packet or advance, so that a caller whose clock
+    // has gone on since advances first. Each call ends a computation.
 
     /// Asks for a connection; the event names the peer.
     pub fn connect(&mut self, to: Address, key: u32) -> Request {
@@ -305,7 +308,8 @@ impl Host {
     pub fn close(&mut self) {
         self.library.acknowledge_all(&mut self.driver);
         self.driver.close();
-        self.library = Library::new(&self.config);
+        let events = self.take_events();
+        self.library = Library { events, ..Library::new(&self.config) };
     }
 
     // The wire.

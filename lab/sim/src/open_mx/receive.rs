@@ -260,7 +260,8 @@ impl Library {
                 };
                 self.pulling.insert(id, pulling);
                 if wanted == 0 {
-                    self.fetched(Fetched { tag: id, outcome: Ok(Vec::new()) }, driver, now);
+                    // The notify follows in the same round, behind everything that came with it.
+                    driver.pulls.fetched.push_back(Fetched { tag: id, outcome: Ok(Vec::new()) });
                 } else {
                     self.waiting.push_back(id);
                     self.pull_waiting(driver, now);

@@ -37,6 +37,8 @@ pub struct World {
     pub types: Vec<BTreeMap<u8, u64>>,
     /// Every body that was sent, where it is wanted.
     pub log: Option<Vec<(usize, Vec<u8>)>>,
+    /// No step goes beyond.
+    horizon: Time,
     air: BTreeMap<(Time, u64), (Station, Station, Vec<u8>)>,
     count: u64,
 }
@@ -78,6 +80,7 @@ impl World {
             ended: vec![BTreeMap::new(); hosts],
             types: vec![BTreeMap::new(); hosts],
             log: None,
+            horizon: Time::NEVER,
             air: BTreeMap::new(),
             count: 0,
         }
@@ -113,7 +116,8 @@ impl World {
         let coming = self.air.keys().next().map_or(Time::NEVER, |(at, _)| *at);
         let next = self.hosts.iter().map(Host::deadline).min().unwrap_or(Time::NEVER);
         let soon = self.now + Duration::from_millis(100);
-        self.now = next.min(coming).min(soon).max(self.now + Duration::from_nanos(200));
+        self.now =
+            next.min(coming).min(soon).min(self.horizon).max(self.now + Duration::from_nanos(200));
     }
 
     fn fly(&mut self, from: usize, to: Station, body: Vec<u8>) {
@@ -146,9 +150,11 @@ impl World {
 
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
+        self.horizon = end;
         while self.now < end {
             self.step();
         }
+        self.horizon = Time::NEVER;
     }
 
     /// Waits for the end of a request.
@@ -183,6 +189,7 @@ impl World {
 
     pub fn send(&mut self, from: usize, to: usize, id: u64, len: usize) -> Request {
         let address = self.address(to);
+        self.hosts[from].advance(self.now);
         self.hosts[from].send(address, id, pattern(id, len), false)
     }
 }
