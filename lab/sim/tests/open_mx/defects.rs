@@ -131,13 +131,18 @@ fn connects_that_are_wrong_are_refused_each_in_its_way() {
 
 #[test]
 fn a_closed_endpoint_refuses_messages_and_pulls() {
-    let mut world = logged(5);
+    let mut world = World::new(5, 3, dialect());
+    world.log = Some(Vec::new());
     world.join(0, 1);
     let address = world.address(1);
     world.hosts[1].close();
     let sent = world.hosts[0].send(address, 1, vec![0; 100], true);
     let event = world.end(0, sent);
     assert_eq!((event.status, event.transferred), (Status::EndpointClosed, 0));
+    let packets = sent_by(&world, 1);
+    let (index, Packet::NackLib(nack)) = packets[packets.len() - 1] else { panic!("{packets:?}") };
+    assert_eq!((index, nack.index, nack.sequence.0), (1, 1, 1));
+    assert_eq!((nack.from, nack.to), (address.endpoint, world.address(0).endpoint));
     // The owner of a region goes while it is pulled from.
     let mut world = logged(6);
     world.join(0, 1);
@@ -245,6 +250,37 @@ fn an_owner_does_not_look_at_the_sequence_of_a_region() {
         let parsed = answers.iter().map(|(_, body)| Packet::parse(body, dialect()).unwrap().1);
         assert_eq!(parsed.collect::<Vec<_>>(), [Packet::NackMcp(nack)]);
     }
+}
+
+#[test]
+fn acknowledgements_that_are_old_or_of_another_session_are_passed_over() {
+    let mut world = logged(11);
+    world.join(0, 1);
+    world.weather.loss = 1000;
+    world.send(0, 1, 1, 10);
+    let (to, from) = (world.address(0).endpoint, world.address(1).endpoint);
+    let session = world.hosts[0].session();
+    let tell = |world: &mut World, packet: Packet<'_>| {
+        let mut header = [0; HEADER_BYTES_MAX];
+        let len = packet.emit(1, dialect(), &mut header);
+        let now = world.now;
+        world.hosts[0].packet(station(1), &header[..len], now);
+        let before = world.hosts[0].counters();
+        world.pass(Duration::from_millis(600));
+        let after = world.hosts[0].counters();
+        (after.resent - before.resent, after.obsolete - before.obsolete)
+    };
+    let ack = |number, bits| {
+        let acknowledged = Sequence::new(bits, 2);
+        Packet::Ack(Ack { to, from, session, acknowledged, number })
+    };
+    assert_eq!(tell(&mut world, ack(0, 0)), (1, 0));
+    assert_eq!(tell(&mut world, ack(1, 1)), (1, 0));
+    let acknowledged = Sequence::new(2, 2);
+    let sequence = Sequence(1);
+    let message = Message { to, from, session, sequence, acknowledged, match_info: 0 };
+    assert_eq!(tell(&mut world, Packet::Tiny(message, &[])), (1, 1));
+    assert_eq!(tell(&mut world, ack(2, 0)), (0, 0));
 }
 
 #[test]

@@ -123,3 +123,38 @@ fn pulls_are_repeated_after_a_second_while_the_user_computes() {
     assert_eq!(world.end(1, got).data, pattern(1, 1 << 20));
     assert!(world.now >= later);
 }
+
+#[test]
+fn a_large_message_waits_for_its_acknowledgement_behind_an_incomplete_one() {
+    let mut world = world(6);
+    world.lost_fragment = Some(3);
+    (0..2).for_each(|_| _ = world.hosts[1].receive(0, 0, 100_000));
+    world.send(0, 1, 1, 10_000);
+    let large = world.send(0, 1, 2, 100_000);
+    world.pass(Duration::from_millis(200));
+    assert_eq!(world.ended[1].len(), 2, "a connect, and the large message");
+    assert_eq!(count(&world, 1, Type::Notify), 1);
+    assert!(!world.ended[0].contains_key(&large));
+    world.lost_fragment = None;
+    world.pass(Duration::from_secs(1));
+    assert_eq!(count(&world, 0, Type::Rendezvous), 2);
+    assert_eq!(world.ended[0][&large].status, Status::Success);
+}
+
+#[test]
+fn what_is_only_late_does_not_go_again() {
+    for seed in 0..20 {
+        let mut world = world(seed);
+        world.weather.lateness = 300;
+        for id in 0..40 {
+            let (len, from) = ([10, 100, 5000, 32_768][id as usize % 4], id as usize % 2);
+            world.hosts[1 - from].receive(0, 0, 1 << 20);
+            world.send(from, 1 - from, id, len);
+        }
+        world.pass(Duration::from_secs(2));
+        for host in &world.hosts {
+            assert_eq!((host.counters().resent, host.counters().obsolete), (0, 0), "seed {seed}");
+        }
+        assert!(world.ended.iter().all(|ended| ended.len() == 41));
+    }
+}

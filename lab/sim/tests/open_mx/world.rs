@@ -6,7 +6,7 @@ use std::time::Duration;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_sim::open_mx::{Address, Event, Host, HostConfig, Kind, Request, Status};
-use ropewalk_wire::mxoe::{Dialect, INDEX_BYTES, Station};
+use ropewalk_wire::mxoe::{Dialect, ETHERNET_BYTES, INDEX_BYTES, Station, Type};
 
 /// Of the network, in parts of a thousand; lateness in microseconds.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +37,8 @@ pub struct World {
     pub types: Vec<BTreeMap<u8, u64>>,
     /// Every body that was sent, where it is wanted.
     pub log: Option<Vec<(usize, Vec<u8>)>>,
+    /// The fragment of every medium message that gets lost.
+    pub lost_fragment: Option<u8>,
     /// No step goes beyond.
     horizon: Time,
     air: BTreeMap<(Time, u64), (Station, Station, Vec<u8>)>,
@@ -80,6 +82,7 @@ impl World {
             ended: vec![BTreeMap::new(); hosts],
             types: vec![BTreeMap::new(); hosts],
             log: None,
+            lost_fragment: None,
             horizon: Time::NEVER,
             air: BTreeMap::new(),
             count: 0,
@@ -125,7 +128,9 @@ impl World {
         if let Some(log) = &mut self.log {
             log.push((from, body.clone()));
         }
-        if self.below(1000) < self.weather.loss {
+        let is_medium = body[INDEX_BYTES] == Type::Medium as u8;
+        let is_lost = is_medium && self.lost_fragment == Some(body[42 - ETHERNET_BYTES]);
+        if is_lost || self.below(1000) < self.weather.loss {
             return;
         }
         let copies = if self.below(1000) < self.weather.doubling { 2 } else { 1 };
