@@ -56,6 +56,7 @@ impl Core {
         peer.granted =
             Granted { eager_limit: endless, announce_limit: endless, ..Granted::default() };
         self.begin_credit(id, windows);
+        self.links.begin_carrying(link);
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });
         self.pump(id);

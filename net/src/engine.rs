@@ -666,6 +666,10 @@ impl Engine {
             .collect();
         for (scheme, rest) in parts.iter().skip(attempt as usize) {
             let rail = self.rails.iter_mut().find(|rail| rail.scheme() == scheme);
+            if rail.as_ref().is_some_and(|rail| is_own(rail.as_ref(), rest)) {
+                // Not every network brings back what is sent to oneself.
+                return self.core.connect_to_itself(peer);
+            }
             match rail.map(|rail| rail.connect(rest, now)) {
                 Some(Ok(link)) => return self.core.connecting(peer, link),
                 Some(Err(Fault::Busy)) => self.core.crowded(peer),
@@ -730,4 +734,10 @@ fn hand_over(
         frame::seal(&mut frame.header, checksum);
     }
     if followed { rail.send_followed(frame, buffers) } else { rail.send(frame, buffers) }
+}
+
+/// Whether a rail listens at this address.
+fn is_own(rail: &dyn Rail, address: &str) -> bool {
+    let address = address.split_once('?').map_or(address, |(address, _)| address);
+    rail.addresses().iter().any(|own| own == address.trim_end_matches('/'))
 }

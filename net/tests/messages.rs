@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ALL, Medium, World, check};
+use common::{ALL, Medium, WITH_TAGS, World, check};
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Memory;
@@ -58,7 +58,7 @@ const SIZES: [usize; 12] =
 
 #[test]
 fn every_size_arrives_whether_the_receive_comes_first_or_late() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         for (index, len) in SIZES.into_iter().enumerate() {
@@ -108,7 +108,7 @@ fn large_messages_that_were_awaited_are_not_staged() {
 
 #[test]
 fn messages_of_a_peer_match_in_the_order_of_sending_small_and_large_mixed() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         let lens = [10usize, 100_000, 20, 300_000, 0, 30, 50_000, 40];
@@ -338,7 +338,7 @@ fn operations_end_once_when_the_peer_goes_and_the_next_ones_reach_its_successor(
 
 #[test]
 fn two_that_connect_to_each_other_at_once_end_up_with_one_session() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         for _ in 0..20 {
             let mut world = World::pair(medium);
             let (a, b) = (world.peer(0, 1), world.peer(1, 0));
@@ -358,7 +358,7 @@ fn two_that_connect_to_each_other_at_once_end_up_with_one_session() {
 
 #[test]
 fn sends_complete_at_the_level_that_was_asked_for() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         for (bits, level) in [(1, Level::Delivered), (2, Level::Matched)] {
@@ -431,7 +431,7 @@ fn a_cancelled_operation_ends_and_its_neighbours_live_on() {
 
 #[test]
 fn a_receive_that_is_too_short_cuts_or_refuses_as_asked() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         for (bits, len) in [(1, 1000), (2, 100_000)] {
@@ -496,7 +496,7 @@ fn nobody_there_is_unreachable() {
 
 #[test]
 fn an_endpoint_reaches_itself() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let own = world.peer(0, 0);
         let again = world.peer(0, 0);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{ALL, World};
+use common::{WITH_TAGS, World};
 use ropewalk_net::{Channel, Level, Oversize, PeerId};
 use ropewalk_rail::address::Address;
 
@@ -34,7 +34,7 @@ fn receive(world: &mut World, count: u64) -> Vec<u64> {
 #[test]
 fn a_lookup_for_each_message_changes_no_order() {
     const COUNT: u64 = 48;
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let first = world.peer(0, 1);
         for number in 0..COUNT {
@@ -59,7 +59,7 @@ fn what_waits_under_two_names_is_sent_in_the_order_of_its_posts() {
     /// More than there is credit for.
     const BEFORE: u64 = 2000;
     const ALL_OF_THEM: u64 = BEFORE + 40;
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let known = world.peer(0, 1);
         for number in 0..BEFORE {

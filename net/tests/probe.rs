@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ALL, World, check};
+use common::{ALL, WITH_TAGS, World, check};
 use ropewalk_base::error::Fault;
 use ropewalk_net::{Channel, Completed, Level, OperationId, Oversize, PeerId, Posted};
 
@@ -39,7 +39,7 @@ fn unmatched(world: &mut World, count: usize) {
 
 #[test]
 fn a_sender_whose_message_was_fetched_or_matched_is_told_how_much_was_taken() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         let cases = [
@@ -72,7 +72,7 @@ fn a_sender_whose_message_was_fetched_or_matched_is_told_how_much_was_taken() {
 
 #[test]
 fn a_probe_sees_the_message_that_a_receive_would_take_and_leaves_it() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         let before = world.nodes[1].endpoint.arrivals();
@@ -164,7 +164,7 @@ fn messages_are_offered_once_in_order_and_taken_or_left() {
 
 #[test]
 fn an_offered_message_that_is_left_is_probed_and_received_later() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         let endpoint = world.nodes[1].endpoint.clone();
@@ -190,7 +190,7 @@ fn an_offered_message_that_is_left_is_probed_and_received_later() {
 
 #[test]
 fn a_receive_is_taken_back_only_while_it_has_no_message() {
-    for medium in ALL {
+    for medium in WITH_TAGS {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         let endpoint = world.nodes[1].endpoint.clone();

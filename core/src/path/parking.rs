@@ -94,7 +94,11 @@ impl Core {
         let Some(peer) = self.peers.get(id.0) else { return false };
         let live = self.links.get(link).is_some_and(|state| state.stage == LinkStage::Up);
         let up = peer.stage == PeerStage::Up { link } && peer.reliable.is_none() && live;
-        up && !self.closing && peer.is_idle() && self.greeting.len > 0 && self.can_call(peer, link)
+        let ours = up && !peer.foreign;
+        ours && !self.closing
+            && peer.is_idle()
+            && self.greeting.len > 0
+            && self.can_call(peer, link)
     }
 
     /// Whether we could make a link to this peer ourselves.

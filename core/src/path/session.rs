@@ -194,6 +194,11 @@ impl Core {
         Ok(own)
     }
 
+    /// The peer that is being connected to is this endpoint itself.
+    pub fn connect_to_itself(&mut self, peer: PeerId) {
+        self.begin_loop(self.resolve(peer));
+    }
+
     /// An endpoint talks to itself: a session whose frames the driver hands back to us.
     pub(crate) fn begin_loop(&mut self, asked: PeerId) {
         let own = self.identity.endpoint.0;

@@ -11,7 +11,7 @@ use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_net::context::Completed;
-use ropewalk_net::packets::PacketRail;
+use ropewalk_net::packets::{MxoeSettings, PacketRail};
 use ropewalk_net::{
     Channel, Context, Endpoint, EndpointConfig, Level, Mode, Oversize, PeerId, Posted,
 };
@@ -21,6 +21,7 @@ use ropewalk_rail_shm::{Attach, ShmConfig, ShmRail};
 use ropewalk_rail_sim::{SimConfig, SimNetwork};
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 use ropewalk_rail_udp::{UdpConfig, UdpPort};
+use ropewalk_wire::mxoe::{Dialect, Order};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Medium {
@@ -35,8 +36,11 @@ pub enum Medium {
     SimNative,
     SimDatagram,
     Udp,
+    /// MXoE, whose peers are foreign, behind UDP.
+    Mxoe,
 }
 
+/// Those that carry everything.
 pub const ALL: [Medium; 9] = [
     Medium::Tcp,
     Medium::Tcp6,
@@ -47,6 +51,20 @@ pub const ALL: [Medium; 9] = [
     Medium::SimNative,
     Medium::SimDatagram,
     Medium::Udp,
+];
+
+/// Those that carry tagged messages.
+pub const WITH_TAGS: [Medium; 10] = [
+    Medium::Tcp,
+    Medium::Tcp6,
+    Medium::Shm,
+    Medium::ShmRing,
+    Medium::Loop,
+    Medium::SimStream,
+    Medium::SimNative,
+    Medium::SimDatagram,
+    Medium::Udp,
+    Medium::Mxoe,
 ];
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -113,6 +131,14 @@ impl World {
                 let (random, clock) = (Random::from_seed(number), self.config(number).clock);
                 let port = UdpPort::open(config).unwrap();
                 Box::new(PacketRail::new(port, random, clock).unwrap())
+            }
+            Medium::Mxoe => {
+                let config = UdpConfig::listening("127.0.0.1:0".parse().unwrap());
+                let (random, clock) = (Random::from_seed(number), self.config(number).clock);
+                let port = UdpPort::open(config).unwrap();
+                let dialect = Dialect::native(1466, Order::Big).unwrap();
+                let settings = MxoeSettings { dialect, key: 7 };
+                Box::new(PacketRail::foreign(port, settings, random, clock).unwrap())
             }
         }
     }
