@@ -54,8 +54,8 @@ pub(super) struct Introduction {
     pub begun: Time,
     pub again_at: Time,
     pub tries: u32,
-    /// What was acknowledged when it was made.
-    acknowledged: u64,
+    /// The number that we expect next, as all its packets say: who did not know us begins with it.
+    receive_next: Sequence,
 }
 
 /// A partner that was let go.
@@ -102,14 +102,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(state) = self.partners.get_mut(id) else { return };
         state.key = key;
         state.connects = state.connects.wrapping_add(1);
-        let (connect, acknowledged) = (state.connects, state.sending.acknowledged());
+        let connect = state.connects;
+        let receive_next = state.receiving.acknowledged();
         state.introduction = Some(Introduction {
             connect,
             key,
             begun: now,
             again_at: Time::ZERO,
             tries: 0,
-            acknowledged,
+            receive_next,
         });
         self.touch(id);
     }
@@ -124,13 +125,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if state.session == SESSION_UNKNOWN {
             return;
         }
-        let name = (state.station, state.endpoint);
         let receive_next = state.receiving.acknowledged();
+        let former = Former { session: state.session, receive_next, connects: state.connects };
+        self.remember_as((state.station, state.endpoint), former);
+    }
+
+    fn remember_as(&mut self, name: (S, u8), former: Former) {
         self.formers.retain(|(other, _)| *other != name);
-        self.formers.push_back((
-            name,
-            Former { session: state.session, receive_next, connects: state.connects },
-        ));
+        self.formers.push_back((name, former));
         if self.formers.len() > FORMERS_MAX {
             self.formers.pop_front();
         }
@@ -215,13 +217,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let newer = |heard: u8| (connect.connect.wrapping_sub(heard) as i8) > 0;
             // One that was heard before may be late: what it says is old.
             if state.heard_connect.is_none_or(newer) {
-                // What it says first may be overtaken by what it says later.
-                let since = match state.heard_connect.replace(connect.connect) {
-                    Some(_) => state.sending.acknowledged(),
-                    None => 0,
-                };
+                state.heard_connect = Some(connect.connect);
                 let (next, round_trip) = (connect.receive_next, state.round_trip);
-                let done = state.sending.expected(next, since, &round_trip, now);
+                let done = state.sending.expected(next, &round_trip, now);
                 self.have_arrived(id, done);
             }
             return Some(id);
@@ -237,8 +235,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             state.sending.restart(connect.receive_next);
             return Some(id);
         }
-        // It began anew, and knows nothing of us.
+        // It began anew, and knows nothing of us; but an attempt of ours that is under way may be there first,
+        // and then decides where its numbers begin.
         let (station, former) = (state.station, state.session);
+        let under_way = state.introduction.filter(|it| it.tries > 0);
         if self.former(station, connect.from).is_some_and(|it| it.session == connect.session) {
             self.counters.strangers += 1;
             return None;
@@ -249,7 +249,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         self.end(id, Fault::PeerReset);
         let id = self.met(station, connect)?;
-        self.partners.get_mut(id)?.former = former;
+        let now = self.now;
+        let state = self.partners.get_mut(id)?;
+        state.former = former;
+        if let Some(under_way) = under_way {
+            state.receiving.may_begin(under_way.receive_next, now);
+        }
         Some(id)
     }
 
@@ -269,7 +274,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         let connecting = state.stage == Stage::Connecting;
         if state.session != SESSION_UNKNOWN && state.session != reply.session && !connecting {
-            return self.end(id, Fault::PeerReset);
+            // It began anew, and has just learned from us where its numbers begin.
+            let (session, connects) = (reply.session, state.connects);
+            let receive_next = introduction.receive_next;
+            let former = Former { session, receive_next, connects };
+            self.end(id, Fault::PeerReset);
+            return self.remember_as((from, reply.from), former);
         }
         state.index = reply.index;
         state.introduction = None;
@@ -284,8 +294,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             state.session = reply.session;
             state.sending.restart(reply.receive_next);
         } else {
-            let (since, round_trip) = (introduction.acknowledged, state.round_trip);
-            done = state.sending.expected(reply.receive_next, since, &round_trip, now);
+            let round_trip = state.round_trip;
+            done = state.sending.expected(reply.receive_next, &round_trip, now);
         }
         if connecting {
             state.stage = Stage::Up;
@@ -325,7 +335,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             index: place,
             session,
             key: introduction.key,
-            receive_next,
+            receive_next: introduction.receive_next,
             connect: introduction.connect,
         };
         Some(emit(&Packet::Connect(connect), state.index, dialect, out))

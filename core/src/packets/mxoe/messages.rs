@@ -69,7 +69,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     ) {
         let now = self.now;
         let Some(state) = self.partners.get_mut(id) else { return };
-        match state.receiving.look(sequence) {
+        match state.receiving.look(sequence, now) {
             Arrival::Next => {
                 let number = state.receiving.next();
                 if self.tell(id, number, &part, above) {

@@ -22,6 +22,9 @@ const EARLY_OVERHEAD: usize = 64;
 const ACKNOWLEDGE_EVERY: u32 = 4;
 const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(1);
 
+/// How long packets of a partner's former life may be on their way.
+const FORMER_LIFE: Duration = Duration::from_millis(100);
+
 /// A message, or a fragment of one, as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Part<B> {
@@ -79,6 +82,8 @@ pub(super) struct Receiving {
     untold: u32,
     since: Time,
     at_once: bool,
+    /// Where the numbers may begin instead, and from when on that is believed.
+    instead: Option<(Sequence, Time)>,
 }
 
 impl Receiving {
@@ -92,7 +97,14 @@ impl Receiving {
             untold: 0,
             since: Time::NEVER,
             at_once: false,
+            instead: None,
         }
+    }
+
+    /// The partner, which began anew, may also begin with this number. So may what its former life sent,
+    /// but not for long.
+    pub fn may_begin(&mut self, first: Sequence, now: Time) {
+        self.instead = Some((first, now + FORMER_LIFE));
     }
 
     /// The number of the message that is told next.
@@ -110,7 +122,15 @@ impl Receiving {
     }
 
     /// What a packet with this number is.
-    pub fn look(&mut self, sequence: Sequence) -> Arrival {
+    pub fn look(&mut self, sequence: Sequence, now: Time) -> Arrival {
+        if let Some((first, after)) = self.instead {
+            let ahead = u64::from(sequence.ahead_of(first));
+            if sequence.bits() == self.bits {
+                self.instead = None;
+            } else if now >= after && sequence.bits() == first.bits() && ahead <= EARLY_MAX {
+                *self = Receiving::new(first);
+            }
+        }
         if sequence.bits() != self.bits {
             return Arrival::Beyond;
         }
@@ -326,8 +346,9 @@ mod tests {
     #[test]
     fn messages_are_told_in_order_and_acknowledged_when_they_are_whole() {
         let mut receiving = Receiving::new(Sequence::new(1, 16_383));
-        let look = |receiving: &mut Receiving, number| receiving.look(Sequence::new(1, number));
-        assert_eq!(receiving.look(Sequence::new(0, 16_383)), Arrival::Beyond);
+        let look =
+            |receiving: &mut Receiving, number| receiving.look(Sequence::new(1, number), Time(1));
+        assert_eq!(receiving.look(Sequence::new(0, 16_383), Time(1)), Arrival::Beyond);
         assert_eq!(look(&mut receiving, 16_383), Arrival::Next);
         assert_eq!(look(&mut receiving, 16_383 + 255), Arrival::Early(16_383 + 255));
         assert_eq!(look(&mut receiving, 16_383 + 256), Arrival::Beyond);

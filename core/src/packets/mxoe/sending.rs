@@ -1,7 +1,8 @@
 //! Messages to a partner: numbered, kept until they are acknowledged, and sent again whole.
 //!
 //! The partner acknowledges all messages before a number and says nothing of later ones, so that what was lost
-//! is found by time: the first one that is not acknowledged goes again, and when that was not all, the next.
+//! is found by time: the first one that is not acknowledged goes again, and when that was not all, the next;
+//! after a second time-out all of them.
 //!
 //! Invariants: numbers are given in the order of the orders; no more than [`AHEAD_MAX`] are under way, since
 //! receivers drop what is further ahead of a loss.
@@ -88,6 +89,8 @@ pub(super) struct Sending {
     lost_before: u64,
     /// Since when nothing was acknowledged of what is under way.
     silent_since: Time,
+    /// What the partner says to expect next, and cannot where it knows us still.
+    claimed: Option<Sequence>,
 }
 
 impl Sending {
@@ -104,6 +107,7 @@ impl Sending {
             misses: 0,
             lost_before: 0,
             silent_since: Time::NEVER,
+            claimed: None,
         }
     }
 
@@ -160,6 +164,10 @@ impl Sending {
             return Vec::new();
         }
         let upto = sequence.expand(self.acknowledged);
+        if (self.acknowledged..=self.next_number()).contains(&upto) {
+            // It knows us.
+            self.claimed = None;
+        }
         let count = upto.saturating_sub(self.acknowledged);
         // One that never left is not acknowledged, whoever says so.
         let left = self.kept.iter().take(AHEAD_MAX).take_while(|sent| sent.times > 0).count();
@@ -197,21 +205,9 @@ impl Sending {
         }
     }
 
-    /// The first number that is not acknowledged.
-    pub fn acknowledged(&self) -> u64 {
-        self.acknowledged
-    }
-
-    /// The partner says which number it expects next: it heard all before, and nothing after; or it began anew,
-    /// with 1 or other bits. Where it cannot have said so after it acknowledged all before `since`, it is late
-    /// news.
-    pub fn expected(
-        &mut self,
-        next: Sequence,
-        since: u64,
-        round_trip: &RoundTrip,
-        now: Time,
-    ) -> Vec<Kept> {
+    /// The partner says which number it expects next: it heard all before, and nothing after. What cannot be so
+    /// may be late news, or it began anew: that is believed when nothing else is heard after a message went again.
+    pub fn expected(&mut self, next: Sequence, round_trip: &RoundTrip, now: Time) -> Vec<Kept> {
         let number = next.expand(self.acknowledged);
         let same = next.bits() == self.bits;
         if same && (self.acknowledged..=self.next_number()).contains(&number) {
@@ -219,17 +215,17 @@ impl Sending {
             self.all_again();
             return done;
         }
-        let late = same && (since..self.acknowledged).contains(&number);
-        let anew = !same || next.number() == 1;
-        if late || !anew {
-            return Vec::new();
-        }
-        (self.bits, self.acknowledged) = (next.bits(), next.number().into());
+        self.claimed = Some(next);
+        Vec::new()
+    }
+
+    /// All that is kept goes under new numbers.
+    fn renumber(&mut self, first: Sequence) {
+        (self.bits, self.acknowledged) = (first.bits(), first.number().into());
         self.to_send.clear();
         self.kept.iter_mut().for_each(|sent| sent.queued = false);
         self.lost_before = 0;
         self.all_again();
-        Vec::new()
     }
 
     /// When the first message that is not acknowledged goes again.
@@ -250,8 +246,17 @@ impl Sending {
         self.misses += 1;
         self.again_at = now + round_trip.timeout_after(ACKNOWLEDGED_WITHIN, self.misses);
         self.lost_before = self.next_number();
+        if self.misses > 1 {
+            if let Some(first) = self.claimed.take() {
+                self.renumber(first);
+            }
+            self.all_again();
+            return self.kept.len() as u64;
+        }
         self.again(self.acknowledged);
-        1
+        // Open-MX repeats an acknowledgement that was lost for the last message before the number only.
+        self.again(self.next_number() - 1);
+        2
     }
 
     /// The message that goes next: its number, what it is, and the fragment of it.
@@ -336,11 +341,16 @@ mod tests {
         assert!(sending.acknowledge(Sequence::new(1, 16_384), &round_trip, at(1)).is_empty());
         let due = sending.due();
         assert_eq!((sending.expire(&round_trip, at(2)), leave(&mut sending, due).len()), (0, 0));
-        assert_eq!(sending.expire(&round_trip, due), 1);
-        assert_eq!(leave(&mut sending, due), [16_383]);
-        assert_eq!(acknowledge(&mut sending, 16_385, due), 2);
-        assert_eq!(leave(&mut sending, due), [16_385], "it was lost with the other");
-        assert_eq!(acknowledge(&mut sending, 16_387, due), 2);
+        assert_eq!(sending.expire(&round_trip, due), 2);
+        assert_eq!(leave(&mut sending, due), [16_383, 16_386]);
+        assert_eq!(acknowledge(&mut sending, 16_384, due), 1);
+        assert_eq!(leave(&mut sending, due), [16_384], "it was lost with the other");
+        let (first, second) = (sending.due(), sending.due() + Duration::from_secs(1));
+        sending.expire(&round_trip, first);
+        assert_eq!(leave(&mut sending, first), [16_384, 16_386]);
+        sending.expire(&round_trip, second);
+        assert_eq!(leave(&mut sending, second), [16_384, 16_385, 16_386]);
+        assert_eq!(acknowledge(&mut sending, 16_387, second), 3);
         assert_eq!((sending.due(), sending.is_done()), (Time::NEVER, true));
     }
 
@@ -350,15 +360,18 @@ mod tests {
         let mut sending = Sending::new(Sequence::new(0, 1));
         (0..4).for_each(|bytes| sending.push(notify(bytes), at(0)));
         leave(&mut sending, at(0));
-        let heard = sending.expected(Sequence::new(0, 3), 1, &round_trip, at(1));
+        let heard = sending.expected(Sequence::new(0, 3), &round_trip, at(1));
         assert_eq!((heard.len(), leave(&mut sending, at(1))), (2, vec![3, 4]));
-        assert!(sending.expected(Sequence::new(0, 1), 1, &round_trip, at(2)).is_empty());
-        assert!(sending.expected(Sequence::new(0, 2), 3, &round_trip, at(2)).is_empty());
-        assert_eq!(leave(&mut sending, at(2)), [], "what comes late says nothing");
-        assert!(sending.expected(Sequence::new(0, 1), 2, &round_trip, at(2)).is_empty());
-        assert_eq!(leave(&mut sending, at(2)), [1, 2], "it forgot all");
-        assert!(sending.expected(Sequence::new(1, 1), 1, &round_trip, at(2)).is_empty());
-        assert_eq!(leave(&mut sending, at(2)), [1, 2]);
+        assert!(sending.expected(Sequence::new(0, 1), &round_trip, at(2)).is_empty());
+        assert_eq!(sending.acknowledge(Sequence::new(0, 4), &round_trip, at(2)).len(), 1);
+        let due = sending.due();
+        sending.expire(&round_trip, due);
+        assert_eq!(leave(&mut sending, due), [4], "it knows us: the other was late news");
+        assert!(sending.expected(Sequence::new(1, 1), &round_trip, due).is_empty());
+        assert_eq!(leave(&mut sending, due), []);
+        let due = sending.due();
+        sending.expire(&round_trip, due);
+        assert_eq!(leave(&mut sending, due), [1], "it forgot us");
         assert_eq!(sending.sequence(2), Sequence::new(1, 2));
     }
 }

@@ -2,6 +2,7 @@
 
 #[path = "../packets/air.rs"]
 mod air;
+mod foreign;
 mod world;
 
 use std::time::Duration;

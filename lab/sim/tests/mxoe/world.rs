@@ -370,6 +370,7 @@ pub struct World<A, B> {
     pub nodes: (A, B),
     pub air: Air,
     pub trace: u64,
+    seed: u64,
 }
 
 impl<A: Node, B: Node> World<A, B> {
@@ -377,7 +378,7 @@ impl<A: Node, B: Node> World<A, B> {
         let mut random = Random::from_seed(seed);
         let air = Air::new(random.next_u64());
         let nodes = nodes(&mut random);
-        World { random, now: Time(1_000_000), nodes, air, trace: 0 }
+        World { random, now: Time(1_000_000), nodes, air, trace: 0, seed }
     }
 
     /// One moment: what has come, what goes, and then the next moment.
@@ -405,11 +406,16 @@ impl<A: Node, B: Node> World<A, B> {
 
     /// Steps until something holds.
     pub fn until(&mut self, what: &str, mut holds: impl FnMut(&mut World<A, B>) -> bool) {
-        let limit = self.now + Duration::from_secs(60);
+        let limit = self.now + Duration::from_secs(300);
         while !holds(self) {
             self.step();
             let told = || (self.nodes.0.describe(), self.nodes.1.describe());
-            assert!(self.now <= limit, "{what}: not in a minute; {:#?}", told());
+            assert!(
+                self.now <= limit,
+                "seed {}, {what}: not in five minutes; {:#?}",
+                self.seed,
+                told()
+            );
         }
     }
 
