@@ -292,7 +292,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 state.probes = state.silent_at() <= now;
                 let owed =
                     state.sending.silent_since().min(state.asks.silent_since(&self.readings));
-                if owed.max(state.heard_at) + give_up_after <= now {
+                let is_silent = owed.max(state.heard_at) + give_up_after <= now;
+                // One that is heard all the time and brings nothing of what it owes: long packets do not get
+                // through any more. The next call finds the length that does.
+                let is_stuck = owed + give_up_after * 2 <= now;
+                if is_silent || is_stuck {
                     self.end(id, Fault::PeerReset);
                 }
             }

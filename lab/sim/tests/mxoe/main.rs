@@ -15,7 +15,8 @@ use ropewalk_wire::mxoe::{Dialect, Order};
 use world::*;
 
 /// Nothing but headers is checked on this wire: payloads arrive as they were sent here.
-const ROUGH: Weather = Weather { loss: 30, doubling: 20, corruption: 0, lateness: 60, apart: 0 };
+const ROUGH: Weather =
+    Weather { loss: 30, doubling: 20, corruption: 0, lateness: 60, ..Weather::FAIR };
 /// Lengths on both sides of every class edge, and longer ones.
 const EDGES: [u64; 18] = [
     0, 1, 31, 32, 33, 127, 128, 129, 1452, 1453, 4095, 4096, 4097, 32_767, 32_768, 32_769, 100_000,

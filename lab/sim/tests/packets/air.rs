@@ -21,11 +21,13 @@ pub struct Weather {
     pub lateness: u64,
     /// Microseconds by which every second packet is later than the others, as over the two cards of a bond.
     pub apart: u64,
+    /// Longer packets do not get through.
+    pub longest: usize,
 }
 
 impl Weather {
     pub const FAIR: Weather =
-        Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0, apart: 0 };
+        Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0, apart: 0, longest: usize::MAX };
 }
 
 /// How long a packet is on its way at least.
@@ -61,7 +63,7 @@ impl Air {
     }
 
     pub fn fly(&mut self, from: u32, to: u32, bytes: Vec<u8>, now: Time) {
-        if self.chance(self.weather.loss) {
+        if self.chance(self.weather.loss) || bytes.len() > self.weather.longest {
             return;
         }
         let copies = if self.chance(self.weather.doubling) { 2 } else { 1 };

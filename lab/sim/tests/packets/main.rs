@@ -420,6 +420,33 @@ fn an_idle_link_to_a_dead_peer_ends_and_one_to_a_living_peer_does_not() {
 }
 
 #[test]
+fn a_link_whose_packets_do_not_fit_any_more_ends_and_the_next_one_fits() {
+    for seed in seeds(400_000, 20) {
+        let mut scene = Scene::new(seed, Weather::FAIR);
+        if scene.world.packet_bytes <= 1486 {
+            continue;
+        }
+        scene.world.air.weather.longest = 1486;
+        // It waits for long packets, and short ones come all the time.
+        match seed % 2 {
+            0 => scene.world.send(0, scene.links[0], 1 << 41, 30_000, Urgency::Urgent),
+            _ => scene.read(0),
+        }
+        scene.world.until("the end of the link", |world| {
+            world.nodes.iter().all(|node| !node.seen.down.is_empty())
+        });
+        let pending = scene.world.nodes.iter().any(|node| !node.seen.pending.is_empty());
+        assert!(!pending, "seed {seed}: orders without an outcome");
+        let before = scene.world.nodes[1].seen.frames[0].len();
+        let (link, _) = scene.world.connect(0, 1);
+        scene.world.send(0, link, 1 << 41, 30_000, Urgency::Urgent);
+        scene
+            .world
+            .until("a long frame", |world| world.nodes[1].seen.frames[0].len() >= before + 2);
+    }
+}
+
+#[test]
 fn nobody_there_is_said_after_some_calls() {
     let mut world = World::new(1, 1, 1486, 64);
     let link = world.nodes[0].machine.connect(7, 1, world.now).unwrap();

@@ -16,7 +16,7 @@ use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
 pub use crate::air::*;
 
 pub const FOUL: Weather =
-    Weather { loss: 30, doubling: 20, corruption: 10, lateness: 60, apart: 0 };
+    Weather { loss: 30, doubling: 20, corruption: 10, lateness: 60, ..Weather::FAIR };
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(5);
 /// Payloads whose frames the receiver drops.
 pub fn is_dropped(id: u64) -> bool {
@@ -136,7 +136,7 @@ pub struct World {
     pub room: u64,
     /// Of frames that wait, by sender and token.
     pub payloads: BTreeMap<(usize, u64), Slice>,
-    packet_bytes: usize,
+    pub packet_bytes: usize,
     next_token: u64,
     pub trace: u64,
 }
