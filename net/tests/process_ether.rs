@@ -79,6 +79,7 @@ impl Fixture for Bridge {
             let slot = stranger.slot().expect("it is empty");
             slot[..part.len()].copy_from_slice(part);
             // Where the kernel's filter looks.
+            slot[2] |= 0xc0;
             slot[3] = endpoint;
             stranger.commit(station, part.len());
             assert!(stranger.flush());
@@ -160,7 +161,7 @@ fn frames_are_captured_as_they_are_on_the_wire() {
         let slot = near.slot().unwrap();
         slot[..bytes].fill(bytes as u8);
         // Where the kernel's filter looks.
-        slot[3] = endpoint;
+        (slot[2], slot[3]) = (0xc1, endpoint);
         near.commit(station, bytes);
         assert!(near.flush());
     }

@@ -195,7 +195,8 @@ fn sleepers_on_one_socket_are_woken_also_beside_one_who_does_not_look() {
     });
 }
 
-/// Sends so many packets that name their endpoint where the filters look, and their number behind it.
+/// Sends so many packets that have a type of ours and their endpoint where the filters look, and their number
+/// behind them.
 fn send(from: &mut EtherPort, to: &str, bytes: usize, numbers: std::ops::Range<u32>) {
     let (station, endpoint) = from.resolve(to).expect("an address");
     for number in numbers {
@@ -206,7 +207,7 @@ fn send(from: &mut EtherPort, to: &str, bytes: usize, numbers: std::ops::Range<u
             from.flush();
         };
         slot[..bytes].fill(0);
-        slot[3] = endpoint;
+        (slot[2], slot[3]) = (0xc1, endpoint);
         slot[4..8].copy_from_slice(&number.to_le_bytes());
         from.commit(station, bytes);
     }
@@ -411,7 +412,7 @@ fn what_is_dropped_is_counted_by_its_reason() {
     let (station, endpoint) = liar.resolve(&at).expect("an address");
     let slot = liar.slot().expect("it is empty");
     slot[..60].fill(0);
-    (slot[2], slot[3]) = (0x40, endpoint);
+    (slot[2], slot[3]) = (0xc1, endpoint);
     let of = || rail.endpoint.counters().1[0].1.drops;
     assert_eq!(of().corrupt, 0);
     liar.commit(station, 60);

@@ -300,7 +300,7 @@ fn in_fair_weather_nothing_goes_twice() {
 }
 
 #[test]
-fn over_two_paths_everything_arrives_and_a_small_difference_makes_little_go_twice() {
+fn over_two_paths_everything_arrives_and_a_small_difference_sends_nothing_again() {
     for (apart, is_small) in [(3, true), (12, true), (90, false), (2000, false)] {
         for seed in seeds(300_000 + apart * 1000, 20) {
             let mut scene = Scene::new(seed, Weather { apart, ..Weather::FAIR });
@@ -312,12 +312,12 @@ fn over_two_paths_everything_arrives_and_a_small_difference_makes_little_go_twic
             }
             scene.check();
             let counters = scene.world.nodes.iter().map(|node| node.machine.counters());
-            let total = counters.fold([0; 3], |[early, resent, asked], it| {
-                [early + it.early, resent + it.resent, asked + it.asked_again]
-            });
-            assert!(total[0] > 0, "seed {seed}: nothing overtook anything");
-            // An ask that overtakes another is answered before it, all of its pieces: the other seems lost.
-            assert!(!is_small || total[1] == 0 && total[2] <= 64, "seed {seed}: {total:?}");
+            let (early, resent) =
+                counters.fold((0, 0), |(early, resent), it| (early + it.early, resent + it.resent));
+            assert!(early > 0, "seed {seed}: nothing overtook anything");
+            // Of the stream. An ask that overtakes another is answered before it, all of its pieces, so that
+            // the other one's seem lost.
+            assert!(!is_small || resent == 0, "seed {seed}: {resent} packets went twice");
         }
     }
 }
