@@ -9,6 +9,7 @@ mod config;
 mod copy;
 mod demo;
 mod mounted;
+mod mx;
 mod network;
 mod node;
 mod operate;
@@ -85,6 +86,9 @@ enum Command {
     Mkdir(remote::mkdir::Mkdir),
     /// Removes files, and directories with all that they hold.
     Rm(remote::rm::Rm),
+    /// Shows what this host has for messages over Ethernet.
+    #[command(subcommand, after_help = "Example: ropewalk mx info")]
+    Mx(mx::Mx),
     /// Prints a completion script for a shell.
     #[command(after_help = "Examples:
   . <(ropewalk completions bash)                    in ~/.bashrc
@@ -118,6 +122,7 @@ fn main() -> std::process::ExitCode {
         Command::Df(arguments) => remote::df::run(&arguments),
         Command::Mkdir(arguments) => remote::mkdir::run(&arguments),
         Command::Rm(arguments) => remote::rm::run(&arguments),
+        Command::Mx(what) => mx::run(&what),
         Command::Completions { shell } => {
             let mut command = Arguments::command();
             let mut script = Vec::new();
@@ -186,7 +191,7 @@ mod tests {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Arguments::command(), "ropewalk", &mut script);
             let script = String::from_utf8(script).expect("scripts are text");
-            for command in ["demo", "umount", "completions", "stat"] {
+            for command in ["demo", "umount", "completions", "stat", "endpoints"] {
                 assert!(script.contains(command), "{shell} does not complete {command}");
             }
         }

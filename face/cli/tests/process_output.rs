@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use support::{Cluster, PROGRAM};
 
 /// Commands that print something.
-const COMMANDS: [&[&str]; 9] = [
+const COMMANDS: [&[&str]; 12] = [
     &["status"],
     &["status", "--json"],
     &["check"],
@@ -16,6 +16,9 @@ const COMMANDS: [&[&str]; 9] = [
     &["df"],
     &["ls", "-la", ":/"],
     &["stat", ":/"],
+    &["mx", "info"],
+    &["mx", "info", "--json"],
+    &["mx", "endpoints"],
     &["completions", "bash"],
     &["bench", "net", "--list"],
 ];

@@ -6,7 +6,7 @@
 //! * [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
 //!   which ones; [`socket`]: system calls; [`claim`]: who has which number; [`numbers`]: sets of them.
 //!
-//! Invariant: `unsafe` is in `ring` and `socket` alone.
+//! Invariant: `unsafe` is in `ring`, `settings` and `socket` alone.
 
 mod claim;
 mod config;
@@ -17,9 +17,11 @@ mod interface;
 mod numbers;
 mod port;
 mod ring;
+mod settings;
 mod socket;
 mod watch;
 
 pub use config::{EtherConfig, EtherError, Language};
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address};
+pub use settings::{Settings, settings};

@@ -1,0 +1,155 @@
+//! What is wrong with a host or a board, and what to set instead.
+
+use super::host::Host;
+use super::info::Board;
+
+/// Longest payload of frames that most networks can be set to.
+const MTU_WANTED: usize = 9000;
+/// Microseconds that a card may wait before it interrupts, and a processor need to wake up.
+const WAIT_US_MAX: u32 = 10;
+const WAKE_US_MAX: u32 = 20;
+/// What a UDP socket asks for.
+const RECEIVE_BUFFER_WANTED: u64 = 4 << 20;
+
+/// One thing that could be better.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advice {
+    /// Of one board, or of the host.
+    pub board: Option<String>,
+    pub topic: &'static str,
+    /// What it is, and what that costs.
+    pub problem: String,
+    pub remedy: String,
+}
+
+/// All advice: that of the host first.
+pub fn advice(host: &Host, boards: &[Board]) -> Vec<Advice> {
+    let mut all = of_host(host);
+    if !boards.iter().any(|board| board.number.is_some()) {
+        all.push(Advice {
+            board: None,
+            topic: "boards",
+            problem: "no Ethernet interface is up, so that ether:// has nowhere to go".to_string(),
+            remedy: "`ip link set NAME up` brings one up".to_string(),
+        });
+    }
+    all.extend(boards.iter().filter(|board| board.number.is_some()).flat_map(of_board));
+    all
+}
+
+fn of_host(host: &Host) -> Vec<Advice> {
+    let mut all = Vec::new();
+    let mut say = |topic, problem: String, remedy: &str| {
+        all.push(Advice { board: None, topic, problem, remedy: remedy.to_string() });
+    };
+    if !host.raw {
+        say(
+            "rights",
+            "raw frames (ether://) need the right CAP_NET_RAW, which this process does not have"
+                .to_string(),
+            "run programs as root, or `setcap cap_net_raw+ep PROGRAM`, or use udp://, which needs \
+             no right",
+        );
+    }
+    if let Some(max) = host.receive_buffer_max.filter(|max| *max < RECEIVE_BUFFER_WANTED)
+        && !host.admin
+    {
+        say(
+            "receive buffer",
+            format!(
+                "without the right CAP_NET_ADMIN udp:// gets {} KiB for what arrives, so that \
+                 bursts are lost and sent again",
+                max >> 10
+            ),
+            "`sysctl -w net.core.rmem_max=8388608`",
+        );
+    }
+    if let Some(wake) = host.wake_us.filter(|wake| *wake > WAKE_US_MAX) {
+        say(
+            "sleeping processors",
+            format!("an idle processor takes up to {wake} us to wake up, at each message"),
+            "`cpupower idle-set -D 20`, or a process that holds /dev/cpu_dma_latency open with a 0 \
+             in it",
+        );
+    }
+    all
+}
+
+fn of_board(board: &Board) -> Vec<Advice> {
+    let name = &board.interface.name;
+    let mut all = Vec::new();
+    let mut say = |topic, problem, remedy| {
+        all.push(Advice { board: Some(name.clone()), topic, problem, remedy });
+    };
+    if board.interface.mtu < MTU_WANTED {
+        say(
+            "MTU",
+            format!("frames of {} bytes: long messages cost more packets", board.interface.mtu),
+            format!("`ip link set {name} mtu 9000`, where all hosts and switches take that"),
+        );
+    }
+    let settings = &board.settings;
+    if let Some(wait) = settings.receive_wait_us.filter(|wait| *wait > WAIT_US_MAX) {
+        say(
+            "interrupts",
+            format!("the card waits {wait} us before it tells of what arrived (rx-usecs)"),
+            format!("`ethtool -C {name} adaptive-rx off rx-usecs 0`"),
+        );
+    } else if settings.adaptive {
+        say(
+            "interrupts",
+            "the card waits as long as it likes before it tells of what arrived".to_string(),
+            format!("`ethtool -C {name} adaptive-rx off rx-usecs 0`"),
+        );
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_rail_ether::Settings;
+
+    use super::super::info::tests::board;
+    use super::*;
+
+    fn topics(host: &Host, boards: &[Board]) -> Vec<&'static str> {
+        advice(host, boards).iter().map(|advice| advice.topic).collect()
+    }
+
+    #[test]
+    fn a_host_that_is_set_well_gets_no_advice() {
+        let host =
+            Host { raw: true, admin: false, receive_buffer_max: Some(8 << 20), wake_us: Some(2) };
+        let settings = Settings { receive_wait_us: Some(0), ..Settings::default() };
+        let good = Board { settings, ..board("eth0", 9000) };
+        assert_eq!(topics(&host, std::slice::from_ref(&good)), [""; 0]);
+        let admin = Host { admin: true, receive_buffer_max: Some(1), wake_us: None, ..host };
+        assert_eq!(topics(&admin, &[good]), [""; 0]);
+        assert_eq!(topics(&host, &[]), ["boards"]);
+    }
+
+    #[test]
+    fn what_could_be_better_is_said_with_what_to_set() {
+        let host = Host {
+            raw: false,
+            admin: false,
+            receive_buffer_max: Some(212_992),
+            wake_us: Some(133),
+        };
+        let settings =
+            Settings { receive_wait_us: Some(50), adaptive: true, ..Settings::default() };
+        let bad = Board { settings: settings.clone(), ..board("eth0", 1500) };
+        let expected = ["rights", "receive buffer", "sleeping processors", "MTU", "interrupts"];
+        assert_eq!(topics(&host, std::slice::from_ref(&bad)), expected);
+        let all = advice(&host, &[bad]);
+        assert!(all[0].problem.contains("CAP_NET_RAW") && all[0].remedy.contains("udp://"));
+        assert!(all[1].problem.contains("208 KiB") && all[1].remedy.contains("rmem_max"));
+        assert!(all[3].remedy.contains("ip link set eth0 mtu 9000"));
+        assert!(all[4].problem.contains("50 us") && all[4].remedy.contains("ethtool -C eth0"));
+        let adaptive = Settings { receive_wait_us: Some(3), ..settings };
+        let bad = Board { settings: adaptive, ..board("eth1", 9000) };
+        assert_eq!(topics(&Host { raw: true, ..Host::default() }, &[bad]), ["interrupts"]);
+        let down = Board { number: None, ..board("eth2", 1500) };
+        assert_eq!(topics(&Host { raw: true, ..Host::default() }, &[down]), ["boards"]);
+    }
+}

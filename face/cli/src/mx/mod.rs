@@ -1,0 +1,28 @@
+//! `mx`: what this host has for messages over Ethernet.
+//!
+//! * [`info`]: boards, which are interfaces that can be used, and advice; [`endpoints`]: who has which endpoint;
+//!   [`host`]: what the kernel says in files; [`advice`]: what to make of it.
+//!
+//! Invariant: nothing is changed, and nothing needs a right; what cannot be seen is not shown.
+
+mod advice;
+mod endpoints;
+mod host;
+mod info;
+
+/// Subcommands of `ropewalk mx`.
+#[derive(Debug, clap::Subcommand)]
+pub enum Mx {
+    /// Shows the boards of this host, what they are set to, and what to set instead.
+    Info(info::Info),
+    /// Shows who has which endpoint of the boards of this host.
+    Endpoints(endpoints::Endpoints),
+}
+
+/// Runs one.
+pub fn run(what: &Mx) -> anyhow::Result<()> {
+    match what {
+        Mx::Info(arguments) => info::run(arguments),
+        Mx::Endpoints(arguments) => endpoints::run(arguments),
+    }
+}
