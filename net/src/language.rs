@@ -79,6 +79,8 @@ pub struct Upwards<'a> {
     pub(crate) report: &'a mut dyn Report,
     pub(crate) links_up: &'a mut u64,
     pub(crate) links_down: &'a mut u64,
+    /// Something was reported, which may be all that happened in a pass.
+    pub(crate) told: bool,
 }
 
 impl Upwards<'_> {
@@ -100,11 +102,13 @@ impl Bytes for Upwards<'_> {
 impl Above for Upwards<'_> {
     fn link_up(&mut self, link: SlotId, accepted: bool) {
         *self.links_up += 1;
+        self.told = true;
         self.report.link_up(self.id(link), accepted);
     }
 
     fn link_down(&mut self, link: SlotId, fault: Fault) {
         *self.links_down += 1;
+        self.told = true;
         self.report.link_down(self.id(link), fault);
     }
 
@@ -126,10 +130,12 @@ impl Above for Upwards<'_> {
     }
 
     fn landed(&mut self, link: SlotId, token: Token) {
+        self.told = true;
         self.report.landed(self.id(link), token);
     }
 
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
+        self.told = true;
         match outcome {
             Ok(()) => self.report.done(token),
             Err(fault) => self.report.failed(token, fault),
@@ -137,6 +143,7 @@ impl Above for Upwards<'_> {
     }
 
     fn revoked(&mut self, link: SlotId, key: RemoteKey) {
+        self.told = true;
         self.report.revoked(self.id(link), key);
     }
 }
@@ -144,6 +151,7 @@ impl Above for Upwards<'_> {
 impl<S: Hash> Foreign<S> for Upwards<'_> {
     fn link_up(&mut self, link: SlotId, who: Who<S>, accepted: bool) {
         *self.links_up += 1;
+        self.told = true;
         // The same for the same endpoint, as long as this process lives.
         let Who { station, endpoint, .. } = who;
         let hash = |salt: u8| u128::from(NAMES.hash_one((salt, &station, endpoint)));
@@ -155,6 +163,7 @@ impl<S: Hash> Foreign<S> for Upwards<'_> {
     }
 
     fn message(&mut self, link: SlotId, message: ForeignMessage, whole: bool) -> Taken {
+        self.told = true;
         match self.report.foreign_message(self.id(link), message, whole) {
             None => Taken::Later,
             Some(Placement::Into { slice, token }) => Taken::Into { slice, token },
@@ -166,6 +175,7 @@ impl<S: Hash> Foreign<S> for Upwards<'_> {
     }
 
     fn finished(&mut self, link: SlotId, end: ForeignEnd) {
+        self.told = true;
         self.report.foreign_end(self.id(link), end);
     }
 

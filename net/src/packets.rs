@@ -219,7 +219,7 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         let any = self.machine.has_work();
         self.leave(report.buffers());
         let PacketRail { index, machine, links_up, links_down, .. } = self;
-        machine.report(&mut Upwards { index: *index, report, links_up, links_down });
+        machine.report(&mut Upwards { index: *index, report, links_up, links_down, told: false });
         any
     }
 
@@ -233,17 +233,18 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
         self.set_time(now);
         let PacketRail { index, port, machine, links_up, links_down, .. } = self;
-        let mut upwards = Upwards { index: *index, report, links_up, links_down };
+        let mut upwards = Upwards { index: *index, report, links_up, links_down, told: false };
         let received = port.receive(PACKETS_PER_PASS, &mut |from, body| {
             machine.packet(from, body, now, &mut upwards);
         });
         if received.empty {
             machine.drained(now, &mut upwards);
         }
-        let worked = machine.has_work();
+        // What is reported is something that happened, though nothing may be left to be sent.
+        let worked = upwards.told || machine.has_work();
         self.leave(report.buffers());
         let PacketRail { index, machine, links_up, links_down, .. } = self;
-        machine.report(&mut Upwards { index: *index, report, links_up, links_down });
+        machine.report(&mut Upwards { index: *index, report, links_up, links_down, told: false });
         received.packets > 0 || worked
     }
 

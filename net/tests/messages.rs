@@ -225,6 +225,36 @@ fn put_and_get_reach_exactly_the_ranges_that_their_key_allows() {
 }
 
 #[test]
+fn a_region_that_ends_is_given_back_although_another_begins_in_its_place() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        send(&mut world, 0, to, 1, 10, 1);
+        receive(&mut world, 1, None, 1, 10, 2);
+        world.take(0, 1);
+        world.take(1, 2);
+        let mut key = None;
+        for user in 100..120 {
+            // Nothing comes for a while.
+            (0..50).for_each(|_| world.step());
+            let region = world.memory(1000, 9);
+            let node = &world.nodes[1];
+            let next = node.endpoint.expose(region, true, Audience::Everybody).unwrap();
+            if let Some(before) = key.replace(next) {
+                node.endpoint.unexpose(before, &node.context, user).unwrap();
+                node.endpoint.progress();
+                let region = world.memory(1000, 9);
+                let node = &world.nodes[1];
+                let third = node.endpoint.expose(region, true, Audience::Everybody).unwrap();
+                node.endpoint.unexpose(third, &node.context, user + 1000).unwrap();
+                assert_eq!(world.take(1, user).memory.len(), 1000);
+                assert_eq!(world.take(1, user + 1000).memory.len(), 1000);
+            }
+        }
+    }
+}
+
+#[test]
 fn many_list_gets_at_once_wait_for_each_other() {
     const GETS: u64 = 8;
     const SEGMENTS: u64 = REMOTE_SEGMENTS_MAX as u64;

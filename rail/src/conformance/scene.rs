@@ -113,7 +113,14 @@ impl<'f> Scene<'f> {
     pub fn poll(&mut self, node: usize) -> bool {
         let now = self.fixture.now();
         let node = &mut self.nodes[node];
-        node.rail.as_mut().is_some_and(|rail| rail.poll(now, &mut node.recorder))
+        let before = node.recorder.events.len();
+        let any = node.rail.as_mut().is_some_and(|rail| rail.poll(now, &mut node.recorder));
+        let after = node.recorder.events.len();
+        assert!(
+            any || after == before,
+            "a poll that reports something says that there was something"
+        );
+        any
     }
 
     /// Sends what a rail kept for frames behind it.
