@@ -287,6 +287,55 @@ fn a_cluster_of_raw_ethernet_serves_where_no_interface_has_an_address() {
 }
 
 #[test]
+fn without_the_right_to_raw_frames_or_a_single_interface_a_command_says_what_to_do() {
+    let Some(net) = Net::new(3, false) else { return };
+    let site = Site::start(net, ["ether://eth0/3", "ether://eth0/7", "ether://eth0"]);
+    let (client, ether) = (&site.client, site.address.split(',').nth(1).expect("the second"));
+    let place = tempfile::tempdir().expect("a directory");
+    let refused = |arguments: &[&str]| {
+        let mut command = client.command("setpriv");
+        command.args(["--bounding-set=-net_raw", "--inh-caps=-net_raw", PROGRAM]).args(arguments);
+        let output = command.output().expect("it can be started");
+        assert!(!output.status.success(), "{arguments:?} succeeds");
+        String::from_utf8(output.stderr).expect("text")
+    };
+    let [mount, cluster, formatted] = ["mount", "new", "made"].map(|it| place.path().join(it));
+    fs::create_dir(&mount).expect("the place is ours");
+    client.run(PROGRAM, &["format", text(&formatted)]);
+    let (path, meta) = (text(&cluster), formatted.join("meta"));
+    let serve = ["serve", "meta", "--insecure", "--directory", text(&meta)];
+    let commands: [&[&str]; 6] = [
+        &["ls", "--address", ether],
+        &["df", "--address", ether],
+        &["mount", ether, text(&mount)],
+        &["up", path, "--insecure", "--listen", "ether://eth0"],
+        &[&serve[..], &["--listen", "ether://eth0/3"]].concat(),
+        // Shared memory does not lead there, and is all that is left.
+        &["ls", "--patience", "1", "--address", &site.address],
+    ];
+    for command in commands {
+        let error = refused(command);
+        let remedies = ["CAP_NET_RAW", "setcap cap_net_raw+ep", "udp://"];
+        assert!(remedies.iter().all(|it| error.contains(it)), "{command:?}: {error}");
+    }
+    let up = client.output(PROGRAM, &["up", path, "--listen", "ether://eth0"]);
+    let error = String::from_utf8(up.stderr).expect("text");
+    assert!(error.contains("ether://eth0 can be reached by other hosts"), "{error}");
+    // A second interface: the first one has to be named.
+    assert!(ip(&format!("-n {} link add eth1 type veth peer name eth2", client.name)));
+    for card in ["eth1", "eth2"] {
+        assert!(ip(&format!("-n {} link set {card} up", client.name)));
+    }
+    let ls = client.output(PROGRAM, &["ls", "--address", ether]);
+    let error = String::from_utf8(ls.stderr).expect("text");
+    assert!(error.contains("several interfaces, eth0, eth"), "{error}");
+    assert!(error.contains("ether://02:00:00:00:00:01%eth0/3"), "{error}");
+    let named = ether.replace("/3", "%eth0/3");
+    client.run(PROGRAM, &["mkdir", "--address", &named, ":/made"]);
+    assert!(client.run(PROGRAM, &["ls", "--address", &named]).contains("made"));
+}
+
+#[test]
 fn a_cluster_of_udp_serves_across_namespaces() {
     let Some(net) = mounts_usable().then(|| Net::new(3, true)).flatten() else { return };
     let listen = ["udp://10.77.0.1:7700", "udp://0.0.0.0:7701", "udp://10.77.0.2:0"];
