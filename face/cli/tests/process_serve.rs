@@ -177,6 +177,42 @@ fn addresses_that_others_can_reach_are_refused_without_insecure() {
 }
 
 #[test]
+fn a_server_that_listens_at_several_places_is_reached_at_each() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("c");
+    let words = ["up", directory.to_str().unwrap(), "--listen", "127.0.0.1:0,udp://127.0.0.1:0"];
+    let mut up =
+        Process::start(&[&words[..], &["--listen", "tcp://[::1]:0"]].concat(), "serves at");
+    let addresses = up.line.split("serves at ").nth(1).unwrap().to_string();
+    let schemes: Vec<&str> =
+        addresses.split(',').map(|it| it.split("://").next().unwrap()).collect();
+    assert_eq!(schemes, ["shm", "tcp", "udp", "tcp"], "in the order in which they were said");
+    fs::write(place.path().join("file"), vec![7; 100_000]).unwrap();
+    for (number, address) in addresses.split(',').enumerate() {
+        let path = format!(":/{number}");
+        ropewalk(place.path(), address, &["cp", "file", &path]).well();
+        let room = ropewalk(place.path(), address, &["df", "--json"]).objects();
+        // Data servers listen beside it.
+        let told = room.iter().filter_map(|server| server["address"].as_str());
+        let all = told.filter(|told| told.contains("udp://127.0.0.1:") && told.contains("[::1]:"));
+        assert_eq!(all.count(), 4, "{room:?}");
+    }
+    up.stop();
+    // The same in a config file; mounts go where it can be called.
+    let text = format!(
+        "directory = '{}'\n[meta]\nlisten = 'udp://{}, tcp://127.0.0.1:0'\n[[data]]\nserver = 0\n",
+        directory.display(),
+        free()
+    );
+    fs::write(place.path().join("site.toml"), text).unwrap();
+    let config = place.path().join("site.toml");
+    let config = ["--config", config.to_str().unwrap()];
+    let _meta = Process::start(&[&["serve", "meta"][..], &config].concat(), "serving at");
+    let data = [&["serve", "data", "--server", "0"][..], &config].concat();
+    Process::start(&data, "serving at").stop();
+}
+
+#[test]
 fn a_port_in_use_is_named() {
     let place = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
