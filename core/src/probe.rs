@@ -145,6 +145,17 @@ impl Core {
         true
     }
 
+    /// Whether a send waits for a session with its peer.
+    pub fn is_unsent(&self, id: OperationId) -> bool {
+        let operation = self.operations.get(id);
+        operation.is_some_and(|operation| match &operation.kind {
+            Kind::Send(SendState { stage: SendStage::Waiting { .. }, send, .. }) => {
+                !self.is_up(send.peer)
+            }
+            _ => false,
+        })
+    }
+
     /// Whether a send that is under way has let go of its memory for good.
     pub fn is_buffered(&self, id: OperationId) -> bool {
         self.operations.get(id).is_some_and(|operation| {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
@@ -103,6 +104,8 @@ pub struct Endpoint {
 
 /// Commands that wait for the holder of the engine, at most.
 const COMMANDS_MAX: usize = 8192;
+/// Between two looks at rails that settle.
+const SETTLE_LOOK: Duration = Duration::from_micros(50);
 /// The smallest buffer that a staged message takes.
 const STAGED_BYTES_MIN: usize = 256;
 
@@ -480,6 +483,20 @@ impl Endpoint {
     /// Recounts everything that the protocol counts and panics where it disagrees. For tests.
     pub fn check(&self) {
         self.locked().core.check();
+    }
+
+    /// Waits, at most `limit`, until everything that left is at its peers: before a close, where sends that
+    /// were reported as complete must not be lost.
+    pub fn settle(&self, limit: Duration) {
+        let deadline = (self.shared.clock)() + limit;
+        loop {
+            self.progress();
+            let owes = self.locked().rails.iter().any(|rail| rail.owes());
+            if !owes || (self.shared.clock)() >= deadline {
+                return;
+            }
+            std::thread::sleep(SETTLE_LOOK);
+        }
     }
 
     /// Closes the endpoint: operations fail with `Closed`, peers are told.

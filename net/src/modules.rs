@@ -9,10 +9,10 @@ use std::time::Instant;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_rail::Rail;
+pub use ropewalk_rail::Rail;
 use ropewalk_rail::port::Port;
-pub use ropewalk_rail_ether::EtherError;
 use ropewalk_rail_ether::{EtherConfig, EtherPort, Language};
+pub use ropewalk_rail_ether::{EtherError, Interface, interfaces, may_open as may_send_frames};
 pub use ropewalk_rail_shm::ShmError;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
 pub use ropewalk_rail_tcp::TcpError;
@@ -388,6 +388,14 @@ fn rail_of<P: Port + 'static>(port: P, speaks: Speaks) -> Result<Box<dyn Rail>, 
             Box::new(PacketRail::foreign(port, settings, random, clock).map_err(failed)?)
         }
     })
+}
+
+/// An address of this host with this port, one that most peers can use.
+pub fn reachable_address(port: u16) -> SocketAddr {
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
+    let found = ropewalk_rail::host::reachable(any);
+    let first = found.first().and_then(|address| address.parse().ok());
+    first.unwrap_or(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
 }
 
 /// Where to listen, and what peers are told instead where that says less.

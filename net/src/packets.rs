@@ -271,6 +271,10 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         Some(self.epoll.as_fd())
     }
 
+    fn owes(&self) -> bool {
+        self.machine.owes()
+    }
+
     fn deadline(&self) -> Option<Time> {
         let due = self.machine.deadline();
         let due = self.full_until.map_or(due, |until| due.min(until));

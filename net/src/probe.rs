@@ -78,6 +78,13 @@ impl Endpoint {
         withdrawn
     }
 
+    /// Whether a send waits for a session with its peer.
+    pub fn is_unsent(&self, id: OperationId) -> bool {
+        let mut engine = self.locked();
+        self.shared.run_commands(&mut engine);
+        engine.core.is_unsent(id)
+    }
+
     /// Whether a send that is under way has let go of its memory for good.
     pub fn is_buffered(&self, id: OperationId) -> bool {
         let mut engine = self.locked();

@@ -115,6 +115,11 @@ pub trait Rail: Send {
     /// triggered. `None` for rails without one (`sim`).
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 
+    /// Whether it has something that it took, that is not at its peer, and that would be lost with the rail.
+    fn owes(&self) -> bool {
+        false
+    }
+
     /// When the rail wants to be polled even without an event.
     fn deadline(&self) -> Option<Time>;
 

@@ -203,6 +203,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         !self.ready.is_empty() || !self.stateless.is_empty() || !self.events.is_empty()
     }
 
+    /// Whether any link has something that its peer has not acknowledged.
+    pub fn owes(&self) -> bool {
+        let mut links = self.links.iter();
+        links.any(|(_, link)| link.is_up() && !(link.sending.is_empty() && link.out.is_empty()))
+    }
+
     /// The station at the other end of a link.
     pub fn station(&self, link: SlotId) -> Option<S> {
         self.links.get(link).map(|state| state.station)

@@ -25,3 +25,8 @@ pub use config::{EtherConfig, EtherError, Language};
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address};
 pub use settings::{Settings, settings};
+
+/// Whether this process has the right to raw frames.
+pub fn may_open() -> bool {
+    socket::open().is_ok()
+}
