@@ -1,0 +1,307 @@
+//! Boards: the networks of this host, and where peers are.
+//!
+//! A board is an Ethernet interface, whose endpoints have their numbers on it, or a host's address with a
+//! port for UDP: endpoint 0 listens at that port, endpoint 1 at the next one, and so on.
+//!
+//! Until an agent learns of peers by itself they are told by a table: a line for each, with a name and a
+//! place (`node2:0 udp://10.0.0.2:7100`, `node3:0 02:00:00:00:00:03`).
+
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use ropewalk_net::modules;
+use ropewalk_wire::mxoe::Station;
+
+use crate::environment;
+
+/// Endpoints of a board have numbers below.
+pub const ENDPOINTS_MAX: u32 = 32;
+
+/// The port of endpoint 0 where no other is named.
+const PORT: u16 = 7100;
+
+/// Where the endpoints of a board are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Ether(Station),
+    Udp(SocketAddr),
+}
+
+/// A network of this host.
+#[derive(Debug, Clone)]
+pub struct Board {
+    pub place: Place,
+    /// The interface, for the kernel; empty over UDP.
+    pub interface: String,
+    pub name: String,
+}
+
+/// A host that is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub name: String,
+    pub place: Place,
+}
+
+/// Boards of this host and the peers that are known.
+#[derive(Debug, Default)]
+pub struct Boards {
+    pub boards: Vec<Board>,
+    pub peers: Vec<Peer>,
+    /// There is a table of peers, which says who is there.
+    pub has_table: bool,
+}
+
+impl Place {
+    /// The number of the card that stands for the place.
+    pub fn nic(&self) -> u64 {
+        match self {
+            Place::Ether(station) => station.nic_id(),
+            Place::Udp(address) => nic_of_address(*address),
+        }
+    }
+
+    /// The URL of one of its endpoints, for those who call it.
+    pub fn url(&self, endpoint: u32) -> Option<String> {
+        match self {
+            Place::Ether(station) => Some(format!("ether://{station}/{endpoint}")),
+            Place::Udp(address) => Some(format!("udp://{}", endpoint_address(*address, endpoint)?)),
+        }
+    }
+}
+
+fn endpoint_address(base: SocketAddr, endpoint: u32) -> Option<SocketAddr> {
+    let port = base.port().checked_add(u16::try_from(endpoint).ok()?)?;
+    Some(SocketAddr::new(base.ip(), port))
+}
+
+/// `02` and 40 bits made of address and port.
+fn nic_of_address(address: SocketAddr) -> u64 {
+    let ip = match address.ip() {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    // FNV-1a: spreads few bytes well, and never changes.
+    let bytes = ip.octets().into_iter().chain(address.port().to_be_bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    0x02 << 40 | (hash ^ hash >> 40) & 0xff_ffff_ffff
+}
+
+impl FromStr for Place {
+    type Err = String;
+
+    /// `udp://10.0.0.1:7100`, `udp://[fd00::1]`, `02:00:00:00:00:01`, `ether://02:00:00:00:00:01`.
+    fn from_str(text: &str) -> Result<Place, String> {
+        let bad = || {
+            format!("'{text}' is no place; write one like udp://10.0.0.1:7100 or 02:00:00:00:00:01")
+        };
+        if let Some(address) = text.strip_prefix("udp://") {
+            let address = address.trim_end_matches('/');
+            let alone = || address.trim_matches(['[', ']']).parse().ok();
+            let host = || alone().map(|ip: IpAddr| SocketAddr::new(ip, PORT));
+            let address: Option<SocketAddr> = address.parse().ok().or_else(host);
+            return address
+                .filter(|address| address.port() != 0 && !address.ip().is_unspecified())
+                .map(Place::Udp)
+                .ok_or_else(bad);
+        }
+        let station = text.strip_prefix("ether://").unwrap_or(text).trim_end_matches('/');
+        station.parse().map(Place::Ether).map_err(|_| bad())
+    }
+}
+
+impl Board {
+    /// Where an endpoint of it listens: the scheme of a module and its address.
+    pub fn listen(&self, endpoint: u32) -> Option<(&'static str, String)> {
+        match self.place {
+            Place::Ether(_) => Some(("ether", format!("{}/{endpoint}", self.interface))),
+            Place::Udp(address) => Some(("udp", endpoint_address(address, endpoint)?.to_string())),
+        }
+    }
+
+    /// The name by which processes of this host find an endpoint of it in shared memory.
+    pub fn shared_name(nic: u64, endpoint: u32) -> String {
+        format!("mx-{nic:012x}-{endpoint}")
+    }
+}
+
+impl Boards {
+    /// As the environment says, or what there is.
+    pub fn find() -> Result<Boards, String> {
+        let host = host_name();
+        let mut boards = match environment::text(environment::BOARDS) {
+            Some(text) => listed(&text)?,
+            None => usual(),
+        };
+        for (number, board) in boards.iter_mut().enumerate() {
+            board.name = format!("{host}:{number}");
+        }
+        let (peers, has_table) = match environment::text(environment::PEERS) {
+            Some(path) => {
+                let text = std::fs::read_to_string(&path);
+                (table(&text.map_err(|error| format!("{path}: {error}"))?)?, true)
+            }
+            None => match std::fs::read_to_string(environment::PEERS_FILE) {
+                Ok(text) => (table(&text)?, true),
+                Err(_) => (Vec::new(), false),
+            },
+        };
+        Ok(Boards { boards, peers, has_table })
+    }
+
+    /// The board of this card.
+    pub fn board_of(&self, nic: u64) -> Option<u32> {
+        self.boards.iter().position(|board| board.place.nic() == nic).map(|index| index as u32)
+    }
+
+    /// Where a card is; `None` where it is unknown, or two are known by this number.
+    pub fn place_of(&self, nic: u64) -> Option<Place> {
+        let own = self.boards.iter().map(|board| &board.place);
+        let mut found = own.chain(self.peers.iter().map(|peer| &peer.place));
+        let first = found.find(|place| place.nic() == nic);
+        if let Some(first) = first {
+            let alone = found.all(|place| place.nic() != nic || place == first);
+            return alone.then(|| first.clone());
+        }
+        // Without a table everybody on the wire may be called.
+        let wired = self.boards.iter().any(|board| matches!(board.place, Place::Ether(_)));
+        let station = Station::from_nic_id(nic)
+            .filter(|station| nic != 0 && station.0[0] & 1 == 0 && wired && !self.has_table);
+        station.map(Place::Ether)
+    }
+
+    /// The card of this name.
+    pub fn nic_of_name(&self, name: &str) -> Option<u64> {
+        let own = self.boards.iter().map(|board| (&board.name, &board.place));
+        let mut all = own.chain(self.peers.iter().map(|peer| (&peer.name, &peer.place)));
+        all.find(|(other, _)| *other == name).map(|(_, place)| place.nic())
+    }
+
+    /// The name of this card.
+    pub fn name_of_nic(&self, nic: u64) -> Option<&str> {
+        let own = self.boards.iter().map(|board| (&board.name, &board.place));
+        let mut all = own.chain(self.peers.iter().map(|peer| (&peer.name, &peer.place)));
+        all.find(|(_, place)| place.nic() == nic).map(|(name, _)| name.as_str())
+    }
+}
+
+/// Boards as the environment lists them.
+fn listed(text: &str) -> Result<Vec<Board>, String> {
+    let mut boards = Vec::new();
+    for word in text.split([',', ' ']).filter(|word| !word.is_empty()) {
+        let board = match word.strip_prefix("ether://") {
+            Some(interface) => {
+                let interface = interface.trim_end_matches('/');
+                let all = modules::interfaces();
+                let found = all.into_iter().find(|it| it.name == interface);
+                let found = found.ok_or_else(|| {
+                    format!("{word}: there is no interface {interface}; `ip link` shows them")
+                })?;
+                on_interface(&found)
+            }
+            None => {
+                let place = Place::from_str(word)?;
+                if matches!(place, Place::Ether(_)) {
+                    return Err(format!("'{word}': name the interface, like ether://eth0"));
+                }
+                Board { place, interface: String::new(), name: String::new() }
+            }
+        };
+        boards.push(board);
+    }
+    Ok(boards)
+}
+
+fn on_interface(interface: &modules::Interface) -> Board {
+    let (place, interface) = (Place::Ether(interface.station), interface.name.clone());
+    Board { place, interface, name: String::new() }
+}
+
+/// Boards without a word of the user: interfaces in the order of their numbers, without loopback; where raw
+/// frames need a right that is missing, UDP.
+fn usual() -> Vec<Board> {
+    if modules::may_send_frames() {
+        let all = modules::interfaces();
+        let usable = all.iter().filter(|it| it.is_up && it.is_ethernet && !it.is_loopback);
+        let found: Vec<Board> = usable.map(on_interface).collect();
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    let place = Place::Udp(modules::reachable_address(PORT));
+    vec![Board { place, interface: String::new(), name: String::new() }]
+}
+
+/// The table of peers: a name and a place on each line, `#` begins a comment.
+fn table(text: &str) -> Result<Vec<Peer>, String> {
+    let mut peers = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next(), words.next()) {
+            (None, ..) => {}
+            (Some(name), Some(place), None) => {
+                let place = place.parse().map_err(|error| format!("line {number}: {error}"))?;
+                peers.push(Peer { name: name.to_string(), place });
+            }
+            _ => return Err(format!("line {number}: give a name and a place")),
+        }
+    }
+    Ok(peers)
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_string() } else { name.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_addresses_with_or_without_a_port_or_stations() {
+        let url = |text: &str, endpoint| text.parse::<Place>().unwrap().url(endpoint).unwrap();
+        assert_eq!(url("udp://10.0.0.1:7200", 3), "udp://10.0.0.1:7203");
+        assert_eq!(url("udp://10.0.0.1", 0), "udp://10.0.0.1:7100");
+        assert_eq!(url("udp://[fd00::1]/", 1), "udp://[fd00::1]:7101");
+        assert_eq!(url("02:00:00:00:00:0a", 31), "ether://02:00:00:00:00:0a/31");
+        assert_eq!("udp://10.0.0.1:65530".parse::<Place>().unwrap().url(9), None);
+        for bad in ["eth0", "udp://node1", "udp://0.0.0.0:1", "udp://10.0.0.1:0", ""] {
+            assert!(bad.parse::<Place>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_card_has_the_number_of_its_station_or_one_made_of_its_address() {
+        let nic = |text: &str| text.parse::<Place>().unwrap().nic();
+        assert_eq!(nic("02:00:00:00:00:01"), 0x0200_0000_0001);
+        let own = nic("udp://10.0.0.1:7100");
+        assert_eq!(own >> 40, 0x02);
+        assert!(own != nic("udp://10.0.0.1:7101") && own != nic("udp://10.0.0.2:7100"));
+        assert_eq!(own, nic("udp://[::ffff:10.0.0.1]:7100"));
+    }
+
+    #[test]
+    fn a_table_has_names_and_places_and_says_which_line_is_wrong() {
+        let peers =
+            table("# all\nnode1:0 udp://10.0.0.1 # first\n\nnode2:0 02:0:0:0:0:2\n").unwrap();
+        assert_eq!(peers.len(), 2);
+        let mut boards = Boards { peers, has_table: true, ..Boards::default() };
+        let nic = boards.nic_of_name("node2:0").unwrap();
+        assert_eq!((nic, boards.name_of_nic(nic)), (0x0200_0000_0002, Some("node2:0")));
+        assert_eq!(boards.place_of(nic), Some(boards.peers[1].place.clone()));
+        assert_eq!(boards.nic_of_name("node2"), None, "names match as a whole");
+        assert_eq!(boards.place_of(0x0200_0000_0003), None);
+        // Two places of one number: nobody knows which one is meant.
+        let place = boards.peers[0].place.clone();
+        let other = Peer { name: "twin".to_string(), place };
+        boards.peers.push(other.clone());
+        assert_eq!(boards.place_of(other.place.nic()), Some(other.place), "the same place twice");
+        assert!(table("node1").unwrap_err().contains("line 1"));
+        assert!(table("\nnode1 there").unwrap_err().contains("line 2"));
+    }
+}

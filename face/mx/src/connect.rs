@@ -1,0 +1,455 @@
+//! Connecting: a question over the channel of requests, with the key that the other side wants, and its
+//! answer. Towards hosts that speak MXoE alone, the rail's own CONNECT takes the place of both.
+//!
+//! A thread of each endpoint, its *keeper*, answers and takes answers, and gives up what waited too long,
+//! whatever the program does meanwhile. It calls no function of the program's.
+//!
+//! Layout (little-endian, 48 bytes): `"RWMX"`, version u16, kind u8 (1 question, 2 answer), status u8, number of
+//! the question u32, key u32, session of the sender u32, reserved u32, card u64 and endpoint u32 of the sender,
+//! card u64 and endpoint u32 of whom it is for.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Memory;
+use ropewalk_base::slots::SlotId;
+use ropewalk_net::{Address, Channel, Level, OperationId, PeerId, Posted, Request as Letter};
+
+use crate::boards::Board;
+use crate::codes::*;
+use crate::endpoint::{Ep, State};
+use crate::requests::{Kind, Request, Stage};
+
+/// A question that found nobody is asked again after.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// The keeper looks at least as often: an endpoint that is being closed rings it.
+const LOOK_AFTER: Duration = Duration::from_secs(5);
+/// Marks messages of connections.
+const BITS: u64 = 0x5257_4d58_0000_0001;
+/// Operations of answers have this number, which no question has.
+const ANSWER: u64 = u64::MAX;
+
+const MAGIC: [u8; 4] = *b"RWMX";
+const VERSION: u16 = 1;
+const QUESTION: u8 = 1;
+const REPLY: u8 = 2;
+const BYTES: usize = 48;
+
+/// Questions that were not answered.
+#[derive(Debug, Default)]
+pub struct Connects {
+    asked: BTreeMap<u32, Connect>,
+    next: u32,
+}
+
+#[derive(Debug)]
+struct Connect {
+    request: SlotId,
+    partner: SlotId,
+    peer: PeerId,
+    key: u32,
+    deadline: Instant,
+    /// Whoever is on this host is there now or not at all.
+    is_local: bool,
+    again_at: Option<Instant>,
+    operation: Option<OperationId>,
+}
+
+/// A question or an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Message {
+    kind: u8,
+    status: u8,
+    number: u32,
+    key: u32,
+    session: u32,
+    from: (u64, u32),
+    to: (u64, u32),
+}
+
+impl Message {
+    fn write(&self, to: &mut [u8]) {
+        to.fill(0);
+        to[0..4].copy_from_slice(&MAGIC);
+        to[4..6].copy_from_slice(&VERSION.to_le_bytes());
+        (to[6], to[7]) = (self.kind, self.status);
+        to[8..12].copy_from_slice(&self.number.to_le_bytes());
+        to[12..16].copy_from_slice(&self.key.to_le_bytes());
+        to[16..20].copy_from_slice(&self.session.to_le_bytes());
+        to[24..32].copy_from_slice(&self.from.0.to_le_bytes());
+        to[32..36].copy_from_slice(&self.from.1.to_le_bytes());
+        to[36..44].copy_from_slice(&self.to.0.to_le_bytes());
+        to[44..48].copy_from_slice(&self.to.1.to_le_bytes());
+    }
+
+    /// Reads what a peer wrote; `None` where it is no such message.
+    fn read(bytes: &[u8]) -> Option<Message> {
+        let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let place = |at: usize| (long(at), word(at + 8));
+        let message = Message {
+            kind: bytes[6],
+            status: bytes[7],
+            number: word(8),
+            key: word(12),
+            session: word(16),
+            from: place(24),
+            to: place(36),
+        };
+        let known = bytes[0..4] == MAGIC && half(4) == VERSION && message.from.1 <= 255;
+        (known && message.session != 0).then_some(message)
+    }
+}
+
+/// Starts the keeper.
+pub fn start(endpoint: &Arc<Ep>) -> std::io::Result<JoinHandle<()>> {
+    let weak = Arc::downgrade(endpoint);
+    std::thread::Builder::new().name("ropewalk-mx".into()).spawn(move || keep(&weak))
+}
+
+fn keep(weak: &Weak<Ep>) {
+    while let Some(endpoint) = weak.upgrade() {
+        if endpoint.is_closing.load(Ordering::SeqCst) {
+            return;
+        }
+        let due = endpoint.keep();
+        let limit = due.saturating_duration_since(Instant::now()).min(LOOK_AFTER);
+        let closing = || endpoint.is_closing.load(Ordering::SeqCst);
+        endpoint.net.sleep_beside(&endpoint.control, limit, &closing);
+    }
+}
+
+impl Ep {
+    /// Begins to connect; the request that waits for it.
+    pub fn iconnect(
+        &self,
+        state: &mut State,
+        place: (u64, u32),
+        key: u32,
+        match_info: u64,
+        context: *mut c_void,
+        limit: Option<Duration>,
+    ) -> Result<SlotId, Code> {
+        let mut request = Request::new(Kind::Connect, context, match_info);
+        let (nic, number) = place;
+        if number >= 255 {
+            return Err(BAD_ENDPOINT_ID);
+        }
+        if nic == self.nic && number == u32::from(self.number) {
+            request.outcome.source = self.own_address(state);
+            let id = state.requests.add(request).ok_or(NO_RESOURCES)?;
+            state.requests.end(id, SUCCESS, true);
+            return Ok(id);
+        }
+        let (urls, is_local) = self.urls_of(nic, number)?;
+        let partner = state.partners.at(nic, number as u8).ok_or(NO_RESOURCES)?;
+        let known = state.partners.get(partner).filter(|partner| partner.is_up);
+        let peer = match known.and_then(|partner| partner.peer) {
+            Some(peer) => peer,
+            None => {
+                let address = Address::parse(&urls).map_err(|_| NIC_NOT_FOUND)?;
+                let peer = self.net.lookup(&address).map_err(|_| NO_RESOURCES)?;
+                state.partners.name(peer, partner);
+                if let Some(partner) = state.partners.get_mut(partner) {
+                    partner.peer = Some(peer);
+                }
+                peer
+            }
+        };
+        let limit = limit.or(state.timeout).unwrap_or(self.process.options.give_up_after);
+        let deadline = Instant::now() + limit;
+        request.deadline = Some(deadline);
+        let request = state.requests.add(request).ok_or(NO_RESOURCES)?;
+        let (again_at, operation) = (None, None);
+        let connect =
+            Connect { request, partner, peer, key, deadline, is_local, again_at, operation };
+        state.connects.next = state.connects.next.wrapping_add(1);
+        let number = state.connects.next;
+        state.connects.asked.insert(number, connect);
+        self.ask(state, number);
+        // The keeper has to know of the deadline.
+        self.control.wake();
+        Ok(request)
+    }
+
+    /// Where an endpoint of a card is, and whether that is on this host.
+    fn urls_of(&self, nic: u64, number: u32) -> Result<(String, bool), Code> {
+        let boards = self.process.boards();
+        if self.shares && boards.board_of(nic).is_some() {
+            return Ok((format!("shm://{}", Board::shared_name(nic, number)), true));
+        }
+        let place = boards.place_of(nic).ok_or(NIC_NOT_FOUND)?;
+        place.url(number).map(|url| (url, false)).ok_or(BAD_ENDPOINT_ID)
+    }
+
+    /// Sends a question.
+    fn ask(&self, state: &mut State, number: u32) {
+        let Some(connect) = state.connects.asked.get_mut(&number) else { return };
+        let Some(partner) = state.partners.get(connect.partner) else { return };
+        connect.again_at = None;
+        let message = Message {
+            kind: QUESTION,
+            status: 0,
+            number,
+            key: connect.key,
+            session: self.session,
+            from: (self.nic, self.number.into()),
+            to: (partner.nic, partner.endpoint.into()),
+        };
+        match self.send(connect.peer, &message, number.into()) {
+            Ok(operation) => connect.operation = operation,
+            Err(_) => connect.again_at = Some(Instant::now() + AGAIN_AFTER),
+        }
+    }
+
+    fn send(
+        &self,
+        peer: PeerId,
+        message: &Message,
+        user: u64,
+    ) -> Result<Option<OperationId>, Fault> {
+        let mut buffer = self.pool.take(BYTES).ok_or(Fault::Busy)?;
+        message.write(&mut buffer);
+        let (memory, level) = (Memory::pooled(buffer), Level::Buffered);
+        let channel = Channel::Request;
+        match self.net.post_send(&self.control, peer, channel, BITS, memory, level, user) {
+            Ok(Posted::Done(completed)) => completed.outcome.map(|()| None),
+            Ok(Posted::Pending(id)) => Ok(Some(id)),
+            Err((_, fault)) => Err(fault),
+        }
+    }
+
+    /// One round of the keeper's; when the next one is due.
+    fn keep(&self) -> Instant {
+        let mut state = self.lock();
+        self.take_events(&mut state);
+        while let Some(completed) = self.net.take(&self.control) {
+            let number = completed.user as u32;
+            if completed.user != ANSWER && completed.outcome.is_err() {
+                self.unasked(&mut state, number);
+            }
+        }
+        while let Some(letter) = self.net.next_request() {
+            match Message::read(letter.bytes()).filter(|_| letter.bits == BITS) {
+                Some(message) if message.kind == QUESTION => {
+                    self.asked(&mut state, &letter, &message);
+                }
+                Some(message) if message.kind == REPLY => {
+                    self.answered(&mut state, &letter, &message);
+                }
+                // Not for us.
+                _ => {}
+            }
+        }
+        self.run_timers(&mut state)
+    }
+
+    /// A question did not get to anybody.
+    fn unasked(&self, state: &mut State, number: u32) {
+        let Some(connect) = state.connects.asked.get_mut(&number) else { return };
+        connect.operation = None;
+        if connect.is_local {
+            return self.connected(state, number, ENDPOINT_CLOSED);
+        }
+        connect.again_at = Some(Instant::now() + AGAIN_AFTER);
+    }
+
+    /// The session with a partner ended: what was asked over it will not be answered.
+    pub fn connection_lost(&self, state: &mut State, partner: SlotId) {
+        let asked = &state.connects.asked;
+        let such = |(number, connect): (&u32, &Connect)| {
+            (connect.partner == partner && connect.operation.is_none()).then_some(*number)
+        };
+        let lost: Vec<u32> = asked.iter().filter_map(such).collect();
+        lost.into_iter().for_each(|number| self.unasked(state, number));
+        self.control.wake();
+    }
+
+    /// Somebody connects to us.
+    fn asked(&self, state: &mut State, letter: &Letter, message: &Message) {
+        let own = (self.nic, u32::from(self.number));
+        let status = match self.welcome(state, letter.peer, message) {
+            _ if message.to != own => ENDPOINT_CLOSED,
+            None => NO_RESOURCES,
+            Some(_) if message.key != self.settings.key => BAD_CONNECTION_KEY,
+            Some(_) => SUCCESS,
+        };
+        let answer = Message {
+            kind: REPLY,
+            status: status as u8,
+            session: self.session,
+            from: own,
+            to: message.from,
+            ..*message
+        };
+        // Where it cannot be sent the peer asks again.
+        let _ = self.send(letter.peer, &answer, ANSWER);
+    }
+
+    /// Notes who a peer is.
+    fn welcome(&self, state: &mut State, peer: PeerId, message: &Message) -> Option<SlotId> {
+        let id = state.partners.at(message.from.0, message.from.1 as u8)?;
+        let partner = state.partners.get_mut(id)?;
+        if partner.is_own {
+            return None;
+        }
+        // One that we are about to reach may be the same, of which nobody knows yet.
+        let other_life = partner.session != 0 && partner.session != message.session;
+        let before = partner.peer.filter(|before| !self.net.same_peer(*before, peer));
+        let before = before.filter(|_| other_life);
+        if partner.peer.is_none() || before.is_some() {
+            partner.peer = Some(peer);
+        }
+        partner.session = message.session;
+        partner.is_up = true;
+        state.partners.name(peer, id);
+        if let Some(before) = before {
+            // Its former life: what was under way with it ends.
+            state.partners.unname(before);
+            self.net.forget(before);
+        }
+        Some(id)
+    }
+
+    /// Somebody answers.
+    fn answered(&self, state: &mut State, letter: &Letter, message: &Message) {
+        let Some(connect) = state.connects.asked.get(&message.number) else { return };
+        if !self.net.same_peer(connect.peer, letter.peer) {
+            return;
+        }
+        let (id, peer) = (connect.partner, letter.peer);
+        let code = Code::from(message.status);
+        if code == SUCCESS {
+            state.partners.name(peer, id);
+            if let Some(partner) = state.partners.get_mut(id) {
+                partner.session = message.session;
+                partner.is_up = true;
+                partner.peer = Some(peer);
+            }
+        }
+        self.connected(state, message.number, code);
+    }
+
+    /// A question is over.
+    fn connected(&self, state: &mut State, number: u32, code: Code) {
+        let Some(connect) = state.connects.asked.remove(&number) else { return };
+        if let Some(operation) = connect.operation {
+            self.net.cancel(operation);
+        }
+        if let Some(request) = state.requests.get_mut(connect.request)
+            && code == SUCCESS
+        {
+            request.outcome.source = state.partners.address(self.place, connect.partner);
+        }
+        state.requests.end(connect.request, code, true);
+        self.announce();
+    }
+
+    /// Gives a request of a connect up. True where it was under way.
+    pub fn take_connect_back(&self, state: &mut State, request: SlotId) -> bool {
+        let mut asked = state.connects.asked.iter();
+        let found = asked.find(|(_, connect)| connect.request == request);
+        let Some(number) = found.map(|(number, _)| *number) else { return false };
+        let connect = state.connects.asked.remove(&number);
+        if let Some(operation) = connect.and_then(|connect| connect.operation) {
+            self.net.cancel(operation);
+        }
+        true
+    }
+
+    /// Gives up what was asked of a partner that is forgotten.
+    pub fn drop_connects(&self, state: &mut State, partner: SlotId) {
+        let asked = state.connects.asked.iter();
+        let of = asked.filter(|(_, connect)| connect.partner == partner);
+        let numbers: Vec<u32> = of.map(|(number, _)| *number).collect();
+        numbers.into_iter().for_each(|number| self.connected(state, number, UNREACHABLE));
+    }
+
+    /// Sets until when a request may take.
+    pub fn set_deadline(&self, state: &mut State, id: SlotId, deadline: Option<Instant>) {
+        if let Some(request) = state.requests.get_mut(id) {
+            request.deadline = deadline;
+        }
+        let late = deadline.unwrap_or(Instant::now() + self.process.options.give_up_after);
+        let asked = state.connects.asked.values_mut();
+        asked.filter(|connect| connect.request == id).for_each(|it| it.deadline = late);
+        self.control.wake();
+    }
+
+    /// Asks again, and gives up what waited too long; when that is due the next time.
+    fn run_timers(&self, state: &mut State) -> Instant {
+        let now = Instant::now();
+        let numbers: Vec<u32> = state.connects.asked.keys().copied().collect();
+        let mut due = now + LOOK_AFTER;
+        for number in numbers {
+            let Some(connect) = state.connects.asked.get(&number) else { continue };
+            let (deadline, again_at) = (connect.deadline, connect.again_at);
+            if deadline <= now {
+                self.connected(state, number, TIMEOUT);
+                continue;
+            }
+            if again_at.is_some_and(|again_at| again_at <= now) {
+                self.ask(state, number);
+            }
+            due = due.min(deadline).min(again_at.unwrap_or(deadline));
+        }
+        let timed = state
+            .requests
+            .iter()
+            .filter(|(_, request)| request.kind == Kind::Send && request.stage == Stage::Pending);
+        let timed: Vec<(SlotId, Instant)> =
+            timed.filter_map(|(id, request)| Some((id, request.deadline?))).collect();
+        for (id, deadline) in timed {
+            if deadline > now {
+                due = due.min(deadline);
+                continue;
+            }
+            let Some(request) = state.requests.get_mut(id) else { continue };
+            // Messages that their peer has, and does not receive, are not late.
+            request.deadline = None;
+            let Some(operation) = request.operation else { continue };
+            if self.net.is_unsent(operation) {
+                request.ending = Some(TIMEOUT);
+                self.net.cancel(operation);
+            }
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_anything_else_is_refused() {
+        let message = Message {
+            kind: QUESTION,
+            status: 34,
+            number: 0x0102_0304,
+            key: 0xdead_beef,
+            session: 7,
+            from: (0x0200_0000_0001, 3),
+            to: (0x0200_0000_0002, 0),
+        };
+        let mut bytes = [0xff; BYTES];
+        message.write(&mut bytes);
+        assert_eq!(Message::read(&bytes), Some(message));
+        assert_eq!(Message::read(&bytes[..BYTES - 1]), None);
+        for at in [0, 4] {
+            let mut other = bytes;
+            other[at] ^= 1;
+            assert_eq!(Message::read(&other), None, "byte {at}");
+        }
+        let mut other = bytes;
+        other[33] = 1;
+        assert_eq!(Message::read(&other), None, "endpoints have 8 bits");
+    }
+}

@@ -1,0 +1,327 @@
+//! An endpoint of MX: one endpoint of `net` with the rail of its board and shared memory, and what MX says
+//! about it.
+//!
+//! Invariants
+//! * the state is locked for short times only, and never while a function of the program's runs;
+//! * a function of the program's runs within a call of the program's, never in a thread of ours;
+//! * while a handler runs, or progression is disabled, nothing that was completed is looked at.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Duration;
+
+use ropewalk_base::ids::ClusterId;
+use ropewalk_base::pool::Pool;
+use ropewalk_base::slots::SlotId;
+use ropewalk_net::modules::{self, Listen, ModuleError};
+use ropewalk_net::turn::Turn;
+use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig};
+
+use crate::abi::{ANY, Address, ErrorHandler, UnexpectedHandler};
+use crate::boards::{Board, ENDPOINTS_MAX};
+use crate::codes::*;
+use crate::connect::{self, Connects};
+use crate::partners::Partners;
+use crate::process::Process;
+use crate::requests::{REQUESTS_MAX, Requests};
+
+/// Programs that use MX are among themselves.
+const CLUSTER: ClusterId = ClusterId(0x524f_5045_5741_4c4b_2020_4d58_0000_0001);
+/// Messages of one peer that may wait here for their receives, with what it takes to keep them.
+const WAITING_BYTES_MAX: u32 = 14 << 20;
+/// How long a close waits for what was sent and is not at its peer.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What `mx_open_endpoint` is told beside board and number.
+#[derive(Clone, Copy, Default)]
+pub struct Settings {
+    pub key: u32,
+    pub error_handler: Option<ErrorHandler>,
+    pub context_bits: u8,
+    pub context_shift: u8,
+}
+
+/// An open endpoint.
+pub struct Ep {
+    pub process: Arc<Process>,
+    /// Its place in the table of endpoints.
+    pub place: usize,
+    error_handler: Mutex<Option<ErrorHandler>>,
+    pub board: u32,
+    pub nic: u64,
+    pub number: u8,
+    pub session: u32,
+    pub settings: Settings,
+    /// Processes of this host are reached through shared memory.
+    pub shares: bool,
+    pub net: Endpoint,
+    /// Where operations complete, and where what concerns connections does.
+    pub main: Context,
+    pub control: Context,
+    /// Memory for messages about connections, and for large ones to oneself.
+    pub pool: Pool,
+    pub turn: Turn,
+    state: Mutex<State>,
+    /// Changes whenever a waiter may find what it waits for.
+    pub version: AtomicU64,
+    /// How often all waiters were told to end their wait.
+    pub wakeups: AtomicU64,
+    pub is_closing: AtomicBool,
+    keeper: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What changes.
+pub struct State {
+    pub requests: Requests,
+    pub partners: Partners,
+    pub own: SlotId,
+    pub connects: Connects,
+    pub handler: Option<Handler>,
+    /// The thread in which the handler of unexpected messages runs.
+    pub in_handler: Option<ThreadId>,
+    /// How often progression was disabled and not enabled again.
+    pub disabled: u32,
+    /// Arrivals of messages for which the handler was asked.
+    pub offers_seen: u64,
+    /// The bytes of the message about which it is asked.
+    pub offered: Vec<u8>,
+    pub events_seen: u64,
+    /// For requests without one of their own; `None`: they wait as long as the peer lives.
+    pub timeout: Option<Duration>,
+}
+
+/// The handler of unexpected messages.
+#[derive(Clone, Copy)]
+pub struct Handler {
+    pub function: UnexpectedHandler,
+    /// The user's pointer, as a number.
+    pub context: usize,
+}
+
+impl State {
+    /// Nothing that was completed is looked at.
+    pub fn is_frozen(&self) -> bool {
+        self.disabled > 0 || self.in_handler.is_some()
+    }
+
+    /// Whether this thread runs the handler.
+    pub fn is_handling(&self) -> bool {
+        self.in_handler == Some(std::thread::current().id())
+    }
+}
+
+fn code_of(error: &ModuleError) -> Code {
+    use modules::{EtherError, ShmError, UdpError};
+    match error {
+        ModuleError::Udp(UdpError::PortInUse(_)) => BUSY,
+        ModuleError::Shm(ShmError::NameInUse { .. }) => BUSY,
+        ModuleError::Ether(EtherError::Taken { .. } | EtherError::AllTaken(_)) => BUSY,
+        ModuleError::Ether(EtherError::NotPermitted(_)) => NO_PERMISSION,
+        ModuleError::Descriptors(_) | ModuleError::Shm(ShmError::Resources { .. }) => NO_RESOURCES,
+        _ => NO_DEVICE,
+    }
+}
+
+/// Opens an endpoint at this place of the table. `ANY`: the first number that is free on any board.
+pub fn open(
+    process: &Arc<Process>,
+    place: usize,
+    board: u32,
+    number: u32,
+    settings: Settings,
+) -> Result<Arc<Ep>, Code> {
+    let count = process.boards().boards.len() as u32;
+    if board != ANY && board >= count {
+        return Err(BOARD_UNKNOWN);
+    }
+    let number = if process.options.any_endpoint { ANY } else { number };
+    if number != ANY && number >= ENDPOINTS_MAX {
+        return Err(BAD_ENDPOINT);
+    }
+    let boards = if board == ANY { 0..count } else { board..board + 1 };
+    let numbers = if number == ANY { 0..ENDPOINTS_MAX } else { number..number + 1 };
+    let mut code = NO_DEVICE;
+    // All boards for a number, then the next number: load is spread over boards.
+    for number in numbers {
+        for board in boards.clone() {
+            match Ep::open(process, place, board, number, settings) {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(other) => code = other,
+            }
+        }
+    }
+    Err(code)
+}
+
+impl Ep {
+    fn open(
+        process: &Arc<Process>,
+        place: usize,
+        board: u32,
+        number: u32,
+        settings: Settings,
+    ) -> Result<Arc<Ep>, Code> {
+        let own = process.boards().boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
+        let nic = own.place.nic();
+        let shares = !process.options.shared_disabled;
+        let rails = rails(&own, nic, number, shares)?;
+        let mut config = EndpointConfig::new(CLUSTER);
+        config.core.eager_bytes_max = process.options.rendezvous_bytes;
+        config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
+        config.core.operations_max = REQUESTS_MAX;
+        config.same_host_checksum = false;
+        let net = Endpoint::open(config, rails).map_err(|_| NO_RESOURCES)?;
+        let main = net.context(false).map_err(|_| NO_RESOURCES)?;
+        let control = net.context(true).map_err(|_| NO_RESOURCES)?;
+        net.tell_of_arrivals(&main);
+        // Neither 0, which is none, nor what stands for an unknown one.
+        let session = (ropewalk_net::host::random_seed() as u32).clamp(1, u32::MAX - 1);
+        let state = State::new(&net, nic, number as u8, session)?;
+        let endpoint = Arc::new(Ep {
+            process: process.clone(),
+            place,
+            error_handler: Mutex::new(settings.error_handler),
+            board,
+            nic,
+            number: number as u8,
+            session,
+            settings,
+            shares,
+            net,
+            main,
+            control,
+            pool: Pool::with_budget(usize::MAX / 2),
+            turn: Turn::default(),
+            state: Mutex::new(state),
+            version: AtomicU64::new(0),
+            wakeups: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+            keeper: Mutex::new(None),
+        });
+        let keeper = connect::start(&endpoint).map_err(|_| NO_RESOURCES)?;
+        *endpoint.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+        Ok(endpoint)
+    }
+
+    /// The state.
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its handler of errors; `None`: the process's.
+    pub fn error_handler(&self) -> Option<ErrorHandler> {
+        *self.error_handler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets its handler of errors; the one before it.
+    pub fn set_error_handler(&self, handler: Option<ErrorHandler>) -> Option<ErrorHandler> {
+        let mut own = self.error_handler.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut own, handler)
+    }
+
+    /// Its own address.
+    pub fn own_address(&self, state: &State) -> Address {
+        state.partners.address(self.place, state.own)
+    }
+
+    /// A waiter may find what it waits for.
+    pub fn announce(&self) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+        if self.turn.is_anybody_here() {
+            self.main.wake();
+            self.turn.tell();
+        }
+    }
+
+    /// All waiters end their waits.
+    pub fn wake_up(&self) {
+        self.wakeups.fetch_add(1, Ordering::SeqCst);
+        self.announce();
+    }
+
+    /// Ends it: what is under way is dropped. Nobody finds it any more.
+    pub fn close(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+        self.wake_up();
+        self.control.wake();
+        let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(keeper) = keeper {
+            // One that panicked has said so.
+            let _ = keeper.join();
+        }
+        self.net.settle(LINGER);
+        self.net.close();
+    }
+
+    /// Whether the bits that choose a context number are all in a mask.
+    pub fn covers_context(&self, mask: u64) -> bool {
+        let Settings { context_bits, context_shift, .. } = self.settings;
+        let ones = (1u64 << context_bits) - 1;
+        let bits = ones.checked_shl(context_shift.into()).unwrap_or(0);
+        mask & bits == bits
+    }
+}
+
+/// The rail of the board, which makes sure that nobody else has the number, and shared memory.
+fn rails(
+    board: &Board,
+    nic: u64,
+    number: u32,
+    shares: bool,
+) -> Result<Vec<Box<dyn ropewalk_net::modules::Rail>>, Code> {
+    let (scheme, address) = board.listen(number).ok_or(BAD_ENDPOINT)?;
+    let open = |scheme, address: &str| {
+        let listen = Listen::At { address, exactly: true };
+        modules::open(scheme, &listen).map_err(|error| {
+            let code = code_of(&error);
+            if code != BUSY {
+                eprintln!("libmyriexpress: {error}");
+            }
+            code
+        })
+    };
+    let mut rails = vec![open(scheme, &address)?];
+    if shares {
+        rails.push(open("shm", &Board::shared_name(nic, number))?);
+    }
+    Ok(rails)
+}
+
+impl State {
+    fn new(net: &Endpoint, nic: u64, number: u8, session: u32) -> Result<State, Code> {
+        let mut partners = Partners::new();
+        let own = partners.at(nic, number).ok_or(NO_RESOURCES)?;
+        let peer = net.own_peer().map_err(|_| NO_RESOURCES)?;
+        partners.name(peer, own);
+        if let Some(partner) = partners.get_mut(own) {
+            partner.session = session;
+            partner.peer = Some(peer);
+            partner.is_up = true;
+            partner.is_own = true;
+        }
+        Ok(State {
+            requests: Requests::new(),
+            partners,
+            own,
+            connects: Connects::default(),
+            handler: None,
+            in_handler: None,
+            disabled: 0,
+            offers_seen: 0,
+            offered: Vec::new(),
+            events_seen: 0,
+            timeout: None,
+        })
+    }
+}
+
+impl Ep {
+    /// Sets the handler of unexpected messages; `None`: there is none any more.
+    pub fn set_handler(&self, handler: Option<Handler>) {
+        let mut state = self.lock();
+        state.handler = handler;
+        state.offers_seen = self.net.arrivals();
+        self.net.offer_unmatched(handler.map(|_| Channel::Tagged));
+    }
+}

@@ -1,0 +1,211 @@
+//! Beginning and end, handlers of errors, what codes are called.
+
+use std::ffi::{c_char, c_int};
+
+use super::{ask, ask_process, put, returned};
+use crate::abi::{ErrorHandler, Handle};
+use crate::codes::{self, BOARD_UNKNOWN, Family, HOST_NOT_FOUND, NIC_NOT_FOUND};
+use crate::{errors, process};
+
+fn initialize(family: Family, api: c_int) -> u32 {
+    let answer = process::initialize(api as u32);
+    let text = c"initialize";
+    returned(family, answer.map_err(|code| errors::raise(None, text, code)))
+}
+
+/// Begins; `mx_init()` passes what the program was compiled with.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx__init_api(api: c_int) -> u32 {
+    initialize(Family::Mx, api)
+}
+
+/// Native name of [`mx__init_api`].
+#[unsafe(no_mangle)]
+pub extern "C" fn omx__init_api(api: c_int) -> u32 {
+    initialize(Family::Native, api)
+}
+
+fn finalize(family: Family) -> u32 {
+    let answer = process::finalize();
+    returned(family, answer.map_err(|code| errors::raise(None, c"finalize", code)))
+}
+
+/// Ends; it may begin again.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx_finalize() -> u32 {
+    finalize(Family::Mx)
+}
+
+/// Native name of [`mx_finalize`].
+#[unsafe(no_mangle)]
+pub extern "C" fn omx_finalize() -> u32 {
+    finalize(Family::Native)
+}
+
+/// Sets the process's handler of errors; the one before it.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx_set_error_handler(handler: Option<ErrorHandler>) -> Option<ErrorHandler> {
+    Some(errors::set_handler(handler))
+}
+
+/// Sets the handler of the process, or of an endpoint; the one before it.
+#[unsafe(no_mangle)]
+pub extern "C" fn omx_set_error_handler(
+    endpoint: Handle,
+    handler: Option<ErrorHandler>,
+) -> Option<ErrorHandler> {
+    if endpoint.is_null() {
+        return Some(errors::set_handler(handler));
+    }
+    ask(endpoint, c"set an error handler", |endpoint| Ok(endpoint.set_error_handler(handler)))
+        .ok()
+        .flatten()
+}
+
+/// What a return code is called.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx_strerror(code: u32) -> *const c_char {
+    codes::text(code).as_ptr()
+}
+
+/// What a native code is called.
+#[unsafe(no_mangle)]
+pub extern "C" fn omx_strerror(code: u32) -> *const c_char {
+    codes::text(code).as_ptr()
+}
+
+/// What a status code is called.
+#[unsafe(no_mangle)]
+pub extern "C" fn mx_strstatus(code: u32) -> *const c_char {
+    codes::status_text(code).as_ptr()
+}
+
+unsafe fn nic_of_board(family: Family, board: u32, nic: *mut u64) -> u32 {
+    let answer = ask_process(c"number of a board to a card", |process| {
+        let boards = process.boards();
+        let found = boards.boards.get(board as usize).ok_or(BOARD_UNKNOWN)?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(nic, found.place.nic()) };
+        Ok(())
+    });
+    returned(family, answer)
+}
+
+/// The card of a board.
+///
+/// # Safety
+/// `nic` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_board_number_to_nic_id(board: u32, nic: *mut u64) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { nic_of_board(Family::Mx, board, nic) }
+}
+
+/// Native name of [`mx_board_number_to_nic_id`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn omx_board_number_to_nic_id(board: u32, nic: *mut u64) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { nic_of_board(Family::Native, board, nic) }
+}
+
+unsafe fn board_of_nic(family: Family, nic: u64, board: *mut u32) -> u32 {
+    let answer = ask_process(c"card to the number of a board", |process| {
+        let found = process.boards().board_of(nic).ok_or(BOARD_UNKNOWN)?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(board, found) };
+        Ok(())
+    });
+    returned(family, answer)
+}
+
+/// The board of a card.
+///
+/// # Safety
+/// `board` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_nic_id_to_board_number(nic: u64, board: *mut u32) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { board_of_nic(Family::Mx, nic, board) }
+}
+
+/// Native name of [`mx_nic_id_to_board_number`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn omx_nic_id_to_board_number(nic: u64, board: *mut u32) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { board_of_nic(Family::Native, nic, board) }
+}
+
+unsafe fn nic_of_name(family: Family, name: *const c_char, nic: *mut u64) -> u32 {
+    let answer = ask_process(c"name of a host to a card", |process| {
+        if name.is_null() {
+            return Err(HOST_NOT_FOUND);
+        }
+        // SAFETY: not null, and the caller vouches for the rest.
+        let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy();
+        let found = process.boards().nic_of_name(&name).ok_or(HOST_NOT_FOUND)?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put(nic, found) };
+        Ok(())
+    });
+    returned(family, answer)
+}
+
+/// The card of a host's name.
+///
+/// # Safety
+/// `name` is null or ends with a zero, `nic` is null or may be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_hostname_to_nic_id(name: *const c_char, nic: *mut u64) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { nic_of_name(Family::Mx, name, nic) }
+}
+
+/// Native name of [`mx_hostname_to_nic_id`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn omx_hostname_to_nic_id(name: *const c_char, nic: *mut u64) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { nic_of_name(Family::Native, name, nic) }
+}
+
+unsafe fn name_of_nic(family: Family, nic: u64, name: *mut c_char) -> u32 {
+    let answer = ask_process(c"card to the name of a host", |process| {
+        let boards = process.boards();
+        let found = boards.name_of_nic(nic).ok_or(match family {
+            Family::Mx => HOST_NOT_FOUND,
+            Family::Native => NIC_NOT_FOUND,
+        })?;
+        // SAFETY: the caller vouches for it.
+        unsafe { super::info::put_text(name, crate::abi::NAME_BYTES, found) };
+        Ok(())
+    });
+    returned(family, answer)
+}
+
+/// The name of a card's host.
+///
+/// # Safety
+/// `name` is null or has room for 80 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mx_nic_id_to_hostname(nic: u64, name: *mut c_char) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { name_of_nic(Family::Mx, nic, name) }
+}
+
+/// Native name of [`mx_nic_id_to_hostname`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn omx_nic_id_to_hostname(nic: u64, name: *mut c_char) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { name_of_nic(Family::Native, nic, name) }
+}

@@ -1,0 +1,121 @@
+//! The C functions: MX's (`mx_*`) and the native ones (`omx_*`), which differ in the numbers of their codes
+//! and in the order of some arguments. Each checks its arguments, asks the endpoint, and translates.
+
+mod completion;
+mod endpoint;
+mod info;
+mod library;
+mod message;
+mod missing;
+
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use crate::abi::{Handle, Status};
+use crate::codes::{BAD_ENDPOINT, Code, Family, NOT_INITIALIZED, SUCCESS};
+use crate::endpoint::Ep;
+use crate::operations::Taken;
+use crate::requests::Outcome;
+use crate::{errors, process};
+
+pub use completion::*;
+pub use endpoint::*;
+pub use info::*;
+pub use library::*;
+pub use message::*;
+pub use missing::*;
+
+/// Writes through a pointer of the caller's, where there is one.
+///
+/// # Safety
+/// `to` is null or may be written.
+unsafe fn put<T>(to: *mut T, value: T) {
+    if !to.is_null() {
+        // SAFETY: the caller vouches for it.
+        unsafe { to.write(value) };
+    }
+}
+
+/// Reads through a pointer of the caller's; null reads as null.
+///
+/// # Safety
+/// `from` is null or may be read.
+unsafe fn pointed(from: *const Handle) -> Handle {
+    // SAFETY: the caller vouches for it.
+    if from.is_null() { std::ptr::null_mut() } else { unsafe { from.read() } }
+}
+
+/// Asks an endpoint. The error has been through its handler, and may have become none.
+fn ask<T>(
+    handle: Handle,
+    text: &CStr,
+    work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
+) -> Result<T, Code> {
+    if process::current().is_none() {
+        return Err(errors::raise(None, text, NOT_INITIALIZED));
+    }
+    let Some(endpoint) = process::endpoint(handle) else {
+        return Err(errors::raise(None, text, BAD_ENDPOINT));
+    };
+    work(&endpoint).map_err(|code| errors::raise(endpoint.error_handler(), text, code))
+}
+
+/// The same for what concerns no endpoint.
+fn ask_process<T>(
+    text: &CStr,
+    work: impl FnOnce(&process::Process) -> Result<T, Code>,
+) -> Result<T, Code> {
+    let answer = match process::current() {
+        Some(process) => work(&process),
+        None => Err(NOT_INITIALIZED),
+    };
+    answer.map_err(|code| errors::raise(None, text, code))
+}
+
+fn returned(family: Family, answer: Result<(), Code>) -> u32 {
+    family.returned(answer.err().unwrap_or(SUCCESS))
+}
+
+/// A time-out as a family writes it; `None` is endless.
+fn limit(family: Family, ms: u32) -> Option<u32> {
+    let endless = match family {
+        Family::Mx => 0,
+        Family::Native => u32::MAX,
+    };
+    (ms != endless).then_some(ms)
+}
+
+fn status_of(family: Family, outcome: &Outcome, context: *mut std::ffi::c_void) -> Status {
+    Status {
+        code: family.status(outcome.code),
+        source: outcome.source,
+        match_info: outcome.match_info,
+        message_bytes: outcome.message_bytes,
+        moved_bytes: outcome.moved_bytes,
+        context,
+    }
+}
+
+/// Reports a request that was taken, or that none was.
+///
+/// # Safety
+/// Each pointer is null or may be written.
+unsafe fn report(
+    family: Family,
+    answer: Result<Option<Taken>, Code>,
+    request: *mut Handle,
+    status: *mut Status,
+    result: *mut u32,
+) -> u32 {
+    let answer = answer.map(|taken| {
+        // SAFETY: the caller vouches for all of it.
+        unsafe {
+            put(result, u32::from(taken.is_some()));
+            if let Some(taken) = taken {
+                put(status, status_of(family, &taken.outcome, taken.context));
+                put(request, std::ptr::null_mut());
+            }
+        }
+    });
+    returned(family, answer)
+}

@@ -1,0 +1,99 @@
+//! Variables of the environment: ours, Open-MX's, and MX's of the same meaning.
+
+use std::time::Duration;
+
+/// URLs of boards, in their order: `ether://eth0,udp://10.0.0.1:7100`.
+pub const BOARDS: &str = "ROPEWALK_MX_BOARDS";
+/// The file with the table of peers.
+pub const PEERS: &str = "ROPEWALK_MX_PEERS";
+/// Where it is without that.
+pub const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
+
+/// Longest message that is sent before its receiver asks for it.
+const EAGER_BYTES_MAX: u64 = ropewalk_base::limits::EAGER_BYTES_MAX as u64;
+
+/// How long a resend of Open-MX takes: its limits are counted in them.
+const RESEND: Duration = Duration::from_millis(512);
+
+/// What the environment decides.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub verbose: bool,
+    /// Errors end the program, where it set no handler.
+    pub errors_are_fatal: bool,
+    /// Seconds before it ends.
+    pub abort_sleep: Duration,
+    /// Messages to oneself take the way of all others.
+    pub self_disabled: bool,
+    /// Messages to processes of this host take the way of all others.
+    pub shared_disabled: bool,
+    pub rendezvous_bytes: u32,
+    /// After so long a peer that does not answer is given up.
+    pub give_up_after: Duration,
+    /// Endpoints are opened under any number.
+    pub any_endpoint: bool,
+    pub context_bits: u8,
+    pub context_shift: u8,
+}
+
+/// A variable, where it is set and not empty.
+pub fn text(name: &str) -> Option<String> {
+    let text = std::env::var_os(name)?.to_string_lossy().into_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// The first of several names that is set; those of MX count unless they are to be ignored.
+fn first(native: &str, mx: Option<&str>) -> Option<String> {
+    let ignored = std::env::var_os("OMX_IGNORE_MX_ENV").is_some();
+    text(native).or_else(|| text(mx.filter(|_| !ignored)?))
+}
+
+fn number(native: &str, mx: Option<&str>) -> Option<u64> {
+    first(native, mx)?.trim().parse().ok()
+}
+
+/// A switch: set means on, but for 0.
+fn switch(native: &str, mx: Option<&str>) -> Option<bool> {
+    first(native, mx).map(|text| text.trim() != "0")
+}
+
+/// `ms` as Open-MX takes it: in whole resends.
+pub fn in_resends(ms: u32) -> Duration {
+    RESEND * u32::try_from((u64::from(ms) * 2).div_ceil(1024)).unwrap_or(u32::MAX)
+}
+
+impl Options {
+    /// As the environment says.
+    pub fn read() -> Options {
+        let resends = number("OMX_RESENDS_MAX", Some("MX_MAX_RETRIES")).unwrap_or(1000);
+        let threshold = number("OMX_RNDV_THRESHOLD", None).unwrap_or(EAGER_BYTES_MAX);
+        let ids = text("OMX_CTXIDS").unwrap_or_default();
+        let (bits, shift) = ids.split_once(',').unwrap_or(("0", "0"));
+        let small = |text: &str| text.trim().parse().unwrap_or(0);
+        Options {
+            verbose: switch("OMX_VERBOSE", Some("MX_VERBOSE")).unwrap_or(false),
+            errors_are_fatal: switch("OMX_FATAL_ERRORS", Some("MX_ERRORS_ARE_FATAL"))
+                .unwrap_or(true),
+            abort_sleep: Duration::from_secs(number("OMX_ABORT_SLEEPS", None).unwrap_or(0)),
+            self_disabled: switch("OMX_DISABLE_SELF", Some("MX_DISABLE_SELF")).unwrap_or(false),
+            shared_disabled: switch("OMX_DISABLE_SHARED", Some("MX_DISABLE_SHMEM"))
+                .unwrap_or(false),
+            rendezvous_bytes: threshold.clamp(128, EAGER_BYTES_MAX) as u32,
+            give_up_after: RESEND * u32::try_from(resends.max(1)).unwrap_or(u32::MAX),
+            any_endpoint: switch("OMX_ANY_ENDPOINT", None).unwrap_or(false),
+            context_bits: small(bits),
+            context_shift: small(shift),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_whole_resends() {
+        let of = |ms| in_resends(ms).as_millis();
+        assert_eq!([of(0), of(1), of(512), of(513), of(1024)], [0, 512, 512, 1024, 1024]);
+    }
+}

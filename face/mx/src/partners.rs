@@ -1,0 +1,147 @@
+//! Partners: endpoints of others that this one connected to, or that connected to it, each with one place
+//! for a pointer of the user's.
+//!
+//! An address has the partner's number and the session of its endpoint. Nothing is read through it: what it
+//! names is looked up, and what is not there is refused.
+
+use std::collections::HashMap;
+
+use ropewalk_base::slots::{SlotId, Slots};
+use ropewalk_net::PeerId;
+
+use crate::abi::Address;
+use crate::process::PLACE_BITS;
+
+/// Partners of an endpoint.
+/// Whoever reaches us makes one.
+const PARTNERS_MAX: usize = 1 << 16;
+const INDEX_BITS: u32 = 20;
+const _: () = assert!(PARTNERS_MAX <= 1 << INDEX_BITS);
+
+/// An endpoint of somebody's.
+#[derive(Debug)]
+pub struct Partner {
+    pub nic: u64,
+    pub endpoint: u8,
+    /// Of its endpoint; 0 while it is unknown.
+    pub session: u32,
+    pub peer: Option<PeerId>,
+    /// Messages can be sent to it.
+    pub is_up: bool,
+    /// It is this endpoint itself.
+    pub is_own: bool,
+    /// The user's pointer.
+    pub context: usize,
+}
+
+/// Partners by number, by place, and by what the layer below calls them.
+#[derive(Debug)]
+pub struct Partners {
+    slots: Slots<Partner>,
+    by_place: HashMap<(u64, u8), SlotId>,
+    by_peer: HashMap<PeerId, SlotId>,
+}
+
+impl Partners {
+    pub fn new() -> Partners {
+        let slots = Slots::with_limit(PARTNERS_MAX);
+        Partners { slots, by_place: HashMap::new(), by_peer: HashMap::new() }
+    }
+
+    /// The partner at this place, a new one where there was none.
+    pub fn at(&mut self, nic: u64, endpoint: u8) -> Option<SlotId> {
+        if let Some(id) = self.by_place.get(&(nic, endpoint)) {
+            return Some(*id);
+        }
+        let partner = Partner {
+            nic,
+            endpoint,
+            session: 0,
+            peer: None,
+            is_up: false,
+            is_own: false,
+            context: 0,
+        };
+        let id = self.slots.insert(partner).ok()?;
+        self.by_place.insert((nic, endpoint), id);
+        Some(id)
+    }
+
+    pub fn get(&self, id: SlotId) -> Option<&Partner> {
+        self.slots.get(id)
+    }
+
+    pub fn get_mut(&mut self, id: SlotId) -> Option<&mut Partner> {
+        self.slots.get_mut(id)
+    }
+
+    /// What the layer below calls a partner; it may have several names.
+    pub fn name(&mut self, peer: PeerId, partner: SlotId) {
+        self.by_peer.insert(peer, partner);
+    }
+
+    pub fn of_peer(&self, peer: PeerId) -> Option<SlotId> {
+        self.by_peer.get(&peer).copied()
+    }
+
+    /// A name is nobody's any more.
+    pub fn unname(&mut self, peer: PeerId) {
+        self.by_peer.remove(&peer);
+    }
+
+    /// Takes a partner out; addresses of it name nothing from here on.
+    pub fn remove(&mut self, id: SlotId) -> Option<Partner> {
+        let partner = self.slots.remove(id)?;
+        self.by_place.remove(&(partner.nic, partner.endpoint));
+        self.by_peer.retain(|_, other| *other != id);
+        Some(partner)
+    }
+
+    /// The address of a partner.
+    pub fn address(&self, place: usize, id: SlotId) -> Address {
+        let session = self.slots.get(id).map_or(0, |partner| partner.session);
+        let generation = u64::from(id.generation) << (INDEX_BITS + PLACE_BITS);
+        let number = generation | u64::from(id.index) << PLACE_BITS | place as u64;
+        Address { stuff: [number, u64::from(session) << 32] }
+    }
+
+    /// The place of the endpoint that an address belongs to.
+    pub fn place_of(address: Address) -> usize {
+        (address.stuff[0] & ((1 << PLACE_BITS) - 1)) as usize
+    }
+
+    /// The partner of an address.
+    #[inline]
+    pub fn find(&self, place: usize, address: Address) -> Option<SlotId> {
+        let index = (address.stuff[0] >> PLACE_BITS) as u32 & ((1 << INDEX_BITS) - 1);
+        let id = self.slots.id_at(index)?;
+        (self.address(place, id).stuff[0] == address.stuff[0]).then_some(id)
+    }
+}
+
+/// The session in an address.
+pub fn session_of(address: Address) -> u32 {
+    (address.stuff[1] >> 32) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_one_partner_of_one_endpoint_until_that_is_gone() {
+        let mut partners = Partners::new();
+        let id = partners.at(7, 1).unwrap();
+        assert_eq!(partners.at(7, 1), Some(id));
+        partners.get_mut(id).unwrap().session = 0xa1b2_c3d4;
+        let address = partners.address(5, id);
+        assert_eq!((Partners::place_of(address), session_of(address)), (5, 0xa1b2_c3d4));
+        assert_eq!(partners.find(5, address), Some(id));
+        assert_eq!(partners.find(4, address), None);
+        assert_eq!(partners.find(5, Address { stuff: [u64::MAX; 2] }), None);
+        assert_eq!(partners.find(5, Address::default()), None);
+        partners.remove(id);
+        assert_eq!(partners.at(7, 1).map(|again| again.index), Some(id.index));
+        assert_eq!(partners.find(5, address), None, "another one has its place");
+    }
+}

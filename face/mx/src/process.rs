@@ -1,0 +1,170 @@
+//! What a process has of MX between initialize and finalize, and its open endpoints.
+//!
+//! A handle of an endpoint is a number: its place in the table and how many had this place before. Each
+//! thread keeps a copy of the table, and looks at one number to know that it is still the right one.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::abi::{API, Handle};
+use crate::boards::Boards;
+use crate::codes::NOT_INITIALIZED;
+use crate::codes::{ALREADY_INITIALIZED, BAD_LIBRARY_VERSION, Code, FAILURE, NO_RESOURCES};
+use crate::endpoint::Ep;
+use crate::environment::Options;
+
+/// Endpoints of a process.
+pub const ENDPOINTS_MAX: usize = 1 << PLACE_BITS;
+/// Bits of a handle that say where an endpoint is in the table.
+pub const PLACE_BITS: u32 = 12;
+
+/// What initialize found out.
+#[derive(Debug)]
+pub struct Process {
+    pub boards: Mutex<Boards>,
+    pub options: Options,
+}
+
+struct Table {
+    process: Option<Arc<Process>>,
+    places: Vec<Place>,
+}
+
+#[derive(Clone, Default)]
+struct Place {
+    endpoint: Option<Arc<Ep>>,
+    /// Endpoints that had this place, this one included.
+    uses: u64,
+}
+
+static TABLE: Mutex<Table> = Mutex::new(Table { process: None, places: Vec::new() });
+/// Changes with the table.
+static LIFE: AtomicU64 = AtomicU64::new(1);
+
+#[derive(Default)]
+struct Seen {
+    life: u64,
+    process: Option<Arc<Process>>,
+    places: Vec<Place>,
+}
+
+thread_local! {
+    static SEEN: RefCell<Seen> = const {
+        RefCell::new(Seen { life: 0, process: None, places: Vec::new() })
+    };
+}
+
+fn table() -> MutexGuard<'static, Table> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Process {
+    pub fn boards(&self) -> MutexGuard<'_, Boards> {
+        self.boards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks at this thread's copy; a thread that is ending has none.
+#[inline]
+fn seen<R>(look: impl FnOnce(&Seen) -> Option<R>) -> Option<R> {
+    let found = SEEN.try_with(|seen| {
+        let mut seen = seen.borrow_mut();
+        if seen.life != LIFE.load(Ordering::Acquire) {
+            let table = table();
+            seen.life = LIFE.load(Ordering::Acquire);
+            seen.process = table.process.clone();
+            seen.places = table.places.clone();
+        }
+        look(&seen)
+    });
+    found.ok().flatten()
+}
+
+/// What initialize found out; `None` before it and after finalize.
+pub fn current() -> Option<Arc<Process>> {
+    seen(|seen| seen.process.clone())
+}
+
+/// The library begins.
+pub fn initialize(api: u32) -> Result<(), Code> {
+    if api == 0 || api >> 8 != API >> 8 {
+        return Err(BAD_LIBRARY_VERSION);
+    }
+    let mut table = table();
+    if table.process.is_some() {
+        return Err(ALREADY_INITIALIZED);
+    }
+    let options = Options::read();
+    let boards = Boards::find().map_err(|error| {
+        eprintln!("libmyriexpress: {error}");
+        FAILURE
+    })?;
+    if options.verbose {
+        for board in &boards.boards {
+            eprintln!("libmyriexpress: board {} is {:?}", board.name, board.place);
+        }
+    }
+    table.process = Some(Arc::new(Process { boards: Mutex::new(boards), options }));
+    LIFE.fetch_add(1, Ordering::Release);
+    Ok(())
+}
+
+/// The library ends. Endpoints that are open stay so until they are closed or the process ends.
+pub fn finalize() -> Result<(), Code> {
+    let mut table = table();
+    LIFE.fetch_add(1, Ordering::Release);
+    table.process.take().map(drop).ok_or(NOT_INITIALIZED)
+}
+
+/// Where a handle points to in the table.
+fn split(handle: u64) -> (usize, u64) {
+    ((handle & (ENDPOINTS_MAX as u64 - 1)) as usize, handle >> PLACE_BITS)
+}
+
+/// The endpoint of a handle.
+#[inline]
+pub fn endpoint(handle: Handle) -> Option<Arc<Ep>> {
+    let (place, uses) = split(handle.addr() as u64);
+    seen(|seen| seen.places.get(place).filter(|place| place.uses == uses)?.endpoint.clone())
+}
+
+/// The endpoint at this place of the table, whichever it is.
+pub fn endpoint_at(place: usize) -> Option<Arc<Ep>> {
+    seen(|seen| seen.places.get(place)?.endpoint.clone())
+}
+
+/// All that are open.
+pub fn endpoints() -> Vec<Arc<Ep>> {
+    table().places.iter().filter_map(|place| place.endpoint.clone()).collect()
+}
+
+/// Adds an endpoint, which `make` makes for its place; its handle.
+pub fn add(make: impl FnOnce(usize) -> Result<Arc<Ep>, Code>) -> Result<Handle, Code> {
+    let mut table = table();
+    let free = table.places.iter().position(|place| place.endpoint.is_none());
+    let index = free.unwrap_or(table.places.len());
+    if index >= ENDPOINTS_MAX {
+        return Err(NO_RESOURCES);
+    }
+    let endpoint = make(index)?;
+    if index == table.places.len() {
+        table.places.push(Place::default());
+    }
+    let place = &mut table.places[index];
+    place.endpoint = Some(endpoint);
+    place.uses += 1;
+    let handle = place.uses << PLACE_BITS | index as u64;
+    LIFE.fetch_add(1, Ordering::Release);
+    Ok(std::ptr::without_provenance_mut(handle as usize))
+}
+
+/// Takes an endpoint out; false where another thread did.
+pub fn remove(handle: Handle) -> bool {
+    let (place, uses) = split(handle.addr() as u64);
+    let mut table = table();
+    let found = table.places.get_mut(place).filter(|place| place.uses == uses);
+    let removed = found.and_then(|place| place.endpoint.take());
+    LIFE.fetch_add(1, Ordering::Release);
+    removed.is_some()
+}

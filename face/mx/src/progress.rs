@@ -1,0 +1,260 @@
+//! Progress within calls: completions are taken in, handlers are told, and threads wait.
+
+use std::ffi::c_void;
+use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_net::endpoint::PeerEvent;
+use ropewalk_net::{Completed, PeerId};
+
+use crate::abi::{Address, CONTINUE, FINISHED};
+use crate::codes::*;
+use crate::endpoint::{Ep, Handler, State};
+use crate::errors;
+use crate::requests::Kind;
+
+/// What a program means by an endless time.
+const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+/// The longest wait at a stretch: nothing depends on it but how sure we are of ourselves.
+const LOOK_AFTER: Duration = Duration::from_secs(10);
+
+/// A time-out in milliseconds; `None` is endless.
+pub fn deadline(ms: Option<u32>) -> Instant {
+    let now = Instant::now();
+    let limit = ms.map_or(FOREVER, |ms| Duration::from_millis(ms.into()));
+    now.checked_add(limit).unwrap_or(now + LOOK_AFTER)
+}
+
+impl Ep {
+    /// One round: a pass over the rails, completions, handlers. Leaves the state locked.
+    pub fn progress(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if state.is_frozen() {
+            return state;
+        }
+        self.gather(&mut state, true);
+        self.settle(state)
+    }
+
+    /// The same without a pass, for calls that post.
+    pub fn look(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        if state.is_frozen() {
+            return state;
+        }
+        self.gather(&mut state, false);
+        self.settle(state)
+    }
+
+    /// Takes completions in.
+    fn gather(&self, state: &mut State, pass: bool) {
+        let mut next = match pass {
+            true => self.net.test(&self.main),
+            false => self.net.take(&self.main),
+        };
+        self.take_events(state);
+        let mut any = false;
+        while let Some(completed) = next {
+            any = true;
+            self.ended(state, &completed);
+            next = self.net.take(&self.main);
+        }
+        if any {
+            self.announce();
+        }
+    }
+
+    /// Calls the handlers that are to be called.
+    fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        loop {
+            if let Some(id) = state.requests.next_failing() {
+                state = self.raise_for(state, id);
+                continue;
+            }
+            let asked = state.handler.filter(|_| !state.is_frozen());
+            let Some(handler) = asked.filter(|_| state.offers_seen != self.net.arrivals()) else {
+                return state;
+            };
+            state = self.offer(state, handler);
+            self.gather(&mut state, false);
+        }
+    }
+
+    /// Tells the handler of errors about a request.
+    fn raise_for<'a>(&'a self, state: MutexGuard<'a, State>, id: SlotId) -> MutexGuard<'a, State> {
+        let Some(request) = state.requests.get(id) else { return state };
+        let code = request.outcome.code;
+        let text = match request.kind {
+            Kind::Send => c"a send ended with an error",
+            Kind::Receive => c"a receive ended with an error",
+            Kind::Connect => c"a connect ended with an error",
+        };
+        drop(state);
+        let code = errors::raise(self.error_handler(), text, code);
+        let mut state = self.lock();
+        state.requests.failed(id, code);
+        self.announce();
+        state
+    }
+
+    /// Asks the handler about all messages that nobody posted a receive for.
+    fn offer<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        mut handler: Handler,
+    ) -> MutexGuard<'a, State> {
+        state.offers_seen = self.net.arrivals();
+        loop {
+            let mut bytes = std::mem::take(&mut state.offered);
+            let Some(offered) = self.net.next_offer(&mut bytes) else {
+                state.offered = bytes;
+                return state;
+            };
+            self.take_events(&mut state);
+            let message = offered.message;
+            let source = self.source(&mut state, Some(message.peer));
+            state.in_handler = Some(std::thread::current().id());
+            drop(state);
+            let data = match offered.is_whole {
+                // Also of none, if that is all that there is.
+                true => bytes.as_mut_ptr().cast::<c_void>(),
+                false => std::ptr::null_mut(),
+            };
+            let context = std::ptr::with_exposed_provenance_mut(handler.context);
+            let length = message.bytes as u32;
+            // SAFETY: the function is the program's, with the pointer that came with it; the data is ours,
+            // and has `length` bytes.
+            let answer = unsafe { (handler.function)(context, source, message.bits, length, data) };
+            state = self.lock();
+            match answer {
+                CONTINUE => self.net.end_offer(&offered, false),
+                FINISHED => self.net.end_offer(&offered, true),
+                other => {
+                    eprintln!("libmyriexpress: a handler of unexpected messages answered {other}");
+                    std::process::abort();
+                }
+            }
+            state.in_handler = None;
+            state.offered = bytes;
+            self.announce();
+            match state.handler.filter(|_| state.disabled == 0) {
+                Some(next) => handler = next,
+                None => return state,
+            }
+        }
+    }
+
+    /// An operation ended.
+    pub fn ended(&self, state: &mut State, completed: &Completed) {
+        let id = SlotId::from_u64(completed.user);
+        let source = match state.requests.get(id).map(|request| request.kind) {
+            Some(Kind::Receive) => self.source(state, completed.peer),
+            Some(Kind::Send) => Address::default(),
+            // Taken back meanwhile.
+            Some(Kind::Connect) | None => return,
+        };
+        let Some(request) = state.requests.get_mut(id) else { return };
+        let outcome = &mut request.outcome;
+        outcome.moved_bytes = completed.bytes as u32;
+        if request.kind == Kind::Receive {
+            outcome.source = source;
+            outcome.match_info = completed.bits;
+            outcome.message_bytes = completed.message_bytes as u32;
+        }
+        let cut = request.kind == Kind::Send && completed.bytes < completed.message_bytes;
+        let code = match completed.outcome {
+            _ if request.ending.is_some() => request.ending.unwrap_or_default(),
+            Ok(()) if cut => TRUNCATED,
+            Ok(()) => SUCCESS,
+            Err(Fault::Truncated) => TRUNCATED,
+            // Where its sender is forgotten, that is why.
+            Err(Fault::Cancelled) if source != Address::default() => ABORTED,
+            Err(Fault::Busy) => NO_RESOURCES,
+            Err(_) => UNREACHABLE,
+        };
+        // Who cancels knows of it.
+        state.requests.end(id, code, code != CANCELLED);
+    }
+
+    /// The address of who sent something.
+    pub fn source(&self, state: &mut State, peer: Option<PeerId>) -> Address {
+        let Some(peer) = peer else { return Address::default() };
+        let found = state.partners.of_peer(peer).or_else(|| {
+            let found = state.partners.of_peer(self.net.resolve(peer))?;
+            state.partners.name(peer, found);
+            Some(found)
+        });
+        found.map_or(Address::default(), |id| state.partners.address(self.place, id))
+    }
+
+    /// Takes note of sessions that ended, and of peers that turned out to be one.
+    pub fn take_events(&self, state: &mut State) {
+        if state.events_seen == self.net.event_count() {
+            return;
+        }
+        state.events_seen = self.net.event_count();
+        while let Some(event) = self.net.next_event() {
+            match event {
+                PeerEvent::Up(_) => {}
+                PeerEvent::Aliased { alias, peer } => {
+                    let known = state.partners.of_peer(alias);
+                    if let Some(partner) = known.or_else(|| state.partners.of_peer(peer)) {
+                        state.partners.name(alias, partner);
+                        state.partners.name(peer, partner);
+                    }
+                }
+                PeerEvent::Down(peer, _) => {
+                    let Some(id) = state.partners.of_peer(peer) else { continue };
+                    if let Some(partner) = state.partners.get_mut(id) {
+                        // What comes after it would be another life of the peer.
+                        partner.is_up = partner.is_own;
+                    }
+                    self.connection_lost(state, id);
+                }
+            }
+        }
+    }
+
+    /// Waits until `find` finds something, at most until `deadline`. `None`: the time is over, or all waiters
+    /// were woken.
+    pub fn wait<T>(
+        &self,
+        deadline: Instant,
+        mut find: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<Option<T>, Code> {
+        let wakeups = self.wakeups.load(Ordering::SeqCst);
+        loop {
+            let arrivals = self.net.arrivals();
+            let mut state = self.progress();
+            if let Some(found) = find(&mut state) {
+                return Ok(Some(found));
+            }
+            if state.is_handling() {
+                return Err(NOT_IN_HANDLER);
+            }
+            let version = self.version.load(Ordering::SeqCst);
+            let frozen = state.is_frozen();
+            drop(state);
+            if self.is_closing.load(Ordering::SeqCst) {
+                return Err(BAD_ENDPOINT);
+            }
+            let now = Instant::now();
+            if self.wakeups.load(Ordering::SeqCst) != wakeups || now >= deadline {
+                return Ok(None);
+            }
+            let until = deadline.min(now + LOOK_AFTER);
+            let changed = || self.version.load(Ordering::SeqCst) != version;
+            let news = || changed() || self.net.arrivals() != arrivals;
+            if frozen {
+                self.turn.rest(until, &changed);
+            } else if self.turn.take(until, &news) {
+                let limit = until.saturating_duration_since(Instant::now());
+                self.net.wait_ready(&self.main, limit, &news);
+                self.turn.give_back();
+            }
+        }
+    }
+}
