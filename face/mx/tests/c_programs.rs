@@ -6,71 +6,172 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
-use common::{folder, here, is_there, succeed};
-
-/// Compiles a source, once; `None` where there is no such compiler.
-fn compile(source: &str, compiler: &str, library: &str) -> Option<PathBuf> {
-    static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-    if !is_there(compiler) {
-        println!("SKIP: there is no {compiler}");
-        return None;
-    }
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let program = folder().join(format!("{}-{compiler}-{library}", source.trim_end_matches(".c")));
-    if made.contains(&program) {
-        return Some(program);
-    }
-    let mut command = common::build(compiler, &program);
-    if compiler == "g++" {
-        command.args(["-x", "c++"]);
-    }
-    command.arg(here().join("tests/c").join(source));
-    if compiler == "g++" {
-        command.args(["-x", "none"]);
-    }
-    command.arg(format!("-l{library}"));
-    succeed(&mut command);
-    made.insert(program.clone());
-    Some(program)
-}
-
-/// A program that is told nothing by the environment of who runs the tests.
-fn clean(program: PathBuf, arguments: &[&str]) -> Command {
-    let mut command = Command::new(program);
-    let told = std::env::vars_os().map(|(name, _)| name);
-    for name in told {
-        let text = name.to_string_lossy().into_owned();
-        if ["OMX_", "MX_", "ROPEWALK_MX_"].iter().any(|begin| text.starts_with(begin)) {
-            command.env_remove(name);
-        }
-    }
-    command.args(arguments).env("LD_LIBRARY_PATH", folder()).env("TMPDIR", folder());
-    command
-}
-
-fn run_with(source: &str, compiler: &str, library: &str, arguments: &[&str]) {
-    let Some(program) = compile(source, compiler, library) else { return };
-    let mut command = clean(program, arguments);
-    let output = succeed(&mut command);
-    assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
-}
+use common::{OBJECTS, clean, compile, folder, here, run_with, succeed};
 
 fn run(source: &str, compiler: &str, arguments: &[&str]) {
     run_with(source, compiler, "myriexpress", arguments);
 }
 
-#[test]
-fn calls_keep_their_promises_in_c() {
-    run("semantics.c", "gcc", &["shm"]);
-    run("semantics.c", "gcc", &["udp"]);
+/// Over both media, and as C++ over one of them.
+fn run_all(source: &str) {
+    run(source, "gcc", &["shm"]);
+    run(source, "gcc", &["udp"]);
+    run(source, "g++", &["shm"]);
 }
 
 #[test]
-fn calls_keep_their_promises_in_cpp() {
-    run("semantics.c", "g++", &["shm"]);
+fn calls_keep_their_promises() {
+    run_all("semantics.c");
     run("semantics.c", "g++", &["udp"]);
+}
+
+#[test]
+fn handlers_are_called_within_calls_and_their_answers_count() {
+    run_all("handlers.c");
+}
+
+#[test]
+fn connects_are_answered_refused_and_timed_out_and_peers_that_go_are_noticed() {
+    run("connect.c", "gcc", &["shm"]);
+    run("connect.c", "g++", &["shm"]);
+}
+
+#[test]
+fn peers_that_go_silently_are_noticed_too() {
+    run("connect.c", "gcc", &["udp"]);
+}
+
+#[test]
+fn threads_get_their_own_completions_and_all_of_them() {
+    run_all("threads.c");
+}
+
+#[test]
+fn context_numbers_keep_completions_apart() {
+    run_all("contexts.c");
+}
+
+#[test]
+fn what_was_reported_as_sent_arrives_though_its_sender_ends() {
+    run_all("closing.c");
+}
+
+#[test]
+fn one_process_finds_its_boards_and_itself() {
+    run("alone.c", "gcc", &[]);
+    run("alone.c", "g++", &[]);
+}
+
+#[test]
+fn the_environment_decides_what_it_says() {
+    run("variables.c", "gcc", &[]);
+}
+
+#[test]
+fn native_functions_keep_their_promises() {
+    run_with("native.c", "gcc", "open-mx", &[]);
+    run_with("native.c", "g++", "open-mx", &[]);
+    run_with("native.c", "gcc", "myriexpress", &[]);
+}
+
+#[test]
+fn layouts_and_numbers_are_those_that_programs_were_compiled_with() {
+    run("layouts.c", "gcc", &[]);
+    run("layouts.c", "g++", &[]);
+}
+
+#[test]
+fn errors_end_a_program_that_has_no_handler() {
+    let Some(program) = compile("fatal.c", "gcc", "myriexpress") else { return };
+    let boards = "udp://127.0.0.1:12000";
+    let end = |argument, fatal| {
+        let mut command = clean(&program, &[argument]);
+        let output = command
+            .env("ROPEWALK_MX_BOARDS", boards)
+            .env("OMX_FATAL_ERRORS", fatal)
+            .output()
+            .expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    // Before initialize nothing says otherwise.
+    for (argument, fatal, words) in
+        [("before", "0", "not initialized"), ("after", "1", "no board of this number")]
+    {
+        let (code, said) = end(argument, fatal);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    assert_eq!(end("after", "0"), (Some(0), String::new()));
+}
+
+/// Names with their versions, functions first, as `nm` shows them.
+fn exported(object: &str) -> BTreeSet<String> {
+    let object = folder().join(object);
+    let mut command = Command::new("nm");
+    command.args(["-D", "--defined-only", "--with-symbol-versions"]).arg(object);
+    let text = String::from_utf8(succeed(&mut command).stdout).expect("names are text");
+    let names = text.lines().filter_map(|line| line.split_whitespace().nth(2));
+    names.map(str::to_string).collect()
+}
+
+#[test]
+fn symbols_have_the_versions_that_programs_were_linked_with_and_nothing_else_is_there() {
+    let versioned = [
+        ("MX_0.9", &["mx_open_endpoint", "mx_decompose_endpoint_addr"][..]),
+        ("MX_0.91", &["mx_get_info", "mx_test", "mx_wait", "mx_iprobe"]),
+        ("MX_0.92", &["mx__init_api"]),
+    ];
+    for (name, _) in OBJECTS {
+        let mut names = exported(name);
+        for (version, of_it) in versioned {
+            assert!(names.remove(version), "{name}: {version} is defined");
+            for function in of_it {
+                assert!(names.remove(&format!("{function}@@{version}")), "{name}: {function}");
+            }
+        }
+        let strangers: Vec<&String> = names
+            .iter()
+            .filter(|it| {
+                it.contains('@')
+                    || !["mx_", "omx_", "MX_ERRORS_", "OMX_ERRORS_"]
+                        .iter()
+                        .any(|begin| it.starts_with(begin))
+            })
+            .collect();
+        assert!(strangers.is_empty(), "{name}: {strangers:?}");
+        let mut command = Command::new("readelf");
+        let output = succeed(command.arg("-dW").arg(folder().join(name)));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains(&format!("Library soname: [{name}]")), "{text}");
+    }
+}
+
+#[test]
+fn what_the_headers_declare_is_there() {
+    let names = exported(OBJECTS[0].0);
+    let has = |function: &str| {
+        names.iter().any(|name| name.split('@').next().is_some_and(|name| name == function))
+    };
+    let mut count = 0;
+    for header in ["myriexpress.h", "mx_io.h", "open-mx.h"] {
+        let text = std::fs::read_to_string(here().join("include").join(header)).expect("a header");
+        // A function is declared at the beginning of a line, and its name ends with a bracket.
+        let lines = text.lines().filter(|line| line.starts_with(|it: char| it.is_alphabetic()));
+        let calls = lines.filter(|line| !line.starts_with("typedef")).filter_map(|line| {
+            let name = line.split('(').next()?.split([' ', '*']).next_back()?;
+            let is_name = name.starts_with("mx_") || name.starts_with("omx_");
+            (line.contains('(') && is_name).then_some(name)
+        });
+        for call in calls {
+            assert!(has(call), "{header} declares {call}");
+            count += 1;
+        }
+    }
+    assert!(count > 80, "{count} functions are declared");
+    for data in ["ERRORS_ARE_FATAL", "ERRORS_RETURN"] {
+        assert!(has(&format!("MX_{data}")) && has(&format!("OMX_{data}")));
+    }
 }

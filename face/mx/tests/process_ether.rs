@@ -1,0 +1,52 @@
+//! Programs in C over raw Ethernet frames, in a network namespace with two cards that are joined.
+
+mod common;
+
+use std::process::Command;
+
+use common::{clean, compile, succeed};
+
+fn ip(line: &str) -> bool {
+    let status = Command::new("ip").args(line.split_whitespace()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+/// A namespace with the cards `one` and `two`.
+struct Namespace(String);
+
+impl Namespace {
+    /// `None`, with the reason on the standard output, where this machine does not allow it.
+    fn make() -> Option<Namespace> {
+        let name = format!("ropewalk-mx-{}", std::process::id());
+        if !ip(&format!("netns add {name}")) {
+            println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
+            return None;
+        }
+        let namespace = Namespace(name);
+        let name = &namespace.0;
+        assert!(ip(&format!("-n {name} link set lo up")));
+        assert!(ip(&format!("-n {name} link add one type veth peer name two")));
+        assert!(ip(&format!("-n {name} link set one up")));
+        assert!(ip(&format!("-n {name} link set two up")));
+        Some(namespace)
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        ip(&format!("netns del {}", self.0));
+    }
+}
+
+#[test]
+fn programs_reach_each_other_by_frames_alone() {
+    let Some(namespace) = Namespace::make() else { return };
+    for source in ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c"] {
+        let Some(program) = compile(source, "gcc", "myriexpress") else { return };
+        let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
+        command.arg(program).arg("ether");
+        command.env("ETHER_ONE", "ether://one").env("ETHER_TWO", "ether://two");
+        let output = succeed(&mut command);
+        assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
+    }
+}
