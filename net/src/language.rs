@@ -36,6 +36,8 @@ pub trait Language<S>: Send {
     fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)>;
     /// Whether there is a packet to send, or something to tell.
     fn has_work(&self) -> bool;
+    /// Whether something is to be sent, or acknowledged, before the endpoint may go.
+    fn owes(&self) -> bool;
     /// When timers have to be judged.
     fn deadline(&self) -> Time;
     /// Who is at the other end of a link.
@@ -236,6 +238,10 @@ macro_rules! drives {
 
         fn has_work(&self) -> bool {
             $machine::has_work(self)
+        }
+
+        fn owes(&self) -> bool {
+            $machine::owes(self)
         }
 
         fn deadline(&self) -> Time {

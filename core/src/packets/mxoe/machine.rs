@@ -308,6 +308,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         !self.ready.is_empty() || !self.stateless.is_empty() || !self.events.is_empty()
     }
 
+    /// Whether something waits for being sent or acknowledged.
+    pub fn owes(&self) -> bool {
+        let owes = |state: &Partner<S>| !state.sending.is_done() || !state.serving.is_empty();
+        !self.stateless.is_empty() || self.partners.iter().any(|(_, state)| owes(state))
+    }
+
     /// Who is at the other end of a link.
     pub fn who(&self, link: SlotId) -> Option<Who<S>> {
         let Partner { station, endpoint, session, .. } = *self.partners.get(link)?;
