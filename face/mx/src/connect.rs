@@ -127,7 +127,8 @@ fn keep(weak: &Weak<Ep>) {
 }
 
 impl Ep {
-    /// Begins to connect; the request that waits for it.
+    /// Begins to connect; the request that waits for it. `hidden`: nobody but the caller sees it.
+    #[expect(clippy::too_many_arguments, reason = "what a connect is")]
     pub fn iconnect(
         &self,
         state: &mut State,
@@ -136,8 +137,10 @@ impl Ep {
         match_info: u64,
         context: *mut c_void,
         limit: Option<Duration>,
+        hidden: bool,
     ) -> Result<SlotId, Code> {
         let mut request = Request::new(Kind::Connect, context, match_info);
+        request.hidden = hidden;
         let (nic, number) = place;
         if number >= 255 {
             return Err(BAD_ENDPOINT_ID);
@@ -150,19 +153,7 @@ impl Ep {
         }
         let (urls, is_local) = self.urls_of(nic, number)?;
         let partner = state.partners.at(nic, number as u8).ok_or(NO_RESOURCES)?;
-        let known = state.partners.get(partner).filter(|partner| partner.is_up);
-        let peer = match known.and_then(|partner| partner.peer) {
-            Some(peer) => peer,
-            None => {
-                let address = Address::parse(&urls).map_err(|_| NIC_NOT_FOUND)?;
-                let peer = self.net.lookup(&address).map_err(|_| NO_RESOURCES)?;
-                state.partners.name(peer, partner);
-                if let Some(partner) = state.partners.get_mut(partner) {
-                    partner.peer = Some(peer);
-                }
-                peer
-            }
-        };
+        let peer = self.peer_to_ask(state, partner, &urls)?;
         let limit = limit.or(state.timeout).unwrap_or(self.process.options.give_up_after);
         let deadline = Instant::now() + limit;
         request.deadline = Some(deadline);
@@ -177,6 +168,27 @@ impl Ep {
         // The keeper has to know of the deadline.
         self.control.wake();
         Ok(request)
+    }
+
+    /// What the layer below calls a partner whom we want to reach.
+    fn peer_to_ask(&self, state: &mut State, id: SlotId, urls: &str) -> Result<PeerId, Code> {
+        let partner = state.partners.get(id).ok_or(NO_RESOURCES)?;
+        if let Some(peer) = partner.peer.filter(|_| partner.is_up) {
+            return Ok(peer);
+        }
+        let called = partner.called.filter(|peer| self.net.is_known(*peer));
+        let peer = match called {
+            Some(peer) => peer,
+            None => {
+                let address = Address::parse(urls).map_err(|_| NIC_NOT_FOUND)?;
+                self.net.lookup(&address).map_err(|_| NO_RESOURCES)?
+            }
+        };
+        state.partners.name(peer, id);
+        if let Some(partner) = state.partners.get_mut(id) {
+            (partner.peer, partner.called) = (Some(peer), Some(peer));
+        }
+        Ok(peer)
     }
 
     /// Where an endpoint of a card is, and whether that is on this host.

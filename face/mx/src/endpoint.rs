@@ -30,6 +30,8 @@ use crate::requests::{REQUESTS_MAX, Requests};
 const CLUSTER: ClusterId = ClusterId(0x524f_5045_5741_4c4b_2020_4d58_0000_0001);
 /// Messages of one peer that may wait here for their receives, with what it takes to keep them.
 const WAITING_BYTES_MAX: u32 = 14 << 20;
+/// Peers, those that are only known included.
+const PEERS_MAX: usize = 1 << 16;
 /// How long a close waits for what was sent and is not at its peer.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -170,6 +172,7 @@ impl Ep {
         config.core.eager_bytes_max = process.options.rendezvous_bytes;
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
         config.core.operations_max = REQUESTS_MAX;
+        config.core.peers_max = PEERS_MAX;
         config.same_host_checksum = false;
         let net = Endpoint::open(config, rails).map_err(|_| NO_RESOURCES)?;
         let main = net.context(false).map_err(|_| NO_RESOURCES)?;

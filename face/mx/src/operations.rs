@@ -340,10 +340,7 @@ impl Ep {
         }
         let until = deadline(ms);
         let limit = ms.map(|ms| std::time::Duration::from_millis(ms.into()));
-        let id = self.iconnect(&mut state, place, key, 0, std::ptr::null_mut(), limit)?;
-        if let Some(request) = state.requests.get_mut(id) {
-            request.hidden = true;
-        }
+        let id = self.iconnect(&mut state, place, key, 0, std::ptr::null_mut(), limit, true)?;
         drop(state);
         let waited = self.wait(until, |state| Ep::take(state, id));
         match waited {
@@ -368,7 +365,7 @@ impl Ep {
     ) -> Result<Handle, Code> {
         let mut state = self.look();
         let (bits, context) = (posting.match_info, posting.context);
-        let id = self.iconnect(&mut state, place, key, bits, context, None)?;
+        let id = self.iconnect(&mut state, place, key, bits, context, None, false)?;
         let done = state.requests.is_done(id);
         if !posting.is_wanted {
             match done {

@@ -26,6 +26,8 @@ pub struct Partner {
     /// Of its endpoint; 0 while it is unknown.
     pub session: u32,
     pub peer: Option<PeerId>,
+    /// The name of it by which it can be called.
+    pub called: Option<PeerId>,
     /// Messages can be sent to it.
     pub is_up: bool,
     /// It is this endpoint itself.
@@ -58,6 +60,7 @@ impl Partners {
             endpoint,
             session: 0,
             peer: None,
+            called: None,
             is_up: false,
             is_own: false,
             context: 0,
@@ -84,9 +87,21 @@ impl Partners {
         self.by_peer.get(&peer).copied()
     }
 
+    /// The names of a partner.
+    pub fn names_of(&self, partner: SlotId) -> Vec<PeerId> {
+        let own = self.by_peer.iter().filter(|(_, other)| **other == partner);
+        own.map(|(peer, _)| *peer).collect()
+    }
+
     /// A name is nobody's any more.
     pub fn unname(&mut self, peer: PeerId) {
         self.by_peer.remove(&peer);
+    }
+
+    /// All that messages can be sent to.
+    pub fn all_up(&self) -> Vec<SlotId> {
+        let up = self.slots.iter().filter(|(_, partner)| partner.is_up);
+        up.map(|(id, _)| id).collect()
     }
 
     /// Takes a partner out; addresses of it name nothing from here on.

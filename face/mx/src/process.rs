@@ -4,8 +4,8 @@
 //! thread keeps a copy of the table, and looks at one number to know that it is still the right one.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use crate::abi::{API, Handle};
 use crate::boards::Boards;
@@ -31,7 +31,7 @@ struct Table {
     places: Vec<Place>,
 }
 
-#[derive(Clone, Default)]
+#[derive(Default)]
 struct Place {
     endpoint: Option<Arc<Ep>>,
     /// Endpoints that had this place, this one included.
@@ -39,14 +39,16 @@ struct Place {
 }
 
 static TABLE: Mutex<Table> = Mutex::new(Table { process: None, places: Vec::new() });
+/// This process is a child that has only a copy of its parent's library.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
 /// Changes with the table.
 static LIFE: AtomicU64 = AtomicU64::new(1);
 
-#[derive(Default)]
+/// What a thread remembers. An endpoint that is closed is gone, whoever remembers it.
 struct Seen {
     life: u64,
     process: Option<Arc<Process>>,
-    places: Vec<Place>,
+    places: Vec<(Weak<Ep>, u64)>,
 }
 
 thread_local! {
@@ -71,14 +73,52 @@ fn seen<R>(look: impl FnOnce(&Seen) -> Option<R>) -> Option<R> {
     let found = SEEN.try_with(|seen| {
         let mut seen = seen.borrow_mut();
         if seen.life != LIFE.load(Ordering::Acquire) {
-            let table = table();
-            seen.life = LIFE.load(Ordering::Acquire);
-            seen.process = table.process.clone();
-            seen.places = table.places.clone();
+            seen.look_again();
         }
         look(&seen)
     });
     found.ok().flatten()
+}
+
+impl Seen {
+    #[cold]
+    fn look_again(&mut self) {
+        if IS_CHILD.load(Ordering::Relaxed) {
+            // Its threads are the parent's, and so may be its locks.
+            std::mem::forget(self.process.take());
+            self.places.clear();
+            self.life = LIFE.load(Ordering::Acquire);
+            return;
+        }
+        let table = table();
+        self.life = LIFE.load(Ordering::Acquire);
+        self.process = table.process.clone();
+        let weak = |place: &Place| {
+            let endpoint = place.endpoint.as_ref().map_or(Weak::new(), Arc::downgrade);
+            (endpoint, place.uses)
+        };
+        self.places = table.places.iter().map(weak).collect();
+    }
+}
+
+/// Has children of this process told that the library is none of theirs.
+fn watch_forks() {
+    static WATCHED: Once = Once::new();
+    extern "C" fn in_child() {
+        IS_CHILD.store(true, Ordering::Relaxed);
+        LIFE.fetch_add(1, Ordering::Release);
+    }
+    // SAFETY: the handler is a function of this object, which stays loaded, and only stores numbers.
+    WATCHED.call_once(|| match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
+        0 => {}
+        _ => eprintln!("libmyriexpress: children of this process are not told apart"),
+    });
+}
+
+/// Whether initialize was called, and finalize was not.
+#[inline]
+pub fn is_initialized() -> bool {
+    seen(|seen| seen.process.as_ref().map(|_| ())).is_some()
 }
 
 /// What initialize found out; `None` before it and after finalize.
@@ -91,6 +131,13 @@ pub fn initialize(api: u32) -> Result<(), Code> {
     if api == 0 || api >> 8 != API >> 8 {
         return Err(BAD_LIBRARY_VERSION);
     }
+    if IS_CHILD.load(Ordering::Relaxed) {
+        eprintln!(
+            "libmyriexpress: a child has a library before its parent has one, or after an exec"
+        );
+        return Err(FAILURE);
+    }
+    watch_forks();
     let mut table = table();
     if table.process.is_some() {
         return Err(ALREADY_INITIALIZED);
@@ -112,6 +159,9 @@ pub fn initialize(api: u32) -> Result<(), Code> {
 
 /// The library ends. Endpoints that are open stay so until they are closed or the process ends.
 pub fn finalize() -> Result<(), Code> {
+    if !is_initialized() {
+        return Err(NOT_INITIALIZED);
+    }
     let mut table = table();
     LIFE.fetch_add(1, Ordering::Release);
     table.process.take().map(drop).ok_or(NOT_INITIALIZED)
@@ -126,12 +176,12 @@ fn split(handle: u64) -> (usize, u64) {
 #[inline]
 pub fn endpoint(handle: Handle) -> Option<Arc<Ep>> {
     let (place, uses) = split(handle.addr() as u64);
-    seen(|seen| seen.places.get(place).filter(|place| place.uses == uses)?.endpoint.clone())
+    seen(|seen| seen.places.get(place).filter(|place| place.1 == uses)?.0.upgrade())
 }
 
 /// The endpoint at this place of the table, whichever it is.
 pub fn endpoint_at(place: usize) -> Option<Arc<Ep>> {
-    seen(|seen| seen.places.get(place)?.endpoint.clone())
+    seen(|seen| seen.places.get(place)?.0.upgrade())
 }
 
 /// All that are open.

@@ -195,8 +195,11 @@ impl Ep {
         if state.events_seen == self.net.event_count() {
             return;
         }
-        state.events_seen = self.net.event_count();
+        let count = self.net.event_count();
+        let expected = count - std::mem::replace(&mut state.events_seen, count);
+        let mut taken = 0u64;
         while let Some(event) = self.net.next_event() {
+            taken += 1;
             match event {
                 PeerEvent::Up(_) => {}
                 PeerEvent::Aliased { alias, peer } => {
@@ -207,15 +210,39 @@ impl Ep {
                     }
                 }
                 PeerEvent::Down(peer, _) => {
-                    let Some(id) = state.partners.of_peer(peer) else { continue };
-                    if let Some(partner) = state.partners.get_mut(id) {
-                        // What comes after it would be another life of the peer.
-                        partner.is_up = partner.is_own;
+                    if let Some(id) = state.partners.of_peer(peer) {
+                        self.session_lost(state, id, Some(peer));
                     }
-                    self.connection_lost(state, id);
                 }
             }
         }
+        // One that came while we looked is counted already.
+        state.events_seen += taken.saturating_sub(expected);
+        if taken < expected {
+            // More happened than is kept.
+            for id in state.partners.all_up() {
+                self.session_lost(state, id, None);
+            }
+        }
+    }
+
+    /// A session with a partner ended: unless there is another under another name, it is gone. What comes
+    /// after it would be another life of the peer.
+    fn session_lost(&self, state: &mut State, id: SlotId, gone: Option<PeerId>) {
+        let names = state.partners.names_of(id);
+        // A session that `gone` has by now is a later one.
+        let is_other = |name: &PeerId| gone.is_none_or(|gone| !self.net.same_peer(gone, *name));
+        let mut others = names.into_iter().filter(is_other);
+        let other = others.find(|name| self.net.peer_rail(*name).is_some());
+        let Some(partner) = state.partners.get_mut(id).filter(|partner| !partner.is_own) else {
+            return;
+        };
+        if other.is_some() {
+            partner.peer = other;
+            return;
+        }
+        partner.is_up = false;
+        self.connection_lost(state, id);
     }
 
     /// Waits until `find` finds something, at most until `deadline`. `None`: the time is over, or all waiters

@@ -51,7 +51,7 @@ fn ask<T>(
     text: &CStr,
     work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
 ) -> Result<T, Code> {
-    if process::current().is_none() {
+    if !process::is_initialized() {
         return Err(errors::raise(None, text, NOT_INITIALIZED));
     }
     let Some(endpoint) = process::endpoint(handle) else {

@@ -172,6 +172,8 @@ static mx_unexp_handler_action_t handle_own(void *context, mx_endpoint_addr_t so
 {
     mx_segment_t none = segment(buffer, 4);
     (void)length;
+    if (match >> 32 == MEETING)
+        return MX_RECV_CONTINUE;
     CHECK(data != NULL);
     depth++;
     deepest = depth > deepest ? depth : deepest;
