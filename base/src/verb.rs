@@ -219,6 +219,16 @@ pub struct ForeignEnd {
     pub bytes: u64,
 }
 
+/// Who a foreign peer is, in the words of its protocol.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignName {
+    /// Its address at its station, as people write it, and its number there.
+    pub station: String,
+    pub endpoint: u8,
+    /// Of this life of it.
+    pub session: u32,
+}
+
 /// What a rail promises about its links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {

@@ -42,6 +42,11 @@ pub trait Language<S>: Send {
     fn deadline(&self) -> Time;
     /// Who is at the other end of a link.
     fn station(&self, link: SlotId) -> Option<S>;
+    /// Where it is foreign: its station, its number there, its session.
+    fn foreign(&self, link: SlotId) -> Option<(S, u8, u32)> {
+        let _ = link;
+        None
+    }
     /// Its counters, as those of a rail.
     fn counted(&self) -> Counted;
 }
@@ -301,6 +306,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
 
     fn station(&self, link: SlotId) -> Option<S> {
         self.who(link).map(|who| who.station)
+    }
+
+    fn foreign(&self, link: SlotId) -> Option<(S, u8, u32)> {
+        self.who(link).map(|who| (who.station, who.endpoint, who.session))
     }
 
     fn counted(&self) -> Counted {

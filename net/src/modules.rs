@@ -100,6 +100,8 @@ pub enum ModuleError {
 /// A module of every build.
 struct BuiltIn {
     scheme: &'static str,
+    /// Whether its peers are foreign (see `Capabilities::foreign`).
+    foreign: bool,
     /// Whether peers can listen at such an address.
     makes_sense: fn(&str) -> bool,
     open: OpenBuiltIn,
@@ -113,24 +115,28 @@ type OpenBuiltIn = fn(&Listen<'_>, &Options) -> Result<Box<dyn Rail>, ModuleErro
 const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         scheme: "tcp",
+        foreign: false,
         makes_sense: ropewalk_rail_tcp::is_address,
         open: |listen, _| open_tcp(listen),
         call: |_, _| open_tcp(&Listen::No),
     },
     BuiltIn {
         scheme: "shm",
+        foreign: false,
         makes_sense: |address| !address.is_empty(),
         open: |listen, _| open_shm(listen),
         call: |_, _| open_shm(&Listen::No),
     },
     BuiltIn {
         scheme: "udp",
+        foreign: false,
         makes_sense: ropewalk_rail_udp::is_address,
         open: open_udp,
         call: |_, options| open_udp(&Listen::No, options),
     },
     BuiltIn {
         scheme: "ether",
+        foreign: false,
         makes_sense: ropewalk_rail_ether::is_address,
         open: |listen, options| {
             let config = match listen {
@@ -143,6 +149,7 @@ const BUILT_IN: &[BuiltIn] = &[
     },
     BuiltIn {
         scheme: "mxoe",
+        foreign: true,
         makes_sense: |address| {
             ropewalk_rail_ether::is_address(address.split_once('?').map_or(address, |it| it.0))
         },
@@ -180,12 +187,14 @@ pub fn register(module: Module) {
     registered.push(module);
 }
 
-/// The schemes that there are, those of every build first.
+/// The schemes of networks that carry everything, those of every build first: without those whose peers are
+/// foreign, and take tagged messages only.
 pub fn schemes() -> Vec<&'static str> {
     let registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     let more = registered.iter().map(|module| module.scheme);
     let more = more.filter(|scheme| built_in(scheme).is_none());
-    BUILT_IN.iter().map(|module| module.scheme).chain(more).collect()
+    let built_in = BUILT_IN.iter().filter(|module| !module.foreign);
+    built_in.map(|module| module.scheme).chain(more).collect()
 }
 
 /// Whether an address without its scheme can be one that peers listen at. What only a module knows that was

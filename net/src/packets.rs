@@ -11,7 +11,7 @@ use ropewalk_base::memory::BufferTable;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
+    Capabilities, ForeignName, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
 };
 use ropewalk_core::packets::mxoe::{Mxoe, MxoeConfig};
 use ropewalk_core::packets::{Machine, PacketConfig};
@@ -301,6 +301,11 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
                 ..port.drops
             },
         }
+    }
+
+    fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
+        let (station, endpoint, session) = self.machine.foreign(link.slot)?;
+        Some(ForeignName { station: self.port.host(station)?, endpoint, session })
     }
 
     fn peer_host(&self, link: LinkId) -> Option<String> {

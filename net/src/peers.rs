@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId};
-use ropewalk_base::verb::LinkId;
+use ropewalk_base::verb::{ForeignName, LinkId};
 use ropewalk_core::PeerId;
 use ropewalk_rail::address::Address;
 
@@ -34,6 +34,21 @@ impl Endpoint {
         let engine = self.locked();
         let link: LinkId = engine.core.peer_link(peer)?;
         engine.rails.get(usize::from(link.rail)).map_or(Some("loop"), |rail| Some(rail.scheme()))
+    }
+
+    /// Who a foreign peer with a session is, in the words of its protocol; `None` for all others.
+    pub fn foreign_name(&self, peer: PeerId) -> Option<ForeignName> {
+        let engine = self.locked();
+        let link = engine.core.peer_link(peer)?;
+        engine.rails.get(usize::from(link.rail))?.foreign_name(link)
+    }
+
+    /// Makes sure that a peer is being connected to: `PeerEvent::Up` or `Down` says how that ended, where it is
+    /// not up.
+    pub fn connect(&self, peer: PeerId) {
+        let mut engine = self.locked();
+        engine.core.want_session(peer);
+        engine.drain();
     }
 
     /// The host that a peer is connected from or to, without a port; `None` where there is no session,

@@ -97,7 +97,7 @@ fn a_wrong_key_is_refused_at_once_and_the_right_one_may_be_in_the_address() {
     world.add_over(rail(&format!("{}/1?key=1", card(1500))).unwrap(), |_| {});
     world.add_over(rail(&format!("{}/2?key=2", card(1500))).unwrap(), |_| {});
     let own = world.nodes[1].endpoint.addresses().to_string();
-    for (query, outcome) in [("", Err(Fault::Unreachable)), ("?key=2", Ok(()))] {
+    for (query, outcome) in [("", Err(Fault::NotPermitted)), ("?key=2", Ok(()))] {
         let address = Address::parse(&format!("{own}{query}")).unwrap();
         let peer = world.nodes[0].endpoint.lookup(&address).unwrap();
         let memory = world.memory(10, 1);

@@ -25,8 +25,8 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::{BufferTable, Segment};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
-    Capabilities, ForeignEnd, ForeignMessage, FrameOrder, LinkId, Ordered, Placement, RailCounters,
-    RemoteKey, Token, Verb,
+    Capabilities, ForeignEnd, ForeignMessage, ForeignName, FrameOrder, LinkId, Ordered, Placement,
+    RailCounters, RemoteKey, Token, Verb,
 };
 
 pub mod address;
@@ -129,6 +129,12 @@ pub trait Rail: Send {
     /// The host at the other end of a link that is up, without a port, as people and lists of rights
     /// write it: `10.1.2.3`, `fd00::7`. `None` where the rail has no such name.
     fn peer_host(&self, link: LinkId) -> Option<String> {
+        let _ = link;
+        None
+    }
+
+    /// Who the foreign peer at the other end of a link is; `None` where it is none.
+    fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
         let _ = link;
         None
     }

@@ -541,6 +541,10 @@ impl Core {
         if fault == Fault::Busy {
             self.crowded(id);
         }
+        if fault == Fault::NotPermitted && self.is_foreign(link) {
+            // It is there, and does not want us: no other address of it would.
+            return self.end_session(id, fault);
+        }
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         if let PeerStage::Connecting { attempt } = peer.stage {
             // A link that was up and broke while we greeted was there: perhaps the greeting suffered.

@@ -88,7 +88,7 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Listen, String> {
         let (scheme, place) = text.split_once("://").unwrap_or((USUAL, text));
         let scheme = scheme.to_ascii_lowercase();
-        if !schemes().contains(&scheme.as_str()) {
+        if !modules::schemes().contains(&scheme.as_str()) {
             return Err(no_network(&scheme, text));
         }
         if scheme != "tcp" && scheme != "udp" {
@@ -162,23 +162,15 @@ pub fn check_address(address: &str) -> anyhow::Result<()> {
     wrong.map_or(Ok(()), Err)
 }
 
-/// The schemes of networks that carry a file system.
-fn schemes() -> Vec<&'static str> {
-    let mut schemes = modules::schemes();
-    // Spoken with programs of Open-MX: messages alone.
-    schemes.retain(|scheme| *scheme != "mxoe");
-    schemes
-}
-
 fn no_network(scheme: &str, url: &str) -> String {
-    let known: Vec<String> = schemes().iter().map(|it| format!("{it}://")).collect();
+    let known: Vec<String> = modules::schemes().iter().map(|it| format!("{it}://")).collect();
     format!("there is no network '{scheme}' in '{url}': write one of {}", known.join(", "))
 }
 
 fn check_part(scheme: &str, place: &str) -> anyhow::Result<()> {
     let url = format!("{scheme}://{place}");
     match scheme {
-        _ if !schemes().contains(&scheme) => bail!(no_network(scheme, &url)),
+        _ if !modules::schemes().contains(&scheme) => bail!(no_network(scheme, &url)),
         "tcp" => {
             let (host, port) = place.rsplit_once(':').unwrap_or((place, ""));
             if host.is_empty() || !port.parse().is_ok_and(|port: u16| port != 0) {
