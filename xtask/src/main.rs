@@ -26,8 +26,8 @@ verify  formatting, lints, tidy, documentation, all tests, model checks
         --quick  formatting, lints, tidy, unit tests
         --deep   adds 10,000 simulator seeds, long fuzzing, suites of others, peers, sanitizers;
                  it takes two hours, and --from goes on at a step, for instance --from suites
-install  a release build of libbmi (shared and archive, headers, pkg-config, manual pages) and of the
-        command ropewalk into DIR; --destdir is put before it while files are written, for packages";
+install  a release build of libbmi (shared and archive, headers, pkg-config, manual pages), of MX's
+        libmyriexpress and libopen-mx, and of the command ropewalk into DIR; --destdir is put before it while files are written, for packages";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -31,9 +31,9 @@ fn install(prefix: &Path) -> Command {
     command
 }
 
-fn flags(prefix: &Path, arguments: &[&str]) -> Vec<String> {
+fn flags(prefix: &Path, package: &str, arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
-    command.args(arguments).arg("libbmi").env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    command.args(arguments).arg(package).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let output = String::from_utf8(succeed(&mut command).stdout).expect("flags are text");
     output.split_whitespace().map(String::from).collect()
 }
@@ -57,6 +57,38 @@ int main(void)
     return BMI_finalize();
 }
 "#;
+
+/// A program for MX: its name, and what it prints.
+const MX_PROGRAM: &str = r#"
+#include <myriexpress.h>
+#include <stdio.h>
+int main(void)
+{
+    uint32_t boards = 0;
+    if (mx_init() != MX_SUCCESS)
+        return 1;
+    mx_get_info(NULL, MX_NIC_COUNT, NULL, 0, &boards, sizeof boards);
+    printf("%u\n", boards);
+    return mx_finalize();
+}
+"#;
+
+/// Programs for MX find it under both names.
+fn check_mx(folder: &Path, prefix: &Path) {
+    let source = folder.join("mx.c");
+    std::fs::write(&source, MX_PROGRAM).expect("the source");
+    for package in ["libmyriexpress", "libopen-mx"] {
+        let program = folder.join(package);
+        let mut compile = Command::new("gcc");
+        compile.arg("-Wall").arg("-o").arg(&program).arg(&source);
+        compile.args(flags(prefix, package, &["--cflags", "--libs"]));
+        succeed(&mut compile);
+        let mut run = Command::new(&program);
+        run.env("LD_LIBRARY_PATH", prefix.join("lib"));
+        run.env("ROPEWALK_MX_BOARDS", "udp://127.0.0.1,udp://127.0.0.2");
+        assert_eq!(succeed(&mut run).stdout, b"2\n", "{package}");
+    }
+}
 
 /// Everything that was said to be there is there, and the command runs.
 fn check_files(prefix: &Path, said: &str) {
@@ -85,10 +117,10 @@ fn a_program_finds_what_was_installed_shared_and_static() {
     }
     let source = folder.path().join("program.c");
     std::fs::write(&source, PROGRAM).expect("the source");
-    let orangefs = flags(&prefix, &["--variable=orangefs_cflags"]);
+    let orangefs = flags(&prefix, "libbmi", &["--variable=orangefs_cflags"]);
     assert_eq!(orangefs, ["-DBMI_API_ORANGEFS"]);
-    let shared = flags(&prefix, &["--cflags", "--libs"]);
-    let archive = flags(&prefix, &["--static", "--cflags", "--libs"]);
+    let shared = flags(&prefix, "libbmi", &["--cflags", "--libs"]);
+    let archive = flags(&prefix, "libbmi", &["--static", "--cflags", "--libs"]);
     assert!(archive.len() > shared.len(), "the archive needs more");
     let whole = vec!["-static".to_string()];
     let builds = [
@@ -105,6 +137,7 @@ fn a_program_finds_what_was_installed_shared_and_static() {
         run.env("LD_LIBRARY_PATH", prefix.join("lib"));
         assert_eq!(succeed(&mut run).stdout, b"tcp://h:1\n", "{name}");
     }
+    check_mx(folder.path(), &prefix);
 }
 
 #[test]

@@ -82,6 +82,7 @@ fn build(root: &Path, profile: &str) -> Result<Built> {
     let output = Command::new(cargo())
         .current_dir(root)
         .args(["build", "--locked", "--package", "ropewalk-bmi", "--package", "ropewalk-cli"])
+        .args(["--package", "ropewalk-mx"])
         .args(["--profile", profile, "--message-format", "json-render-diagnostics"])
         .stderr(Stdio::inherit())
         .output()
@@ -89,12 +90,30 @@ fn build(root: &Path, profile: &str) -> Result<Built> {
     if !output.status.success() {
         bail!("the build failed; nothing was installed");
     }
-    built(&String::from_utf8_lossy(&output.stdout))
+    let mut built = built(&String::from_utf8_lossy(&output.stdout))?;
+    built.mx = link_mx(root, &built.mx_archive)?;
+    Ok(built)
+}
+
+/// Links the shared objects of MX, beside their archive.
+fn link_mx(root: &Path, archive: &Path) -> Result<Vec<PathBuf>> {
+    let folder = archive.parent().context("the archive of MX lies in a folder")?.join("mx");
+    std::fs::create_dir_all(&folder)?;
+    let link = |name: &&str| {
+        let mut command = Command::new("sh");
+        command.arg(root.join(plan::MX_LINK)).arg(archive).arg(&folder).arg(name);
+        let status = command.status().context("sh cannot be started")?;
+        if !status.success() {
+            bail!("{name} could not be linked; nothing was installed");
+        }
+        Ok(folder.join(name))
+    };
+    plan::MX_OBJECTS.iter().map(link).collect()
 }
 
 /// Finds what was built in cargo's messages, one JSON object a line.
 fn built(messages: &str) -> Result<Built> {
-    let (mut shared, mut archive, mut program) = (None, None, None);
+    let (mut shared, mut archive, mut program, mut mx_archive) = (None, None, None, None);
     for line in messages.lines() {
         let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
         let path = |value: &Value| value.as_str().map(PathBuf::from);
@@ -108,6 +127,11 @@ fn built(messages: &str) -> Result<Built> {
                     }
                 }
             }
+            Some("ropewalk_mx") => {
+                let files = message["filenames"].as_array().into_iter().flatten().filter_map(path);
+                let is_archive = |file: &PathBuf| file.extension().is_some_and(|it| it == "a");
+                mx_archive = files.into_iter().find(is_archive).or(mx_archive);
+            }
             Some("ropewalk") => program = path(&message["executable"]).or(program),
             _ => {}
         }
@@ -116,6 +140,8 @@ fn built(messages: &str) -> Result<Built> {
         shared: shared.context("cargo built no libbmi.so")?,
         archive: archive.context("cargo built no libbmi.a")?,
         program: program.context("cargo built no ropewalk")?,
+        mx_archive: mx_archive.context("cargo built no libropewalk_mx.a")?,
+        mx: Vec::new(),
     })
 }
 
@@ -142,7 +168,9 @@ mod tests {
         let library = r#"{"target":{"name":"bmi"},"filenames":["/t/libbmi.rlib","/t/libbmi.so","/t/libbmi.a"],"executable":null}"#;
         let script = r#"{"target":{"name":"build-script-build"},"filenames":["/t/script"],"executable":"/t/script"}"#;
         let program = r#"{"target":{"name":"ropewalk"},"filenames":["/t/ropewalk"],"executable":"/t/ropewalk"}"#;
-        let found = built(&[library, script, program, "no JSON"].join("\n")).unwrap();
+        let mx = r#"{"target":{"name":"ropewalk_mx"},"filenames":["/t/libropewalk_mx.so","/t/libropewalk_mx.a"],"executable":null}"#;
+        let found = built(&[library, script, mx, program, "no JSON"].join("\n")).unwrap();
+        assert_eq!(found.mx_archive, Path::new("/t/libropewalk_mx.a"));
         assert_eq!(found.shared, Path::new("/t/libbmi.so"));
         assert_eq!(found.archive, Path::new("/t/libbmi.a"));
         assert_eq!(found.program, Path::new("/t/ropewalk"));

@@ -10,8 +10,11 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// (`face/bmi/build.rs`).
 const OBJECT_NAME: &str = "libbmi.so.0";
 
-const HEADERS: &str = "face/bmi/include";
+const HEADERS: [&str; 2] = ["face/bmi/include", "face/mx/include"];
 const PAGES: &str = "face/bmi/man";
+/// The names by which programs find the objects of MX, and what links them from their archive.
+pub const MX_OBJECTS: [&str; 2] = ["libmyriexpress.so", "libopen-mx.so.0"];
+pub const MX_LINK: &str = "face/mx/abi/link.sh";
 
 /// What cargo built.
 #[derive(Debug)]
@@ -19,6 +22,9 @@ pub struct Built {
     pub shared: PathBuf,
     pub archive: PathBuf,
     pub program: PathBuf,
+    pub mx_archive: PathBuf,
+    /// The objects of MX, by `MX_OBJECTS`.
+    pub mx: Vec<PathBuf>,
 }
 
 /// Something to put into the prefix.
@@ -52,8 +58,18 @@ pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
         Item { path: "lib/pkgconfig/libbmi.pc".into(), what: What::Text(pkg_config(prefix)?) },
         copy("bin/ropewalk".to_string(), &built.program, true),
     ];
-    for (name, path) in listed(&root.join(HEADERS))? {
-        items.push(copy(format!("include/{name}"), &path, false));
+    for (name, object) in MX_OBJECTS.iter().zip(&built.mx) {
+        items.push(copy(format!("lib/{name}"), object, true));
+    }
+    items.push(link("lib/libopen-mx.so".to_string(), MX_OBJECTS[1].to_string()));
+    for (name, text) in [("libmyriexpress", "myriexpress"), ("libopen-mx", "open-mx")] {
+        let text = What::Text(mx_pkg_config(prefix, name, text)?);
+        items.push(Item { path: format!("lib/pkgconfig/{name}.pc").into(), what: text });
+    }
+    for headers in HEADERS {
+        for (name, path) in listed(&root.join(headers))? {
+            items.push(copy(format!("include/{name}"), &path, false));
+        }
     }
     for (name, path) in listed(&root.join(PAGES))? {
         let section = name.rsplit('.').next().filter(|section| matches!(*section, "3" | "7"));
@@ -84,10 +100,32 @@ fn listed(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(files)
 }
 
+fn written(prefix: &Path) -> Result<&str> {
+    let prefix = prefix.to_str().filter(|prefix| !prefix.contains(char::is_whitespace));
+    prefix.context("--prefix: compilers are told it; give one without blanks")
+}
+
+/// What pkg-config is told of MX.
+fn mx_pkg_config(prefix: &Path, name: &str, library: &str) -> Result<String> {
+    let prefix = written(prefix)?;
+    Ok(format!(
+        "prefix={prefix}
+exec_prefix=${{prefix}}
+libdir=${{exec_prefix}}/lib
+includedir=${{prefix}}/include
+
+Name: {name}
+Description: MX (Myrinet Express), over Ropewalk's message layer
+Version: {VERSION}
+Cflags: -I${{includedir}}
+Libs: -L${{libdir}} -l{library}
+"
+    ))
+}
+
 /// What pkg-config is told. The private libraries are those of the archive.
 fn pkg_config(prefix: &Path) -> Result<String> {
-    let prefix = prefix.to_str().filter(|prefix| !prefix.contains(char::is_whitespace));
-    let prefix = prefix.context("--prefix: compilers are told it; give one without blanks")?;
+    let prefix = written(prefix)?;
     Ok(format!(
         "prefix={prefix}
 exec_prefix=${{prefix}}
@@ -131,6 +169,8 @@ mod tests {
             shared: "/t/libbmi.so".into(),
             archive: "/t/libbmi.a".into(),
             program: "/t/ropewalk".into(),
+            mx_archive: "/t/libropewalk_mx.a".into(),
+            mx: MX_OBJECTS.iter().map(|name| Path::new("/t/mx").join(name)).collect(),
         };
         plan(root, &built, Path::new("/opt/rope")).unwrap()
     }
@@ -153,12 +193,23 @@ mod tests {
     }
 
     #[test]
+    fn both_objects_of_mx_are_there_under_the_names_that_programs_have() {
+        let items = planned();
+        for name in MX_OBJECTS {
+            let object = What::Copy { from: Path::new("/t/mx").join(name), executable: true };
+            assert_eq!(*at(&items, &format!("lib/{name}")), object);
+        }
+        assert_eq!(*at(&items, "lib/libopen-mx.so"), What::Link("libopen-mx.so.0".to_string()));
+        at(&items, "lib/pkgconfig/libmyriexpress.pc");
+    }
+
+    #[test]
     fn everything_is_installed_once_and_below_the_prefix() {
         let items = planned();
         for path in ["lib/libbmi.a", "bin/ropewalk", "share/man/man7/bmi.7"] {
             at(&items, path);
         }
-        for header in ["bmi.h", "bmi-types.h", "bmi-byteswap.h"] {
+        for header in ["bmi.h", "bmi-types.h", "bmi-byteswap.h", "myriexpress.h", "open-mx.h"] {
             at(&items, &format!("include/{header}"));
         }
         let mut paths: Vec<_> = items.iter().map(|item| &item.path).collect();

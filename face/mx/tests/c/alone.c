@@ -166,11 +166,27 @@ static void to_oneself(void)
 static void to_a_neighbour(void)
 {
     struct side left, right;
+    struct place from;
+    void *context = &left;
     mx_request_t request;
     OK(mx_open_endpoint(0, 0, KEY, NULL, 0, &left.endpoint));
     OK(mx_open_endpoint(0, 1, KEY, NULL, 0, &right.endpoint));
     OK(mx_connect(left.endpoint, place_of(right.endpoint).nic, 1, KEY, LONG, &left.peer));
+    /* Who was connected to knows its partner by what it sends, and may answer. */
+    send_one(left, "hello", 6, 4);
+    right.peer = receive_one(right, two, 6, 4).source;
+    CHECK(strcmp((char *)two, "hello") == 0);
+    OK(mx_decompose_endpoint_addr(right.peer, &from.nic, &from.endpoint));
+    CHECK(from.nic == place_of(left.endpoint).nic && from.endpoint == 0);
+    OK(mx_get_endpoint_addr_context(right.peer, &context));
+    CHECK(context == NULL);
+    OK(mx_set_endpoint_addr_context(right.peer, &right));
+    send_one(right, "to you", 7, 5);
+    CHECK(receive_one(left, two, 7, 5).code == MX_STATUS_SUCCESS);
+    /* By a connect it is the same one. */
     OK(mx_connect(right.endpoint, place_of(left.endpoint).nic, 0, KEY, LONG, &right.peer));
+    OK(mx_get_endpoint_addr_context(right.peer, &context));
+    CHECK(context == &right);
     fill(one, sizeof one, 8);
     for (size_t bytes = 1; bytes <= sizeof one; bytes *= 13) {
         request = begin_receive(right, two, bytes, 5, ALL);
