@@ -541,7 +541,7 @@ impl Core {
         if fault == Fault::Busy {
             self.crowded(id);
         }
-        if fault == Fault::NotPermitted && self.is_foreign(link) {
+        if matches!(fault, Fault::NotPermitted | Fault::Closed) && self.is_foreign(link) {
             // It is there, and does not want us: no other address of it would.
             return self.end_session(id, fault);
         }

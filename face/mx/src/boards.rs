@@ -34,6 +34,8 @@ pub struct Board {
     /// The interface, for the kernel; empty over UDP.
     pub interface: String,
     pub name: String,
+    /// MXoE is spoken there, with all others, and how, as the query of an address says.
+    pub wire: Option<String>,
 }
 
 /// A host that is known.
@@ -114,10 +116,26 @@ impl FromStr for Place {
 
 impl Board {
     /// Where an endpoint of it listens: the scheme of a module and its address.
-    pub fn listen(&self, endpoint: u32) -> Option<(&'static str, String)> {
-        match self.place {
-            Place::Ether(_) => Some(("ether", format!("{}/{endpoint}", self.interface))),
-            Place::Udp(address) => Some(("udp", endpoint_address(address, endpoint)?.to_string())),
+    pub fn listen(&self, endpoint: u32, key: u32) -> Option<(&'static str, String)> {
+        let interface = &self.interface;
+        match (&self.place, &self.wire) {
+            (Place::Ether(_), Some(wire)) => {
+                Some(("mxoe", format!("{interface}/{endpoint}?key={key}&{wire}")))
+            }
+            (Place::Ether(_), None) => Some(("ether", format!("{interface}/{endpoint}"))),
+            (Place::Udp(address), _) => {
+                Some(("udp", endpoint_address(*address, endpoint)?.to_string()))
+            }
+        }
+    }
+
+    /// Where those who call an endpoint of another board of its network find it.
+    pub fn url(&self, place: &Place, endpoint: u32, key: u32) -> Option<String> {
+        match (place, &self.wire) {
+            (Place::Ether(station), Some(_)) => {
+                Some(format!("mxoe://{station}%{}/{endpoint}?key={key}", self.interface))
+            }
+            (place, _) => place.url(endpoint),
         }
     }
 
@@ -191,22 +209,24 @@ impl Boards {
 fn listed(text: &str) -> Result<Vec<Board>, String> {
     let mut boards = Vec::new();
     for word in text.split([',', ' ']).filter(|word| !word.is_empty()) {
-        let board = match word.strip_prefix("ether://") {
+        let foreign = word.strip_prefix("mxoe://");
+        let board = match foreign.or(word.strip_prefix("ether://")) {
             Some(interface) => {
+                let (interface, wire) = interface.split_once('?').unwrap_or((interface, ""));
                 let interface = interface.trim_end_matches('/');
                 let all = modules::interfaces();
                 let found = all.into_iter().find(|it| it.name == interface);
                 let found = found.ok_or_else(|| {
                     format!("{word}: there is no interface {interface}; `ip link` shows them")
                 })?;
-                on_interface(&found)
+                Board { wire: foreign.map(|_| wire.to_string()), ..on_interface(&found) }
             }
             None => {
                 let place = Place::from_str(word)?;
                 if matches!(place, Place::Ether(_)) {
                     return Err(format!("'{word}': name the interface, like ether://eth0"));
                 }
-                Board { place, interface: String::new(), name: String::new() }
+                Board { place, interface: String::new(), name: String::new(), wire: None }
             }
         };
         boards.push(board);
@@ -216,7 +236,7 @@ fn listed(text: &str) -> Result<Vec<Board>, String> {
 
 fn on_interface(interface: &modules::Interface) -> Board {
     let (place, interface) = (Place::Ether(interface.station), interface.name.clone());
-    Board { place, interface, name: String::new() }
+    Board { place, interface, name: String::new(), wire: None }
 }
 
 /// Boards without a word of the user: interfaces in the order of their numbers, without loopback; where raw
@@ -231,7 +251,7 @@ fn usual() -> Vec<Board> {
         }
     }
     let place = Place::Udp(modules::reachable_address(PORT));
-    vec![Board { place, interface: String::new(), name: String::new() }]
+    vec![Board { place, interface: String::new(), name: String::new(), wire: None }]
 }
 
 /// The table of peers: a name and a place on each line, `#` begins a comment.

@@ -1,5 +1,5 @@
 //! Connecting: a question over the channel of requests, with the key that the other side wants, and its
-//! answer. Towards hosts that speak MXoE alone, the rail's own CONNECT takes the place of both.
+//! answer. On a board where MXoE is spoken the rail's own CONNECT takes the place of both.
 //!
 //! A thread of each endpoint, its *keeper*, answers and takes answers, and gives up what waited too long,
 //! whatever the program does meanwhile. It calls no function of the program's.
@@ -19,6 +19,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::slots::SlotId;
 use ropewalk_net::{Address, Channel, Level, OperationId, PeerId, Posted, Request as Letter};
+use ropewalk_wire::mxoe::Station;
 
 use crate::boards::Board;
 use crate::codes::*;
@@ -54,6 +55,8 @@ struct Connect {
     peer: PeerId,
     key: u32,
     deadline: Instant,
+    /// It speaks MXoE, whose own CONNECT is the question.
+    is_foreign: bool,
     /// Whoever is on this host is there now or not at all.
     is_local: bool,
     again_at: Option<Instant>,
@@ -151,7 +154,7 @@ impl Ep {
             state.requests.end(id, SUCCESS, true);
             return Ok(id);
         }
-        let (urls, is_local) = self.urls_of(nic, number)?;
+        let (urls, is_local) = self.urls_of(nic, number, key)?;
         let partner = state.partners.at(nic, number as u8).ok_or(NO_RESOURCES)?;
         let peer = self.peer_to_ask(state, partner, &urls)?;
         let limit = limit.or(state.timeout).unwrap_or(self.process.options.give_up_after);
@@ -159,8 +162,18 @@ impl Ep {
         request.deadline = Some(deadline);
         let request = state.requests.add(request).ok_or(NO_RESOURCES)?;
         let (again_at, operation) = (None, None);
-        let connect =
-            Connect { request, partner, peer, key, deadline, is_local, again_at, operation };
+        let is_foreign = self.is_foreign && !is_local;
+        let connect = Connect {
+            request,
+            partner,
+            peer,
+            key,
+            deadline,
+            is_local,
+            is_foreign,
+            again_at,
+            operation,
+        };
         state.connects.next = state.connects.next.wrapping_add(1);
         let number = state.connects.next;
         state.connects.asked.insert(number, connect);
@@ -176,7 +189,8 @@ impl Ep {
         if let Some(peer) = partner.peer.filter(|_| partner.is_up) {
             return Ok(peer);
         }
-        let called = partner.called.filter(|peer| self.net.is_known(*peer));
+        // A foreign one is asked with a key that is part of the address.
+        let called = partner.called.filter(|peer| self.net.is_known(*peer) && !self.is_foreign);
         let peer = match called {
             Some(peer) => peer,
             None => {
@@ -192,13 +206,14 @@ impl Ep {
     }
 
     /// Where an endpoint of a card is, and whether that is on this host.
-    fn urls_of(&self, nic: u64, number: u32) -> Result<(String, bool), Code> {
+    fn urls_of(&self, nic: u64, number: u32, key: u32) -> Result<(String, bool), Code> {
         let boards = self.process.boards();
         if self.shares && boards.board_of(nic).is_some() {
             return Ok((format!("shm://{}", Board::shared_name(nic, number)), true));
         }
         let place = boards.place_of(nic).ok_or(NIC_NOT_FOUND)?;
-        place.url(number).map(|url| (url, false)).ok_or(BAD_ENDPOINT_ID)
+        let own = boards.boards.get(self.board as usize).ok_or(BOARD_UNKNOWN)?;
+        own.url(&place, number, key).map(|url| (url, false)).ok_or(BAD_ENDPOINT_ID)
     }
 
     /// Sends a question.
@@ -206,6 +221,13 @@ impl Ep {
         let Some(connect) = state.connects.asked.get_mut(&number) else { return };
         let Some(partner) = state.partners.get(connect.partner) else { return };
         connect.again_at = None;
+        if connect.is_foreign {
+            let (peer, is_up) = (connect.peer, partner.is_up);
+            if is_up {
+                return self.connected(state, number, SUCCESS);
+            }
+            return self.net.connect(peer);
+        }
         let message = Message {
             kind: QUESTION,
             status: 0,
@@ -282,6 +304,42 @@ impl Ep {
         let lost: Vec<u32> = asked.iter().filter_map(such).collect();
         lost.into_iter().for_each(|number| self.unasked(state, number));
         self.control.wake();
+    }
+
+    /// A session began: a foreign partner is connected, whoever connected.
+    pub fn foreign_up(&self, state: &mut State, peer: PeerId) {
+        let Some(name) = self.net.foreign_name(peer) else { return };
+        let Ok(station) = name.station.parse::<Station>() else { return };
+        let Some(id) = state.partners.at(station.nic_id(), name.endpoint) else { return };
+        state.partners.name(peer, id);
+        if let Some(partner) = state.partners.get_mut(id) {
+            (partner.peer, partner.session, partner.is_up) = (Some(peer), name.session, true);
+        }
+        for number in self.asked_of(state, id) {
+            self.connected(state, number, SUCCESS);
+        }
+        self.announce();
+    }
+
+    /// A foreign partner does not want a session with us, as it says itself.
+    pub fn foreign_refusal(&self, state: &mut State, partner: SlotId, fault: Fault) {
+        let code = match fault {
+            Fault::NotPermitted => BAD_CONNECTION_KEY,
+            Fault::Closed => ENDPOINT_CLOSED,
+            _ => return,
+        };
+        for number in self.asked_of(state, partner) {
+            self.connected(state, number, code);
+        }
+    }
+
+    /// Questions to a foreign partner.
+    fn asked_of(&self, state: &State, partner: SlotId) -> Vec<u32> {
+        let asked = &state.connects.asked;
+        let such = |(number, connect): (&u32, &Connect)| {
+            (connect.partner == partner && connect.is_foreign).then_some(*number)
+        };
+        asked.iter().filter_map(such).collect()
     }
 
     /// Somebody connects to us.

@@ -57,6 +57,8 @@ pub struct Ep {
     pub settings: Settings,
     /// Processes of this host are reached through shared memory.
     pub shares: bool,
+    /// Its peers elsewhere speak MXoE.
+    pub is_foreign: bool,
     pub net: Endpoint,
     /// Where operations complete, and where what concerns connections does.
     pub main: Context,
@@ -167,7 +169,7 @@ impl Ep {
         let own = process.boards().boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
         let nic = own.place.nic();
         let shares = !process.options.shared_disabled;
-        let rails = rails(&own, nic, number, shares)?;
+        let rails = rails(&own, nic, number, settings.key, shares)?;
         let mut config = EndpointConfig::new(CLUSTER);
         config.core.eager_bytes_max = process.options.rendezvous_bytes;
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
@@ -191,6 +193,7 @@ impl Ep {
             session,
             settings,
             shares,
+            is_foreign: own.wire.is_some(),
             net,
             main,
             control,
@@ -271,9 +274,10 @@ fn rails(
     board: &Board,
     nic: u64,
     number: u32,
+    key: u32,
     shares: bool,
 ) -> Result<Vec<Box<dyn ropewalk_net::modules::Rail>>, Code> {
-    let (scheme, address) = board.listen(number).ok_or(BAD_ENDPOINT)?;
+    let (scheme, address) = board.listen(number, key).ok_or(BAD_ENDPOINT)?;
     let open = |scheme, address: &str| {
         let listen = Listen::At { address, exactly: true };
         modules::open(scheme, &listen).map_err(|error| {

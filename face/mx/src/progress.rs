@@ -201,7 +201,7 @@ impl Ep {
         while let Some(event) = self.net.next_event() {
             taken += 1;
             match event {
-                PeerEvent::Up(_) => {}
+                PeerEvent::Up(peer) => self.foreign_up(state, peer),
                 PeerEvent::Aliased { alias, peer } => {
                     let known = state.partners.of_peer(alias);
                     if let Some(partner) = known.or_else(|| state.partners.of_peer(peer)) {
@@ -209,8 +209,9 @@ impl Ep {
                         state.partners.name(peer, partner);
                     }
                 }
-                PeerEvent::Down(peer, _) => {
+                PeerEvent::Down(peer, fault) => {
                     if let Some(id) = state.partners.of_peer(peer) {
+                        self.foreign_refusal(state, id, fault);
                         self.session_lost(state, id, Some(peer));
                     }
                 }

@@ -252,7 +252,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             // One that connects is refused under the number 0.
             if nack.sequence.number() == 0 {
                 let up = state.stage != Stage::Connecting;
-                self.end(id, if up { Fault::PeerReset } else { Fault::Unreachable });
+                self.end(id, if up { Fault::PeerReset } else { Fault::Closed });
             }
         } else if state.sending.is_under_way(nack.sequence) {
             // A refusal names no session: it may be one of before a restart. Who connects learns more.
