@@ -262,6 +262,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 session => break session,
             }
         };
+        Mxoe::in_session(config, random, session)
+    }
+
+    /// The same in this session, which is neither 0 nor [`SESSION_UNKNOWN`], and which no other opening of the
+    /// endpoint has had.
+    pub fn in_session(config: MxoeConfig, random: Random, session: u32) -> Mxoe<S> {
         Mxoe {
             partners: Slots::with_limit(config.partners_max),
             config,

@@ -2,7 +2,11 @@
 
 #[path = "../packets/air.rs"]
 mod air;
+mod captures;
+mod examples;
 mod foreign;
+#[path = "../open_mx/recorded.rs"]
+mod recorded;
 mod world;
 
 use std::time::Duration;

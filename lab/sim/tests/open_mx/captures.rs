@@ -2,13 +2,13 @@
 //! to say what that one said.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use ropewalk_base::time::Time;
 use ropewalk_sim::open_mx::{Address, Host, HostConfig, Kind, Status};
 use ropewalk_wire::mxoe::*;
 
+use crate::recorded::{Frame, capture, dialect, messages, packet};
 use crate::world::{KEY, station};
 
 /// Silence that is none of the protocol's.
@@ -16,74 +16,6 @@ const PAUSE: Duration = Duration::from_millis(90);
 
 /// Frames that a real host looked at together.
 const TOGETHER: Duration = Duration::from_micros(100);
-
-/// A frame, filled up with zeroes where only its beginning was kept.
-struct Frame {
-    at: Time,
-    ethernet: Ethernet,
-    body: Vec<u8>,
-}
-
-fn capture(name: &str) -> Vec<Frame> {
-    let room = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../wire/tests/captures");
-    let bytes = std::fs::read(room.join(name)).expect("the capture is in the tree");
-    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-    let (mut at, mut frames) = (24, Vec::new());
-    while at < bytes.len() {
-        let kept = number(at + 8) as usize;
-        let mut frame = bytes[at + 16..at + 16 + kept].to_vec();
-        frame.resize(number(at + 12) as usize, 0);
-        let (ethernet, body) = Ethernet::split(&frame).expect("an Ethernet header");
-        let micros = u64::from(number(at)) * 1_000_000 + u64::from(number(at + 4));
-        frames.push(Frame { at: Time(micros * 1000), ethernet, body: body.to_vec() });
-        at += 16 + kept;
-    }
-    // What it says to itself does not belong to the dialogue.
-    frames.retain(|frame| frame.ethernet.source != frame.ethernet.destination);
-    frames
-}
-
-fn dialect() -> Dialect {
-    Dialect::native(1500, Order::Big).unwrap()
-}
-
-fn packet(body: &[u8]) -> (u16, Packet<'_>) {
-    Packet::parse(body, dialect()).expect("a packet")
-}
-
-/// What the user of a station sent: by the number of the message, with its match.
-fn messages(frames: &[Frame], from: Station) -> BTreeMap<u16, (u64, Vec<u8>)> {
-    let mut all: BTreeMap<u16, (u64, Vec<u8>)> = BTreeMap::new();
-    // Large ones are found by the use of region 0, which is the only one that they had, and by handles.
-    let (mut uses, mut handles) = (BTreeMap::new(), BTreeMap::new());
-    for frame in frames {
-        let mine = frame.ethernet.source == from;
-        match packet(&frame.body).1 {
-            Packet::Tiny(message, bytes) | Packet::Small(message, bytes) if mine => {
-                all.insert(message.sequence.0, (message.match_info, bytes.to_vec()));
-            }
-            Packet::Medium(piece, bytes) if mine => {
-                let empty = (piece.message.match_info, vec![0; piece.total_bytes as usize]);
-                let (_, data) = all.entry(piece.message.sequence.0).or_insert(empty);
-                data[piece.offset as usize..][..bytes.len()].copy_from_slice(bytes);
-            }
-            Packet::Rendezvous(announced) if mine => {
-                let empty = (announced.message.match_info, vec![0; announced.total_bytes as usize]);
-                all.entry(announced.message.sequence.0).or_insert(empty);
-                uses.insert(announced.region_sequence, announced.message.sequence.0);
-            }
-            Packet::Pull(pull) if !mine => {
-                handles.insert(pull.handle, uses[&pull.region_sequence]);
-            }
-            Packet::PullReply(reply, bytes) if mine => {
-                let (_, data) = all.get_mut(&handles[&reply.handle]).unwrap();
-                data[reply.offset as usize..][..bytes.len()].copy_from_slice(bytes);
-            }
-            _ => {}
-        }
-    }
-    all
-}
 
 /// A host in the place of a real one.
 struct Replay {

@@ -3,5 +3,6 @@
 mod captures;
 mod defects;
 mod habits;
+mod recorded;
 mod traffic;
 mod world;

@@ -38,12 +38,23 @@ fn frame(from: Station, to: Station, index: u16, packet: &Packet<'_>, dialect: D
     frame
 }
 
-/// Writes the packet from A to B, or back; compares the frame's beginning, and reads it again.
-fn same(from: Station, index: u16, packet: &Packet<'_>, dialect: Dialect, hex: &str) {
+/// The example frame of this name.
+fn example(name: &str) -> Vec<u8> {
+    let all = include_str!("../../../tests/mxoe_examples.txt");
+    let (_, rest) = all.split_once(&format!("[{name}]\n")).expect("there is an example");
+    bytes(rest.split('[').next().unwrap())
+}
+
+/// Writes the packet from A to B, or back, as it is in the example, and reads it again.
+fn same(from: Station, index: u16, packet: &Packet<'_>, dialect: Dialect, name: &str) {
+    reads_as(from, index, packet, dialect, &example(name));
+}
+
+/// The same with the beginning of its frame.
+fn reads_as(from: Station, index: u16, packet: &Packet<'_>, dialect: Dialect, expected: &[u8]) {
     let to = if from == A { B } else { A };
     let frame = frame(from, to, index, packet, dialect);
-    let expected = bytes(hex);
-    assert_eq!(frame[..expected.len()], expected, "{packet:?}");
+    assert_eq!(frame[..expected.len()], *expected, "{packet:?}");
     let (ethernet, body) = Ethernet::split(&frame).unwrap();
     assert_eq!((ethernet.source, ethernet.destination), (from, to));
     assert_eq!(Packet::parse(body, dialect), Ok((index, *packet)));
@@ -60,19 +71,12 @@ fn message(sequence: u16) -> Message {
     }
 }
 
-const TO_B: &str = "02 00 00 00 00 02 02 00 00 00 00 01 86 df 00 05 ";
-const TO_A: &str = "02 00 00 00 00 01 02 00 00 00 00 02 86 df 00 01 ";
-
 #[test]
 fn hosts_ask_for_names() {
     let query = Packet::HostQuery(HostQuery { index: 1, magic: 0x1305_2008 });
-    let hex = "02 00 00 00 00 02 02 00 00 00 00 01 86 df 00 00
-               03 00 00 01 00 00 00 00 13 05 20 08 00 00 00 00 00 00 00 00";
-    same(A, 0, &query, native(), hex);
+    same(A, 0, &query, native(), "host query");
     let reply = HostReply { index: 5, magic: 0x1305_2008, name: b"nodeB:0" };
-    let hex = "02 00 00 00 00 01 02 00 00 00 00 02 86 df 00 00
-               04 08 00 05 00 00 00 00 13 05 20 08 00 00 00 00 6e 6f 64 65 42 3a 30 00";
-    same(B, 0, &Packet::HostReply(reply), native(), hex);
+    same(B, 0, &Packet::HostReply(reply), native(), "host reply");
 }
 
 #[test]
@@ -87,9 +91,7 @@ fn endpoints_connect() {
         receive_next,
         connect: 0,
     };
-    let hex = "24 00 03 00 10 00 00 00 00 00 00 01 00 00 00 00
-               a1 b2 c3 d4 12 34 56 78 00 01 00 00 00 00 00 00";
-    same(A, 5, &Packet::Connect(ask), native(), &(TO_B.to_string() + hex));
+    same(A, 5, &Packet::Connect(ask), native(), "connect");
     let answer = ConnectReply {
         to: 3,
         from: 0,
@@ -100,20 +102,14 @@ fn endpoints_connect() {
         connect: 0,
         status: 0,
     };
-    let hex = "24 03 00 00 10 00 00 00 00 00 00 05 00 00 00 00
-               a1 b2 c3 d4 11 22 33 44 00 01 01 00 00 00 00 00";
-    same(B, 1, &Packet::ConnectReply(answer), native(), &(TO_A.to_string() + hex));
+    same(B, 1, &Packet::ConnectReply(answer), native(), "connect reply");
 }
 
 #[test]
 fn small_messages_are_one_packet() {
-    let hex = "25 00 03 00 00 05 00 00 00 01 00 01 01 23 45 67
-               89 ab cd ef 11 22 33 44 68 65 6c 6c 6f 00 00 00";
-    same(A, 5, &Packet::Tiny(message(1), b"hello"), native(), &(TO_B.to_string() + hex));
+    same(A, 5, &Packet::Tiny(message(1), b"hello"), native(), "tiny");
     let payload: Vec<u8> = (0x40..0x61).collect();
-    let hex = "26 00 03 00 00 21 00 00 00 02 00 01 01 23 45 67
-               89 ab cd ef 11 22 33 44 40 41 42 43 44 45 46 47";
-    same(A, 5, &Packet::Small(message(2), &payload), native(), &(TO_B.to_string() + hex));
+    same(A, 5, &Packet::Small(message(2), &payload), native(), "small");
 }
 
 #[test]
@@ -125,18 +121,12 @@ fn medium_messages_are_several() {
         offset,
     };
     let first = Packet::Medium(piece(2000, 0, 0), &[0; 1452]);
-    let hex = "27 00 03 00 00 00 07 d0 00 03 00 01 01 23 45 67
-               89 ab cd ef 11 22 33 44 05 ac 00 00 00 00 00 00 00";
-    same(A, 5, &first, native(), &(TO_B.to_string() + hex));
+    same(A, 5, &first, native(), "medium native 0");
     assert_eq!(frame(A, B, 5, &first, native()).len(), 1500);
     let second = Packet::Medium(piece(2000, 1, 1452), &[0; 548]);
-    let hex = "27 00 03 00 00 00 07 d0 00 03 00 01 01 23 45 67
-               89 ab cd ef 11 22 33 44 02 24 01 00 00 00 00 00";
-    same(A, 5, &second, native(), &(TO_B.to_string() + hex));
+    same(A, 5, &second, native(), "medium native 1");
     let compatible = Packet::Medium(piece(5000, 1, 4096), &[0; 904]);
-    let hex = "27 00 03 00 13 88 00 00 00 03 00 01 01 23 45 67
-               89 ab cd ef 11 22 33 44 03 88 01 0c 00 00 00 00";
-    same(A, 5, &compatible, Dialect::compatible(), &(TO_B.to_string() + hex));
+    same(A, 5, &compatible, Dialect::compatible(), "medium compatible 1");
 }
 
 fn pull(block_bytes: u32) -> Packet<'static> {
@@ -165,19 +155,11 @@ fn large_messages_are_announced_pulled_and_confirmed() {
         region_sequence: 23,
         region_offset: 0,
     });
-    let hex = "28 00 03 00 00 08 00 00 00 04 00 01 01 23 45 67
-               89 ab cd ef 11 22 33 44 00 01 86 a0 00 17 00 00";
-    same(A, 5, &announced, native(), &(TO_B.to_string() + hex));
-    let hex = "29 03 00 00 a1 b2 c3 d4 00 01 86 a0 00 00 00 00
-               17 00 00 00 00 00 00 00 00 00 00 23 21 07 19 80 00 00 00 00 00 00 b7 80 00 00 00 00";
-    same(B, 1, &pull(46_976), native(), &(TO_A.to_string() + hex));
-    let hex = "29 03 00 00 a1 b2 c3 d4 00 01 86 a0 00 17 00 00
-               00 00 00 23 21 07 19 80 00 00 80 00 00 00 00 00";
-    same(B, 1, &pull(32_768), Dialect::compatible(), &(TO_A.to_string() + hex));
+    same(A, 5, &announced, native(), "rendezvous");
+    same(B, 1, &pull(46_976), native(), "pull native");
+    same(B, 1, &pull(32_768), Dialect::compatible(), "pull compatible");
     let reply = PullReply { frame: 2, offset: 8192, handle: 0x23, magic: Pull::magic_of(0) };
-    let hex = "02 00 00 00 00 02 02 00 00 00 00 01 86 df 00 00
-               2a 02 10 00 00 00 20 00 00 00 00 23 21 07 19 80";
-    same(A, 0, &Packet::PullReply(reply, &[0; 4096]), Dialect::compatible(), hex);
+    same(A, 0, &Packet::PullReply(reply, &[0; 4096]), Dialect::compatible(), "pull reply");
     let told = Packet::Notify(Notify {
         to: 3,
         from: 0,
@@ -188,27 +170,22 @@ fn large_messages_are_announced_pulled_and_confirmed() {
         region: 0,
         region_sequence: 23,
     });
-    let hex = "2b 03 00 00 a1 b2 c3 d4 00 01 86 a0 00 17 00 00 00 00 00 01 00 05 00 00";
-    same(B, 1, &told, native(), &(TO_A.to_string() + hex));
+    same(B, 1, &told, native(), "notify");
 }
 
 #[test]
 fn receivers_acknowledge_and_refuse() {
     let acknowledged = Sequence(2);
     let ack = Packet::Ack(Ack { to: 0, from: 3, session: B_SESSION, acknowledged, number: 1 });
-    let hex = "23 00 03 00 10 00 00 00 11 22 33 44 55 00 00 02
-               11 22 33 44 00 00 00 01 00 02 00 00";
-    same(A, 5, &ack, native(), &(TO_B.to_string() + hex));
+    same(A, 5, &ack, native(), "ack");
     let sequence = Sequence(9);
     let refused =
         Packet::NackLib(NackLib { from: 7, to: 3, reason: Nack::BadEndpoint, index: 1, sequence });
-    let hex = "2c 07 00 01 00 00 00 00 00 03 00 01 00 09 00 00";
-    same(B, 1, &refused, native(), &(TO_A.to_string() + hex));
+    same(B, 1, &refused, native(), "nack lib");
     let (reason, handle) = (Nack::BadSession, 0x23);
     let refused =
         Packet::NackMcp(NackMcp { endpoint: 0, reason, handle, magic: Pull::magic_of(0) });
-    let hex = "2d 00 00 03 00 00 00 00 00 00 00 23 21 07 19 80";
-    same(A, 5, &refused, native(), &(TO_B.to_string() + hex));
+    same(A, 5, &refused, native(), "nack mcp");
 }
 
 #[test]
@@ -217,11 +194,11 @@ fn the_other_byte_order_turns_fields_around_and_nothing_else() {
     let hex = "02 00 00 00 00 02 02 00 00 00 00 01 86 df 05 00
                25 00 03 00 05 00 00 00 01 00 01 00 67 45 23 01
                ef cd ab 89 44 33 22 11 68 65 6c 6c 6f";
-    same(A, 5, &Packet::Tiny(message(1), b"hello"), dialect, hex);
+    reads_as(A, 5, &Packet::Tiny(message(1), b"hello"), dialect, &bytes(hex));
     let hex = "02 00 00 00 00 01 02 00 00 00 00 02 86 df 01 00
                29 03 00 00 d4 c3 b2 a1 a0 86 01 00 00 00 00 00
                17 00 00 00 00 00 00 00 23 00 00 00 80 19 07 21 00 00 00 00 80 b7 00 00 00 00 00 00";
-    same(B, 1, &pull(46_976), dialect, hex);
+    reads_as(B, 1, &pull(46_976), dialect, &bytes(hex));
 }
 
 #[test]
