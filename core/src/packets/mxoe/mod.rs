@@ -5,11 +5,13 @@
 //! * [`connect`]: sessions, and what a restart does to them;
 //! * [`sending`]: messages that are numbered, kept until they are acknowledged, and sent again;
 //! * [`receiving`]: messages in order, fragments, and what came too early;
-//! * [`regions`]: large messages of ours, read by the partner; [`pulling`]: theirs, read by us.
+//! * [`regions`]: large messages of ours, read by the partner; [`pulling`]: theirs, read by us;
+//! * [`agent`]: what an interface needs beside its endpoints.
 //!
 //! What it shares with our own language is how reads go piece by piece ([`super::pull`]), what round trips
 //! tell ([`super::round_trip`]), and how it is driven.
 
+pub mod agent;
 mod connect;
 mod leaving;
 mod machine;
@@ -20,4 +22,5 @@ mod receiving;
 mod regions;
 mod sending;
 
+pub use agent::{Agent, AgentConfig, AgentCounters, Named, Peer};
 pub use machine::{Foreign, Mxoe, MxoeConfig, MxoeCounters, Taken, Who};

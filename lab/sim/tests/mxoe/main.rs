@@ -1,5 +1,6 @@
 //! MXoE over networks that lose, double and reorder, by seeds.
 
+mod agents;
 #[path = "../packets/air.rs"]
 mod air;
 mod captures;

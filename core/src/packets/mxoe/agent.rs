@@ -1,0 +1,420 @@
+//! The agent of an interface, sans I/O: it makes the interface known, knows the others, and refuses what is for
+//! endpoints that nobody has.
+//!
+//! It is driven like a machine: bodies that came by [`Agent::packet`], the time by [`Agent::advance`], and
+//! [`Agent::next`] for the packets that go. Who has which endpoint it asks when it has to know.
+//!
+//! Invariants:
+//! * a peer is a station that was heard; it keeps its index as long as it is in the table, and is told it;
+//! * what a beacon, a query or a reply says is believed of the station that it comes from, and of no other;
+//! * whatever comes, what goes is bounded: beacons by one a second, queries, replies and refusals by a budget each, and
+//!   the table by its length. What found no budget was never seen: whoever sent it sends it again.
+
+mod peers;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_wire::mxoe::{
+    Announcement, Beacon, Connect, ConnectReply, Dialect, ETHERNET_BYTES, FRAME_BYTES_MIN,
+    Fragment, HEADER_BYTES_MAX, HOST_NAME_BYTES_MAX, HOST_QUERY_MAGIC, HostQuery, HostReply,
+    INDEX_UNKNOWN, Message, Nack, NackLib, Notify, Packet, Rendezvous, Sequence, Station,
+};
+
+use super::machine::{emit, nack_of};
+pub use peers::Peer;
+use peers::{PEERS_MAX, Table};
+
+/// Beacons when something is new, how far they are from each other, and the others.
+const BURST: u32 = 8;
+const BURST_EVERY: Duration = Duration::from_secs(1);
+const BEACON_EVERY: Duration = Duration::from_secs(180);
+/// A peer that has not told its name is asked again.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// A peer that was not heard for so long is not asked any more.
+const SILENT_AFTER: Duration = Duration::from_secs(600);
+/// Of the packets that only ours understand.
+const VERSION: u16 = 1;
+/// The first number that no endpoint has.
+const ENDPOINTS: u8 = 255;
+/// Packets that wait for being sent; more are not made.
+const OUT_MAX: usize = 4096;
+
+/// What an agent is for.
+#[derive(Debug, Clone)]
+pub struct AgentConfig {
+    /// The interface.
+    pub station: Station,
+    pub dialect: Dialect,
+    /// What others call it: host and board.
+    pub name: String,
+    /// Identifies host and network namespace.
+    pub host: u64,
+}
+
+/// So many packets at once, and one more after each of these times.
+#[derive(Debug)]
+struct Budget {
+    left: u32,
+    max: u32,
+    every: Duration,
+    since: Time,
+}
+
+/// Always-on counters.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AgentCounters {
+    pub beacons_sent: u64,
+    pub beacons_received: u64,
+    pub queries_sent: u64,
+    pub replies_sent: u64,
+    pub nacks_sent: u64,
+    /// What is no packet, or none that an agent has something to say to.
+    pub ignored: u64,
+    /// What found no budget.
+    pub unanswered: u64,
+}
+
+/// Who has a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named {
+    Nobody,
+    One(Station),
+    /// Nobody can say which one is meant.
+    Several,
+}
+
+/// The agent of one interface.
+#[derive(Debug)]
+pub struct Agent {
+    config: AgentConfig,
+    random: Random,
+    now: Time,
+    /// Of this life, and of this name.
+    serial: u32,
+    /// Beacons of the burst that are left, when the next one goes, and when the last one went.
+    burst: u32,
+    beacon_at: Time,
+    beaconed_at: Option<Time>,
+    table: Table,
+    out: VecDeque<(Station, Vec<u8>)>,
+    queries: Budget,
+    replies: Budget,
+    nacks: Budget,
+    counters: AgentCounters,
+}
+
+impl Budget {
+    fn new(max: u32, every: Duration) -> Budget {
+        Budget { left: max, max, every, since: Time::ZERO }
+    }
+
+    fn gain(&mut self, now: Time) {
+        let gained = now.since(self.since).as_nanos() / self.every.as_nanos();
+        let gained = u32::try_from(gained).unwrap_or(u32::MAX);
+        if gained > 0 {
+            self.since = if gained >= self.max { now } else { self.since + self.every * gained };
+            self.left = self.left.saturating_add(gained).min(self.max);
+        }
+    }
+
+    fn take(&mut self, now: Time) -> bool {
+        self.gain(now);
+        let any = self.left > 0;
+        self.left -= u32::from(any);
+        any
+    }
+
+    /// When there is something left.
+    fn ready_at(&self) -> Time {
+        if self.left > 0 { Time::ZERO } else { self.since + self.every }
+    }
+}
+
+/// A name as it fits a packet: without zero bytes, and not too long.
+fn fitting(mut name: String) -> String {
+    name.retain(|c| c != '\0');
+    while name.len() >= HOST_NAME_BYTES_MAX {
+        name.pop();
+    }
+    name
+}
+
+impl Agent {
+    /// An agent that knows nobody.
+    pub fn new(mut config: AgentConfig, mut random: Random, now: Time) -> Agent {
+        config.name = fitting(config.name);
+        Agent {
+            serial: random.next_u64() as u32,
+            config,
+            random,
+            now,
+            burst: BURST,
+            beacon_at: now,
+            beaconed_at: None,
+            table: Table::with_limit(PEERS_MAX),
+            out: VecDeque::new(),
+            queries: Budget::new(512, Duration::from_millis(1)),
+            replies: Budget::new(2048, Duration::from_micros(500)),
+            nacks: Budget::new(256, Duration::from_millis(1)),
+            counters: AgentCounters::default(),
+        }
+    }
+
+    /// What others call it.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// The interface.
+    pub fn station(&self) -> Station {
+        self.config.station
+    }
+
+    /// Of this life, and of this name.
+    pub fn serial(&self) -> u32 {
+        self.serial
+    }
+
+    /// What its beacons say beside that.
+    pub fn announcement(&self) -> Announcement {
+        Announcement { version: VERSION, features: 0, host: self.config.host }
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> AgentCounters {
+        self.counters
+    }
+
+    /// Others shall call it so. They ask, since it has another serial from now on.
+    pub fn set_name(&mut self, name: &str, now: Time) {
+        self.now = self.now.max(now);
+        let name = fitting(name.to_string());
+        if name != self.config.name {
+            self.config.name = name;
+            self.serial = self.serial.wrapping_add(1);
+            self.begin_burst();
+        }
+    }
+
+    /// Peers from an index on, in order.
+    pub fn peers(&self, from: u16) -> impl Iterator<Item = &Peer> {
+        self.table.from(from)
+    }
+
+    /// The peer at a station.
+    pub fn peer(&self, station: Station) -> Option<&Peer> {
+        self.table.get(self.table.find(station)?)
+    }
+
+    /// Who has this name, this interface included.
+    pub fn named(&self, name: &str) -> Named {
+        let own = (name == self.config.name).then_some(self.config.station);
+        let others =
+            self.table.from(0).filter(|peer| peer.name.as_deref() == Some(name.as_bytes()));
+        let mut found = own.into_iter().chain(others.map(|peer| peer.station));
+        match (found.next(), found.next()) {
+            (None, _) => Named::Nobody,
+            (Some(station), None) => Named::One(station),
+            (Some(_), Some(_)) => Named::Several,
+        }
+    }
+
+    /// When [`Agent::advance`] has something to do.
+    pub fn deadline(&self) -> Time {
+        self.beacon_at.min(self.table.next_question().max(self.queries.ready_at()))
+    }
+
+    /// It is `now`: beacons and questions that are due.
+    pub fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+        if self.beacon_at <= self.now {
+            self.send_beacon();
+        }
+        while self.table.next_question() <= self.now && self.queries.take(self.now) {
+            let Some(index) = self.table.question() else { break };
+            let again_at = self.now + ASK_EVERY;
+            let Some(peer) = self.table.get(index) else { break };
+            let asks = self.now.since(peer.heard) < SILENT_AFTER;
+            let (station, reverse) = (peer.station, peer.reverse);
+            self.table.change(index, |peer| {
+                peer.ask_at = if asks { again_at } else { Time::NEVER };
+            });
+            if asks {
+                let query = Packet::HostQuery(HostQuery { index, magic: HOST_QUERY_MAGIC });
+                self.send(station, reverse, &query);
+                self.counters.queries_sent += 1;
+            }
+        }
+    }
+
+    /// A packet that goes.
+    #[allow(clippy::should_implement_trait, reason = "what a port asks for, as of our machine")]
+    pub fn next(&mut self) -> Option<(Station, Vec<u8>)> {
+        self.out.pop_front()
+    }
+
+    /// A body came from a station, for this interface or for everybody. `is_taken`: whether somebody here has that
+    /// endpoint.
+    pub fn packet(
+        &mut self,
+        from: Station,
+        to: Station,
+        body: &[u8],
+        now: Time,
+        is_taken: &mut dyn FnMut(u8) -> bool,
+    ) {
+        self.now = self.now.max(now);
+        let Ok((_, packet)) = Packet::parse(body, self.config.dialect) else {
+            return self.counters.ignored += 1;
+        };
+        let is_own = from == self.config.station;
+        match packet {
+            _ if from.0[0] & 1 == 1 => self.counters.ignored += 1,
+            Packet::Raw(rest) if !is_own => {
+                match Beacon::parse(rest, self.config.dialect.order()) {
+                    Some(beacon) if beacon.station == from => self.heard_beacon(&beacon),
+                    _ => self.counters.ignored += 1,
+                }
+            }
+            _ if to != self.config.station => self.counters.ignored += 1,
+            Packet::HostQuery(query) if !is_own => self.answer(from, query),
+            Packet::HostReply(reply) if !is_own => self.answered(from, reply),
+            packet => self.refuse(from, &packet, is_taken),
+        }
+    }
+
+    fn send_beacon(&mut self) {
+        let (station, serial) = (self.config.station, self.serial);
+        let beacon = Beacon { station, serial, ours: Some(self.announcement()) };
+        let body = beacon.emit(self.config.dialect.order()).to_vec();
+        if self.out.len() < OUT_MAX {
+            self.out.push_back((Station::BROADCAST, body));
+            self.counters.beacons_sent += 1;
+        }
+        self.burst = self.burst.saturating_sub(1);
+        self.beaconed_at = Some(self.now);
+        self.beacon_at = self.now + if self.burst > 0 { BURST_EVERY } else { BEACON_EVERY };
+    }
+
+    /// Something is new: beacons again, at a moment of one's own, since everybody else has heard it, too.
+    fn begin_burst(&mut self) {
+        self.burst = BURST;
+        let moment = Duration::from_nanos(self.random.below(BURST_EVERY.as_nanos() as u64));
+        let soonest = self.beaconed_at.map_or(self.now, |it| it + BURST_EVERY);
+        self.beacon_at = self.beacon_at.min((self.now + moment).max(soonest));
+    }
+
+    fn heard_beacon(&mut self, beacon: &Beacon) {
+        self.counters.beacons_received += 1;
+        let (index, is_new) = self.hear(beacon.station);
+        let (now, mut began_anew) = (self.now, false);
+        self.table.change(index, |peer| {
+            began_anew = peer.serial.is_some_and(|serial| serial != beacon.serial);
+            (peer.serial, peer.ours) = (Some(beacon.serial), beacon.ours);
+            if began_anew {
+                // It has another table, and perhaps another name.
+                peer.reverse = INDEX_UNKNOWN;
+                peer.ask_at = now;
+            }
+        });
+        if is_new || began_anew {
+            self.begin_burst();
+        }
+    }
+
+    /// A station was heard: its index, and whether it was not known before.
+    fn hear(&mut self, station: Station) -> (u16, bool) {
+        let now = self.now;
+        if let Some(index) = self.table.find(station) {
+            self.table.change(index, |peer| {
+                peer.heard = now;
+                if peer.name.is_none() && peer.ask_at == Time::NEVER {
+                    peer.ask_at = now;
+                }
+            });
+            return (index, false);
+        }
+        (self.table.add(station, now), true)
+    }
+
+    /// Somebody asks for the name, and so knows this interface.
+    fn answer(&mut self, from: Station, query: HostQuery) {
+        if !self.replies.take(self.now) {
+            return self.counters.unanswered += 1;
+        }
+        let (index, is_new) = self.hear(from);
+        self.table.change(index, |peer| peer.reverse = query.index);
+        if is_new {
+            self.begin_burst();
+        }
+        let name = std::mem::take(&mut self.config.name);
+        let reply = HostReply { index, magic: query.magic, name: name.as_bytes() };
+        self.send(from, query.index, &Packet::HostReply(reply));
+        self.config.name = name;
+        self.counters.replies_sent += 1;
+    }
+
+    fn answered(&mut self, from: Station, reply: HostReply<'_>) {
+        let Some(index) = self.table.find(from).filter(|_| reply.magic == HOST_QUERY_MAGIC) else {
+            return self.counters.ignored += 1;
+        };
+        let now = self.now;
+        self.table.change(index, |peer| {
+            (peer.heard, peer.reverse, peer.ask_at) = (now, reply.index, Time::NEVER);
+            peer.name = Some(reply.name.into());
+        });
+    }
+
+    /// Tells whoever sent something to an endpoint that nobody has.
+    fn refuse(&mut self, from: Station, packet: &Packet<'_>, is_taken: &mut dyn FnMut(u8) -> bool) {
+        let no_message = Sequence::new(0, 0);
+        let (to, endpoint, sequence) = match *packet {
+            Packet::Tiny(message, _)
+            | Packet::Small(message, _)
+            | Packet::Medium(Fragment { message, .. }, _)
+            | Packet::Rendezvous(Rendezvous { message, .. }) => {
+                let Message { to, from, sequence, .. } = message;
+                (to, from, sequence)
+            }
+            Packet::Notify(Notify { to, from, sequence, .. }) => (to, from, sequence),
+            Packet::Connect(Connect { to, from, .. })
+            | Packet::ConnectReply(ConnectReply { to, from, .. }) => (to, from, no_message),
+            Packet::Pull(pull) => (pull.to, pull.from, no_message),
+            _ => return self.counters.ignored += 1,
+        };
+        if !self.nacks.take(self.now) {
+            return self.counters.unanswered += 1;
+        }
+        let reason = match to {
+            ENDPOINTS.. => Nack::BadEndpoint,
+            _ if is_taken(to) => return,
+            _ => Nack::Closed,
+        };
+        let peer = self.table.find(from).and_then(|index| self.table.get(index));
+        let index = peer.map_or(INDEX_UNKNOWN, |peer| peer.reverse);
+        let nack = match packet {
+            Packet::Pull(pull) => nack_of(pull, reason),
+            _ => Packet::NackLib(NackLib { from: to, to: endpoint, reason, index, sequence }),
+        };
+        self.send(from, index, &nack);
+        self.counters.nacks_sent += 1;
+    }
+
+    fn send(&mut self, to: Station, index: u16, packet: &Packet<'_>) {
+        if self.out.len() >= OUT_MAX {
+            return self.counters.unanswered += 1;
+        }
+        let mut body = vec![0; HEADER_BYTES_MAX];
+        let len = emit(packet, index, self.config.dialect, &mut body);
+        body.truncate(len);
+        if let Packet::HostReply(reply) = packet {
+            body.extend_from_slice(reply.name);
+            // As long as Open-MX makes them: the name and its zero come on top of the shortest frame.
+            body.resize(FRAME_BYTES_MIN - ETHERNET_BYTES + reply.name.len() + 1, 0);
+        }
+        self.out.push_back((to, body));
+    }
+}

@@ -1,0 +1,161 @@
+//! The table of peers: who is where in it, who is asked next, and who goes when it is full.
+//!
+//! Invariant: each peer is once in the table, once in the order in which they go, and among the questions where it
+//! is asked at all; [`Table::change`] is the only way to change one.
+
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+use ropewalk_base::time::Time;
+use ropewalk_wire::mxoe::{Announcement, INDEX_UNKNOWN, Station};
+
+/// Peers of a table: indices have 16 bits, of which one stands for nobody, and the first one is the interface's own.
+pub const PEERS_MAX: u16 = INDEX_UNKNOWN - 1;
+
+/// Another interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub station: Station,
+    /// In this table, from 1.
+    pub index: u16,
+    /// That of this interface in the peer's table.
+    pub reverse: u16,
+    /// Of its life, where it has sent a beacon.
+    pub serial: Option<u32>,
+    /// It is one of ours.
+    pub ours: Option<Announcement>,
+    /// As it was told, without a zero byte.
+    pub name: Option<Box<[u8]>>,
+    /// When something came from it.
+    pub heard: Time,
+    /// When it is asked for its name; never where it has told it.
+    pub(super) ask_at: Time,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Table {
+    /// The peer of index 1 comes first.
+    peers: Vec<Peer>,
+    by_station: HashMap<Station, u16>,
+    /// Those that have not told a name first, then by age.
+    goes: BTreeSet<(bool, Time, u16)>,
+    asks: BTreeSet<(Time, u16)>,
+    max: u16,
+}
+
+impl Peer {
+    fn goes(&self) -> (bool, Time, u16) {
+        (self.name.is_some(), self.heard, self.index)
+    }
+}
+
+impl Table {
+    pub fn with_limit(max: u16) -> Table {
+        Table {
+            peers: Vec::new(),
+            by_station: HashMap::new(),
+            goes: BTreeSet::new(),
+            asks: BTreeSet::new(),
+            max,
+        }
+    }
+
+    pub fn find(&self, station: Station) -> Option<u16> {
+        self.by_station.get(&station).copied()
+    }
+
+    pub fn get(&self, index: u16) -> Option<&Peer> {
+        self.peers.get(usize::from(index.checked_sub(1)?))
+    }
+
+    /// Peers from an index on.
+    pub fn from(&self, index: u16) -> impl Iterator<Item = &Peer> {
+        self.peers.iter().skip(usize::from(index.saturating_sub(1)))
+    }
+
+    /// When somebody is asked, and who.
+    pub fn next_question(&self) -> Time {
+        self.asks.first().map_or(Time::NEVER, |(at, _)| *at)
+    }
+
+    pub fn question(&self) -> Option<u16> {
+        self.asks.first().map(|(_, index)| *index)
+    }
+
+    /// A station that was not known; where there is no room another one goes.
+    pub fn add(&mut self, station: Station, now: Time) -> u16 {
+        let peer = |index| Peer {
+            station,
+            index,
+            reverse: INDEX_UNKNOWN,
+            serial: None,
+            ours: None,
+            name: None,
+            heard: now,
+            ask_at: now,
+        };
+        let oldest = self.goes.first().filter(|_| self.peers.len() >= usize::from(self.max));
+        let index = match oldest.map(|(.., index)| *index) {
+            Some(index) => {
+                let place = &mut self.peers[usize::from(index) - 1];
+                let gone = std::mem::replace(place, peer(index));
+                self.goes.remove(&gone.goes());
+                self.asks.remove(&(gone.ask_at, index));
+                self.by_station.remove(&gone.station);
+                index
+            }
+            None => {
+                let index = self.peers.len() as u16 + 1;
+                self.peers.push(peer(index));
+                index
+            }
+        };
+        self.by_station.insert(station, index);
+        self.goes.insert(self.peers[usize::from(index) - 1].goes());
+        self.asks.insert((now, index));
+        index
+    }
+
+    /// Changes a peer, but neither its station nor its index.
+    pub fn change(&mut self, index: u16, change: impl FnOnce(&mut Peer)) {
+        let Some(place) = usize::from(index).checked_sub(1) else { return };
+        let Some(peer) = self.peers.get_mut(place) else { return };
+        self.goes.remove(&peer.goes());
+        self.asks.remove(&(peer.ask_at, index));
+        change(peer);
+        self.goes.insert(peer.goes());
+        if peer.ask_at < Time::NEVER {
+            self.asks.insert((peer.ask_at, index));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn station(number: u8) -> Station {
+        Station([2, 0, 0, 0, 0, number])
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_one_goes_that_was_not_heard_for_the_longest_time() {
+        let mut table = Table::with_limit(3);
+        for number in 1..=3 {
+            assert_eq!(table.add(station(number), Time(u64::from(number))), u16::from(number));
+        }
+        // The oldest has told its name: strangers go first.
+        table.change(1, |peer| (peer.name, peer.ask_at) = (Some([b'a'].into()), Time::NEVER));
+        assert_eq!((table.next_question(), table.question()), (Time(2), Some(2)));
+        assert_eq!(table.add(station(4), Time(4)), 2, "in its place");
+        assert_eq!((table.find(station(2)), table.find(station(4))), (None, Some(2)));
+        table.change(3, |peer| peer.heard = Time(5));
+        assert_eq!(table.add(station(5), Time(5)), 2);
+        assert_eq!((table.find(station(4)), table.find(station(1))), (None, Some(1)));
+        let stations: Vec<Station> = table.from(0).map(|peer| peer.station).collect();
+        assert_eq!(stations, [station(1), station(5), station(3)]);
+        assert_eq!(table.from(3).count(), 1);
+        assert_eq!((table.goes.len(), table.asks.len(), table.by_station.len()), (3, 2, 3));
+    }
+}
