@@ -4,7 +4,8 @@
 /// cannot be told. Only a hint: a rail proves that memory is shared.
 pub fn host_number() -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id");
-    let namespace = std::fs::read_link("/proc/self/ns/net");
+    // Threads of a process can be in several.
+    let namespace = std::fs::read_link("/proc/thread-self/ns/net");
     match (boot, namespace) {
         (Ok(boot), Ok(namespace)) => {
             let low = ropewalk_base::checksum::crc32c(&boot);

@@ -13,6 +13,7 @@
 //! * Memory handed to an operation comes back with its completion, never earlier.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 mod awake;
 pub mod capture;
 pub mod context;

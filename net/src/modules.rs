@@ -21,6 +21,7 @@ pub use ropewalk_rail_udp::UdpError;
 use ropewalk_rail_udp::{UdpConfig, UdpPort};
 use ropewalk_wire::mxoe::{Dialect, Order};
 
+use crate::agent;
 use crate::capture::{Capture, CaptureConfig, CaptureError, Captured, Place};
 use crate::packets::{MxoeSettings, PacketRail};
 
@@ -350,9 +351,14 @@ fn open_mxoe(
     wire: Wire,
     options: &Options,
 ) -> Result<Box<dyn Rail>, ModuleError> {
-    let port = EtherPort::open(&EtherConfig { language: Language::Mxoe(wire.order()), ..config })?;
+    let config = EtherConfig { language: Language::Mxoe(wire.order()), ..config };
+    let mut port = EtherPort::open(&config)?;
     let here = port.interface().station;
     let settings = MxoeSettings { dialect: wire.dialect(port.packet_bytes())?, key: wire.key };
+    // Hosts with Open-MX talk to those only of whom an agent has told them.
+    if let Some(member) = agent::join(port.interface(), settings.dialect, port.endpoint()) {
+        port.keep(Box::new(member));
+    }
     over_packets(port, here, options, Speaks::Mxoe(settings))
 }
 

@@ -36,13 +36,34 @@ impl Claim {
     }
 
     fn one(interface: &Interface, language: Language, endpoint: u8) -> Option<Claim> {
-        let language = match language {
-            Language::Ours => "ether",
-            Language::Mxoe(_) => "mxoe",
-        };
-        let name = format!("ropewalk/{language}/{}/{endpoint}", interface.index);
-        let address = SocketAddr::from_abstract_name(name).ok()?;
+        let address =
+            SocketAddr::from_abstract_name(name_of(interface, language, endpoint)).ok()?;
         let socket = UnixDatagram::bind_addr(&address).ok()?;
         Some(Claim { endpoint, _socket: socket })
     }
+}
+
+fn name_of(interface: &Interface, language: Language, endpoint: u8) -> String {
+    let language = match language {
+        Language::Ours => "ether",
+        Language::Mxoe(_) => "mxoe",
+    };
+    format!("ropewalk/{language}/{}/{endpoint}", interface.index)
+}
+
+/// Whether somebody has claimed that endpoint.
+pub fn is_claimed(interface: &Interface, language: Language, endpoint: u8) -> bool {
+    let address = SocketAddr::from_abstract_name(name_of(interface, language, endpoint));
+    let socket = UnixDatagram::unbound();
+    // Where it cannot be told it is left to whoever may have it.
+    let (Ok(address), Ok(socket)) = (address, socket) else { return true };
+    match socket.connect_addr(&address) {
+        Ok(()) => true,
+        Err(error) => error.kind() != std::io::ErrorKind::ConnectionRefused,
+    }
+}
+
+/// The name by which the agent of the interface of this number is claimed and found.
+pub fn agent_name(interface: u32) -> String {
+    format!("ropewalk/mxoe/{interface}/agent")
 }

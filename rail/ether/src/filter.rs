@@ -65,25 +65,78 @@ pub fn program(
         drop,
     ];
     program.extend(endpoint_of_frame(language));
-    program.extend([
+    program.extend(is_among(endpoints, u32::MAX, 0));
+    program
+}
+
+/// A program that lets through what the agent of an interface has to see: beacons for everybody, and of what is for
+/// this station questions and answers of hosts, and what can be refused and is for none of these endpoints.
+pub fn agent_program(station: Station, hidden: &Numbers) -> Vec<libc::sock_filter> {
+    let [a, b, c, d, e, f] = station.0;
+    let high = u32::from_be_bytes([a, b, c, d]);
+    let low = u32::from(u16::from_be_bytes([e, f]));
+    let (drop, pass) = (statement(RETURN, 0), statement(RETURN, u32::MAX));
+    let mut program = vec![
+        statement(WORD, 0),
+        equal(high, 0, 4),
+        statement(HALF, 4),
+        equal(low, 0, 1),
+        statement(ALWAYS, 10),
+        drop,
+        // For everybody?
+        equal(u32::MAX, 1, 0),
+        drop,
+        statement(HALF, 4),
+        equal(0xffff, 1, 0),
+        drop,
+        statement(BYTE, TYPE_AT),
+        equal(Type::Raw as u32, 0, 1),
+        pass,
+        drop,
+        statement(BYTE, TYPE_AT),
+    ];
+    for kind in [Type::Raw, Type::HostQuery, Type::HostReply] {
+        program.extend([equal(kind as u32, 0, 1), pass]);
+    }
+    let refused = [
+        Type::Connect,
+        Type::Tiny,
+        Type::Small,
+        Type::Medium,
+        Type::Rendezvous,
+        Type::Pull,
+        Type::Notify,
+    ];
+    for (index, kind) in refused.into_iter().enumerate() {
+        program.push(equal(kind as u32, (refused.len() - index) as u8, 0));
+    }
+    program.extend([drop, statement(BYTE, ENDPOINT_AT)]);
+    program.extend(is_among(hidden, 0, u32::MAX));
+    program
+}
+
+/// Instructions that return one of two values, as the number is in the set or not.
+fn is_among(numbers: &Numbers, inside: u32, outside: u32) -> Vec<libc::sock_filter> {
+    let (inside, outside) = (statement(RETURN, inside), statement(RETURN, outside));
+    let mut program = vec![
         statement(KEEP, 0),
         statement(AND, 31),
         statement(TO_X, 0),
         statement(KEPT, 0),
         statement(SHIFT, 5),
-    ]);
-    for (index, word) in endpoints.words().into_iter().enumerate().filter(|(_, word)| *word != 0) {
+    ];
+    for (index, word) in numbers.words().into_iter().enumerate().filter(|(_, word)| *word != 0) {
         program.extend([
             equal(index as u32, 0, 6),
             statement(NUMBER, word),
             statement(SHIFT_BY_X, 0),
             statement(AND, 1),
             equal(1, 0, 1),
-            statement(RETURN, u32::MAX),
-            drop,
+            inside,
+            outside,
         ]);
     }
-    program.push(drop);
+    program.push(outside);
     program
 }
 
@@ -200,5 +253,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn an_agent_sees_hosts_and_what_is_for_endpoints_that_are_not_hidden() {
+        let station: Station = "02:00:5e:00:00:01".parse().unwrap();
+        let mut hidden = Numbers::default();
+        [0, 7, 64, 254].into_iter().for_each(|number| hidden.insert(number));
+        let program = agent_program(station, &hidden);
+        let mut accepted = 0;
+        for kind in 0..=255u8 {
+            for number in [0, 1, 7, 8, 64, 65, 254, 255u8] {
+                let mut frame = [0; 60];
+                (frame[16], frame[17]) = (kind, number);
+                let mut passes = |station: Station| {
+                    frame[..6].copy_from_slice(&station.0);
+                    accepts(&program, &frame)
+                };
+                let is_host = [1, 3, 4].contains(&kind);
+                let is_refused = (0x24..=0x29).contains(&kind) || kind == 0x2b;
+                let expected = is_host || is_refused && !hidden.contains(number);
+                assert_eq!(passes(station), expected, "{kind:#x} {number}");
+                assert_eq!(passes(Station::BROADCAST), kind == 1, "{kind:#x}");
+                assert!(!passes("02:00:5e:00:00:02".parse().unwrap()));
+                assert!(!passes("03:00:5e:00:00:01".parse().unwrap()));
+                accepted += u32::from(expected);
+            }
+        }
+        assert_eq!(accepted, 3 * 8 + 7 * 4);
+        assert!(!accepts(&program, &[2, 0, 0x5e, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     }
 }

@@ -4,10 +4,12 @@
 //!   interface share; [`inbox`]: packets that another endpoint found; [`watch`]: who of several sleepers is
 //!   woken by the socket;
 //! * [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
-//!   which ones; [`socket`]: system calls; [`claim`]: who has which number; [`numbers`]: sets of them.
+//!   which ones; [`socket`]: system calls; [`claim`]: who has which number; [`numbers`]: sets of them;
+//! * [`AgentSocket`]: what the agent of an interface sees, beside all endpoints.
 //!
 //! Invariant: `unsafe` is in `ring`, `settings` and `socket` alone.
 
+mod agent;
 mod claim;
 mod config;
 mod filter;
@@ -21,6 +23,8 @@ mod settings;
 mod socket;
 mod watch;
 
+pub use agent::{AgentSocket, Claims, Heard};
+pub use claim::agent_name;
 pub use config::{EtherConfig, EtherError, Language};
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address};

@@ -1,5 +1,6 @@
 //! The port: an endpoint at a hub, with an arena for what leaves.
 
+use std::any::Any;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -26,6 +27,8 @@ const SLEEPS_PER_QUESTION: u32 = 8;
 pub struct EtherPort {
     interface: Interface,
     hub: Arc<Hub>,
+    /// What goes when the port does, while its number is still its own.
+    kept: Option<Box<dyn Any + Send>>,
     claim: Claim,
     inbox: Arc<Inbox>,
     /// Packets that were taken out of the inbox.
@@ -72,6 +75,7 @@ impl EtherPort {
         Ok(EtherPort {
             hub,
             claim,
+            kept: None,
             inbox,
             taken: Batch::default(),
             sweeps: 0,
@@ -92,6 +96,11 @@ impl EtherPort {
     /// What it runs on.
     pub fn interface(&self) -> &Interface {
         &self.interface
+    }
+
+    /// Lets this live as long as the port.
+    pub fn keep(&mut self, what: Box<dyn Any + Send>) {
+        self.kept = Some(what);
     }
 }
 

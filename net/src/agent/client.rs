@@ -1,0 +1,118 @@
+//! For programs that ask the agent of an interface.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ropewalk_wire::mxoe::{Announcement, Station};
+use rustix::io::Errno;
+
+use super::local;
+use super::protocol::{ANSWER_BYTES_MAX, Answer, Question};
+
+/// An agent that does not answer for so long is none.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A connection to the agent of an interface.
+#[derive(Debug)]
+pub struct AgentClient {
+    socket: OwnedFd,
+    buffer: Box<[u8]>,
+}
+
+/// An interface as the agent knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownPeer {
+    /// In the agent's table; 0 is the agent's own interface.
+    pub index: u16,
+    pub station: Station,
+    /// The index of the agent's interface in the peer's table.
+    pub reverse: Option<u16>,
+    /// Of its life, where it has sent a beacon.
+    pub serial: Option<u32>,
+    /// It is one of ours.
+    pub ours: Option<Announcement>,
+    pub name: Option<String>,
+    /// It is the agent's own interface.
+    pub is_own: bool,
+    /// For how long nothing was heard of it.
+    pub age: Duration,
+}
+
+/// Why an agent does not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AgentError {
+    #[error("several hosts have that name; `ropewalk mx peers` shows them")]
+    Several,
+    #[error("only root, and whoever runs the agent, may do that")]
+    NotPermitted,
+    #[error("the agent does not answer: {0}")]
+    Silent(std::io::Error),
+    #[error("the agent says something that this version does not know")]
+    Unknown,
+}
+
+impl From<Errno> for AgentError {
+    fn from(error: Errno) -> AgentError {
+        AgentError::Silent(error.into())
+    }
+}
+
+impl AgentClient {
+    /// The agent of the interface of this number; `None` where no process has an endpoint on it that speaks MXoE.
+    pub fn of(interface: u32) -> Option<AgentClient> {
+        let name = ropewalk_rail_ether::agent_name(interface);
+        let socket = local::call(&name, PATIENCE).ok()?;
+        Some(AgentClient { socket, buffer: vec![0; ANSWER_BYTES_MAX].into_boxed_slice() })
+    }
+
+    /// All interfaces that it knows, its own first.
+    pub fn peers(&mut self) -> Result<Vec<KnownPeer>, AgentError> {
+        let mut all: Vec<KnownPeer> = Vec::new();
+        loop {
+            let next = all.last().map_or(0, |peer| peer.index.saturating_add(1));
+            match self.ask(Question::Peers(next))? {
+                Answer::Peers(page) if page.is_empty() => return Ok(all),
+                // An agent that is none of ours could go on for ever.
+                Answer::Peers(page) if page[0].index >= next && next < u16::MAX => all.extend(page),
+                _ => return Err(AgentError::Unknown),
+            }
+        }
+    }
+
+    /// The card of this name.
+    pub fn nic_of(&mut self, name: &str) -> Result<Option<u64>, AgentError> {
+        match self.ask(Question::NicOf(name))? {
+            Answer::Nic(nic) => Ok(Some(nic)),
+            Answer::Nobody => Ok(None),
+            Answer::Several => Err(AgentError::Several),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    /// The name of this card.
+    pub fn name_of(&mut self, nic: u64) -> Result<Option<String>, AgentError> {
+        match self.ask(Question::NameOf(nic))? {
+            Answer::Name(name) => Ok(Some(name)),
+            Answer::Nobody => Ok(None),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    /// Others shall call the interface so.
+    pub fn set_name(&mut self, name: &str) -> Result<(), AgentError> {
+        match self.ask(Question::SetName(name))? {
+            Answer::Done => Ok(()),
+            Answer::NotPermitted => Err(AgentError::NotPermitted),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    fn ask(&mut self, question: Question<'_>) -> Result<Answer, AgentError> {
+        local::say(&self.socket, &question.emit(), true)?;
+        match local::hear(&self.socket, &mut self.buffer, true)? {
+            [] => Err(Errno::CONNRESET.into()),
+            bytes => Answer::parse(bytes).ok_or(AgentError::Unknown),
+        }
+    }
+}

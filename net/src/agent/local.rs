@@ -1,0 +1,59 @@
+//! Sockets of the agent and of those who talk to it: packets in order, by a name of the network namespace, which
+//! nobody has to delete.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::{Errno, Result};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, connect, recv, send, socket_with,
+};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 128;
+
+fn socket() -> Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Takes a name, which is free.
+pub fn listen(name: &str) -> Result<OwnedFd> {
+    let socket = socket()?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Connects to whoever has a name. Calls of this socket end after so long.
+pub fn call(name: &str, patience: Duration) -> Result<OwnedFd> {
+    let socket = socket()?;
+    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
+    connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    Ok(socket)
+}
+
+/// Somebody who connects, where there is one.
+pub fn accept(listener: &OwnedFd) -> Result<OwnedFd> {
+    accept_with(listener, SocketFlags::CLOEXEC)
+}
+
+/// Says something. Without `patience` it is an error where the other side does not read.
+pub fn say(socket: impl AsFd, bytes: &[u8], patience: bool) -> Result<()> {
+    let flags = if patience { SendFlags::empty() } else { SendFlags::DONTWAIT };
+    send(socket, bytes, flags | SendFlags::NOSIGNAL).map(drop)
+}
+
+/// What the other side said; nothing: it has closed the connection.
+pub fn hear<'a>(socket: impl AsFd, buffer: &'a mut [u8], patience: bool) -> Result<&'a [u8]> {
+    let flags = if patience { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    loop {
+        match recv(&socket, &mut *buffer, flags) {
+            Ok((len, _)) => return Ok(&buffer[..len.min(buffer.len())]),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}

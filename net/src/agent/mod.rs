@@ -1,0 +1,203 @@
+//! The agent of an interface on which MXoE is spoken: started by need, and no daemon.
+//!
+//! Every process that has an endpoint there has a *keeper*: a small thread that sleeps nearly always. The one that
+//! gets the agent's name ([`service`]) makes the interface known, knows its peers, and refuses what is for endpoints
+//! that nobody has. The others stand by, with a connection to it ([`standby`]): they tell it their endpoints, and
+//! when it ends they hear of it, and one of them gets the name.
+//!
+//! * [`protocol`]: what is said over the connection; [`local`]: the sockets; [`client`]: for programs that ask.
+//!
+//! Invariants:
+//! * nobody refuses for an endpoint that a process has claimed;
+//! * the thread ends with the last endpoint of the process on the interface, and its end is waited for, so that a
+//!   library can be unloaded;
+//! * whoever connects costs the agent bounded memory, and waits for it rather than the other way round.
+//!
+//! A process that forks without starting another program leaves the agent's name to its child as long as that lives.
+
+mod client;
+mod local;
+mod protocol;
+mod service;
+mod standby;
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+pub use client::{AgentClient, AgentError, KnownPeer};
+use ropewalk_rail_ether::{Interface, interfaces};
+use ropewalk_wire::mxoe::Dialect;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+
+/// Waits between two attempts to become the agent, or to find it.
+const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
+
+/// An endpoint of this process, which its keeper knows as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    keeper: Arc<Keeper>,
+    endpoint: u8,
+}
+
+/// What a keeper is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key {
+    process: u32,
+    /// Of the network namespace: its numbers of interfaces mean nothing in another.
+    namespace: (u64, u64),
+    index: u32,
+}
+
+/// What the thread and the rest of the process share.
+#[derive(Debug)]
+struct Keeper {
+    key: Key,
+    interface: Interface,
+    dialect: Dialect,
+    /// Rung when something here has changed.
+    bell: OwnedFd,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    endpoints: BTreeSet<u8>,
+    /// What the interface was called, where somebody has said so.
+    name: Option<String>,
+    ended: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+static KEEPERS: Mutex<Vec<Arc<Keeper>>> = Mutex::new(Vec::new());
+
+fn keepers() -> MutexGuard<'static, Vec<Arc<Keeper>>> {
+    KEEPERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An endpoint of this process on an interface is open. Where there can be no agent everything goes on without.
+pub(crate) fn join(interface: &Interface, dialect: Dialect, endpoint: u8) -> Option<Membership> {
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net");
+    let namespace = namespace.map_or((0, 0), |it| (it.dev(), it.ino()));
+    let key = Key { process: std::process::id(), namespace, index: interface.index };
+    let mut keepers = keepers();
+    let found = keepers.iter().find(|keeper| keeper.key == key).cloned();
+    let keeper = match found {
+        Some(keeper) => keeper,
+        None => match Keeper::start(key, interface.clone(), dialect) {
+            Ok(keeper) => {
+                keepers.push(keeper.clone());
+                keeper
+            }
+            Err(error) => {
+                static SAID: Once = Once::new();
+                SAID.call_once(|| {
+                    eprintln!(
+                        "ropewalk: no agent for {}: {error}; going on without",
+                        interface.name
+                    );
+                });
+                return None;
+            }
+        },
+    };
+    keeper.state().endpoints.insert(endpoint);
+    drop(keepers);
+    keeper.ring();
+    Some(Membership { keeper, endpoint })
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let thread = {
+            let mut keepers = keepers();
+            let mut state = self.keeper.state();
+            state.endpoints.remove(&self.endpoint);
+            state.ended = state.endpoints.is_empty();
+            if state.ended {
+                keepers.retain(|keeper| !Arc::ptr_eq(keeper, &self.keeper));
+                state.thread.take()
+            } else {
+                None
+            }
+        };
+        self.keeper.ring();
+        // A process that was forked off has no such thread.
+        match thread.filter(|_| self.keeper.key.process == std::process::id()) {
+            Some(thread) => drop(thread.join()),
+            None => {}
+        }
+    }
+}
+
+impl Keeper {
+    fn start(key: Key, interface: Interface, dialect: Dialect) -> std::io::Result<Arc<Keeper>> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let state = Mutex::new(State::default());
+        let keeper = Arc::new(Keeper { key, interface, dialect, bell, state });
+        let own = keeper.clone();
+        let thread = std::thread::Builder::new().name("mxoe-agent".to_string());
+        let thread = thread.stack_size(256 << 10).spawn(move || own.run())?;
+        keeper.state().thread = Some(thread);
+        Ok(keeper)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ring(&self) {
+        // A counter that is full is as good as rung.
+        let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+    }
+
+    /// Takes note of the bell: what it was rung for is looked at after this.
+    fn heard(&self) {
+        let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+
+    fn is_over(&self) -> bool {
+        self.state().ended
+    }
+
+    /// The thread: agent or standby, in turns.
+    fn run(&self) {
+        let mut pause = Duration::ZERO;
+        while !self.is_over() {
+            let begin = std::time::Instant::now();
+            let name = ropewalk_rail_ether::agent_name(self.interface.index);
+            match local::listen(&name) {
+                Ok(listener) => match service::serve(self, listener) {
+                    Ok(()) => return,
+                    // There is nothing to be the agent of: the interface is gone.
+                    Err(_) => {}
+                },
+                Err(_) => standby::stand_by(self, &name),
+            }
+            pause = match begin.elapsed() > PAUSES[1] {
+                true => Duration::ZERO,
+                false => (pause * 2).clamp(PAUSES[0], PAUSES[1]),
+            };
+            self.sleep(pause);
+        }
+    }
+
+    /// Until the bell rings, or for so long.
+    fn sleep(&self, time: Duration) {
+        let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut fds, Timespec::try_from(time).ok().as_ref());
+        self.heard();
+    }
+}
+
+/// What an interface is called where nobody says otherwise: the host's name and the number of the board.
+fn usual_name(interface: &Interface) -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let boards =
+        interfaces().into_iter().filter(|it| it.is_up && it.is_ethernet && !it.is_loopback);
+    let number = boards.take_while(|it| it.index != interface.index).count();
+    format!("{host}:{number}")
+}

@@ -1,0 +1,238 @@
+//! What processes of a host and the agent say to each other: one packet for each question and each answer, of a kind
+//! and fields of fixed places, in the byte order of the host, which both share.
+//!
+//! Invariant: what is read was checked against the bytes that are there.
+
+use std::time::Duration;
+
+use ropewalk_wire::mxoe::{Announcement, HOST_NAME_BYTES_MAX, Station};
+
+use super::client::KnownPeer;
+
+/// Longest question and answer.
+pub const QUESTION_BYTES_MAX: usize = 1 + HOST_NAME_BYTES_MAX;
+pub const ANSWER_BYTES_MAX: usize = 32 << 10;
+
+/// What is said to the agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Question<'a> {
+    /// This process has an endpoint, or has it no more.
+    Hold(u8),
+    Release(u8),
+    /// Peers from an index on.
+    Peers(u16),
+    /// Which card has this name, and which name this card.
+    NicOf(&'a str),
+    NameOf(u64),
+    /// The interface shall be called so.
+    SetName(&'a str),
+}
+
+/// What the agent says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// In the order of their indices; none: that was all.
+    Peers(Vec<KnownPeer>),
+    Nobody,
+    /// Several have that name.
+    Several,
+    Nic(u64),
+    Name(String),
+    /// It is done.
+    Done,
+    /// Only root and whoever runs the agent may ask for that.
+    NotPermitted,
+    /// Unasked, to those who hold endpoints: the interface is called so, by somebody's wish.
+    Called(String),
+}
+
+impl<'a> Question<'a> {
+    pub fn parse(bytes: &'a [u8]) -> Option<Question<'a>> {
+        let (kind, rest) = bytes.split_first()?;
+        let name = || std::str::from_utf8(rest).ok().filter(|it| it.len() < HOST_NAME_BYTES_MAX);
+        Some(match kind {
+            1 => Question::Hold(*rest.first()?),
+            2 => Question::Release(*rest.first()?),
+            3 => Question::Peers(u16::from_ne_bytes(*rest.first_chunk()?)),
+            4 => Question::NicOf(name()?),
+            5 => Question::NameOf(u64::from_ne_bytes(*rest.first_chunk()?)),
+            6 => Question::SetName(name()?),
+            _ => return None,
+        })
+    }
+
+    pub fn emit(&self) -> Vec<u8> {
+        match self {
+            Question::Hold(endpoint) => vec![1, *endpoint],
+            Question::Release(endpoint) => vec![2, *endpoint],
+            Question::Peers(from) => [&[3], &from.to_ne_bytes()[..]].concat(),
+            Question::NicOf(name) => [&[4], name.as_bytes()].concat(),
+            Question::NameOf(nic) => [&[5], &nic.to_ne_bytes()[..]].concat(),
+            Question::SetName(name) => [&[6], name.as_bytes()].concat(),
+        }
+    }
+}
+
+impl Answer {
+    pub fn parse(bytes: &[u8]) -> Option<Answer> {
+        let (kind, mut rest) = bytes.split_first()?;
+        let name = || String::from_utf8_lossy(rest).into_owned();
+        Some(match kind {
+            1 => {
+                let mut peers = Vec::new();
+                while !rest.is_empty() {
+                    peers.push(take_peer(&mut rest)?);
+                }
+                Answer::Peers(peers)
+            }
+            2 => Answer::Nobody,
+            3 => Answer::Several,
+            4 => Answer::Nic(u64::from_ne_bytes(*rest.first_chunk()?)),
+            5 => Answer::Name(name()),
+            6 => Answer::Done,
+            7 => Answer::NotPermitted,
+            8 => Answer::Called(name()),
+            _ => return None,
+        })
+    }
+
+    pub fn emit(&self) -> Vec<u8> {
+        match self {
+            Answer::Peers(peers) => {
+                let mut bytes = vec![1];
+                peers.iter().for_each(|peer| put_peer(peer, &mut bytes));
+                bytes
+            }
+            Answer::Nobody => vec![2],
+            Answer::Several => vec![3],
+            Answer::Nic(nic) => [&[4], &nic.to_ne_bytes()[..]].concat(),
+            Answer::Name(name) => [&[5], name.as_bytes()].concat(),
+            Answer::Done => vec![6],
+            Answer::NotPermitted => vec![7],
+            Answer::Called(name) => [&[8], name.as_bytes()].concat(),
+        }
+    }
+}
+
+/// Bits of a peer: what is known of it.
+const HAS_REVERSE: u8 = 1;
+const HAS_SERIAL: u8 = 2;
+const IS_OURS: u8 = 4;
+const HAS_NAME: u8 = 8;
+const IS_OWN: u8 = 16;
+
+/// Bytes of a peer, at most.
+pub const PEER_BYTES_MAX: usize = 38 + HOST_NAME_BYTES_MAX;
+
+fn put_peer(peer: &KnownPeer, bytes: &mut Vec<u8>) {
+    let bit = |is: bool, bit| if is { bit } else { 0 };
+    let known = bit(peer.reverse.is_some(), HAS_REVERSE)
+        | bit(peer.serial.is_some(), HAS_SERIAL)
+        | bit(peer.ours.is_some(), IS_OURS)
+        | bit(peer.name.is_some(), HAS_NAME)
+        | bit(peer.is_own, IS_OWN);
+    let ours = peer.ours.unwrap_or(Announcement { version: 0, features: 0, host: 0 });
+    // As a name that is not text takes more bytes as one.
+    let name = peer.name.as_deref().unwrap_or_default();
+    let name = &name[..name.floor_char_boundary(HOST_NAME_BYTES_MAX)];
+    bytes.push(known);
+    bytes.extend(peer.index.to_ne_bytes());
+    bytes.extend(peer.reverse.unwrap_or_default().to_ne_bytes());
+    bytes.extend(peer.station.nic_id().to_ne_bytes());
+    bytes.extend(peer.serial.unwrap_or_default().to_ne_bytes());
+    bytes.extend(ours.version.to_ne_bytes());
+    bytes.extend(ours.features.to_ne_bytes());
+    bytes.extend(ours.host.to_ne_bytes());
+    bytes.extend((peer.age.as_millis() as u64).to_ne_bytes());
+    bytes.push(name.len() as u8);
+    bytes.extend(name.as_bytes());
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+fn take_peer(bytes: &mut &[u8]) -> Option<KnownPeer> {
+    let [known] = take(bytes)?;
+    let has = |bit| known & bit != 0;
+    let index = u16::from_ne_bytes(take(bytes)?);
+    let reverse = u16::from_ne_bytes(take(bytes)?);
+    let station = Station::from_nic_id(u64::from_ne_bytes(take(bytes)?))?;
+    let serial = u32::from_ne_bytes(take(bytes)?);
+    let version = u16::from_ne_bytes(take(bytes)?);
+    let features = u16::from_ne_bytes(take(bytes)?);
+    let host = u64::from_ne_bytes(take(bytes)?);
+    let age = Duration::from_millis(u64::from_ne_bytes(take(bytes)?));
+    let [len] = take(bytes)?;
+    let (name, rest) = bytes.split_at_checked(len.into())?;
+    *bytes = rest;
+    Some(KnownPeer {
+        index,
+        station,
+        reverse: has(HAS_REVERSE).then_some(reverse),
+        serial: has(HAS_SERIAL).then_some(serial),
+        ours: has(IS_OURS).then_some(Announcement { version, features, host }),
+        name: has(HAS_NAME).then(|| String::from_utf8_lossy(name).into_owned()),
+        is_own: has(IS_OWN),
+        age,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_reads_as_it_was_written_and_nothing_else_does() {
+        let questions = [
+            Question::Hold(3),
+            Question::Release(255),
+            Question::Peers(0x1234),
+            Question::NicOf("node1:0"),
+            Question::NameOf(7 << 40),
+            Question::SetName("ä"),
+        ];
+        for question in questions {
+            let bytes = question.emit();
+            assert_eq!(Question::parse(&bytes), Some(question));
+            assert!(bytes.len() <= QUESTION_BYTES_MAX);
+            assert_eq!(Question::parse(&bytes[..1]).is_some(), matches!(bytes[0], 4 | 6));
+        }
+        assert_eq!(Question::parse(&[]), None);
+        assert_eq!(Question::parse(&[9, 1]), None);
+        assert_eq!(Question::parse(&[4, 0xff]), None);
+        let peer = KnownPeer {
+            index: 7,
+            station: "02:00:00:00:00:01".parse().unwrap(),
+            reverse: Some(3),
+            serial: None,
+            ours: Some(Announcement { version: 1, features: 2, host: 3 }),
+            name: Some("n".repeat(79)),
+            is_own: false,
+            age: Duration::from_millis(1234),
+        };
+        let other = KnownPeer { name: None, reverse: None, is_own: true, ..peer.clone() };
+        let answers = [
+            Answer::Peers(vec![peer, other]),
+            Answer::Peers(Vec::new()),
+            Answer::Nobody,
+            Answer::Several,
+            Answer::Nic(5),
+            Answer::Name("a".into()),
+            Answer::Done,
+            Answer::NotPermitted,
+            Answer::Called("b".into()),
+        ];
+        for answer in answers {
+            let bytes = answer.emit();
+            assert_eq!(Answer::parse(&bytes).as_ref(), Some(&answer));
+            if let Answer::Peers(peers) = &answer {
+                assert!(bytes.len() <= 1 + peers.len() * PEER_BYTES_MAX);
+                assert!(peers.is_empty() || Answer::parse(&bytes[..bytes.len() - 1]).is_none());
+            }
+        }
+        assert_eq!(Answer::parse(&[0]), None);
+    }
+}

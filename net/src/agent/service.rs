@@ -1,0 +1,267 @@
+//! The process that is the agent: the machine of the core's, its socket, and those who ask.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_core::packets::mxoe::{Agent, AgentConfig, Named, Peer};
+use ropewalk_rail_ether::{AgentSocket, Claims, EtherError};
+use ropewalk_wire::mxoe::{INDEX_UNKNOWN, Station};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+
+use super::client::KnownPeer;
+use super::protocol::{ANSWER_BYTES_MAX, Answer, PEER_BYTES_MAX, QUESTION_BYTES_MAX, Question};
+use super::{Keeper, local, usual_name};
+
+/// Connections at a time.
+const CLIENTS_MAX: usize = 1024;
+/// Packets that are looked at before those who ask get their turn.
+const PACKETS_PER_PASS: usize = 256;
+/// How long nobody is let in where there are no descriptors.
+const DEAF_FOR: Duration = Duration::from_millis(100);
+
+/// Somebody of this host who is connected.
+struct Client {
+    socket: OwnedFd,
+    holds: BTreeSet<u8>,
+    may_change: bool,
+}
+
+struct Service<'a> {
+    keeper: &'a Keeper,
+    agent: Agent,
+    socket: AgentSocket,
+    claims: Claims,
+    listener: OwnedFd,
+    clients: Vec<Client>,
+    /// Endpoints that the socket does not see.
+    hidden: BTreeSet<u8>,
+    start: Instant,
+    deaf_until: Option<Instant>,
+}
+
+/// Is the agent until this process has no endpoint any more. An error: there cannot be one.
+pub fn serve(keeper: &Keeper, listener: OwnedFd) -> Result<(), EtherError> {
+    let socket = AgentSocket::open(&keeper.interface, keeper.dialect.order())?;
+    let name = keeper.state().name.clone();
+    let config = AgentConfig {
+        station: keeper.interface.station,
+        dialect: keeper.dialect,
+        name: name.unwrap_or_else(|| usual_name(&keeper.interface)),
+        host: crate::host::host_number(),
+    };
+    let random = Random::from_seed(crate::host::random_seed());
+    let mut service = Service {
+        keeper,
+        agent: Agent::new(config, random, Time::ZERO),
+        claims: socket.claims(),
+        socket,
+        listener,
+        clients: Vec::new(),
+        hidden: BTreeSet::new(),
+        start: Instant::now(),
+        deaf_until: None,
+    };
+    service
+        .run()
+        .map_err(|cause| EtherError::Socket { interface: keeper.interface.name.clone(), cause })
+}
+
+/// Who has something to say.
+#[derive(Default)]
+struct Ready {
+    packets: bool,
+    bell: bool,
+    newcomer: bool,
+    clients: Vec<usize>,
+}
+
+impl Service<'_> {
+    fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    fn run(&mut self) -> std::io::Result<()> {
+        while !self.keeper.is_over() {
+            self.hide();
+            self.agent.advance(self.now());
+            self.leave();
+            let ready = self.wait()?;
+            if ready.bell {
+                self.keeper.heard();
+            }
+            if ready.packets {
+                self.receive()?;
+            }
+            // From the end, since those who are gone are taken out.
+            for index in ready.clients.into_iter().rev() {
+                if !self.listen_to(index) {
+                    self.clients.swap_remove(index);
+                }
+            }
+            if ready.newcomer {
+                self.let_in();
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self) -> std::io::Result<Ready> {
+        let now = Instant::now();
+        let deaf = self.deaf_until.map_or(Duration::ZERO, |until| until - now);
+        let due = self.agent.deadline().since(self.now());
+        let due = if deaf > Duration::ZERO { due.min(deaf) } else { due };
+        // Rounded up: a moment too early would be a turn for nothing.
+        let due = Timespec::try_from(due + Duration::from_micros(50)).ok();
+        let hears = if deaf > Duration::ZERO { PollFlags::empty() } else { PollFlags::IN };
+        let mut fds = vec![
+            PollFd::new(&self.socket, PollFlags::IN),
+            PollFd::new(&self.keeper.bell, PollFlags::IN),
+            PollFd::new(&self.listener, hears),
+        ];
+        fds.extend(self.clients.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)));
+        match poll(&mut fds, due.as_ref()) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(Ready::default()),
+            Err(error) => return Err(error.into()),
+        }
+        let mut said = fds.iter().map(|fd| !fd.revents().is_empty());
+        let mut next = || said.next().unwrap_or(false);
+        let (packets, bell, newcomer) = (next(), next(), next());
+        let clients = said.enumerate().filter_map(|(index, is)| is.then_some(index)).collect();
+        Ok(Ready { packets, bell, newcomer, clients })
+    }
+
+    /// Packets for endpoints that somebody has are none of the agent's business.
+    fn hide(&mut self) {
+        let mut taken = self.keeper.state().endpoints.clone();
+        taken.extend(self.clients.iter().flat_map(|client| &client.holds));
+        // Where the kernel has no memory for a filter they are seen, and passed over.
+        if taken != self.hidden && self.socket.hide(taken.iter().copied()).is_ok() {
+            self.hidden = taken;
+        }
+    }
+
+    fn leave(&mut self) {
+        while let Some((to, body)) = self.agent.next() {
+            self.socket.send(to, &body);
+        }
+    }
+
+    fn receive(&mut self) -> std::io::Result<()> {
+        for _ in 0..PACKETS_PER_PASS {
+            let now = self.now();
+            let Some(heard) = self.socket.receive()? else { return Ok(()) };
+            let mut is_taken = |endpoint| self.claims.has(endpoint);
+            self.agent.packet(heard.from, heard.to, heard.body, now, &mut is_taken);
+            self.leave();
+        }
+        Ok(())
+    }
+
+    fn let_in(&mut self) {
+        self.deaf_until = None;
+        match local::accept(&self.listener) {
+            Ok(socket) if self.clients.len() < CLIENTS_MAX => {
+                let own = rustix::process::geteuid();
+                let user = socket_peercred(&socket).map(|it| it.uid);
+                let may_change = user.is_ok_and(|user| user.is_root() || user == own);
+                self.clients.push(Client { socket, holds: BTreeSet::new(), may_change });
+            }
+            Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(_) => self.deaf_until = Some(Instant::now() + DEAF_FOR),
+        }
+    }
+
+    /// Hears one question, and answers it; false where the client is gone, or says what nobody asks.
+    fn listen_to(&mut self, index: usize) -> bool {
+        let mut buffer = [0; QUESTION_BYTES_MAX];
+        let client = &mut self.clients[index];
+        let question = match local::hear(&client.socket, &mut buffer, false) {
+            Ok([]) => return false,
+            Ok(bytes) => Question::parse(bytes),
+            Err(Errno::AGAIN) => return true,
+            Err(_) => return false,
+        };
+        let Some(question) = question else { return false };
+        let answer = match question {
+            Question::Hold(endpoint) => {
+                if self.claims.has(endpoint) {
+                    client.holds.insert(endpoint);
+                }
+                // Whoever comes later shall know the name, too.
+                self.keeper.state().name.clone().map(Answer::Called)
+            }
+            Question::Release(endpoint) => {
+                client.holds.remove(&endpoint);
+                None
+            }
+            Question::SetName(_) if !client.may_change => Some(Answer::NotPermitted),
+            Question::SetName(name) => Some(self.call(name)),
+            Question::Peers(from) => Some(Answer::Peers(self.page(from))),
+            Question::NicOf(name) => Some(match self.agent.named(name) {
+                Named::Nobody => Answer::Nobody,
+                Named::One(station) => Answer::Nic(station.nic_id()),
+                Named::Several => Answer::Several,
+            }),
+            Question::NameOf(nic) => Some(self.name_of(nic)),
+        };
+        // Whoever asks and does not read is asked to leave.
+        let client = &self.clients[index];
+        answer.is_none_or(|it| local::say(&client.socket, &it.emit(), false).is_ok())
+    }
+
+    fn call(&mut self, name: &str) -> Answer {
+        self.agent.set_name(name, self.now());
+        let name = self.agent.name().to_string();
+        self.keeper.state().name = Some(name.clone());
+        // Whoever comes after this agent shall call itself so.
+        let called = Answer::Called(name).emit();
+        for client in self.clients.iter().filter(|client| !client.holds.is_empty()) {
+            let _ = local::say(&client.socket, &called, false);
+        }
+        Answer::Done
+    }
+
+    fn name_of(&self, nic: u64) -> Answer {
+        let Some(station) = Station::from_nic_id(nic) else { return Answer::Nobody };
+        if station == self.agent.station() {
+            return Answer::Name(self.agent.name().to_string());
+        }
+        let name = self.agent.peer(station).and_then(|peer| peer.name.as_deref());
+        name.map_or(Answer::Nobody, |name| Answer::Name(String::from_utf8_lossy(name).into_owned()))
+    }
+
+    /// As many peers from this index on as an answer holds.
+    fn page(&self, from: u16) -> Vec<KnownPeer> {
+        let own = (from == 0).then(|| KnownPeer {
+            index: 0,
+            station: self.agent.station(),
+            reverse: None,
+            serial: Some(self.agent.serial()),
+            ours: Some(self.agent.announcement()),
+            name: Some(self.agent.name().to_string()),
+            is_own: true,
+            age: Duration::ZERO,
+        });
+        let peers = self.agent.peers(from).map(|peer| self.known(peer));
+        own.into_iter().chain(peers).take((ANSWER_BYTES_MAX - 1) / PEER_BYTES_MAX).collect()
+    }
+
+    fn known(&self, peer: &Peer) -> KnownPeer {
+        KnownPeer {
+            index: peer.index,
+            station: peer.station,
+            reverse: Some(peer.reverse).filter(|index| *index != INDEX_UNKNOWN),
+            serial: peer.serial,
+            ours: peer.ours,
+            name: peer.name.as_deref().map(|it| String::from_utf8_lossy(it).into_owned()),
+            is_own: false,
+            age: self.now().since(peer.heard),
+        }
+    }
+}
