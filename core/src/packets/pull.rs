@@ -15,6 +15,8 @@ use super::round_trip::RoundTrip;
 
 /// Pieces of an ask of which none was asked for before.
 pub const PIECES_PER_ASK: u32 = 32;
+/// Asks that left so long after each other arrive in their order, whatever their paths.
+const APART: Duration = Duration::from_micros(20);
 /// Shortest wait for an answer: what the owner needs to be woken is the round trip's to know.
 const WAIT_MIN: Duration = Duration::from_micros(200);
 const WAIT_MAX: Duration = Duration::from_millis(500);
@@ -157,13 +159,22 @@ impl Pull {
             return None;
         }
         let bit = 1 << (piece - self.asks[index].ask.first);
+        // Over two paths an ask may overtake one that left at the same time, and is answered first: that one
+        // is overtaken when the other is answered whole.
+        let (left_at, whole) = (self.asks[index].asked_at, self.asks[index].ask.pieces == bit);
         for earlier in self.asks.range_mut(..index) {
-            earlier.overtaken = earlier.ask.pieces;
-            earlier.overtaken_at = earlier.overtaken_at.min(now);
+            if whole || left_at.since(earlier.asked_at) >= APART {
+                earlier.overtaken = earlier.ask.pieces;
+                earlier.overtaken_at = earlier.overtaken_at.min(now);
+            }
         }
         let asked = &mut self.asks[index];
         asked.ask.pieces &= !bit;
         asked.overtaken &= !bit;
+        if asked.overtaken != 0 {
+            // It is being answered: what was overtaken as a whole may follow.
+            asked.overtaken_at = now;
+        }
         let before = asked.ask.pieces & (bit - 1);
         if before & !asked.overtaken != 0 {
             asked.overtaken |= before;
@@ -310,12 +321,25 @@ mod tests {
         assert_eq!(pull.ask_again(at(50), &round_trip()), None, "it may only be late");
         let again = pull.ask_again(due, &round_trip()).unwrap();
         assert_eq!(again.iter().collect::<Vec<_>>(), [3], "the last one may be on its way");
-        pull.ask(at(80));
+        pull.ask(at(100));
         pull.arrived(40, PIECE, at(130)).unwrap();
         let again: Vec<u32> = std::iter::from_fn(|| pull.ask_again(at(160), &round_trip()))
             .flat_map(Ask::iter)
             .collect();
         assert_eq!(again[..2], [31, 3], "both were asked for before the one that came");
+    }
+
+    #[test]
+    fn an_ask_that_was_answered_after_one_of_the_same_time_is_not_asked_again() {
+        let mut pull = Pull::new(96_000, PIECE);
+        let (first, second, third) = (pull.ask(at(0)), pull.ask(at(2)), pull.ask(at(4)));
+        let mut now = 40;
+        for piece in second.iter().chain(first.iter()).chain(third.iter()) {
+            now += 4;
+            assert_eq!(pull.ask_again(at(now), &round_trip()), None, "{piece}");
+            pull.arrived(piece, PIECE, at(now)).unwrap();
+        }
+        assert!(pull.is_complete());
     }
 
     #[test]
