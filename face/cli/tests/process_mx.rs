@@ -2,7 +2,9 @@
 
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
+use ropewalk_net::modules;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherPort};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -142,4 +144,49 @@ fn whoever_lacks_rights_or_boards_is_told_so() {
     let rights = kind(&all, "advice")[0];
     assert!(rights["problem"].as_str().unwrap().contains("CAP_NET_RAW"));
     assert!(rights["remedy"].as_str().unwrap().contains("udp://"));
+}
+
+#[test]
+fn peers_are_shown_with_their_names() {
+    let Some(_namespace) = Namespace::enter("peers") else { return };
+    // Two interfaces of one host that are each other's peers.
+    assert!(ip("link add card0 address 02:00:00:00:00:07 type veth peer name card1"));
+    assert!(ip("link set card1 address 02:00:00:00:00:08"));
+    assert!(ip("link set card0 up") && ip("link set card1 up"));
+    let mut command = Command::new(PROGRAM);
+    let nobody = command.args(["mx", "peers", "--json"]).output().expect("it can be started");
+    assert!(nobody.status.success() && nobody.stdout.is_empty());
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("mxoe://"));
+    let open = |address: &str| {
+        let listen = modules::Listen::At { address, exactly: true };
+        modules::open("mxoe", &listen).expect("it is up")
+    };
+    let _rails = [open("card0/3"), open("card1/4")];
+    let begin = Instant::now();
+    let all = loop {
+        // The agents may not be there yet, which it says.
+        let mut command = Command::new(PROGRAM);
+        let output = command.args(["mx", "peers", "--json"]).output().expect("as before");
+        let all = objects(&String::from_utf8(output.stdout).expect("text"));
+        if all.len() == 4 && all.iter().all(|peer| peer["name"].is_string()) {
+            break all;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{all:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    for (index, interface, other) in [(0, "card0", 8), (1, "card1", 7)] {
+        let of = |kind: &str| {
+            let mut found =
+                all.iter().filter(|it| it["interface"] == interface && it["kind"] == kind);
+            found.next().unwrap_or_else(|| panic!("{kind} of {interface}: {all:?}"))
+        };
+        assert_eq!(of("own")["name"], format!("{}:{index}", host.trim()));
+        let peer = of("ropewalk");
+        assert_eq!(peer["address"], format!("02:00:00:00:00:{other:02}"));
+        assert_eq!(peer["name"], format!("{}:{}", host.trim(), 1 - index));
+        assert_eq!((&peer["index"], &peer["name_is_shared"]), (&json!(1), &json!(false)));
+    }
+    let table = shown(&["peers", "--interface", "card0"]);
+    assert!(table.contains("0x020000000008") && !table.contains("card1"), "{table}");
 }

@@ -1,7 +1,7 @@
 //! `mx`: what this host has for messages over Ethernet.
 //!
 //! * [`info`]: boards, which are interfaces that can be used, and advice; [`endpoints`]: who has which endpoint;
-//!   [`host`]: what the kernel says in files; [`advice`]: what to make of it.
+//!   [`peers`]: who is on the wire; [`host`]: what the kernel says in files; [`advice`]: what to make of it.
 //!
 //! Invariant: nothing is changed, and nothing needs a right; what cannot be seen is not shown.
 
@@ -9,6 +9,7 @@ mod advice;
 mod endpoints;
 mod host;
 mod info;
+mod peers;
 
 /// Subcommands of `ropewalk mx`.
 #[derive(Debug, clap::Subcommand)]
@@ -17,6 +18,8 @@ pub enum Mx {
     Info(info::Info),
     /// Shows who has which endpoint of the boards of this host.
     Endpoints(endpoints::Endpoints),
+    /// Shows the hosts that the agents of this host's boards have found.
+    Peers(peers::Peers),
 }
 
 /// Runs one.
@@ -24,5 +27,6 @@ pub fn run(what: &Mx) -> anyhow::Result<()> {
     match what {
         Mx::Info(arguments) => info::run(arguments),
         Mx::Endpoints(arguments) => endpoints::run(arguments),
+        Mx::Peers(arguments) => peers::run(arguments),
     }
 }

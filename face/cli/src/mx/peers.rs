@@ -1,0 +1,144 @@
+//! `ropewalk mx peers`.
+
+use anyhow::Context;
+use ropewalk_net::agent::{AgentClient, KnownPeer};
+use ropewalk_rail_ether::{Interface, interfaces};
+use serde_json::json;
+
+use crate::remote::text::printable;
+use crate::report::{complain, print, print_json, table};
+
+/// Arguments of `ropewalk mx peers`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk mx peers                    who is on the wires of this host
+  ropewalk mx peers --interface eth0   on one of them
+  ropewalk mx peers --json             an object a line
+
+Peers are found by the agent of an interface, which runs in one of the processes that have an mxoe:// \
+endpoint on it; where there is none there is no table. An agent that has just begun knows everybody \
+within seconds.")]
+pub struct Peers {
+    /// This interface alone.
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// A JSON object for each peer.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows the tables of all agents of this host.
+pub fn run(arguments: &Peers) -> anyhow::Result<()> {
+    let mut all = interfaces();
+    if let Some(name) = &arguments.interface {
+        all.retain(|interface| interface.name == *name);
+        anyhow::ensure!(!all.is_empty(), "there is no interface {name}; `ip link` shows them");
+    }
+    let (mut rows, mut agents) = (Vec::new(), 0);
+    for interface in &all {
+        let Some(mut agent) = AgentClient::of(interface.index) else { continue };
+        let peers = agent.peers().with_context(|| interface.name.clone())?;
+        agents += 1;
+        for peer in &peers {
+            let shared = has_namesake(peer, &peers);
+            if arguments.json {
+                print_object(interface, peer, shared)?;
+            } else {
+                rows.push(row(interface, peer, shared));
+            }
+        }
+    }
+    if agents == 0 {
+        complain!(
+            "ropewalk: no agent here: no process has an mxoe:// endpoint on {}",
+            arguments.interface.as_deref().unwrap_or("an interface of this host")
+        );
+    }
+    if arguments.json { Ok(()) } else { print(format!("{}\n", table(&HEADER, rows)).as_bytes()) }
+}
+
+const HEADER: [&str; 7] =
+    ["interface", "index", "name", "nic id", "speaks", "index there", "heard"];
+
+/// Whether another one has the same name, so that the name says nothing.
+fn has_namesake(peer: &KnownPeer, all: &[KnownPeer]) -> bool {
+    peer.name.is_some()
+        && all.iter().any(|other| other.index != peer.index && other.name == peer.name)
+}
+
+/// What it is for us.
+fn kind(peer: &KnownPeer) -> &'static str {
+    match (peer.is_own, &peer.ours) {
+        (true, _) => "this host",
+        (false, Some(_)) => "ropewalk",
+        (false, None) => "mxoe",
+    }
+}
+
+fn row(interface: &Interface, peer: &KnownPeer, shared: bool) -> Vec<String> {
+    let unknown = || "-".to_string();
+    let name = peer.name.as_ref().map_or_else(unknown, |name| printable(name.as_bytes()));
+    vec![
+        interface.name.clone(),
+        peer.index.to_string(),
+        if shared { format!("{name} (not alone)") } else { name },
+        format!("{} ({:#014x})", peer.station, peer.station.nic_id()),
+        kind(peer).to_string(),
+        peer.reverse.map_or_else(unknown, |index| index.to_string()),
+        if peer.is_own { unknown() } else { format!("{} s ago", peer.age.as_secs()) },
+    ]
+}
+
+fn print_object(interface: &Interface, peer: &KnownPeer, shared: bool) -> anyhow::Result<()> {
+    print_json(&json!({
+        "interface": interface.name,
+        "index": peer.index,
+        "name": peer.name,
+        "name_is_shared": shared,
+        "address": peer.station.to_string(),
+        "nic_id": peer.station.nic_id(),
+        "kind": match (peer.is_own, &peer.ours) {
+            (true, _) => "own",
+            (false, Some(_)) => "ropewalk",
+            (false, None) => "foreign",
+        },
+        "index_there": peer.reverse,
+        "serial": peer.serial,
+        "version": peer.ours.map(|ours| ours.version),
+        "heard_ms_ago": if peer.is_own { None } else { Some(peer.age.as_millis() as u64) },
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::info::tests::board;
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_is_known_and_a_name_that_two_have_is_marked() {
+        let peer = KnownPeer {
+            index: 3,
+            station: "02:00:00:00:00:02".parse().unwrap(),
+            reverse: None,
+            serial: None,
+            ours: None,
+            name: None,
+            is_own: false,
+            age: Duration::from_millis(7900),
+        };
+        let interface = board("eth0", 1500).interface;
+        let id = "02:00:00:00:00:02 (0x020000000002)";
+        assert_eq!(row(&interface, &peer, false), ["eth0", "3", "-", id, "mxoe", "-", "7 s ago"]);
+        let named = KnownPeer { name: Some("a\x1b:0".into()), reverse: Some(1), ..peer.clone() };
+        let twin = KnownPeer { index: 4, is_own: true, ..named.clone() };
+        let all = [peer.clone(), named.clone(), twin.clone()];
+        assert!(!has_namesake(&peer, &all));
+        // A peer is its index.
+        let named = KnownPeer { index: 5, ..named };
+        assert!(has_namesake(&named, &all) && has_namesake(&twin, &all));
+        assert_eq!(row(&interface, &named, true)[2..3], ["a?:0 (not alone)"]);
+        assert_eq!(row(&interface, &twin, false)[4..], ["this host", "1", "-"]);
+    }
+}
