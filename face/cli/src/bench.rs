@@ -27,6 +27,8 @@ enum Name {
     Io,
     /// The figures of the BMI paper through libbmi, beside bare sockets and the MPIs of this machine.
     Bmi,
+    /// The figures of the MX papers between two network namespaces, beside bare frames, UDP and TCP (needs root).
+    Mx,
     /// Names: create, stat, open, PostMark, messages by operation, restarts, memory of idle servers.
     Meta,
 }
@@ -84,6 +86,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         let names = match arguments.name {
             Name::Net => ropewalk_bench::net::rows(),
             Name::Bmi => ropewalk_bench::bmi::rows(),
+            Name::Mx => ropewalk_bench::mx::rows(),
             Name::Io => ropewalk_bench::io::rows(),
             Name::Meta => ropewalk_bench::meta::rows(),
         };
@@ -126,6 +129,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     match arguments.name {
         Name::Net => ropewalk_bench::net::net(&options, &mut emit),
         Name::Bmi => ropewalk_bench::bmi::bmi(&options, &mut emit),
+        Name::Mx => ropewalk_bench::mx::mx(&options, &mut emit)?,
         Name::Io => ropewalk_bench::io::io(&options, &mut emit)?,
         Name::Meta => ropewalk_bench::meta::meta(&options, &mut emit)?,
     }
@@ -143,6 +147,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         let picture = match arguments.name {
             Name::Net => report::figure(&outcomes, "latency"),
             Name::Bmi => bmi_figures(&outcomes),
+            Name::Mx => ropewalk_bench::mx::figures(&outcomes),
             _ => report::bars(&outcomes),
         };
         std::fs::write(file, picture)

@@ -10,7 +10,7 @@ use crate::lab::{Options, alternate, hold_dma_latency, quoted, version};
 use crate::mpi::{Medium, Mpi};
 use crate::net::{self, Case};
 use crate::report::Outcome;
-use crate::series::{OURS, spread};
+use crate::series::{OURS, interval, spread};
 use crate::{host, raw};
 
 /// Receives of what nobody sends, beside which something is measured.
@@ -460,30 +460,5 @@ fn ratio_name(system: &str) -> &'static str {
         "mpich" => "ratio_mpich",
         "intelmpi" => "ratio_intelmpi",
         _ => "ratio_raw",
-    }
-}
-
-/// The median of independent values, and where that of all such values lies in 95 of 100 cases (by their
-/// order alone). Few values do not say it: then it is their whole range.
-fn interval(mut values: Vec<f64>) -> (f64, f64, f64) {
-    values.sort_by(f64::total_cmp);
-    let count = values.len() as f64;
-    let reach = 0.98 * count.sqrt();
-    let from = ((count / 2.0 - reach).floor().max(0.0)) as usize;
-    let to = ((count / 2.0 + reach).ceil() as usize).min(values.len() - 1);
-    (spread(values.clone()).0, values[from], values[to])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_interval_lies_around_the_median() {
-        assert_eq!(interval(vec![2.0]), (2.0, 2.0, 2.0));
-        let values: Vec<f64> = (1..=30).map(f64::from).collect();
-        let (middle, from, to) = interval(values);
-        assert_eq!(middle, 15.5);
-        assert!((9.0..12.0).contains(&from) && (20.0..=22.0).contains(&to), "{from} {to}");
     }
 }

@@ -9,10 +9,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::Context;
 
-use crate::bmi_side::{
-    ACKNOWLEDGEMENT, MESSAGE, MESSAGES, PIECE, PIECES, REQUEST, STRIDE, next_line,
-};
+use crate::bmi_side::{ACKNOWLEDGEMENT, MESSAGE, MESSAGES, PIECE, PIECES, REQUEST, STRIDE};
 use crate::host::monotonic_nanos;
+use crate::process::next_line;
 
 /// Bytes of all pieces of a connection, with what lies between them.
 const ROOM: usize = MESSAGES * PIECES * STRIDE;

@@ -1,19 +1,14 @@
 //! Servers and clients of the BMI figures, started together and measured from outside.
 
-use std::io::Write;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::Receiver;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 use crate::bmi_side::{CALLS, PAIR, Role};
+use crate::host;
 use crate::net::WARM;
-use crate::worker::lines;
-use crate::{ORPHAN, PART, host};
-
-/// No measurement takes longer: one that does hangs.
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::process::Process;
 
 /// A flood.
 const FLOOD_BYTES: usize = 1024;
@@ -76,49 +71,10 @@ impl Immediate {
     }
 }
 
-struct Process {
-    child: Child,
-    input: ChildStdin,
-    lines: Receiver<String>,
-}
-
-impl Process {
-    fn start(role: &Role, eager_bytes: Option<usize>) -> anyhow::Result<Process> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .envs(eager_bytes.map(|bytes| ("ROPEWALK_BMI_EAGER_BYTES", bytes.to_string())))
-            .env(PART, role.encode())
-            .env(ORPHAN, "ends")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("a process cannot be started")?;
-        let input = child.stdin.take().expect("it was asked for");
-        let lines = lines(child.stdout.take().expect("it was asked for"));
-        Ok(Process { child, input, lines })
-    }
-
-    fn tell(&mut self, line: &str) -> anyhow::Result<()> {
-        writeln!(self.input, "{line}").context("a process is gone")
-    }
-
-    fn hear(&mut self) -> anyhow::Result<String> {
-        self.lines.recv_timeout(LIMIT).ok().context("a process failed or hung")
-    }
-
-    /// The numbers of a client's answer.
-    fn numbers(&mut self) -> anyhow::Result<Vec<u64>> {
-        let answer = self.hear()?;
-        let words = answer.split(' ').skip(1);
-        let numbers: Option<_> = words.map(|word| word.parse().ok()).collect();
-        numbers.with_context(|| format!("a client answered '{answer}'"))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn start(role: &Role, eager_bytes: Option<usize>) -> anyhow::Result<Process> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.envs(eager_bytes.map(|bytes| ("ROPEWALK_BMI_EAGER_BYTES", bytes.to_string())));
+    Process::start(command, &role.encode())
 }
 
 /// Running servers and clients.
@@ -144,10 +100,8 @@ impl Group {
                 other => format!("{other}://bench-{}-{index}", std::process::id()),
             };
             let role = Role { listen, spins, bare, allocates, modules, core: core(1) };
-            let mut server = Process::start(&role, eager_bytes)?;
-            let line = server.hear()?;
-            let url = line.strip_prefix("url ");
-            urls.push(url.with_context(|| format!("a server said '{line}'"))?.to_string());
+            let mut server = start(&role, eager_bytes)?;
+            urls.push(server.hear_word("url")?);
             servers.push(server);
         }
         let role = Role { listen: String::new(), spins, bare, allocates, modules, core: core(0) };
@@ -161,7 +115,7 @@ impl Group {
 
     /// A client more.
     fn add_client(&mut self) -> anyhow::Result<()> {
-        let mut client = Process::start(&self.role, self.eager_bytes)?;
+        let mut client = start(&self.role, self.eager_bytes)?;
         client.tell(&self.urls)?;
         self.clients.push(client);
         Ok(())
@@ -170,7 +124,7 @@ impl Group {
     /// Processor time of all of them so far.
     fn cpu_nanos(&self) -> u64 {
         let all = self.servers.iter().chain(&self.clients);
-        all.map(|process| host::cpu_nanos(process.child.id())).sum()
+        all.map(|process| host::cpu_nanos(process.id())).sum()
     }
 
     /// Lets all clients do this at once; their answers' numbers.
@@ -282,7 +236,7 @@ impl Group {
         let line = format!("latency {bytes} {rounds}");
         // The first ones connect.
         self.ask("latency 24 100")?;
-        let server = self.servers[0].child.id();
+        let server = self.servers[0].id();
         let before = host::resident_bytes(server)?;
         let [neighbour, flooder] = &mut self.clients[..] else { bail!("it takes two clients") };
         if disturbed {
@@ -308,7 +262,7 @@ impl Group {
     /// The part of a processor that a server uses which has a client and nothing to do, in percent.
     pub fn idle(&mut self, seconds: f64) -> anyhow::Result<Point> {
         self.ask("latency 24 10")?;
-        let cpu = || host::cpu_nanos(self.servers[0].child.id());
+        let cpu = || host::cpu_nanos(self.servers[0].id());
         let before = cpu();
         std::thread::sleep(Duration::from_secs_f64(seconds));
         let value = (cpu() - before) as f64 / 1e7 / seconds;

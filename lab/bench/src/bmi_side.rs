@@ -3,7 +3,7 @@
 //! A server says its URL and does what clients ask for by unexpected messages. A client is told the URLs,
 //! then one line for each measurement, and answers each with a line.
 
-use std::io::{BufRead, Write};
+use std::io::Write;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
@@ -12,6 +12,7 @@ use bmi::driver::{Area, Driver, Message, Tally};
 use crate::bmi_bare;
 use crate::host::monotonic_nanos;
 use crate::net::WARM;
+use crate::process::next_line;
 
 /// Bytes of a request, of its acknowledgement, of all data of a pair, of a message, of a piece.
 pub const REQUEST: usize = 25;
@@ -554,13 +555,6 @@ fn typical(mut samples: Vec<u64>) -> (u64, u64) {
     samples.sort_unstable();
     let at = |part: f64| samples[((samples.len() - 1) as f64 * part) as usize];
     (at(0.5), at(0.99))
-}
-
-/// The next line of whoever started this process; `None` where it hung up.
-pub fn next_line() -> anyhow::Result<Option<String>> {
-    let mut line = String::new();
-    let read = std::io::stdin().lock().read_line(&mut line)?;
-    Ok((read > 0).then(|| line.trim_end().to_string()))
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@
 //! * [`mod@net`]: latency and bandwidth of the message layer beside bare sockets and a bare cache
 //!   line;
 //! * [`mod@bmi`]: the figures of the BMI paper, through the C interface, beside bare sockets and MPI;
+//! * [`mod@mx`]: the figures of the MX papers, between two network namespaces, beside bare frames,
+//!   datagrams and streams;
 //! * [`mod@io`]: data through the library and a mount; [`mod@meta`]: names, and starts of servers;
 //! * [`mod@mpi`]: messages of the MPIs that are here;
-//! * [`lab`]: who alternates with whom; [`servers`], `worker`: the processes; `work_files`,
+//! * [`lab`]: who alternates with whom; [`servers`], `worker`, `process`: the processes; `work_files`,
 //!   `work_library`: what workers do;
 //! * [`series`], [`report`]: figures, JSON lines, a table, a picture.
 //!
@@ -30,9 +32,11 @@ mod lab;
 mod message;
 pub mod meta;
 pub mod mpi;
+pub mod mx;
 pub mod net;
 mod order;
 mod postmark;
+mod process;
 mod ranks;
 mod raw;
 pub mod report;
@@ -77,6 +81,9 @@ fn serve(part: &str, embedder: &dyn Embedder) -> anyhow::Result<()> {
     }
     if part.starts_with("bmi ") {
         return bmi_side::serve(part);
+    }
+    if let Some(part) = part.strip_prefix("mx ") {
+        return mx::serve(part);
     }
     let Some(text) = part.strip_prefix("work\n") else { return serve_messages(part) };
     let order = Order::decode(text).ok_or_else(|| anyhow::anyhow!("'{text}' is no order"))?;

@@ -142,13 +142,13 @@ pub fn wait_in_vain(seconds: f64) -> Result<f64> {
 }
 
 /// A socket and a way of waiting for it.
-struct Stream {
+pub(crate) struct Stream {
     socket: TcpStream,
     epoll: Option<std::os::fd::OwnedFd>,
 }
 
 impl Stream {
-    fn new(socket: TcpStream, wait: &str) -> Result<Stream> {
+    pub fn new(socket: TcpStream, wait: &str) -> Result<Stream> {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(wait != "block")?;
         let epoll = match wait {
@@ -163,7 +163,7 @@ impl Stream {
         Ok(Stream { socket, epoll })
     }
 
-    fn read(&mut self, mut bytes: &mut [u8]) -> Result<()> {
+    pub fn read(&mut self, mut bytes: &mut [u8]) -> Result<()> {
         while !bytes.is_empty() {
             match self.socket.read(bytes) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
@@ -186,7 +186,7 @@ impl Stream {
         Ok(())
     }
 
-    fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
+    pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             match self.socket.write(bytes) {
                 Ok(written) => bytes = &bytes[written..],

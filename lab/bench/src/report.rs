@@ -114,13 +114,19 @@ impl Table {
             "clients",
             "modules",
             "receives",
+            "service",
+            "lost_ppm",
             "storage",
         ];
-        let mut under: Vec<&str> = names.iter().map(|name| main.param(name)).collect();
+        let mut under: Vec<String> = names.iter().map(|name| main.param(name).into()).collect();
         under.retain(|value| !value.is_empty());
         let journal = main.param("journal");
         if journal != main.param("storage") && !journal.is_empty() {
-            under.extend(["journal", journal]);
+            under.extend(["journal".into(), journal.into()]);
+        }
+        for (name, unit) in [("frames", "frames"), ("longest_gap_ms", "ms gap")] {
+            let value = main.param(name);
+            under.extend((!value.is_empty()).then(|| format!("{value} {unit}")));
         }
         let _ = writeln!(
             text,
@@ -158,6 +164,11 @@ const COLOURS: [&str; 8] =
 
 /// A figure of one metric over the size of the messages, both axes logarithmic.
 pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
+    figure_of(outcomes, metric, "")
+}
+
+/// The same with a word on what it is of.
+pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     let mut unit = "";
     for outcome in outcomes.iter().filter(|outcome| outcome.metric == metric) {
@@ -165,6 +176,8 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
         let words = [outcome.medium, outcome.system].into_iter().chain(params);
         let name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
         let Ok(bytes) = outcome.param("bytes").parse::<f64>() else { continue };
+        // Nothing has no place on this axis: it stands where one byte would.
+        let bytes = bytes.max(1.0);
         unit = outcome.unit;
         match lines.iter_mut().find(|(other, _)| *other == name) {
             Some((_, points)) => points.push((bytes, outcome.median)),
@@ -186,7 +199,7 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
          font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" \
          fill=\"white\"/>\n<text x=\"{MARGIN}\" y=\"30\" font-size=\"16\">{metric} ({unit}) by \
-         message size (bytes)</text>\n"
+         message size (bytes){of}</text>\n"
     );
     for power in (low_x.ceil() as i32)..=(high_x as i32) {
         let at = x(f64::from(power).exp2());
@@ -194,7 +207,7 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
             svg,
             "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             HEIGHT - MARGIN + 18.0,
-            1u64 << power
+            short(1u64 << power)
         );
     }
     for power in (low_y as i32)..=(high_y as i32) {
@@ -224,6 +237,15 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// A size in few digits.
+fn short(bytes: u64) -> String {
+    match bytes {
+        many if many >= 1 << 20 => format!("{}M", many >> 20),
+        some if some >= 1 << 10 => format!("{}K", some >> 10),
+        few => few.to_string(),
+    }
 }
 
 /// Several figures below each other.

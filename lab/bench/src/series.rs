@@ -51,6 +51,17 @@ pub(crate) fn spread(mut values: Vec<f64>) -> (f64, f64, f64) {
     (f64::midpoint(low, high), values[0], values[values.len() - 1])
 }
 
+/// The median of independent values, and where that of all such values lies in 95 of 100 cases (by their
+/// order alone). Few values do not say it: then it is their whole range.
+pub(crate) fn interval(mut values: Vec<f64>) -> (f64, f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let count = values.len() as f64;
+    let reach = 0.98 * count.sqrt();
+    let from = ((count / 2.0 - reach).floor().max(0.0)) as usize;
+    let to = ((count / 2.0 + reach).ceil() as usize).min(values.len() - 1);
+    (spread(values.clone()).0, values[from], values[to])
+}
+
 const MIB: f64 = (1 << 20) as f64;
 const GIB: f64 = (1 << 30) as f64;
 
@@ -225,5 +236,14 @@ mod tests {
         assert!(all[3].ratio.is_none());
         assert!((all[0].p99 - 2e9 / f64::from(1 << 20)).abs() / all[0].p99 < 0.04);
         assert!((all[2].median - 0.25).abs() < 1e-9, "{}", all[2].median);
+    }
+
+    #[test]
+    fn an_interval_lies_around_the_median() {
+        assert_eq!(interval(vec![2.0]), (2.0, 2.0, 2.0));
+        let values: Vec<f64> = (1..=30).map(f64::from).collect();
+        let (middle, from, to) = interval(values);
+        assert_eq!(middle, 15.5);
+        assert!((9.0..12.0).contains(&from) && (20.0..=22.0).contains(&to), "{from} {to}");
     }
 }

@@ -126,7 +126,7 @@ impl Hub {
         let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         let frame_bytes = interface.mtu.min(BODY_BYTES_MAX) + ETHERNET_BYTES;
         let ring = Ring::new(fd, frame_bytes, members)?;
-        socket::bind(fd, interface)?;
+        socket::bind(fd, interface, ETHERTYPE)?;
         Ok(Hub {
             key,
             body_bytes: (ring.frame_bytes() - ETHERNET_BYTES).min(BODY_BYTES_MAX),

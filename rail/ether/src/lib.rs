@@ -5,11 +5,13 @@
 //!   woken by the socket;
 //! * [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
 //!   which ones; [`socket`]: system calls; [`claim`]: who has which number; [`numbers`]: sets of them;
-//! * [`AgentSocket`]: what the agent of an interface sees, beside all endpoints.
+//! * [`AgentSocket`]: what the agent of an interface sees, beside all endpoints; [`bare`]: sockets without a
+//!   port, for measurements.
 //!
 //! Invariant: `unsafe` is in `ring`, `settings` and `socket` alone.
 
 mod agent;
+pub mod bare;
 mod claim;
 mod config;
 mod filter;

@@ -8,7 +8,7 @@ use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use ropewalk_wire::mxoe::{ETHERTYPE, Station};
+use ropewalk_wire::mxoe::Station;
 
 use crate::interface::Interface;
 
@@ -103,12 +103,12 @@ pub fn open() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
-/// Lets it see frames of our EtherType on the interface.
-pub fn bind(socket: BorrowedFd<'_>, interface: &Interface) -> io::Result<()> {
+/// Lets it see frames of an EtherType on the interface.
+pub fn bind(socket: BorrowedFd<'_>, interface: &Interface, ethertype: u16) -> io::Result<()> {
     // SAFETY: an address is plain data for which zeroes are legal.
     let mut address: libc::sockaddr_ll = unsafe { zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = ETHERTYPE.to_be();
+    address.sll_protocol = ethertype.to_be();
     address.sll_ifindex = interface.index as i32;
     let bytes = size_of::<libc::sockaddr_ll>() as u32;
     let place = ptr::from_ref(&address).cast();

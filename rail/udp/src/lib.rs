@@ -3,10 +3,12 @@
 //! The kernel cuts what leaves (UDP_SEGMENT) and joins what comes (UDP_GRO), so that one system call and one
 //! way through the network's layers carry dozens of packets.
 //!
-//! * [`UdpPort`]: the port; [`batch`]: its system calls; [`config`]: how it is opened.
+//! * [`UdpPort`]: the port; [`batch`]: its system calls; [`config`]: how it is opened;
+//! * [`bare`]: the same of sockets without a port, for measurements.
 //!
 //! Invariant: `unsafe` is in `batch` alone.
 
+pub mod bare;
 mod batch;
 mod config;
 mod port;

@@ -1,0 +1,148 @@
+//! Which rows of the MX figures there are: what each measures, over what, and how much of it.
+
+/// What a row measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Latency,
+    Bandwidth,
+    /// How much of a message's time passes while its receiver computes.
+    Overlap,
+    /// Bandwidth while frames are lost.
+    Loss,
+}
+
+/// What messages go over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network {
+    Ether,
+    Mxoe,
+    /// MXoE as native MX speaks it.
+    Compatible,
+    Udp,
+    Tcp,
+}
+
+/// How its users write each network.
+const NAMES: [(Network, &str); 5] = [
+    (Network::Ether, "ether"),
+    (Network::Mxoe, "mxoe"),
+    (Network::Compatible, "mxoe-compatible"),
+    (Network::Udp, "udp"),
+    (Network::Tcp, "tcp"),
+];
+
+impl Network {
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|(network, _)| *network == self).map_or("", |(_, name)| name)
+    }
+
+    pub fn named(name: &str) -> Option<Network> {
+        NAMES.iter().find(|(_, other)| *other == name).map(|(network, _)| *network)
+    }
+
+    /// What carries the reference.
+    pub fn bare_name(self) -> &'static str {
+        match self {
+            Network::Ether | Network::Mxoe | Network::Compatible => "frames",
+            Network::Udp => "udp",
+            Network::Tcp => "tcp",
+        }
+    }
+}
+
+/// A row: one launch of each system measures all its sizes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub name: String,
+    pub kind: Kind,
+    pub network: Network,
+    pub mtu: usize,
+    pub spins: bool,
+    pub sizes: Vec<usize>,
+    /// Of each size: bytes in all, each message counted with [`MESSAGE_COST`]; of overlaps: rounds.
+    pub amount: usize,
+}
+
+/// What a message costs beside its bytes, in bytes: so that small ones do not take for ever.
+const MESSAGE_COST: usize = 1000;
+/// Messages of a measurement.
+const COUNTS: std::ops::RangeInclusive<usize> = 20..=20_000;
+
+impl Row {
+    /// Messages of this size that make up the amount.
+    pub fn count(&self, bytes: usize) -> usize {
+        let count = (self.amount / (MESSAGE_COST + bytes)).clamp(*COUNTS.start(), *COUNTS.end());
+        // A sleeper's message takes many times longer.
+        if self.kind == Kind::Latency && !self.spins { count / 4 + 10 } else { count }
+    }
+}
+
+/// On both sides of the edges of classes, and longer ones.
+const SIZES: [usize; 14] =
+    [0, 32, 33, 128, 129, 1024, 4096, 4097, 32_768, 32_769, 131_072, 524_288, 1 << 20, 4 << 20];
+const SIZES_QUICK: [usize; 7] = [0, 32, 129, 4096, 32_768, 32_769, 1 << 20];
+const OVERLAPPED: usize = 1_000_000;
+
+/// All rows.
+pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
+    let scaled = |amount: usize| ((amount as f64 * scale) as usize).max(1);
+    let either = |short: usize, long: usize| scaled(if quick { short } else { long });
+    let sizes = if quick { &SIZES_QUICK[..] } else { &SIZES };
+    let mut rows = Vec::new();
+    for mtu in [1500, 9000] {
+        for (network, name) in NAMES {
+            if network == Network::Compatible && mtu < 9000 {
+                continue;
+            }
+            let mut add = |kind, what: &str, wait: &str, sizes: &[usize], amount| {
+                let (name, spins) = (format!("{what}.{name}.{mtu}{wait}"), wait == ".spin");
+                let sizes = sizes.to_vec();
+                rows.push(Row { name, kind, network, mtu, spins, sizes, amount });
+            };
+            for wait in [".spin", ".block"] {
+                add(Kind::Latency, "latency", wait, sizes, either(2_000_000, 20_000_000));
+            }
+            for wait in [".spin", ".block"] {
+                let amount = either(10_000_000, 200_000_000);
+                if wait == ".spin" || !quick {
+                    add(Kind::Bandwidth, "bandwidth", wait, &sizes[1..], amount);
+                }
+            }
+            if !quick || mtu == 9000 {
+                add(Kind::Overlap, "overlap", "", &[OVERLAPPED], either(5, 30));
+            }
+            if !quick || (mtu == 1500 && network != Network::Tcp) {
+                let amount = either(8_000_000, 64_000_000);
+                add(Kind::Loss, "loss", "", &[32_769, 1 << 20], amount);
+            }
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_names_of_their_own() {
+        for quick in [true, false] {
+            let mut names: Vec<String> =
+                rows_of(quick, 1.0).into_iter().map(|row| row.name).collect();
+            let count = names.len();
+            names.sort();
+            names.dedup();
+            assert_eq!(names.len(), count);
+            assert!(names.contains(&"latency.mxoe-compatible.9000.block".to_string()));
+            assert!(!names.contains(&"latency.mxoe-compatible.1500.spin".to_string()));
+        }
+    }
+
+    #[test]
+    fn networks_are_found_by_their_names() {
+        for (network, name) in NAMES {
+            assert_eq!((network.name(), Network::named(name)), (name, Some(network)));
+        }
+        assert_eq!(Network::named("gm"), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! Both sides of a measurement, each a process in a namespace of its own: which one, and what it is told.
+
+use std::io::Write;
+
+use anyhow::{Context, bail};
+
+use crate::mx::bare;
+use crate::mx::ours::Ours;
+use crate::mx::rows::Network;
+use crate::mx::wire::{enter, frames};
+use crate::process::next_line;
+
+/// How a process takes part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Role {
+    pub network: Network,
+    /// Without our library: what sockets do by themselves.
+    pub bare: bool,
+    pub mtu: usize,
+    pub spins: bool,
+    /// It has a thread that makes progress.
+    pub service: bool,
+    /// Each side stays on a core of its own.
+    pub pinned: bool,
+    /// The process whose namespace it is in.
+    pub holder: u32,
+    /// 0: it measures; 1: it answers.
+    pub side: usize,
+}
+
+impl Role {
+    pub fn encode(&self) -> String {
+        let Role { network, bare, mtu, spins, service, pinned, holder, side } = self;
+        let network = network.name();
+        format!("mx side {network} {bare} {mtu} {spins} {service} {pinned} {holder} {side}")
+    }
+
+    /// From what stands behind `mx side `.
+    fn decode(text: &str) -> Option<Role> {
+        let words: Vec<&str> = text.split(' ').collect();
+        let [network, bare, mtu, spins, service, pinned, holder, side] = words[..] else {
+            return None;
+        };
+        Some(Role {
+            network: Network::named(network)?,
+            bare: bare.parse().ok()?,
+            mtu: mtu.parse().ok()?,
+            spins: spins.parse().ok()?,
+            service: service.parse().ok()?,
+            pinned: pinned.parse().ok()?,
+            holder: holder.parse().ok()?,
+            side: side.parse().ok()?,
+        })
+    }
+}
+
+/// One side, of ours or of a reference. What the first one does takes the corresponding method of the second.
+pub trait Side {
+    /// Where it is reached.
+    fn url(&self) -> String;
+    /// Gets to know the other one.
+    fn meet(&mut self, other: &str) -> anyhow::Result<()>;
+    /// Nanoseconds of each of so many round trips; `None` where there is no such thing.
+    fn ping(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Option<Vec<u64>>>;
+    /// The other side of it.
+    fn pong(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<()>;
+    /// Nanoseconds until the other side has so many messages.
+    fn pour(&mut self, bytes: usize, count: usize) -> anyhow::Result<u64>;
+    /// The other side of it: the longest time in which nothing was complete.
+    fn drink(&mut self, bytes: usize, count: usize) -> anyhow::Result<u64>;
+    /// Sends messages to who computes meanwhile.
+    fn feed(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<()> {
+        bail!("a reference does not overlap")
+    }
+    /// The other side of it: nanoseconds of computing alone, of a message alone, and of both.
+    fn compute(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<[u64; 3]> {
+        bail!("a reference does not overlap")
+    }
+}
+
+/// Round trips before those that count.
+pub fn warm(rounds: usize) -> usize {
+    rounds / 10 + 5
+}
+
+/// Says a line to whoever started this process.
+pub fn say(line: &str) -> anyhow::Result<()> {
+    println!("{line}");
+    Ok(std::io::stdout().flush()?)
+}
+
+/// Plays a role until whoever started this process hangs up.
+pub fn serve(part: &str) -> anyhow::Result<()> {
+    let role = Role::decode(part).with_context(|| format!("'{part}' is no role"))?;
+    enter(role.holder)?;
+    if role.pinned {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(role.side);
+        rustix::thread::sched_setaffinity(None, &set)?;
+    }
+    let mut side = match role.bare {
+        true => bare::open(&role)?,
+        false => Box::new(Ours::open(&role)?),
+    };
+    say(&format!("url {}", side.url()))?;
+    let other = next_line()?.context("nobody says who the other side is")?;
+    side.meet(&other)?;
+    say("met")?;
+    while let Some(line) = next_line()? {
+        let answer = act(side.as_mut(), role.side == 0, &line)?;
+        say(&answer)?;
+    }
+    Ok(())
+}
+
+/// Does what a line says; the answer.
+fn act(side: &mut dyn Side, measures: bool, line: &str) -> anyhow::Result<String> {
+    let mut words = line.split(' ');
+    let what = words.next().unwrap_or("");
+    let mut number = || words.next()?.parse::<usize>().ok();
+    let (Some(bytes), Some(count)) = (number(), number()) else { bail!("'{line}' is too short") };
+    let before = frames();
+    let answer = match (what, measures) {
+        ("latency", true) => match side.ping(bytes, count)? {
+            None => "none".into(),
+            Some(samples) => {
+                let (median, tail) = typical(samples);
+                format!("latency {median} {tail} {}", frames() - before)
+            }
+        },
+        ("latency", false) => side.pong(bytes, count).map(|()| "done".to_string())?,
+        ("bandwidth", true) => {
+            let nanos = side.pour(bytes, count)?;
+            format!("bandwidth {nanos} {}", frames() - before)
+        }
+        ("bandwidth", false) => format!("done {}", side.drink(bytes, count)?),
+        ("overlap", true) => side.feed(bytes, count).map(|()| "overlap".to_string())?,
+        ("overlap", false) => {
+            let [alone, message, both] = side.compute(bytes, count)?;
+            format!("done {alone} {message} {both}")
+        }
+        _ => bail!("nobody knows how to '{line}'"),
+    };
+    Ok(answer)
+}
+
+/// The median, and the slowest of a hundred.
+fn typical(mut samples: Vec<u64>) -> (u64, u64) {
+    samples.sort_unstable();
+    let at = |part: f64| samples[((samples.len() - 1) as f64 * part) as usize];
+    (at(0.5), at(0.99))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_role_crosses_to_another_process() {
+        let role = Role {
+            network: Network::Compatible,
+            bare: false,
+            mtu: 9000,
+            spins: true,
+            service: false,
+            pinned: true,
+            holder: 4711,
+            side: 1,
+        };
+        let text = role.encode();
+        assert_eq!(text.strip_prefix("mx side ").and_then(Role::decode), Some(role));
+        assert_eq!(Role::decode("gm"), None);
+    }
+}

@@ -1,0 +1,161 @@
+//! Network namespaces with cards, and the processes in them.
+//!
+//! Invariant: a namespace is kept by a process alone, its *holder*, and has no name: with the holder, which ends
+//! with the process that started it, go its namespace and the cards in it.
+
+use std::fs::File;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::mx::side::Role;
+use crate::process::{Process, next_line};
+
+/// The card of each side.
+pub const CARD: &str = "mx0";
+/// Cards of the relay.
+pub const LEFT: &str = "left";
+pub const RIGHT: &str = "right";
+
+/// Where a side has its Internet address.
+pub fn host(side: usize) -> String {
+    format!("10.77.0.{}", side + 1)
+}
+
+/// Two sides, joined by a pair of virtual cards, or by a relay between two pairs.
+pub struct Wire {
+    sides: [Holder; 2],
+    /// Namespace and process of the relay.
+    _relay: Option<(Process, Holder)>,
+}
+
+/// What keeps a namespace.
+struct Holder(Process);
+
+impl Holder {
+    fn start() -> anyhow::Result<Holder> {
+        let mut command = Command::new("unshare");
+        command.arg("--net").arg(std::env::current_exe()?).stderr(Stdio::null());
+        let needs = "network namespaces cannot be made: run as root, with unshare (util-linux) and \
+                     ip (iproute2)";
+        let mut process = Process::start(command, "mx hold").context(needs)?;
+        process.hear_word("held").context(needs)?;
+        Ok(Holder(process))
+    }
+
+    /// Lets `ip` do something in it.
+    fn ip(&mut self, line: &str) -> anyhow::Result<()> {
+        self.0.tell(line)?;
+        match self.0.hear()?.as_str() {
+            "done" => Ok(()),
+            said => bail!("'ip {line}' failed: {said}"),
+        }
+    }
+
+    /// Brings a card up.
+    fn bring_up(&mut self, card: &str) -> anyhow::Result<()> {
+        // Without IPv6 addresses: their announcements would be measured, too.
+        self.ip(&format!("link set {card} addrgenmode none"))?;
+        self.ip(&format!("link set {card} up"))
+    }
+
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+/// Carries out what a holder is told, until whoever started it hangs up.
+pub fn hold() -> anyhow::Result<()> {
+    println!("held");
+    std::io::stdout().flush()?;
+    while let Some(line) = next_line()? {
+        let output = Command::new("ip").args(line.split(' ')).stdin(Stdio::null()).output();
+        match output {
+            Ok(output) if output.status.success() => println!("done"),
+            Ok(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                println!("{}", said.lines().next().unwrap_or("it did not say why"));
+            }
+            Err(error) => println!("{error}"),
+        }
+        std::io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+/// Brings this process, which has one thread so far, to where a holder is.
+pub fn enter(holder: u32) -> anyhow::Result<()> {
+    let path = format!("/proc/{holder}/ns/net");
+    let file = File::open(&path).with_context(|| format!("cannot open {path}"))?;
+    let network = Some(LinkNameSpaceType::Network);
+    move_into_link_name_space(std::os::fd::AsFd::as_fd(&file), network)
+        .context("cannot enter the network namespace")
+}
+
+/// Frames that have left or come by this process's card.
+pub fn frames() -> u64 {
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix("mx0:"));
+    let numbers: Vec<u64> = line
+        .map(|line| line.split_whitespace().filter_map(|word| word.parse().ok()).collect())
+        .unwrap_or_default();
+    [1, 9].iter().filter_map(|column| numbers.get(*column)).sum()
+}
+
+impl Wire {
+    /// A pair of cards.
+    pub fn direct(mtu: usize) -> anyhow::Result<Wire> {
+        let mut sides = [Holder::start()?, Holder::start()?];
+        let far = sides[1].id();
+        let card = format!("name {CARD} mtu {mtu}");
+        sides[0].ip(&format!("link add {card} type veth peer {card} netns {far}"))?;
+        let mut wire = Wire { sides, _relay: None };
+        wire.bring_up()?;
+        Ok(wire)
+    }
+
+    /// Two pairs, and between them a process that loses so many of a million frames.
+    pub fn relayed(mtu: usize, lost_ppm: u32) -> anyhow::Result<Wire> {
+        let mut sides = [Holder::start()?, Holder::start()?];
+        let mut middle = Holder::start()?;
+        for (side, plug) in sides.iter_mut().zip([LEFT, RIGHT]) {
+            let ends = format!("name {plug} mtu {mtu} netns {}", middle.id());
+            side.ip(&format!("link add name {CARD} mtu {mtu} type veth peer {ends}"))?;
+            middle.bring_up(plug)?;
+            // What is lost is a frame, not dozens that the kernel would cut later.
+            side.ip(&format!("link set {CARD} gso_max_segs 1"))?;
+        }
+        let command = Command::new(std::env::current_exe()?);
+        let mut relay = Process::start(command, &format!("mx relay {} {lost_ppm}", middle.id()))?;
+        relay.hear_word("ready")?;
+        let mut wire = Wire { sides, _relay: Some((relay, middle)) };
+        wire.bring_up()?;
+        Ok(wire)
+    }
+
+    fn bring_up(&mut self) -> anyhow::Result<()> {
+        for (side, holder) in self.sides.iter_mut().enumerate() {
+            holder.ip(&format!("address add {}/24 dev {CARD}", host(side)))?;
+            holder.bring_up(CARD)?;
+        }
+        Ok(())
+    }
+
+    /// Starts both sides, and lets them know each other; the one that measures is first.
+    pub fn start(&self, role: &Role) -> anyhow::Result<[Process; 2]> {
+        let start = |side: usize| {
+            let role = Role { holder: self.sides[side].id(), side, ..role.clone() };
+            Process::start(Command::new(std::env::current_exe()?), &role.encode())
+        };
+        let mut pair = [start(0)?, start(1)?];
+        let urls = [pair[0].hear_word("url")?, pair[1].hear_word("url")?];
+        pair[1].tell(&urls[0])?;
+        pair[0].tell(&urls[1])?;
+        for process in &mut pair {
+            process.hear_word("met")?;
+        }
+        Ok(pair)
+    }
+}

@@ -1,0 +1,77 @@
+//! Processes of this program that play a part: told what to do line by line, and heard likewise.
+
+use std::io::Write;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::worker::lines;
+use crate::{ORPHAN, PART};
+
+/// No measurement takes longer: one that does hangs.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A process, which ends with its owner.
+pub struct Process {
+    child: Child,
+    input: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    /// Starts this program, as the command says, for a part.
+    pub fn start(mut command: Command, part: &str) -> anyhow::Result<Process> {
+        let command = command.env(PART, part).env(ORPHAN, "ends");
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("a process cannot be started")?;
+        let input = child.stdin.take().expect("it was asked for");
+        let lines = lines(child.stdout.take().expect("it was asked for"));
+        Ok(Process { child, input, lines })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn tell(&mut self, line: &str) -> anyhow::Result<()> {
+        writeln!(self.input, "{line}").context("a process is gone")
+    }
+
+    /// The next line that it says.
+    pub fn hear(&mut self) -> anyhow::Result<String> {
+        self.lines.recv_timeout(LIMIT).ok().context("a process failed or hung")
+    }
+
+    /// What follows this word in the next line.
+    pub fn hear_word(&mut self, word: &str) -> anyhow::Result<String> {
+        let line = self.hear()?;
+        let rest = line.strip_prefix(word);
+        Ok(rest.with_context(|| format!("a process said '{line}'"))?.trim_start().to_string())
+    }
+
+    /// The numbers of its answer, behind a word.
+    pub fn numbers(&mut self) -> anyhow::Result<Vec<u64>> {
+        let answer = self.hear()?;
+        let words = answer.split(' ').skip(1);
+        let numbers: Option<_> = words.map(|word| word.parse().ok()).collect();
+        numbers.with_context(|| format!("a process answered '{answer}'"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The next line of whoever started this process; `None` where it hung up.
+pub fn next_line() -> anyhow::Result<Option<String>> {
+    use std::io::BufRead;
+    let mut line = String::new();
+    let read = std::io::stdin().lock().read_line(&mut line)?;
+    Ok((read > 0).then(|| line.trim_end().to_string()))
+}
