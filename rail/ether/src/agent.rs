@@ -57,7 +57,7 @@ impl AgentSocket {
             let fd = socket.as_fd();
             socket::filter(fd, agent_program(interface.station, &Numbers::default()))?;
             let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
-            socket::bind(fd, interface)?;
+            socket::bind(fd, interface, ETHERTYPE)?;
             Ok(socket)
         };
         let socket = open().map_err(|cause| match socket::is_right(&cause) {
