@@ -76,8 +76,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         now: Time,
     ) -> Result<SlotId, Fault> {
         self.now = self.now.max(now);
-        if let Some(id) = self.by_name.get(&(station, endpoint)) {
-            return Ok(*id);
+        if let Some(id) = self.by_name.get(&(station, endpoint)).copied() {
+            let closing = |state: &Partner<S>| matches!(state.stage, Stage::Closing { .. });
+            if !self.partners.get(id).is_some_and(closing) {
+                return Ok(id);
+            }
+            // Whoever closed it goes on with another one, and with its numbers.
+            self.end(id, Fault::Closed);
         }
         let former = self.former(station, endpoint);
         let next = former.map_or(Sequence::new(0, 1), |former| former.receive_next);
