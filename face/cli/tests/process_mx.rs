@@ -168,23 +168,29 @@ fn peers_are_shown_with_their_names() {
         let mut command = Command::new(PROGRAM);
         let output = command.args(["mx", "peers", "--json"]).output().expect("as before");
         let all = objects(&String::from_utf8(output.stdout).expect("text"));
-        if all.len() == 4 && all.iter().all(|peer| peer["name"].is_string()) {
+        if all.len() == 4 && all.iter().all(|it| it["name"].is_string() && it["kind"].is_string()) {
             break all;
         }
         assert!(begin.elapsed() < Duration::from_secs(60), "{all:?}");
         std::thread::sleep(Duration::from_millis(20));
     };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    for (index, interface, other) in [(0, "card0", 8), (1, "card1", 7)] {
+    let boards = objects(&shown(&["info", "--json"]));
+    let name = |interface: &str| {
+        let board = boards.iter().find(|it| it["kind"] == "board" && it["interface"] == interface);
+        format!("{}:{}", host.trim(), board.expect("a board")["board"])
+    };
+    for (interface, other, address) in
+        [("card0", "card1", "02:00:00:00:00:08"), ("card1", "card0", "02:00:00:00:00:07")]
+    {
         let of = |kind: &str| {
             let mut found =
                 all.iter().filter(|it| it["interface"] == interface && it["kind"] == kind);
             found.next().unwrap_or_else(|| panic!("{kind} of {interface}: {all:?}"))
         };
-        assert_eq!(of("own")["name"], format!("{}:{index}", host.trim()));
+        assert_eq!(of("own")["name"], name(interface));
         let peer = of("ropewalk");
-        assert_eq!(peer["address"], format!("02:00:00:00:00:{other:02}"));
-        assert_eq!(peer["name"], format!("{}:{}", host.trim(), 1 - index));
+        assert_eq!((&peer["address"], &peer["name"]), (&json!(address), &json!(name(other))));
         assert_eq!((&peer["index"], &peer["name_is_shared"]), (&json!(1), &json!(false)));
     }
     let table = shown(&["peers", "--interface", "card0"]);

@@ -57,8 +57,7 @@ pub fn run(arguments: &Peers) -> anyhow::Result<()> {
     if arguments.json { Ok(()) } else { print(format!("{}\n", table(&HEADER, rows)).as_bytes()) }
 }
 
-const HEADER: [&str; 7] =
-    ["interface", "index", "name", "nic id", "speaks", "index there", "heard"];
+const HEADER: [&str; 7] = ["interface", "index", "name", "nic id", "kind", "index there", "heard"];
 
 /// Whether another one has the same name, so that the name says nothing.
 fn has_namesake(peer: &KnownPeer, all: &[KnownPeer]) -> bool {
@@ -66,12 +65,13 @@ fn has_namesake(peer: &KnownPeer, all: &[KnownPeer]) -> bool {
         && all.iter().any(|other| other.index != peer.index && other.name == peer.name)
 }
 
-/// What it is for us.
-fn kind(peer: &KnownPeer) -> &'static str {
-    match (peer.is_own, &peer.ours) {
-        (true, _) => "this host",
-        (false, Some(_)) => "ropewalk",
-        (false, None) => "mxoe",
+/// What it is, which beacons tell: nobody knows before the first one.
+fn kind(peer: &KnownPeer) -> Option<&'static str> {
+    match (peer.is_own, &peer.ours, peer.serial) {
+        (true, ..) => Some("own"),
+        (false, Some(_), _) => Some("ropewalk"),
+        (false, None, Some(_)) => Some("foreign"),
+        (false, None, None) => None,
     }
 }
 
@@ -83,7 +83,7 @@ fn row(interface: &Interface, peer: &KnownPeer, shared: bool) -> Vec<String> {
         peer.index.to_string(),
         if shared { format!("{name} (not alone)") } else { name },
         format!("{} ({:#014x})", peer.station, peer.station.nic_id()),
-        kind(peer).to_string(),
+        kind(peer).map_or_else(unknown, str::to_string),
         peer.reverse.map_or_else(unknown, |index| index.to_string()),
         if peer.is_own { unknown() } else { format!("{} s ago", peer.age.as_secs()) },
     ]
@@ -97,11 +97,7 @@ fn print_object(interface: &Interface, peer: &KnownPeer, shared: bool) -> anyhow
         "name_is_shared": shared,
         "address": peer.station.to_string(),
         "nic_id": peer.station.nic_id(),
-        "kind": match (peer.is_own, &peer.ours) {
-            (true, _) => "own",
-            (false, Some(_)) => "ropewalk",
-            (false, None) => "foreign",
-        },
+        "kind": kind(peer),
         "index_there": peer.reverse,
         "serial": peer.serial,
         "version": peer.ours.map(|ours| ours.version),
@@ -130,7 +126,9 @@ mod tests {
         };
         let interface = board("eth0", 1500).interface;
         let id = "02:00:00:00:00:02 (0x020000000002)";
-        assert_eq!(row(&interface, &peer, false), ["eth0", "3", "-", id, "mxoe", "-", "7 s ago"]);
+        assert_eq!(row(&interface, &peer, false), ["eth0", "3", "-", id, "-", "-", "7 s ago"]);
+        let met = KnownPeer { serial: Some(1), ..peer.clone() };
+        assert_eq!(row(&interface, &met, false)[4], "foreign");
         let named = KnownPeer { name: Some("a\x1b:0".into()), reverse: Some(1), ..peer.clone() };
         let twin = KnownPeer { index: 4, is_own: true, ..named.clone() };
         let all = [peer.clone(), named.clone(), twin.clone()];
@@ -139,6 +137,6 @@ mod tests {
         let named = KnownPeer { index: 5, ..named };
         assert!(has_namesake(&named, &all) && has_namesake(&twin, &all));
         assert_eq!(row(&interface, &named, true)[2..3], ["a?:0 (not alone)"]);
-        assert_eq!(row(&interface, &twin, false)[4..], ["this host", "1", "-"]);
+        assert_eq!(row(&interface, &twin, false)[4..], ["own", "1", "-"]);
     }
 }
