@@ -3,12 +3,13 @@
 //! A board is an Ethernet interface, whose endpoints have their numbers on it, or a host's address with a
 //! port for UDP: endpoint 0 listens at that port, endpoint 1 at the next one, and so on.
 //!
-//! Until an agent learns of peers by itself they are told by a table: a line for each, with a name and a
-//! place (`node2:0 udp://10.0.0.2:7100`, `node3:0 02:00:00:00:00:03`).
+//! Where MXoE is spoken an agent learns of peers by itself. Others are told by a table: a line for each, with
+//! a name and a place (`node2:0 udp://10.0.0.2:7100`, `node3:0 02:00:00:00:00:03`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
+use ropewalk_net::agent::AgentClient;
 use ropewalk_net::modules;
 use ropewalk_wire::mxoe::Station;
 
@@ -190,18 +191,37 @@ impl Boards {
         station.map(Place::Ether)
     }
 
-    /// The card of this name.
+    /// The card of this name: one of our own, one that an agent has found, or one of the table.
     pub fn nic_of_name(&self, name: &str) -> Option<u64> {
-        let own = self.boards.iter().map(|board| (&board.name, &board.place));
-        let mut all = own.chain(self.peers.iter().map(|peer| (&peer.name, &peer.place)));
-        all.find(|(other, _)| *other == name).map(|(_, place)| place.nic())
+        let own = self.boards.iter().find(|board| board.name == name);
+        if let Some(own) = own {
+            return Some(own.place.nic());
+        }
+        // Of a name that several have the table may say whose it is.
+        let mut agents = self.agents();
+        let found = agents.find_map(|mut agent| agent.nic_of(name).ok().flatten());
+        let listed = || self.peers.iter().find(|peer| peer.name == name);
+        found.or_else(|| listed().map(|peer| peer.place.nic()))
     }
 
-    /// The name of this card.
-    pub fn name_of_nic(&self, nic: u64) -> Option<&str> {
-        let own = self.boards.iter().map(|board| (&board.name, &board.place));
-        let mut all = own.chain(self.peers.iter().map(|peer| (&peer.name, &peer.place)));
-        all.find(|(_, place)| place.nic() == nic).map(|(name, _)| name.as_str())
+    /// The name of this card, as above.
+    pub fn name_of_nic(&self, nic: u64) -> Option<String> {
+        let own = self.boards.iter().find(|board| board.place.nic() == nic);
+        if let Some(own) = own {
+            return Some(own.name.clone());
+        }
+        let mut agents = self.agents();
+        let found = agents.find_map(|mut agent| agent.name_of(nic).ok().flatten());
+        let listed = || self.peers.iter().find(|peer| peer.place.nic() == nic);
+        found.or_else(|| listed().map(|peer| peer.name.clone()))
+    }
+
+    /// The agents of our interfaces, as far as there are any.
+    fn agents(&self) -> impl Iterator<Item = AgentClient> {
+        let ours = |it: &modules::Interface| self.boards.iter().any(|b| b.interface == it.name);
+        let wired = self.boards.iter().any(|board| !board.interface.is_empty());
+        let all = if wired { modules::interfaces() } else { Vec::new() };
+        all.into_iter().filter(ours).filter_map(|interface| AgentClient::of(interface.index))
     }
 }
 
@@ -312,7 +332,7 @@ mod tests {
         assert_eq!(peers.len(), 2);
         let mut boards = Boards { peers, has_table: true, ..Boards::default() };
         let nic = boards.nic_of_name("node2:0").unwrap();
-        assert_eq!((nic, boards.name_of_nic(nic)), (0x0200_0000_0002, Some("node2:0")));
+        assert_eq!((nic, boards.name_of_nic(nic).as_deref()), (0x0200_0000_0002, Some("node2:0")));
         assert_eq!(boards.place_of(nic), Some(boards.peers[1].place.clone()));
         assert_eq!(boards.nic_of_name("node2"), None, "names match as a whole");
         assert_eq!(boards.place_of(0x0200_0000_0003), None);

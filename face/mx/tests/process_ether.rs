@@ -53,7 +53,7 @@ fn programs_reach_each_other_by_frames_alone() {
 fn programs_reach_each_other_as_hosts_with_open_mx_do() {
     let Some(namespace) = Namespace::make() else { return };
     // Not what relies on synchronous messages that bring their bytes along, or on keys beside a connection.
-    for source in ["semantics.c", "threads.c", "contexts.c", "closing.c"] {
+    for source in ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c"] {
         run(&namespace, source, "mxoe://one", "mxoe://two");
     }
 }

@@ -184,7 +184,7 @@ unsafe fn name_of_nic(family: Family, nic: u64, name: *mut c_char) -> u32 {
             Family::Native => NIC_NOT_FOUND,
         })?;
         // SAFETY: the caller vouches for it.
-        unsafe { super::info::put_text(name, crate::abi::NAME_BYTES, found) };
+        unsafe { super::info::put_text(name, crate::abi::NAME_BYTES, &found) };
         Ok(())
     });
     returned(family, answer)
