@@ -1,19 +1,23 @@
 //! The agent of an interface, with two hosts: network namespaces that a pair of virtual cards joins.
 
 mod captures;
+mod common;
 mod namespace;
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{Node, message};
 use namespace::ip;
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::memory::Memory;
+use ropewalk_base::pool::Pool;
 use ropewalk_net::agent::{AgentClient, AgentError, KnownPeer};
 use ropewalk_net::capture::CaptureConfig;
 use ropewalk_net::modules::{Listen, Options, Rail, interfaces, open, open_with};
@@ -150,13 +154,36 @@ fn until<R>(what: &str, mut look: impl FnMut() -> Option<R>) -> R {
     }
 }
 
-/// What becomes of a message over a rail of its own.
-fn send(rail: Box<dyn Rail>, address: &str) -> Result<(), Fault> {
+fn node(rail: Box<dyn Rail>) -> Node {
     let mut config = EndpointConfig::new(ClusterId(1));
     (config.endpoint, config.incarnation) = (EndpointId(9), Incarnation(9));
     (config.host, config.service_thread) = (0, false);
     let endpoint = Endpoint::open(config, vec![rail]).expect("there are descriptors");
     let context = endpoint.context(true).expect("there are descriptors");
+    Node { endpoint, context, done: Vec::new() }
+}
+
+/// How often the agent of a host, which is a thread of this process, has gone to sleep.
+fn sleeps(host: &Host) -> u64 {
+    let namespace = std::fs::metadata(host.path()).expect("its name").ino();
+    let tasks = std::fs::read_dir("/proc/self/task").expect("the kernel tells").flatten();
+    let of = |task: std::fs::DirEntry| {
+        let path = task.path();
+        let name = std::fs::read_to_string(path.join("comm")).ok()?;
+        let is_here = std::fs::metadata(path.join("ns/net")).ok()?.ino() == namespace;
+        let status = std::fs::read_to_string(path.join("status")).ok()?;
+        let text = status.lines().find_map(|it| it.strip_prefix("voluntary_ctxt_switches:"))?;
+        (name.trim() == "mxoe-agent" && is_here).then(|| text.trim().parse().ok())?
+    };
+    let mut found = tasks.filter_map(of);
+    let sleeps = found.next().expect("there is one");
+    assert_eq!(found.next(), None, "one thread for each process and interface");
+    sleeps
+}
+
+/// What becomes of a message over a rail of its own.
+fn send(rail: Box<dyn Rail>, address: &str) -> Result<(), Fault> {
+    let Node { endpoint, context, .. } = node(rail);
     let peer = endpoint.lookup(&Address::parse(address).expect("an address")).expect("a rail");
     let (memory, level) = (Memory::constant(b"to nobody"), Level::Delivered);
     match endpoint.post_send(&context, peer, Channel::Tagged, 3, memory, level, 1) {
@@ -208,11 +235,30 @@ fn who_calls_an_endpoint_that_nobody_has_is_told_so() {
     let _rail = a.rail(3);
     until("agent", || a.agent());
     let (outcome, came) = b.message(a.station(), 9);
-    assert_eq!(outcome, Err(Fault::Unreachable));
+    assert_eq!(outcome, Err(Fault::Closed));
     assert!(came.contains(&(Type::NackLib as u8)), "it was refused, and not given up: {came:x?}");
     // An endpoint that is there answers for itself.
     let (_, came) = b.message(a.station(), 3);
     assert!(!came.contains(&(Type::NackLib as u8)), "{came:x?}");
+}
+
+#[test]
+fn an_agent_sleeps_while_messages_go_by() {
+    let Some([a, b]) = hosts() else { return };
+    let [one, two] = [(&a, 3), (&b, 4)].map(|(host, endpoint)| node(host.rail(endpoint)));
+    until("b at a", || a.knows(b.station()).filter(|peer| peer.name.is_some()));
+    let to = Address::parse(&format!("mxoe://{}/4", b.station())).expect("an address");
+    let to = one.endpoint.lookup(&to).expect("a rail");
+    let pool = Pool::with_budget(1 << 20);
+    let mut held = [(); 2].map(|()| Memory::pooled(pool.take(100).expect("the pool is large")));
+    held = message(&one, &two, to, held);
+    let before = sleeps(&a) + sleeps(&b);
+    for _ in 0..20_000 {
+        held = message(&one, &two, to, held);
+    }
+    let slept = sleeps(&a) + sleeps(&b) - before;
+    // What there is are beacons, of which there is one a second, and names.
+    assert!(slept < 300, "{slept} times for 20,000 messages");
 }
 
 #[test]
@@ -233,7 +279,7 @@ fn the_agent_is_killed_and_another_process_takes_over() {
     until("the heir at b", || b.knows(at_a).filter(|peer| peer.serial == heir.serial));
     // Nobody has the endpoint of the process that was killed.
     let (outcome, came) = b.message(at_a, 5);
-    assert_eq!(outcome, Err(Fault::Unreachable));
+    assert_eq!(outcome, Err(Fault::Closed));
     assert!(came.contains(&(Type::NackLib as u8)), "{came:x?}");
     drop(rail);
     assert!(a.agent().is_none());
