@@ -116,6 +116,61 @@ fn process_the_figures_of_bmi_are_measured_without_peers() {
     assert!(rows.iter().all(|row| row["system"] == "ropewalk"), "{rows:?}");
 }
 
+/// Whether this process may make network namespaces.
+fn makes_namespaces() -> bool {
+    let made = std::process::Command::new("unshare").args(["--net", "ip", "link"]).output();
+    let makes = made.is_ok_and(|output| output.status.success());
+    if !makes {
+        println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
+    }
+    makes
+}
+
+#[test]
+fn process_the_figures_of_mx_are_measured_between_namespaces_and_drawn() {
+    if !makes_namespaces() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let figure = place.path().join("mx.svg");
+    let file = figure.to_str().expect("a path in UTF-8");
+    let [latency, overlap] = ["latency.ether.1500.block", "overlap.mxoe-compatible.9000"];
+    let rows = bench(&["mx", "--only", latency, "--only", overlap, "--figure", file]);
+    let found = |system: &str, scenario: &str, metric: &str| -> Vec<&serde_json::Value> {
+        rows.iter().filter(|row| is(row, system, scenario, metric)).collect()
+    };
+    // Of each size; a reference has round trips of what fits one frame.
+    let sizes = |rows: &[&serde_json::Value]| -> Vec<Option<u64>> {
+        rows.iter().map(|row| row["params"]["bytes"].as_u64()).collect()
+    };
+    let (ours, raw) = (found("ropewalk", latency, "latency"), found("raw", latency, "latency"));
+    let all = [0, 32, 129, 4096, 32_768, 32_769, 1 << 20].map(Some);
+    assert_eq!((&sizes(&ours)[..], &sizes(&raw)[..]), (&all[..], &all[..3]));
+    for row in ours.iter().chain(&raw) {
+        let frames = row["params"]["frames"].as_f64();
+        let least = row["params"]["bytes"].as_f64().map(|bytes| (bytes / 1500.0).max(1.0));
+        assert!(frames >= least, "{row}");
+        assert_eq!(row["ratio"].is_null(), row["system"] == "raw" || least > Some(1.0), "{row}");
+    }
+    let overlaps = found("ropewalk", overlap, "overlap");
+    let service: Vec<_> = overlaps.iter().map(|row| row["params"]["service"].as_bool()).collect();
+    assert_eq!(service, [Some(true), Some(false)], "{rows:?}");
+    let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
+    assert_eq!(drawn.matches("<polyline").count(), 2, "{drawn}");
+}
+
+#[test]
+fn process_a_row_over_namespaces_says_what_it_needs() {
+    // Without a path nobody finds what makes them.
+    let output = std::process::Command::new(support::PROGRAM)
+        .args(["bench", "mx", "--only", "latency.ether.1500.block"])
+        .env("PATH", "")
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && text.contains("run as root"), "{text}");
+}
+
 #[test]
 fn process_a_row_that_does_not_exist_is_an_error() {
     let output = std::process::Command::new(support::PROGRAM)

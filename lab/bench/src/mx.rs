@@ -53,6 +53,8 @@ struct Point {
     frames: f64,
     /// The longest time without a message, in ms.
     gap: f64,
+    /// How long computing takes while a message comes, as a multiple of what it takes alone.
+    computing: f64,
 }
 
 /// Namespaces by the MTU of their cards, and by what a relay between them loses.
@@ -211,7 +213,7 @@ impl Row {
                     p99: *p99 as f64 / 2e3,
                     cpu: cpu / 1e3 / messages,
                     frames: *frames as f64 / messages,
-                    gap: 0.0,
+                    ..Point::default()
                 }
             }
             (Kind::Bandwidth | Kind::Loss, [nanos, frames], [gap]) => {
@@ -222,12 +224,13 @@ impl Row {
                     cpu: cpu / (all * bytes as f64),
                     frames: *frames as f64 / all,
                     gap: *gap as f64 / 1e6,
+                    ..Point::default()
                 }
             }
-            (Kind::Overlap, _, [alone, message, both]) => {
-                let [alone, message, both] = [alone, message, both].map(|nanos| *nanos as f64);
-                let saved = alone + message - both;
-                Point { value: 100.0 * saved / alone.min(message).max(1.0), ..Point::default() }
+            (Kind::Overlap, _, [alone, beside, message, rest]) => {
+                let part = |a: &u64, b: &u64| *a as f64 / (*b).max(1) as f64;
+                let value = 100.0 * (1.0 - part(rest, message)).max(0.0);
+                Point { value, computing: part(beside, alone), ..Point::default() }
             }
             _ => bail!("an answer is too short"),
         };
@@ -339,6 +342,7 @@ impl Row {
         let column = |value: fn(&Point) -> f64| points.iter().map(value).collect::<Vec<_>>();
         if self.kind == Kind::Overlap {
             params.push(("service", (party == Party::Ours).to_string()));
+            params.push(("computing", format!("{:.3}", spread(column(|it| it.computing)).0)));
         } else {
             params.push(("frames", format!("{:.2}", spread(column(|point| point.frames)).0)));
         }

@@ -124,7 +124,9 @@ impl Table {
         if journal != main.param("storage") && !journal.is_empty() {
             under.extend(["journal".into(), journal.into()]);
         }
-        for (name, unit) in [("frames", "frames"), ("longest_gap_ms", "ms gap")] {
+        for (name, unit) in
+            [("frames", "frames"), ("longest_gap_ms", "ms gap"), ("computing", "x computing")]
+        {
             let value = main.param(name);
             under.extend((!value.is_empty()).then(|| format!("{value} {unit}")));
         }

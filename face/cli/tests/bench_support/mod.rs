@@ -6,8 +6,9 @@ use serde_json::Value;
 
 use crate::support::PROGRAM;
 
-const MEDIA: [&str; 4] = ["shm", "tcp", "mount", "library"];
-const METRICS: [&str; 6] = ["latency", "bandwidth", "rate", "cpu", "memory", "count"];
+const MEDIA: [&str; 9] =
+    ["shm", "tcp", "mount", "library", "ether", "mxoe", "mxoe-compatible", "udp", "frames"];
+const METRICS: [&str; 7] = ["latency", "bandwidth", "overlap", "rate", "cpu", "memory", "count"];
 
 /// Runs it with these arguments; every line is checked to be what was agreed upon.
 pub fn bench(arguments: &[&str]) -> Vec<Value> {

@@ -14,7 +14,7 @@ use ropewalk_rail::address::Address;
 
 use crate::host::monotonic_nanos;
 use crate::mx::rows::Network;
-use crate::mx::side::{Role, Side, say, warm};
+use crate::mx::side::{Computed, Role, Side, say, warm};
 use crate::mx::wire::{CARD, host};
 use crate::net::WARM;
 
@@ -186,22 +186,22 @@ fn check(memory: Memory) -> anyhow::Result<()> {
     }
 }
 
-/// Computes; the result is of no use, but nobody may leave it out.
-fn work(steps: u64) {
+/// Computes; the result is of no use, but nobody may leave it out. How long it took.
+fn work(steps: u64) -> u64 {
+    let begin = Instant::now();
     let mut state = 1u64;
     for step in 0..steps {
         state = std::hint::black_box(state.rotate_left(5) ^ step);
     }
     std::hint::black_box(state);
+    begin.elapsed().as_nanos() as u64
 }
 
 /// Steps of work that take as long as it shall.
 fn calibrate() -> u64 {
     let mut steps = 1 << 20;
     for _ in 0..3 {
-        let begin = Instant::now();
-        work(steps);
-        let took = begin.elapsed().as_nanos().max(1) as f64;
+        let took = work(steps).max(1) as f64;
         steps = (steps as f64 * COMPUTES.as_nanos() as f64 / took) as u64 + 1;
     }
     steps
@@ -329,29 +329,34 @@ impl Side for Ours {
         Ok(())
     }
 
-    fn compute(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<[u64; 3]> {
+    fn compute(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<Computed> {
         let steps = calibrate();
         let mut memory = self.room(bytes)?;
-        let mut found: [Vec<u64>; 3] = Default::default();
+        let (mut alone, mut message) = (Vec::new(), Vec::new());
+        let (mut beside, mut rest) = (Vec::new(), Vec::new());
         say("ready")?;
         // The first round makes caches warm.
         for _ in 0..=rounds {
-            let begin = Instant::now();
-            work(steps);
-            found[0].push(begin.elapsed().as_nanos() as u64);
-            for (times, computes) in found[1..].iter_mut().zip([false, true]) {
+            alone.push(work(steps));
+            for computes in [false, true] {
                 let begin = Instant::now();
                 self.receive(DATA, memory)?;
                 self.send(SIGNAL, Memory::empty())?;
                 if computes {
-                    work(steps);
+                    beside.push(work(steps));
                 }
+                let computed = Instant::now();
                 memory = self.arrival()?;
-                times.push(begin.elapsed().as_nanos() as u64);
+                match computes {
+                    true => rest.push(computed.elapsed().as_nanos() as u64),
+                    false => message.push(begin.elapsed().as_nanos() as u64),
+                }
                 self.sent()?;
             }
         }
         check(memory)?;
-        Ok(found.map(|times| median(times[1..].to_vec())))
+        let [alone, message, beside, rest] =
+            [alone, message, beside, rest].map(|times| median(times[1..].to_vec()));
+        Ok(Computed { alone, message, beside, rest })
     }
 }

@@ -109,7 +109,7 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
                 }
             }
             if !quick || mtu == 9000 {
-                add(Kind::Overlap, "overlap", "", &[OVERLAPPED], either(5, 30));
+                add(Kind::Overlap, "overlap", "", &[OVERLAPPED], either(5, 30).max(3));
             }
             if !quick || (mtu == 1500 && network != Network::Tcp) {
                 let amount = either(8_000_000, 64_000_000);

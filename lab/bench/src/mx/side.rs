@@ -54,6 +54,17 @@ impl Role {
     }
 }
 
+/// What a receiver that computes sees, in nanoseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Computed {
+    /// Computing while nothing happens, and while a message comes.
+    pub alone: u64,
+    pub beside: u64,
+    /// A message while nobody computes, and what is left of it after computing.
+    pub message: u64,
+    pub rest: u64,
+}
+
 /// One side, of ours or of a reference. What the first one does takes the corresponding method of the second.
 pub trait Side {
     /// Where it is reached.
@@ -72,8 +83,8 @@ pub trait Side {
     fn feed(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<()> {
         bail!("a reference does not overlap")
     }
-    /// The other side of it: nanoseconds of computing alone, of a message alone, and of both.
-    fn compute(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<[u64; 3]> {
+    /// The other side of it.
+    fn compute(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<Computed> {
         bail!("a reference does not overlap")
     }
 }
@@ -136,8 +147,8 @@ fn act(side: &mut dyn Side, measures: bool, line: &str) -> anyhow::Result<String
         ("bandwidth", false) => format!("done {}", side.drink(bytes, count)?),
         ("overlap", true) => side.feed(bytes, count).map(|()| "overlap".to_string())?,
         ("overlap", false) => {
-            let [alone, message, both] = side.compute(bytes, count)?;
-            format!("done {alone} {message} {both}")
+            let Computed { alone, beside, message, rest } = side.compute(bytes, count)?;
+            format!("done {alone} {beside} {message} {rest}")
         }
         _ => bail!("nobody knows how to '{line}'"),
     };

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::mx::side::Role;
@@ -41,7 +41,7 @@ impl Holder {
         let needs = "network namespaces cannot be made: run as root, with unshare (util-linux) and \
                      ip (iproute2)";
         let mut process = Process::start(command, "mx hold").context(needs)?;
-        process.hear_word("held").context(needs)?;
+        process.hear_word("held").map_err(|_| anyhow!(needs))?;
         Ok(Holder(process))
     }
 
