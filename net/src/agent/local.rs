@@ -47,7 +47,7 @@ pub fn say(socket: impl AsFd, bytes: &[u8], patience: bool) -> Result<()> {
 }
 
 /// What the other side said; nothing: it has closed the connection.
-pub fn hear<'a>(socket: impl AsFd, buffer: &'a mut [u8], patience: bool) -> Result<&'a [u8]> {
+pub fn hear(socket: impl AsFd, buffer: &mut [u8], patience: bool) -> Result<&[u8]> {
     let flags = if patience { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     loop {
         match recv(&socket, &mut *buffer, flags) {

@@ -126,9 +126,8 @@ impl Drop for Membership {
         };
         self.keeper.ring();
         // A process that was forked off has no such thread.
-        match thread.filter(|_| self.keeper.key.process == std::process::id()) {
-            Some(thread) => drop(thread.join()),
-            None => {}
+        if let Some(thread) = thread.filter(|_| self.keeper.key.process == std::process::id()) {
+            drop(thread.join());
         }
     }
 }
@@ -170,11 +169,12 @@ impl Keeper {
             let begin = std::time::Instant::now();
             let name = ropewalk_rail_ether::agent_name(self.interface.index);
             match local::listen(&name) {
-                Ok(listener) => match service::serve(self, listener) {
-                    Ok(()) => return,
+                Ok(listener) => {
+                    if service::serve(self, listener).is_ok() {
+                        return;
+                    }
                     // There is nothing to be the agent of: the interface is gone.
-                    Err(_) => {}
-                },
+                }
                 Err(_) => standby::stand_by(self, &name),
             }
             pause = match begin.elapsed() > PAUSES[1] {

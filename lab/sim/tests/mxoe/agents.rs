@@ -29,7 +29,7 @@ fn config(number: usize, dialect: Dialect) -> AgentConfig {
 
 enum Node {
     Ours { agent: Agent, taken: BTreeSet<u8> },
-    Theirs(Host),
+    Theirs(Box<Host>),
     Dead,
 }
 
@@ -75,7 +75,7 @@ impl Wire {
         config.peers = vec![station(number)];
         config.peers.extend((0..number).map(station));
         (config.name, config.asks_names) = (format!("host{number}:0"), true);
-        self.nodes.push(Node::Theirs(Host::new(config)));
+        self.nodes.push(Node::Theirs(Box::new(Host::new(config))));
         number
     }
 
