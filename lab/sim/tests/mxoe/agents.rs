@@ -28,7 +28,7 @@ fn config(number: usize, dialect: Dialect) -> AgentConfig {
 }
 
 enum Node {
-    Ours { agent: Agent, taken: BTreeSet<u8> },
+    Ours { agent: Box<Agent>, taken: BTreeSet<u8> },
     Theirs(Box<Host>),
     Dead,
 }
@@ -65,7 +65,7 @@ impl Wire {
 
     fn start(&mut self, number: usize) {
         let agent = Agent::new(config(number, self.dialect), self.random.fork(), self.now);
-        self.nodes[number] = Node::Ours { agent, taken: BTreeSet::new() };
+        self.nodes[number] = Node::Ours { agent: Box::new(agent), taken: BTreeSet::new() };
     }
 
     /// A host with Open-MX, in whose table are all who are there.
