@@ -144,18 +144,35 @@ fn endpoints_are_claimed_and_mistakes_are_named() {
     assert!(matches!(open(&card), Err(EtherError::Down(_))));
 }
 
+/// Sends until something arrives: a bridge may forward nothing for a moment.
+fn until_joined(near: &mut EtherPort, far: &mut EtherPort) {
+    let (station, endpoint) = near.resolve(&far.addresses()[0]).unwrap();
+    let begin = Instant::now();
+    while far.receive(9, &mut |_, _| {}).packets == 0 {
+        assert!(begin.elapsed().as_secs() < 60, "the cards are not joined");
+        let slot = near.slot().unwrap();
+        slot[..46].fill(0);
+        (slot[2], slot[3]) = (0xc1, endpoint);
+        near.commit(station, 46);
+        assert!(near.flush());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn frames_are_captured_as_they_are_on_the_wire() {
     let Some(_namespace) = Namespace::enter() else { return };
-    let bridge = Bridge::new(1500);
+    let cards = [card(1500), card(1500)];
+    let port = |card: &String| EtherPort::open(&EtherConfig::listening(card).unwrap()).unwrap();
+    until_joined(&mut port(&cards[0]), &mut port(&cards[1]));
     let file = std::env::temp_dir().join(format!("ropewalk-frames-{}.pcapng", std::process::id()));
-    let captured = || {
-        let port = bridge.port();
+    let captured = |card| {
+        let port = port(card);
         let here = port.interface().station;
         let capture = Capture::open(&port, &CaptureConfig::new(file.to_string_lossy())).unwrap();
         Captured::new(port, here, capture)
     };
-    let (mut near, mut far) = (captured(), captured());
+    let (mut near, mut far) = (captured(&cards[0]), captured(&cards[1]));
     let (station, endpoint) = near.resolve(&far.addresses()[0]).unwrap();
     for bytes in [46, 10, 1500] {
         let slot = near.slot().unwrap();
