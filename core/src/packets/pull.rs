@@ -209,6 +209,10 @@ impl Pull {
 
     /// The next pieces to ask for again.
     pub fn ask_again(&mut self, now: Time, round_trip: &RoundTrip) -> Option<Ask> {
+        if self.asks.is_empty() {
+            // It waits for its turn, not for the owner.
+            return None;
+        }
         if now >= self.heard_at + self.wait(round_trip) {
             self.misses += 1;
             self.heard_at = now;
@@ -340,6 +344,18 @@ mod tests {
             pull.arrived(piece, PIECE, at(now)).unwrap();
         }
         assert!(pull.is_complete());
+    }
+
+    #[test]
+    fn who_owes_nothing_is_not_silent() {
+        let mut pull = Pull::new(64_000, PIECE);
+        for piece in pull.ask(at(0)).iter() {
+            pull.arrived(piece, PIECE, at(1)).unwrap();
+        }
+        for millis in [1000, 2000, 3000] {
+            assert_eq!(pull.ask_again(at(millis * 1000), &round_trip()), None);
+        }
+        assert_eq!(pull.misses(), 0);
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub(super) struct Former {
     session: u32,
     receive_next: Sequence,
     connects: u8,
+    /// Acknowledgements: it believes those only that have a greater number than all before.
+    acks_sent: u32,
 }
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
@@ -94,9 +96,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     fn add(&mut self, station: S, endpoint: u8, receive_next: Sequence) -> Option<SlotId> {
         let partner = Partner::new(station, endpoint, receive_next);
         let id = self.partners.insert(partner).ok()?;
-        let connects = self.former(station, endpoint).map(|former| former.connects);
+        let former = self.former(station, endpoint);
+        let connects = former.map(|former| former.connects);
         let connects = connects.unwrap_or(self.random.next_u64() as u8);
-        self.partners.get_mut(id)?.connects = connects;
+        let state = self.partners.get_mut(id)?;
+        state.connects = connects;
+        state.acks_sent = former.map_or(0, |former| former.acks_sent);
         self.by_name.insert((station, endpoint), id);
         Some(id)
     }
@@ -121,8 +126,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     fn former(&self, station: S, endpoint: u8) -> Option<Former> {
-        let mut formers = self.formers.iter().rev();
-        formers.find(|(name, _)| *name == (station, endpoint)).map(|(_, former)| *former)
+        self.formers.get(&(station, endpoint)).copied()
     }
 
     /// Remembers what came from a partner that is let go.
@@ -131,15 +135,19 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return;
         }
         let receive_next = state.receiving.acknowledged();
-        let former = Former { session: state.session, receive_next, connects: state.connects };
+        let Partner { session, connects, acks_sent, .. } = *state;
+        let former = Former { session, receive_next, connects, acks_sent };
         self.remember_as((state.station, state.endpoint), former);
     }
 
     fn remember_as(&mut self, name: (S, u8), former: Former) {
-        self.formers.retain(|(other, _)| *other != name);
-        self.formers.push_back((name, former));
-        if self.formers.len() > FORMERS_MAX {
-            self.formers.pop_front();
+        if self.formers.insert(name, former).is_none() {
+            self.former_names.push_back(name);
+        }
+        if self.former_names.len() > FORMERS_MAX
+            && let Some(oldest) = self.former_names.pop_front()
+        {
+            self.formers.remove(&oldest);
         }
     }
 
@@ -181,7 +189,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     fn refuse_key(&mut self, from: S, connect: &Connect) {
-        let index = self.place_of(from);
+        // Who is refused gets no place in the table.
+        let index = INDEX_UNKNOWN;
         let reply = ConnectReply {
             to: connect.from,
             from: self.config.endpoint,
@@ -282,7 +291,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             // It began anew, and has just learned from us where its numbers begin.
             let (session, connects) = (reply.session, state.connects);
             let receive_next = introduction.receive_next;
-            let former = Former { session, receive_next, connects };
+            let former = Former { session, receive_next, connects, acks_sent: state.acks_sent };
             self.end(id, Fault::PeerReset);
             return self.remember_as((from, reply.from), former);
         }

@@ -169,8 +169,12 @@ pub(super) struct Partner<S> {
     /// Numbers of acknowledgements that went by themselves, and came.
     pub acks_sent: u32,
     pub acks_heard: u32,
-    /// The layer above has room again, perhaps.
+    /// The layer above has room again, perhaps: it is in `retries`.
     pub retry: bool,
+    /// A message of ours waits for a region, or a pull for its share of what may be under way: it is in
+    /// `awaiting_region`, or `hungry`.
+    pub awaits_region: bool,
+    pub is_hungry: bool,
     /// Announces of the partner's that were told and are not over: their regions.
     pub announced: HashMap<u64, (u8, u8)>,
     /// What it may read.
@@ -201,6 +205,8 @@ impl<S> Partner<S> {
             acks_sent: 0,
             acks_heard: 0,
             retry: false,
+            awaits_region: false,
+            is_hungry: false,
             announced: HashMap::new(),
             exposed: HashMap::new(),
             asks: Asks::default(),
@@ -237,8 +243,9 @@ pub struct Mxoe<S> {
     pub(super) session: u32,
     pub(super) partners: Slots<Partner<S>>,
     pub(super) by_name: HashMap<(S, u8), SlotId>,
-    /// What is remembered of partners that were let go, by name; the oldest first.
-    pub(super) formers: VecDeque<((S, u8), Former)>,
+    /// What is remembered of partners that were let go, by name; and their names, the oldest first.
+    pub(super) formers: HashMap<(S, u8), Former>,
+    pub(super) former_names: VecDeque<(S, u8)>,
     /// Hosts in the order in which they were met: what we tell them is their place here.
     table: HashMap<S, u16>,
     pub(super) ready: VecDeque<SlotId>,
@@ -246,9 +253,17 @@ pub struct Mxoe<S> {
     pub(super) timers: BTreeSet<(Time, SlotId)>,
     pub(super) pulls: Slots<Pulling>,
     pub(super) by_token: HashMap<u64, SlotId>,
+    pub(super) by_handle: HashMap<u32, SlotId>,
     /// Replies that are asked for and not here, of all pulls.
     pub(super) under_way: u32,
+    /// Partners of which pulls found that too many are; the first one's turn it is.
+    pub(super) hungry: VecDeque<SlotId>,
     pub(super) regions: Vec<Region>,
+    pub(super) awaiting_region: Vec<SlotId>,
+    /// Partners of which messages may find room above by now.
+    retries: Vec<SlotId>,
+    /// Bytes of what came before its turn, of all partners.
+    pub(super) early_bytes: usize,
     pub(super) events: VecDeque<Event>,
     pub(super) counters: MxoeCounters,
 }
@@ -275,15 +290,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             now: Time::ZERO,
             session,
             by_name: HashMap::new(),
-            formers: VecDeque::new(),
+            formers: HashMap::new(),
+            former_names: VecDeque::new(),
             table: HashMap::new(),
             ready: VecDeque::new(),
             stateless: VecDeque::new(),
             timers: BTreeSet::new(),
             pulls: Slots::with_limit(super::pulling::PULLS_MAX),
             by_token: HashMap::new(),
+            by_handle: HashMap::new(),
             under_way: 0,
+            hungry: VecDeque::new(),
             regions: super::regions::table(),
+            awaiting_region: Vec::new(),
+            retries: Vec::new(),
+            early_bytes: 0,
             events: VecDeque::new(),
             counters: MxoeCounters::default(),
         }
@@ -328,9 +349,24 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// A host's place in our table.
     pub(super) fn place_of(&mut self, station: S) -> u16 {
+        if let Some(place) = self.table.get(&station) {
+            return *place;
+        }
         // The first one is ours; where there is no more room all others share a place.
-        let next = (self.table.len() + 1).min(usize::from(INDEX_UNKNOWN) - 1) as u16;
-        *self.table.entry(station).or_insert(next)
+        let last = INDEX_UNKNOWN - 1;
+        let next = (self.table.len() + 1).min(usize::from(last)) as u16;
+        if next < last {
+            self.table.insert(station, next);
+        }
+        next
+    }
+
+    /// The layer above may have room for what waits.
+    pub(super) fn has_room(&mut self, id: SlotId) {
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if !std::mem::replace(&mut state.retry, true) {
+            self.retries.push(id);
+        }
     }
 
     /// The partner may have something to send, and its timer may be another.
@@ -443,14 +479,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             self.touch(id);
         }
         self.report(above);
-        let retries = |state: &Partner<S>| state.retry && state.receiving.has_early();
-        let waiting: Vec<SlotId> =
-            self.partners.iter().filter(|(_, state)| retries(state)).map(|(id, _)| id).collect();
-        for id in waiting {
-            if let Some(state) = self.partners.get_mut(id) {
-                state.retry = false;
+        for id in std::mem::take(&mut self.retries) {
+            let Some(state) = self.partners.get_mut(id) else { continue };
+            state.retry = false;
+            if self.tell_early(id, RETRIES_PER_PASS, above) {
+                self.has_room(id);
             }
-            self.tell_early(id, RETRIES_PER_PASS, above);
             self.touch(id);
         }
         self.report(above);
@@ -493,9 +527,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     pub(super) fn end(&mut self, id: SlotId, fault: Fault) {
         self.end_pulls(id, fault);
         self.forget_regions(id);
+        self.not_hungry(id);
         let Some(state) = self.partners.remove(id) else { return };
         self.timers.remove(&(state.timer, id));
         self.by_name.remove(&(state.station, state.endpoint));
+        self.early_bytes -= state.receiving.early_bytes();
         for waiting in &state.sending.waiting {
             if let Waiting::Eager { token, .. } = waiting
                 && *token != Token::NONE

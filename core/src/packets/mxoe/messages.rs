@@ -14,6 +14,10 @@ use super::machine::{Event, Foreign, Mxoe, Taken, write};
 use super::receiving::{Arrival, Early, Part, Partial};
 use super::sending::{Kept, Named};
 
+/// Bytes of what came before its turn, of all partners; and what each one may have beside the others.
+const EARLY_BYTES_MAX: usize = 32 << 20;
+const EARLY_BYTES_EACH: usize = 4 << 10;
+
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// The partner that a packet is from, where it names our session.
     pub(super) fn partner_of(&mut self, from: S, endpoint: u8, session: u32) -> Option<SlotId> {
@@ -51,6 +55,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             // A session that has not begun, or is over: the message comes again.
             if matches!(state.stage, Stage::Closing { .. }) {
                 self.acknowledged(id, message.acknowledged);
+                self.touch(id);
             }
             return;
         }
@@ -74,9 +79,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 let number = state.receiving.next();
                 if self.tell(id, number, &part, above) {
                     self.tell_early(id, usize::MAX, above);
-                } else if let Some(state) = self.partners.get_mut(id) {
+                } else {
                     self.counters.postponed += 1;
-                    state.receiving.keep(number, part);
+                    self.keep(id, number, part);
                 }
             }
             Arrival::Partial(number) => self.fill(id, number, &part, above),
@@ -85,12 +90,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 match part {
                     // Messages that wait for room must not make those wait who have to tell of their ends.
                     Part::Notify { bytes, region, region_sequence } => {
-                        if state.receiving.done_early(number) {
+                        let before = state.receiving.early_bytes();
+                        let is_news = state.receiving.done_early(number);
+                        self.early_bytes += state.receiving.early_bytes() - before;
+                        if is_news {
                             self.notified(id, bytes, region, region_sequence);
                         }
                     }
-                    part if state.receiving.keep(number, part.clone()) => {}
-                    _ => self.counters.beyond += 1,
+                    part => self.keep(id, number, part),
                 }
             }
             Arrival::Again => {
@@ -99,6 +106,18 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             }
             Arrival::Beyond => self.counters.beyond += 1,
         }
+    }
+
+    /// Keeps what came before its turn, where there is room: for a few packets of each partner always, and for more
+    /// as long as all together do not have too many.
+    fn keep(&mut self, id: SlotId, number: u64, part: Part<&[u8]>) {
+        let Some(state) = self.partners.get_mut(id) else { return };
+        let before = state.receiving.early_bytes();
+        let crowded = self.early_bytes >= EARLY_BYTES_MAX && before >= EARLY_BYTES_EACH;
+        if crowded || !state.receiving.keep(number, part) {
+            self.counters.beyond += 1;
+        }
+        self.early_bytes += state.receiving.early_bytes() - before;
     }
 
     /// Tells the next message; false where there is no room for it above.
@@ -188,27 +207,34 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
     }
 
-    /// Tells what came early and whose turn it is, as far as there is room above and at most so much.
-    pub(super) fn tell_early(&mut self, id: SlotId, most: usize, above: &mut dyn Foreign<S>) {
+    /// Tells what came early and whose turn it is, as far as there is room above and at most so much; whether
+    /// that was the end of it.
+    pub(super) fn tell_early(
+        &mut self,
+        id: SlotId,
+        most: usize,
+        above: &mut dyn Foreign<S>,
+    ) -> bool {
         let now = self.now;
         for _ in 0..most {
-            let Some(state) = self.partners.get_mut(id) else { return };
+            let Some(state) = self.partners.get_mut(id) else { return false };
             let next = state.receiving.next();
-            let Some((number, early)) = state.receiving.take_early() else { return };
+            let before = state.receiving.early_bytes();
+            let Some((number, early)) = state.receiving.take_early() else { return false };
+            self.early_bytes -= before - state.receiving.early_bytes();
             match early {
                 Early::Done if number == next => state.receiving.told(None, now),
                 Early::Part(part) if number == next => {
                     if !self.tell(id, number, &part.borrowed(), above) {
-                        if let Some(state) = self.partners.get_mut(id) {
-                            state.receiving.keep(number, part.borrowed());
-                        }
-                        return;
+                        self.keep(id, number, part.borrowed());
+                        return false;
                     }
                 }
                 Early::Part(part) => self.fill(id, number, &part.borrowed(), above),
                 Early::Done => {}
             }
         }
+        true
     }
 
     /// Everything before a number has arrived there.

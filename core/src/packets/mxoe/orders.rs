@@ -8,7 +8,7 @@ use ropewalk_base::verb::{FrameOrder, Ordered, RemoteLayout, Token, Verb};
 use ropewalk_wire::frame::{self, Arrived};
 
 use super::machine::{Event, Mxoe};
-use super::sending::{Kept, Named, Waiting};
+use super::sending::{Kept, Named, Told, Waiting};
 use crate::packets::machine::Bytes;
 use crate::packets::outgoing::Payload;
 
@@ -58,15 +58,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 if let Some((region, region_sequence)) = state.announced.remove(&body.message.get())
                 {
                     let bytes = body.bytes.get() as u32;
-                    let waiting = Waiting::Notify { bytes, region, region_sequence };
-                    state.sending.waiting.push_back(waiting);
+                    state.sending.ends.push_back(Told { bytes, region, region_sequence });
                 }
-                state.retry = true;
+                self.has_room(id);
                 Ordered::Released
             }
             // There is room again.
             Arrived::Credit(_) => {
-                state.retry = true;
+                self.has_room(id);
                 Ordered::Released
             }
             // Nobody there has a word for it: a region that is not there any more says enough.
@@ -98,7 +97,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let now = self.now;
             let Some(state) = self.partners.get_mut(id) else { return };
             // Nothing has a number before the partner knows our session: it would not hear it.
-            if state.introduction.is_some() || !state.sending.has_room() {
+            if state.introduction.is_some() {
+                return;
+            }
+            if let Some(Told { bytes, region, region_sequence }) = state.sending.next_end() {
+                self.counters.messages_sent += 1;
+                state.sending.push(Kept::Notify { bytes, region, region_sequence }, now);
+                continue;
+            }
+            if !state.sending.has_room() {
                 return;
             }
             let Some(waiting) = state.sending.waiting.pop_front() else { return };
@@ -119,14 +126,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                             // It keeps its turn: a region is free when another message is over.
                             let waiting = Waiting::Announce { bits, bytes, key_slot, named };
                             let Some(state) = self.partners.get_mut(id) else { return };
-                            return state.sending.waiting.push_front(waiting);
+                            state.sending.waiting.push_front(waiting);
+                            return self.await_region(id);
                         }
                         // It was given up before it had a number.
                         Err(_) => continue,
                     }
-                }
-                Waiting::Notify { bytes, region, region_sequence } => {
-                    Kept::Notify { bytes, region, region_sequence }
                 }
             };
             self.counters.messages_sent += 1;

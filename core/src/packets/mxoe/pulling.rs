@@ -1,7 +1,7 @@
 //! Large messages of a partner: read block by block, and told when they are here.
 //!
 //! Invariants: a pull writes to its memory until it ends, and never after; replies under way are counted, for
-//! each partner and together, until they came or their pull ended.
+//! each partner and together, until they came, their pull ended, or its partner was silent for too long.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
@@ -17,9 +17,8 @@ use super::machine::{Event, Foreign, Mxoe, emit, write};
 use crate::packets::pull::{Ask, Pull};
 use crate::packets::round_trip::RoundTrip;
 
-/// Pulls at a time: 10 bits of a handle name one.
-pub(super) const PULLS_MAX: usize = 1024;
-const HANDLE_SLOT_BITS: u32 = 10;
+/// Pulls at a time, which the layer above never has: what it reads it has room for.
+pub(super) const PULLS_MAX: usize = 1 << 24;
 /// Blocks of one pull that may be under way.
 const BLOCKS_AT_ONCE: u32 = 4;
 /// Pulls from one partner of which blocks are asked for at a time.
@@ -51,6 +50,8 @@ pub(super) struct Pulling {
     pull: Pull,
     /// Blocks to ask for, as ranges of frames.
     asks: VecDeque<(u32, u32)>,
+    /// Its replies are among those under way: nobody counts on them where the partner is silent.
+    counted: bool,
 }
 
 /// The pulls from one partner.
@@ -97,10 +98,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let lead = u32::from(region_offset) % dialect.reply_bytes();
         let per_ask = dialect.replies_per_block();
         let pull = Pull::framed(into.len, dialect.reply_bytes(), lead, per_ask);
-        let generation = self.random.next_u64() as u32;
+        // A stale reply finds another handle.
+        let handle = loop {
+            let handle = self.random.next_u64() as u32;
+            if !self.by_handle.contains_key(&handle) {
+                break handle;
+            }
+        };
         let pulling = Pulling {
             link: id,
-            handle: 0,
+            handle,
             token,
             into,
             region: key.slot.index as u8,
@@ -109,12 +116,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             lead,
             pull,
             asks: VecDeque::new(),
+            counted: true,
         };
         let Ok(slot) = self.pulls.insert(pulling) else { return Ordered::Refused(Fault::Busy) };
-        if let Some(pulling) = self.pulls.get_mut(slot) {
-            // A stale reply finds another generation.
-            pulling.handle = slot.index << (32 - HANDLE_SLOT_BITS) | generation >> HANDLE_SLOT_BITS;
-        }
+        self.by_handle.insert(handle, slot);
         self.by_token.insert(token.0, slot);
         let Some(state) = self.partners.get_mut(id) else { return Ordered::Pending };
         state.asks.waiting.push_back(slot);
@@ -132,20 +137,30 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 state.asks.active.push_back(next);
             }
         }
+        let mut starved = false;
         for _ in 0..state.asks.active.len() {
             let state = self.partners.get_mut(id)?;
             let slot = state.asks.active.pop_front()?;
             state.asks.active.push_back(slot);
-            if let Some(len) = self.next_block(id, slot, out) {
+            if let Some(len) = self.next_block(id, slot, &mut starved, out) {
                 return Some(len);
             }
+        }
+        if !starved {
+            self.not_hungry(id);
         }
         None
     }
 
-    fn next_block(&mut self, id: SlotId, slot: SlotId, out: &mut [u8]) -> Option<usize> {
+    fn next_block(
+        &mut self,
+        id: SlotId,
+        slot: SlotId,
+        starved: &mut bool,
+        out: &mut [u8],
+    ) -> Option<usize> {
         let (now, dialect) = (self.now, self.config.dialect);
-        let state = self.partners.get_mut(id)?;
+        let state = self.partners.get(id)?;
         let pulling = self.pulls.get_mut(slot)?;
         if pulling.asks.is_empty()
             && let Some(ask) = pulling.pull.ask_again(now, &state.round_trip)
@@ -154,18 +169,28 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let whole = dialect.mode() == Mode::Compatible;
             pulling.add_asks(ask, dialect.replies_per_block(), whole);
         }
+        if pulling.pull.misses() > 0 && std::mem::take(&mut pulling.counted) {
+            // Others do not wait for what does not come.
+            self.under_way -= pulling.pull.under_way();
+            self.feed();
+        }
+        let pulling = self.pulls.get_mut(slot)?;
         let fresh = pulling.pull.next_fresh();
         let window = BLOCKS_AT_ONCE * dialect.replies_per_block();
         if pulling.asks.is_empty() && fresh > 0 {
-            let under_way = pulling.pull.under_way();
-            let one = under_way + fresh <= window;
-            let all = self.under_way == 0 || self.under_way + fresh <= self.config.frames_max;
-            if one && all {
+            let one = pulling.counted && pulling.pull.under_way() + fresh <= window;
+            if one && self.may_ask(id, fresh) {
                 self.under_way += fresh;
+                let pulling = self.pulls.get_mut(slot)?;
                 let ask = pulling.pull.ask(now);
                 pulling.add_asks(ask, dialect.replies_per_block(), false);
+                // The others have a turn before it has another.
+                self.not_hungry(id);
+            } else {
+                *starved |= one;
             }
         }
+        let (state, pulling) = (self.partners.get(id)?, self.pulls.get_mut(slot)?);
         let (first, count) = pulling.asks.pop_front()?;
         let (begin, _) = pulling.pull.place(first);
         let (last, bytes) = pulling.pull.place(first + count - 1);
@@ -205,8 +230,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             .ok()
             .filter(|frame| *frame < pulling.pull.pieces() && *frame as u8 == reply.frame)
             .filter(|frame| pulling.pull.place(*frame).0 == u64::from(reply.offset));
+        let under_way = pulling.pull.under_way();
         let piece = expected.and_then(|it| pulling.pull.arrived(it, bytes.len() as u32, now));
         let Some(piece) = piece else { return self.counters.doubled += 1 };
+        if !std::mem::replace(&mut pulling.counted, true) {
+            self.under_way += under_way;
+        }
         self.under_way -= 1;
         self.counters.bytes_native += bytes.len() as u64;
         write(pulling.into, reply.offset, bytes, above);
@@ -219,16 +248,17 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if complete {
             self.end_pull(slot, Ok(()));
         }
+        self.feed();
         self.touch(link);
     }
 
     /// The pull that a handle names, if its partner is at this station.
     fn pull_of(&self, from: S, handle: u32, magic: u32) -> Option<SlotId> {
-        let slot = self.pulls.id_at(handle >> (32 - HANDLE_SLOT_BITS))?;
+        let slot = *self.by_handle.get(&handle)?;
         let pulling = self.pulls.get(slot)?;
         let state = self.partners.get(pulling.link)?;
         let ours = magic == PullPacket::magic_of(self.config.endpoint);
-        (ours && pulling.handle == handle && state.station == from).then_some(slot)
+        (ours && state.station == from).then_some(slot)
     }
 
     /// A partner does not let us read.
@@ -244,11 +274,51 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     fn take_pull(&mut self, slot: SlotId) -> Option<Pulling> {
         let pulling = self.pulls.remove(slot)?;
         self.by_token.remove(&pulling.token.0);
-        self.under_way -= pulling.pull.under_way();
+        self.by_handle.remove(&pulling.handle);
+        if pulling.counted {
+            self.under_way -= pulling.pull.under_way();
+        }
         if let Some(state) = self.partners.get_mut(pulling.link) {
             state.asks.active.retain(|other| *other != slot);
+            // Its other pulls may go on, and nothing else tells of that.
+            self.touch(pulling.link);
         }
+        self.feed();
         Some(pulling)
+    }
+
+    /// Whether so many more replies may be under way, of a partner that waits its turn with the others.
+    fn may_ask(&mut self, id: SlotId, fresh: u32) -> bool {
+        let fits = self.under_way == 0 || self.under_way + fresh <= self.config.frames_max;
+        let first = self.hungry.front().copied();
+        if fits && first.is_none_or(|first| first == id) {
+            return true;
+        }
+        let Some(state) = self.partners.get_mut(id) else { return false };
+        if !std::mem::replace(&mut state.is_hungry, true) {
+            self.hungry.push_back(id);
+        }
+        false
+    }
+
+    /// A partner asks for nothing that it waits for any more.
+    pub(super) fn not_hungry(&mut self, id: SlotId) {
+        if let Some(state) = self.partners.get_mut(id)
+            && std::mem::take(&mut state.is_hungry)
+        {
+            self.hungry.retain(|other| *other != id);
+            self.feed();
+        }
+    }
+
+    /// Fewer are under way: whose turn it is is looked at.
+    fn feed(&mut self) {
+        let block = self.config.dialect.replies_per_block();
+        if (self.under_way == 0 || self.under_way + block <= self.config.frames_max)
+            && let Some(first) = self.hungry.front()
+        {
+            self.touch(*first);
+        }
     }
 
     fn end_pull(&mut self, slot: SlotId, outcome: Result<(), Fault>) {

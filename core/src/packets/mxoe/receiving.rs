@@ -16,6 +16,8 @@ use ropewalk_wire::mxoe::Sequence;
 const EARLY_MAX: u64 = 255;
 /// Bytes of what came before its turn.
 const EARLY_BYTES_MAX: usize = 512 << 10;
+/// Messages that are told behind one that is not whole: half of the numbers, as far as Open-MX goes.
+const PARTIAL_MAX: usize = 8191;
 /// What an early packet counts beside its bytes.
 const EARLY_OVERHEAD: usize = 64;
 /// Messages after which the partner is told at once, and how long a single one waits.
@@ -147,6 +149,8 @@ impl Receiving {
                     Arrival::Again
                 }
             }
+            // Who sends ahead of a message that he never completes is not followed for ever.
+            _ if self.partial.len() >= PARTIAL_MAX => Arrival::Beyond,
             _ if number == self.next => Arrival::Next,
             _ if number - self.next <= EARLY_MAX => Arrival::Early(number),
             _ => Arrival::Beyond,
@@ -199,9 +203,9 @@ impl Receiving {
         Some((number, early))
     }
 
-    /// Whether something that came early may be told.
-    pub fn has_early(&self) -> bool {
-        self.early.first_key_value().is_some_and(|((number, _), _)| *number <= self.next)
+    /// Bytes of what came early.
+    pub fn early_bytes(&self) -> usize {
+        self.early_bytes
     }
 
     /// The next message was told; `partial` is what is missing of it.

@@ -77,10 +77,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let region = &mut self.regions[usize::from(number)];
         region.used = None;
         region.sequence = region.sequence.wrapping_add(1);
-        // Whoever waits for a number gets it.
-        let waiting = self.partners.iter().filter(|(_, it)| !it.sending.waiting.is_empty());
-        let waiting: Vec<SlotId> = waiting.map(|(id, _)| id).collect();
-        waiting.into_iter().for_each(|id| self.touch(id));
+        // Whoever waits for a number gets it, and who finds none waits on.
+        for id in std::mem::take(&mut self.awaiting_region) {
+            if let Some(state) = self.partners.get_mut(id) {
+                state.awaits_region = false;
+                self.touch(id);
+            }
+        }
+    }
+
+    /// A partner's next message waits for a number.
+    pub(super) fn await_region(&mut self, id: SlotId) {
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if !std::mem::replace(&mut state.awaits_region, true) {
+            self.awaiting_region.push(id);
+        }
     }
 
     /// The partner is done with a large message.

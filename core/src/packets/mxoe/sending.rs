@@ -4,8 +4,9 @@
 //! is found by time: the first one that is not acknowledged goes again, and when that was not all, the next;
 //! after a second time-out all of them.
 //!
-//! Invariants: numbers are given in the order of the orders; no more than [`AHEAD_MAX`] are under way, since
-//! receivers drop what is further ahead of a loss.
+//! Invariants: messages have numbers in the order of their orders, and the ends of a partner's messages go before
+//! those that wait, for which there may be room only when the partner has gone on; no more than [`AHEAD_MAX`] are
+//! under way, since receivers drop what is further ahead of a loss.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,8 +18,10 @@ use ropewalk_wire::mxoe::Sequence;
 use super::super::outgoing::Payload;
 use super::super::round_trip::RoundTrip;
 
-/// Messages under way.
+/// Messages under way; and how many of them are not the ends of a partner's. Those find room also where it
+/// acknowledges nothing before it has heard of them: it has no more large messages at a time.
 const AHEAD_MAX: usize = 255;
+const MESSAGES_MAX: usize = AHEAD_MAX - 128;
 /// Bytes of messages that are kept.
 const KEPT_BYTES_MAX: usize = 1 << 20;
 /// How long partners may wait before they acknowledge: Open-MX takes 15 to 19 ms.
@@ -29,7 +32,14 @@ pub(super) const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(25);
 pub(super) enum Waiting {
     Eager { bits: u64, payload: Payload, token: Token, told: Option<Named> },
     Announce { bits: u64, bytes: u32, key_slot: u64, named: Named },
-    Notify { bytes: u32, region: u8, region_sequence: u8 },
+}
+
+/// The end of a message of the partner's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Told {
+    pub bytes: u32,
+    pub region: u8,
+    pub region_sequence: u8,
 }
 
 /// How whoever ordered a message calls it.
@@ -83,6 +93,7 @@ pub(super) struct Sending {
     /// Numbers of those that go next; the first one is perhaps half on its way.
     to_send: VecDeque<u64>,
     pub waiting: VecDeque<Waiting>,
+    pub ends: VecDeque<Told>,
     again_at: Time,
     misses: u32,
     /// Those before this number went before something was found to be lost.
@@ -103,6 +114,7 @@ impl Sending {
             kept_bytes: 0,
             to_send: VecDeque::new(),
             waiting: VecDeque::new(),
+            ends: VecDeque::new(),
             again_at: Time::NEVER,
             misses: 0,
             lost_before: 0,
@@ -113,8 +125,8 @@ impl Sending {
 
     /// The first number is another: nothing was sent.
     pub fn restart(&mut self, first: Sequence) {
-        let waiting = std::mem::take(&mut self.waiting);
-        *self = Sending { waiting, ..Sending::new(first) };
+        let (waiting, ends) = (std::mem::take(&mut self.waiting), std::mem::take(&mut self.ends));
+        *self = Sending { waiting, ends, ..Sending::new(first) };
     }
 
     fn next_number(&self) -> u64 {
@@ -128,12 +140,17 @@ impl Sending {
 
     /// Whether another message may have a number.
     pub fn has_room(&self) -> bool {
-        self.kept.len() < AHEAD_MAX && self.kept_bytes < KEPT_BYTES_MAX
+        self.kept.len() < MESSAGES_MAX && self.kept_bytes < KEPT_BYTES_MAX
+    }
+
+    /// The end of a partner's message that has a number next, where there is room for it.
+    pub fn next_end(&mut self) -> Option<Told> {
+        if self.kept.len() < AHEAD_MAX { self.ends.pop_front() } else { None }
     }
 
     /// Whether all messages are acknowledged.
     pub fn is_done(&self) -> bool {
-        self.kept.is_empty() && self.waiting.is_empty()
+        self.kept.is_empty() && self.waiting.is_empty() && self.ends.is_empty()
     }
 
     /// Gives a message its number.
@@ -169,9 +186,12 @@ impl Sending {
             self.claimed = None;
         }
         let count = upto.saturating_sub(self.acknowledged);
+        if count == 0 {
+            return Vec::new();
+        }
         // One that never left is not acknowledged, whoever says so.
         let left = self.kept.iter().take(AHEAD_MAX).take_while(|sent| sent.times > 0).count();
-        if count == 0 || count > left as u64 {
+        if count > left as u64 {
             return Vec::new();
         }
         self.acknowledged = upto;

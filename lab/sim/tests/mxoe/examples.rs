@@ -101,7 +101,7 @@ impl Dialogue {
                 from: 1,
                 index: 1,
                 session: 5,
-                key: KEY + 1,
+                key: KEY,
                 receive_next: Sequence(1),
                 connect: 0,
             });
@@ -109,7 +109,6 @@ impl Dialogue {
             let len = stranger.emit(0, dialect, &mut body);
             dialogue.hosts[1].packet(station, &body[..len], dialogue.now);
         }
-        assert_eq!(dialogue.hosts[1].pass(dialogue.now, 100).len(), 4);
         dialogue
     }
 
@@ -117,7 +116,9 @@ impl Dialogue {
         for _ in 0..200 {
             for host in 0..2 {
                 for (to, body) in self.hosts[host].pass(self.now, 1000) {
-                    assert_eq!(to, 1 - host as u32);
+                    if to > 1 {
+                        continue;
+                    }
                     let number = match Type::from_u8(body[INDEX_BYTES]).unwrap() {
                         Type::Medium => body[AT(42)],
                         Type::PullReply => body[AT(17)],
@@ -139,8 +140,10 @@ impl Dialogue {
         let now = self.now;
         let a = self.hosts[0].machine.connect(1, ENDPOINTS[1], KEY, now).unwrap();
         self.run();
-        let b = *self.hosts[1].seen.up.keys().next().expect("they are connected");
-        assert_eq!((self.hosts[0].seen.up.len(), self.hosts[1].seen.up.len()), (1, 1));
+        let links = &self.hosts[1].seen.up;
+        let (b, _) = links.iter().find(|(_, (who, _))| who.station == 0).expect("a link with A");
+        let b = *b;
+        assert_eq!((self.hosts[0].seen.up.len(), links.len()), (1, 5));
         let small: Vec<u8> = (0x40..0x61).collect();
         for bytes in [b"hello".to_vec(), small, vec![0; medium as usize], vec![0; 100_000]] {
             self.hosts[0].send_bytes(a, MATCH, bytes);

@@ -6,6 +6,7 @@ mod air;
 mod captures;
 mod examples;
 mod foreign;
+mod hostile;
 #[path = "../open_mx/recorded.rs"]
 mod recorded;
 mod world;

@@ -193,6 +193,11 @@ impl Ours {
             frames_max: 200,
             give_up_after: GIVE_UP_AFTER,
         };
+        Ours::configured(random, config, session)
+    }
+
+    pub fn configured(random: &mut Random, config: MxoeConfig, session: u32) -> Ours {
+        let MxoeConfig { endpoint, dialect, .. } = config;
         let machine = Mxoe::in_session(config, Random::from_seed(random.next_u64()), session);
         let store = Store::default();
         store.add(Vec::new());
