@@ -16,6 +16,7 @@
 pub mod corpus;
 pub mod drive;
 pub mod mutate;
+mod mxoe;
 mod packets;
 mod protocol;
 pub mod targets;

@@ -51,6 +51,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("address", address),
     ("core_frames", crate::protocol::frames),
     ("packet_machine", crate::packets::packets),
+    ("mxoe_machine", crate::mxoe::bodies),
     ("disk_superblock", |bytes| {
         let _ = decoders::superblock(bytes);
     }),

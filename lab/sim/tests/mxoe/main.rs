@@ -4,11 +4,13 @@ mod agents;
 #[path = "../packets/air.rs"]
 mod air;
 mod captures;
+mod crowd;
 mod examples;
 mod foreign;
 mod hostile;
 #[path = "../open_mx/recorded.rs"]
 mod recorded;
+mod room;
 mod world;
 
 use std::time::Duration;
