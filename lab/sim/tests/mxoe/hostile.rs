@@ -136,8 +136,17 @@ fn fragments_that_overlap_or_belong_elsewhere_are_passed_over() {
     room.innocent(links);
 }
 
+/// How many packets of which type answer a pull.
+fn answers(room: &mut Room, pull: Pull) -> BTreeMap<u8, u32> {
+    room.say(HIS_STATION, &Packet::Pull(pull));
+    room.run(Duration::from_micros(300));
+    let mut count = BTreeMap::new();
+    room.others.drain(..).for_each(|(_, body)| *count.entry(body[INDEX_BYTES]).or_insert(0) += 1);
+    count
+}
+
 #[test]
-fn pulls_and_replies_that_nobody_may_send_are_refused() {
+fn pulls_that_nobody_may_send_are_refused() {
     let mut room = Room::new(2, config(200));
     let links = room.join(0, 1);
     let link = room.let_him_in();
@@ -163,15 +172,6 @@ fn pulls_and_replies_that_nobody_may_send_are_refused() {
         first_offset: 0,
         block_bytes: 46_976,
         frame: 0,
-    };
-    let answers = |room: &mut Room, pull: Pull| {
-        room.say(HIS_STATION, &Packet::Pull(pull));
-        room.run(Duration::from_micros(300));
-        let kinds =
-            room.others.drain(..).map(|(_, body)| Type::from_u8(body[INDEX_BYTES]).unwrap());
-        let mut count = BTreeMap::new();
-        kinds.for_each(|kind| *count.entry(kind as u8).or_insert(0) += 1);
-        count
     };
     let count = |kind: Type, count| BTreeMap::from([(kind as u8, count)]);
     for wrong in [
@@ -204,7 +204,14 @@ fn pulls_and_replies_that_nobody_may_send_are_refused() {
     }
     room.run(Duration::from_millis(1));
     assert_eq!(room.others.drain(..).count(), 64 * 32);
-    // He announces something himself, and replies as he likes.
+    room.innocent(links);
+}
+
+#[test]
+fn replies_that_nobody_asked_for_land_nowhere() {
+    let mut room = Room::new(2, config(200));
+    let links = room.join(0, 1);
+    room.let_him_in();
     let rendezvous = Rendezvous {
         message: message(1, 6),
         total_bytes: 50_000,
@@ -349,9 +356,20 @@ fn whatever_is_said_by_whomever_the_innocent_get_their_messages() {
     }
 }
 
+const BYTES: &[u8] = &[7; 10_000];
+
+/// A number that is often the usual one.
+fn odd(random: &mut Random, usual: u32) -> u32 {
+    match random.below(6) {
+        0 => random.next_u64() as u32,
+        1 => u32::MAX,
+        2 => 0,
+        _ => usual,
+    }
+}
+
 /// A packet of any kind, with fields that are often nearly right.
 fn anything(random: &mut Random) -> Packet<'static> {
-    const BYTES: &[u8] = &[7; 10_000];
     let small = random.below(6) as u16;
     let number = [small, small, small + 300, 16_380 + small, 0x4000 + small];
     let sequence = Sequence(number[random.below(5) as usize]);
@@ -360,15 +378,6 @@ fn anything(random: &mut Random) -> Packet<'static> {
     let his = if random.below(10) == 0 { SESSION_UNKNOWN } else { 70 + random.below(3) as u32 };
     let from = HIS + random.below(2) as u8;
     let message = Message { to: ENDPOINT, from, session, sequence, acknowledged, match_info: 23 };
-    let odd = |random: &mut Random, usual: u32| match random.below(6) {
-        0 => random.next_u64() as u32,
-        1 => u32::MAX,
-        2 => 0,
-        _ => usual,
-    };
-    let region = random.below(4) as u8;
-    let region_sequence = 23 + random.below(3) as u8;
-    let handle = random.below(4) as u32;
     match random.below(14) {
         0 | 1 => {
             let key = KEY + u32::from(random.below(20) == 0);
@@ -395,7 +404,26 @@ fn anything(random: &mut Random) -> Packet<'static> {
             let total_bytes = odd(random, 3000);
             Packet::Medium(Fragment { message, total_bytes, fragment, offset }, &BYTES[..len])
         }
-        8 => {
+        8..12 => large(random, message),
+        12 => {
+            let number = odd(random, 1);
+            Packet::Ack(Ack { to: ENDPOINT, from, session, acknowledged, number })
+        }
+        _ => {
+            let (reason, index) = (Nack::BadSession, 1);
+            Packet::NackLib(NackLib { from, to: ENDPOINT, reason, index, sequence })
+        }
+    }
+}
+
+/// One that belongs to a large message.
+fn large(random: &mut Random, message: Message) -> Packet<'static> {
+    let Message { from, session, sequence, acknowledged, .. } = message;
+    let region = random.below(4) as u8;
+    let region_sequence = 23 + random.below(3) as u8;
+    let handle = random.below(4) as u32;
+    match random.below(4) {
+        0 => {
             let total_bytes = 40_000 + random.below(3) as u32;
             let region_offset = random.below(3) as u16 * 700;
             Packet::Rendezvous(Rendezvous {
@@ -406,7 +434,7 @@ fn anything(random: &mut Random) -> Packet<'static> {
                 region_offset,
             })
         }
-        9 => Packet::Pull(Pull {
+        1 => Packet::Pull(Pull {
             to: ENDPOINT,
             from,
             session,
@@ -420,13 +448,13 @@ fn anything(random: &mut Random) -> Packet<'static> {
             block_bytes: odd(random, 10_000),
             frame: odd(random, 0),
         }),
-        10 => {
+        2 => {
             let (frame, offset) = (random.below(4) as u8, odd(random, 0));
             let magic = Pull::magic_of(ENDPOINT);
             let len = [1468, 8968, 4096][random.below(3) as usize];
             Packet::PullReply(PullReply { frame, offset, handle, magic }, &BYTES[..len])
         }
-        11 => {
+        _ => {
             let (to, bytes) = (ENDPOINT, odd(random, 50_000));
             Packet::Notify(Notify {
                 to,
@@ -438,14 +466,6 @@ fn anything(random: &mut Random) -> Packet<'static> {
                 region,
                 region_sequence,
             })
-        }
-        12 => {
-            let number = odd(random, 1);
-            Packet::Ack(Ack { to: ENDPOINT, from, session, acknowledged, number })
-        }
-        _ => {
-            let (reason, index) = (Nack::BadSession, 1);
-            Packet::NackLib(NackLib { from, to: ENDPOINT, reason, index, sequence })
         }
     }
 }
