@@ -34,6 +34,9 @@ const FULL_FOR: Duration = Duration::from_micros(50);
 const LINKS_MAX: usize = 16_000;
 /// A peer that owes an answer for so long is gone.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
+/// The same of a foreign peer: hosts with Open-MX acknowledge nothing while their programs compute, and wait for
+/// 1,000 time-outs of 512 ms themselves.
+const FOREIGN_GIVE_UP_AFTER: Duration = Duration::from_secs(512);
 
 /// A rail over packets.
 pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
@@ -95,7 +98,8 @@ impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
             accepts: !port.addresses().is_empty(),
             partners_max: LINKS_MAX,
             frames_max: (port.packets_max() / 2).max(1),
-            give_up_after: GIVE_UP_AFTER,
+            give_up_after: FOREIGN_GIVE_UP_AFTER,
+            connect_for: GIVE_UP_AFTER,
         };
         PacketRail::speaking(Mxoe::new(config, random), port, clock)
     }

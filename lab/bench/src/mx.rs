@@ -4,7 +4,7 @@
 //! Ours goes through endpoints and tagged messages over each network that MX is carried on; beside it, in turn,
 //! bare frames, datagrams and streams. Bandwidths count 10^6 bytes.
 //!
-//! * [`rows`]: which rows there are; [`wire`]: the namespaces; [`relay`]: what loses frames;
+//! * [`mod@rows`]: which rows there are; [`wire`]: the namespaces; [`relay`]: what loses frames;
 //! * [`side`]: the processes; [`ours`], [`bare`]: what they do.
 
 mod bare;

@@ -285,6 +285,7 @@ fn play(input: &[u8]) -> MxoeCounters {
         partners_max: 6,
         frames_max: 40,
         give_up_after: Duration::from_secs(5),
+        connect_for: Duration::from_secs(5),
     };
     let machine = Mxoe::in_session(config, Random::from_seed(1), SESSION);
     let (seen, now) = (Seen::default(), Time(1_000_000));

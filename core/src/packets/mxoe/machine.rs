@@ -53,6 +53,8 @@ pub struct MxoeConfig {
     pub frames_max: u32,
     /// A partner that owes an answer for so long is gone.
     pub give_up_after: Duration,
+    /// So is one that does not answer our connecting.
+    pub connect_for: Duration,
 }
 
 /// Somebody at the other end.
@@ -492,11 +494,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     fn run_timer(&mut self, id: SlotId) {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
+        let connect_for = self.config.connect_for;
         let Some(state) = self.partners.get_mut(id) else { return };
         if matches!(state.stage, Stage::Closing { until } if until <= now) {
             return self.end(id, Fault::Closed);
         }
-        if state.introduction.as_ref().is_some_and(|it| it.begun + give_up_after <= now) {
+        if state.introduction.as_ref().is_some_and(|it| it.begun + connect_for <= now) {
             return self.end(id, Fault::Unreachable);
         }
         self.counters.resent += state.sending.expire(&state.round_trip, now);

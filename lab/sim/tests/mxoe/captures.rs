@@ -168,6 +168,7 @@ impl Replay {
             partners_max: 4,
             frames_max: 200,
             give_up_after: Duration::from_secs(20),
+            connect_for: Duration::from_secs(20),
         };
         let machine = Mxoe::in_session(config, Random::from_seed(me as u64), SESSIONS[me]);
         Replay {

@@ -26,6 +26,7 @@ pub fn config(frames_max: u32) -> MxoeConfig {
         partners_max: 64,
         frames_max,
         give_up_after: GIVE_UP_AFTER,
+        connect_for: GIVE_UP_AFTER,
     }
 }
 

@@ -192,6 +192,7 @@ impl Ours {
             partners_max: 64,
             frames_max: 200,
             give_up_after: GIVE_UP_AFTER,
+            connect_for: GIVE_UP_AFTER,
         };
         Ours::configured(random, config, session)
     }
