@@ -85,8 +85,8 @@ pub enum ModuleError {
     #[error(transparent)]
     Shm(#[from] ShmError),
     #[error(
-        "'{0}' says nothing about a wire of MXoE; there is key=N, frame=BYTES, order=big or little, and \
-         mode=native or compatible, with & between"
+        "'{0}' says nothing about a wire of MXoE; there is key=N, frame=BYTES (256 to 65000), \
+         order=big or little, and mode=native or compatible, with & between"
     )]
     BadWire(String),
     #[error(
