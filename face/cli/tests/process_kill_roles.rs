@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::library;
-use support::model::{Found, Loss, Model};
+use support::model::{Found, Loss, Model, Syncs};
 use support::operation::{Operation, Random};
 use support::servers::{Servers, kill};
 use support::shim::{KillAt, kills_usable};
@@ -256,7 +256,7 @@ impl Run {
             Work::Whole => None,
             Work::CutOff(operation) => Some(operation),
         };
-        let settled = model.settle(&found, loss, under_way, &[]);
+        let settled = model.settle(&found, loss, under_way, &Syncs::default());
         settled.unwrap_or_else(|error| {
             panic!("{role:?}, round {number}, {plan:?}, {work:?}: {error}");
         });
@@ -274,7 +274,7 @@ impl Run {
         let mut witness = library::Library::connect(&self.stage.servers.address());
         for (directory, model) in &mut self.settled {
             if let Ok(found) = witness.look(directory) {
-                let same = model.settle(&found, Loss::Nothing, None, &[]);
+                let same = model.settle(&found, Loss::Nothing, None, &Syncs::default());
                 same.unwrap_or_else(|error| panic!("at the end: {directory}: {error}"));
             }
         }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use support::disk::{PowerDisk, power_usable};
 use support::library::Library;
-use support::model::{Found, Loss, Model};
+use support::model::{Found, Loss, Model, Syncs};
 use support::operation::{Operation, Random};
 use support::servers::Servers;
 use support::worker::{Ended, Worker};
@@ -122,11 +122,14 @@ fn work(
     model: &mut Model,
     random: &mut Random,
     cut: &AtomicBool,
+    history: &mut Vec<String>,
 ) -> Option<Operation> {
     loop {
         let operation = model.choose(random);
         let ended = worker.perform(&operation);
         let over = cut.load(Ordering::SeqCst);
+        history
+            .push(format!("{operation}: {ended:?}{}", if over { ", after the cut" } else { "" }));
         match ended {
             Ended::Done if !over => model.done(&operation),
             Ended::Done | Ended::Failed(_) => {
@@ -147,23 +150,26 @@ fn round(site: &mut Site, number: usize, (cut, client): (Cut, Client)) -> (Strin
     worker.must(&Operation::Directory(directory.clone()));
     let begun = AtomicBool::new(false);
     let pause = Duration::from_millis(20 + random.below(150));
+    let mut history = Vec::new();
     let under_way = std::thread::scope(|scope| {
         let cutter = scope.spawn(|| {
             std::thread::sleep(pause);
             begun.store(true, Ordering::SeqCst);
             site.cut(cut, client);
         });
-        let under_way = work(&mut worker, &mut model, &mut random, &begun);
+        let under_way = work(&mut worker, &mut model, &mut random, &begun, &mut history);
         cutter.join().expect("power comes back");
         under_way
     });
-    let mut promised = Vec::new();
+    let mut syncs = Syncs::default();
     if client == Client::Lives {
         // Where a sync says that all is well, it is; where it does not, the program was told.
         for path in model.paths(under_way.as_ref()) {
-            if worker.perform(&Operation::Sync(path.clone())) == Ended::Done {
-                promised.push(path);
-            }
+            let sync = Operation::Sync(path.clone());
+            let ended = worker.perform(&sync);
+            history.push(format!("{sync}: {ended:?}, at the end"));
+            let told = if ended == Ended::Done { &mut syncs.well } else { &mut syncs.failed };
+            told.push(path);
         }
     }
     drop(worker);
@@ -173,9 +179,12 @@ fn round(site: &mut Site, number: usize, (cut, client): (Cut, Client)) -> (Strin
         Err(error) if error.contains("ENOENT") => Found::new(),
         found => found.unwrap(),
     };
-    let settled = model.settle(&found, Loss::Power, under_way.as_ref(), &promised);
+    let settled = model.settle(&found, Loss::Power, under_way.as_ref(), &syncs);
     settled.unwrap_or_else(|error| {
-        panic!("round {number}, {cut:?}, {client:?}, {under_way:?}: {error}");
+        let history = history.join("\n");
+        panic!(
+            "round {number}, {cut:?}, {client:?}, {under_way:?}: {error}; what was done:\n{history}"
+        );
     });
     // The next cut must not take what this one left.
     witness.sync(&found).unwrap();
@@ -207,7 +216,7 @@ fn what_was_synced_survives(kind: &str) {
         operations += model.operations() & 0xffff_ffff;
         refused += model.refused();
         if let Ok(found) = witness.look(directory) {
-            let same = model.settle(&found, Loss::Nothing, None, &[]);
+            let same = model.settle(&found, Loss::Nothing, None, &Syncs::default());
             same.unwrap_or_else(|error| panic!("at the end: {directory}: {error}"));
         }
     }

@@ -308,8 +308,12 @@ impl Inode {
 
     /// What was written and not reported is not the file's any more; the next sync says so.
     pub fn lose_changes(&self) {
-        let lost = !self.state.borrow().dirty.is_clean();
-        self.state.borrow_mut().lost |= lost;
+        {
+            let mut state = self.state.borrow_mut();
+            // A report that is under way is not taken any more either, however it ends.
+            let clean = state.dirty.is_clean() && state.under_way.is_clean();
+            state.lost |= !clean;
+        }
         self.discard();
     }
 
@@ -397,6 +401,18 @@ impl Drop for Resizing<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_under_way_is_lost_with_the_lease() {
+        let inode = Inode::new(1);
+        let dirty = Dirty { size: Some(1), ..Dirty::default() };
+        inode.state.borrow_mut().under_way = dirty.clone();
+        let report = crate::guards::Reported::new(&inode, dirty);
+        inode.lose_lease();
+        // The server was not reached any more.
+        drop(report);
+        assert!(inode.state.borrow().lost && inode.state.borrow().dirty.is_clean());
+    }
 
     #[test]
     fn a_doubt_outlasts_the_lease() {

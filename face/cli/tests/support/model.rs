@@ -23,6 +23,13 @@ pub enum Loss {
     Power,
 }
 
+/// What syncs after a loss told a program, by path.
+#[derive(Debug, Default)]
+pub struct Syncs {
+    pub well: Vec<String>,
+    pub failed: Vec<String>,
+}
+
 #[derive(Debug, Clone)]
 struct Version {
     bytes: Vec<u8>,
@@ -163,7 +170,8 @@ impl Model {
             }
             _ => {}
         }
-        let names = after(self.names(), operation, self.files.len().saturating_sub(1));
+        let newest = self.files.len().saturating_sub(1);
+        let names = after(self.names(), operation, newest, self.names());
         if names != *self.names() {
             self.moments.push(names);
         }
@@ -177,14 +185,13 @@ impl Model {
     }
 
     /// Compares what was found with what has to be; from then on that is the truth. `under_way`: the
-    /// operation of which nobody knows whether it took effect. `promised`: paths of which a program was
-    /// told afterwards that they are well.
+    /// operation of which nobody knows whether it took effect.
     pub fn settle(
         &mut self,
         found: &Found,
         loss: Loss,
         under_way: Option<&Operation>,
-        promised: &[String],
+        syncs: &Syncs,
     ) -> Result<(), String> {
         let back = match loss {
             Loss::Nothing => 0,
@@ -192,9 +199,14 @@ impl Model {
             Loss::Power => usize::MAX,
         };
         let moment = self.moment(found, back, under_way)?;
-        for path in promised {
+        let moved = |path: &&String| moment.get(*path) != self.names().get(*path);
+        // A file of which a loss was told once, and which is well from then on: by a name that the
+        // loss gave back to it.
+        let told: BTreeSet<_> =
+            syncs.failed.iter().filter(moved).map(|path| moment.get(path)).collect();
+        for path in &syncs.well {
             // Another name of that moment may lead to another file.
-            if moment.contains_key(path) && moment.get(path) == self.names().get(path) {
+            if moment.contains_key(path) && !moved(&path) && !told.contains(&moment.get(path)) {
                 let file = &self.files[moment[path]];
                 file.judge(found[path].1.as_deref(), Loss::Nothing)
                     .map_err(|error| format!("{path}: synced well, and yet: {error}"))?;
@@ -237,7 +249,8 @@ impl Model {
         };
         let moments = || self.moments.iter().rev().take(back.saturating_add(1)).cloned();
         let newest = self.files.len().saturating_sub(1);
-        let later = moments().filter_map(|names| Some(after(&names, under_way?, newest)));
+        let later =
+            moments().filter_map(|names| Some(after(&names, under_way?, newest, self.names())));
         moments().chain(later).filter(same).find(links).ok_or_else(|| {
             let names: Vec<_> = found.iter().map(|(path, (inode, _))| (path, inode)).collect();
             format!("found {names:?}, expected {:?}", self.names())
@@ -245,8 +258,9 @@ impl Model {
     }
 }
 
-/// Names after an operation; `newest`: the file that was made last.
-fn after(names: &Names, operation: &Operation, newest: usize) -> Names {
+/// Names after an operation; `newest`: the file that was made last; `known`: names as the client knows
+/// them, for whom a link is one of a file, and not of a name that a loss may have taken.
+fn after(names: &Names, operation: &Operation, newest: usize, known: &Names) -> Names {
     let mut names = names.clone();
     match operation {
         Operation::Create(path) => {
@@ -259,7 +273,7 @@ fn after(names: &Names, operation: &Operation, newest: usize) -> Names {
             }
         }
         Operation::Link(from, to) => {
-            if let Some(file) = names.get(from).copied() {
+            if let Some(file) = known.get(from).copied() {
                 names.insert(to.clone(), file);
             }
         }
