@@ -129,6 +129,7 @@ impl Core {
         let post = self.matching.next_post();
         let stage = ReceiveStage::Posted { post };
         let state = ReceiveState { receive, stage, from: None, bits: 0, message_bytes: 0 };
+        self.awaited += u32::from(receive.into.len > u64::from(self.config.eager_bytes_max));
         self.operations.insert(id, Kind::Receive(state));
         if let Some(peer) = receive.source {
             self.operations.own(id, peer);

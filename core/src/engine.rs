@@ -66,6 +66,8 @@ pub struct Core {
     pub(crate) counters: Counters,
     /// One-shot regions that there are.
     pub(crate) announced: u32,
+    /// Receives that a message may end which is not sent eagerly.
+    pub(crate) awaited: u32,
     /// Where messages of a channel are offered before they wait: those that were not, by arrival.
     pub(crate) offers: Option<(Channel, VecDeque<SlotId>)>,
 }
@@ -198,6 +200,7 @@ impl Core {
             rested: BTreeSet::new(),
             counters: Counters::default(),
             announced: 0,
+            awaited: 0,
             offers: None,
             config,
             identity,
@@ -262,6 +265,12 @@ impl Core {
     #[inline]
     pub fn announced(&self) -> u32 {
         self.announced
+    }
+
+    /// Receives that have room for announced messages: what ends them needs answers of ours.
+    #[inline]
+    pub fn awaited(&self) -> u32 {
+        self.awaited
     }
 
     /// Messages that wait for a receive.
@@ -494,6 +503,8 @@ impl Core {
                 completion.peer = state.from;
                 completion.bits = state.bits;
                 completion.message_bytes = state.message_bytes;
+                let long = state.receive.into.len > u64::from(self.config.eager_bytes_max);
+                self.awaited -= u32::from(long);
             }
             Kind::Access(_) => {
                 completion.peer = self.operations.peer(operation);

@@ -161,6 +161,7 @@ impl Endpoint {
         let shared = Arc::new(Shared {
             event_count: engine.event_count.clone(),
             announced: engine.announced.clone(),
+            awaited: engine.awaited.clone(),
             arrivals: engine.arrivals.clone(),
             long_rest: AtomicBool::new(false),
             engine: Mutex::new(engine),
@@ -317,12 +318,14 @@ impl Endpoint {
             self.shared.run_commands(&mut engine);
         }
         let posted = engine.post(context, what, memory, user);
-        let announced = engine.core.announced() > 0;
+        let awaited = engine.core.awaited();
+        if awaited > 0 {
+            engine.awaited.store(awaited, Ordering::Relaxed);
+        }
+        let needs_us = awaited > 0 || engine.core.announced() > 0;
         self.unlock(engine);
         let long_rest = &self.shared.long_rest;
-        if announced
-            && long_rest.load(Ordering::Relaxed)
-            && long_rest.swap(false, Ordering::Relaxed)
+        if needs_us && long_rest.load(Ordering::Relaxed) && long_rest.swap(false, Ordering::Relaxed)
         {
             self.wake_service();
         }

@@ -78,6 +78,8 @@ pub(crate) struct Engine {
     pub event_count: Arc<AtomicU64>,
     /// Announced messages whose receivers may need us, as [`Core::announced`] had it last.
     pub announced: Arc<AtomicU32>,
+    /// Receives that wait for such messages, as [`Core::awaited`] had it last.
+    pub awaited: Arc<AtomicU32>,
     /// As [`Core::arrivals`] had it last, and contexts that are told when it changes.
     pub arrivals: Arc<AtomicU64>,
     arrivals_seen: u64,
@@ -170,6 +172,7 @@ impl Engine {
             events: VecDeque::new(),
             event_count: Arc::default(),
             announced: Arc::default(),
+            awaited: Arc::default(),
             arrivals: Arc::default(),
             arrivals_seen: 0,
             arrival_queues: Vec::new(),
@@ -454,6 +457,7 @@ impl Engine {
             self.drain_all();
             // Last: a rail's answer may have ended some.
             self.announced.store(self.core.announced(), Ordering::Relaxed);
+            self.awaited.store(self.core.awaited(), Ordering::Relaxed);
         }
         if self.core.arrivals() != self.arrivals_seen {
             self.note_arrivals();

@@ -3,8 +3,9 @@
 //! It steps back while the application makes passes of its own: then it only looks now and then
 //! whether that is still so, without touching a rail. When the passes stop it arms the rails and
 //! serves them, until passes are made again. While memory is exposed it looks each 100 us, since a
-//! peer's access must not wait longer, each 2 ms while messages are announced, otherwise each 10 ms, and less and less often beside an
-//! application that sleeps and has little to do whenever it wakes up.
+//! peer's access must not wait longer, each 2 ms while messages are announced or long ones awaited,
+//! otherwise each 10 ms, and less and less often beside an application that sleeps and has little to do
+//! whenever it wakes up.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -20,8 +21,9 @@ const LOOK_EXPOSED: Duration = Duration::from_micros(100);
 const LOOK: Duration = Duration::from_millis(10);
 /// The longest time between looks at an application that does nothing.
 const LOOK_IDLE: Duration = Duration::from_millis(80);
-/// The time between looks while messages of the application are announced, whose receivers may need us.
-const LOOK_ANNOUNCED: Duration = Duration::from_millis(2);
+/// The time between looks while messages of the application are announced, whose receivers may need us,
+/// or long ones are awaited: the application may compute until they are there.
+const LOOK_LONG: Duration = Duration::from_millis(2);
 /// Passes between two looks of an application that does nothing, at most.
 const PASSES_IDLE: u64 = 64;
 /// A service thread that has nothing due still looks whether the endpoint lives.
@@ -65,6 +67,7 @@ impl Service {
 fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
     let mut seen = u64::MAX;
     let mut look = LOOK;
+    let mut nudged = false;
     loop {
         let Some(shared) = weak.upgrade() else { return };
         if shared.closing.load(Ordering::SeqCst) {
@@ -77,41 +80,49 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
             seen = passes;
             let exposed = shared.exposures.load(Ordering::Relaxed) > 0;
             let announced = shared.announced.load(Ordering::Relaxed) > 0;
-            look = match (idle, exposed, announced) {
-                (_, _, true) => LOOK_ANNOUNCED,
-                (true, false, false) => (look * 2).clamp(LOOK, LOOK_IDLE),
+            let awaited = shared.awaited.load(Ordering::Relaxed) > 0;
+            // An application that sleeps is woken by what it awaits; but one that has just posted may
+            // compute next.
+            let long = announced || awaited && (nudged || !idle);
+            look = match (long, idle && !exposed) {
+                (true, _) => LOOK_LONG,
+                (false, true) => (look * 2).clamp(LOOK, LOOK_IDLE),
                 _ => LOOK,
             };
-            shared.long_rest.store(look > LOOK_ANNOUNCED, Ordering::Relaxed);
+            shared.long_rest.store(look > LOOK_LONG, Ordering::Relaxed);
             drop(shared);
-            rest(bell, None, if exposed && !asleep { LOOK_EXPOSED } else { look });
+            nudged = rest(bell, None, if exposed && !asleep { LOOK_EXPOSED } else { look });
             continue;
         }
         look = LOOK;
-        serve(&shared, bell, seen);
+        nudged = serve(&shared, bell, seen);
     }
 }
 
-/// Serves until the application makes passes again, or for one sleep.
-fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) {
+/// Serves until the application makes passes again, or for one sleep. Whether it was nudged.
+fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> bool {
     let Some(mut engine) = shared.try_lock() else {
         return rest(bell, None, LOOK_EXPOSED);
     };
     while shared.pass(&mut engine) {
         if shared.passes.load(Ordering::Relaxed) != seen {
-            return shared.unlock(engine);
+            shared.unlock(engine);
+            return false;
         }
     }
     let armed = shared.arm(&mut engine);
     let limit = engine.deadline().map_or(SLEEP_MAX, |due| due.since(engine.now()).min(SLEEP_MAX));
     shared.unlock(engine);
-    if armed {
-        rest(bell, Some(&shared.epoll), limit);
-        shared.disarm(false);
+    if !armed {
+        return false;
     }
+    let nudged = rest(bell, Some(&shared.epoll), limit);
+    shared.disarm(false);
+    nudged
 }
 
-fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, limit: Duration) {
+/// Sleeps, until it is nudged or `limit` is over. Whether it was nudged.
+fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, limit: Duration) -> bool {
     let timeout = rustix::time::Timespec {
         tv_sec: limit.as_secs() as i64,
         tv_nsec: i64::from(limit.subsec_nanos()),
@@ -121,5 +132,5 @@ fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, limit: Duration) {
     // An interrupted sleep is a short one: the loop looks again in any case.
     let _ = poll(&mut descriptors, Some(&timeout));
     let mut count = [0u8; 8];
-    let _ = rustix::io::read(bell, &mut count);
+    rustix::io::read(bell, &mut count).is_ok()
 }

@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub exposures: AtomicU32,
     /// Announced messages that are not over.
     pub announced: Arc<AtomicU32>,
+    /// Receives that wait for long messages.
+    pub awaited: Arc<AtomicU32>,
     /// As [`ropewalk_core::Core::arrivals`] had it last.
     pub arrivals: Arc<AtomicU64>,
     /// The service thread rests for longer than it does beside an application that needs it.
