@@ -1,7 +1,7 @@
 //! The work of a message without any waiting: one thread plays both ends, so that what is left is
 //! instructions. For profilers (`perf record`, `valgrind --tool=callgrind`).
 //!
-//! `cargo run --release -p ropewalk-net --example message_cost [ROUNDS [loop|shm|tcp]]`; instructions:
+//! `cargo run --release -p ropewalk-net --example message_cost [ROUNDS [loop|shm|tcp|udp|mxoe]]`; instructions:
 //! `valgrind --tool=callgrind --toggle-collect='message_cost::common::message' .../message_cost 2000 loop`.
 
 #[path = "../tests/common/mod.rs"]
@@ -14,7 +14,13 @@ use common::{Medium, World, message};
 fn main() {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(200_000u32);
     let only = std::env::args().nth(2);
-    for (name, medium) in [("loop", Medium::Loop), ("shm", Medium::Shm), ("tcp", Medium::Tcp)] {
+    for (name, medium) in [
+        ("loop", Medium::Loop),
+        ("shm", Medium::Shm),
+        ("tcp", Medium::Tcp),
+        ("udp", Medium::Udp),
+        ("mxoe", Medium::Mxoe),
+    ] {
         if only.as_ref().is_some_and(|only| only != name) {
             continue;
         }
