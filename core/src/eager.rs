@@ -129,7 +129,7 @@ impl Core {
         let post = self.matching.next_post();
         let stage = ReceiveStage::Posted { post };
         let state = ReceiveState { receive, stage, from: None, bits: 0, message_bytes: 0 };
-        self.awaited += u32::from(receive.into.len > u64::from(self.config.eager_bytes_max));
+        self.awaited += self.awaits(receive.into.len);
         self.operations.insert(id, Kind::Receive(state));
         if let Some(peer) = receive.source {
             self.operations.own(id, peer);
@@ -228,6 +228,12 @@ impl Core {
         self.receive_done(id);
     }
 
+    /// Whether an announced message may end a receive with so much room, as a number.
+    #[inline]
+    pub(crate) fn awaits(&self, room: u64) -> u32 {
+        u32::from(room > u64::from(self.config.eager_bytes_max))
+    }
+
     /// All bytes of a receive's message are in its memory.
     #[inline(always)]
     pub(crate) fn receive_done(&mut self, id: OperationId) {
@@ -242,6 +248,7 @@ impl Core {
             return self.try_complete(id);
         }
         let (peer, bits, message_bytes) = (state.from, state.bits, state.message_bytes);
+        self.awaited -= self.awaits(room);
         *self.outputs.push_completion() =
             Completion { operation: id, outcome, bytes, message_bytes, peer, bits };
         self.operations.forget(id);

@@ -503,8 +503,7 @@ impl Core {
                 completion.peer = state.from;
                 completion.bits = state.bits;
                 completion.message_bytes = state.message_bytes;
-                let long = state.receive.into.len > u64::from(self.config.eager_bytes_max);
-                self.awaited -= u32::from(long);
+                self.awaited -= self.awaits(state.receive.into.len);
             }
             Kind::Access(_) => {
                 completion.peer = self.operations.peer(operation);

@@ -137,8 +137,16 @@ impl Default for Asks {
 }
 
 impl Asks {
+    /// Whether nothing is pulled.
+    pub fn is_empty(&self) -> bool {
+        self.active.is_empty() && self.waiting.is_empty()
+    }
+
     /// When a piece has to be asked for again.
     pub fn due(&self, readings: &Slots<Reading>) -> Time {
+        if self.active.is_empty() {
+            return Time::NEVER;
+        }
         let due = |id: &SlotId| readings.get(*id).map(|it| it.pull.due(&self.round_trip));
         self.active.iter().filter_map(due).min().unwrap_or(Time::NEVER)
     }

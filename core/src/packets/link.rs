@@ -132,6 +132,20 @@ impl<S> Link<S> {
         self.stage == Stage::Up
     }
 
+    /// Whether it may have a packet to send.
+    #[inline]
+    pub fn wants(&self, now: Time) -> bool {
+        let opening = matches!(self.stage, Stage::Calling { .. } | Stage::Answered { .. });
+        let stream = self.sending.goes_again()
+            || (self.sending.has_room() && (self.probes || !self.out.is_empty()));
+        opening
+            || stream
+            || !self.asks.is_empty()
+            || !self.serving.is_empty()
+            || !self.refusals.is_empty()
+            || self.receiving.due() <= now
+    }
+
     /// When something is due.
     pub fn due(&self, readings: &Slots<Reading>) -> Time {
         match self.stage {

@@ -256,6 +256,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.wake(id);
     }
 
+    /// Likewise after something that may have left nothing to be sent.
+    fn touch_if_wanted(&mut self, id: SlotId) {
+        let wants = self.links.get(id).is_some_and(|state| state.wants(self.now));
+        if wants { self.touch(id) } else { self.wake(id) }
+    }
+
     /// Makes sure that the link is looked at in time. What is due later by then is not taken back.
     pub(super) fn wake(&mut self, id: SlotId) {
         let Some(state) = self.links.get_mut(id) else { return };
@@ -312,7 +318,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                     Packet::Refusal(refusal) => self.pull_refused(id, refusal),
                     Packet::Call(_) | Packet::Answer(_) | Packet::Gone(_) => {}
                 }
-                self.touch(id);
+                self.touch_if_wanted(id);
             }
         }
         self.report(above);
@@ -377,7 +383,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             let station = state.station;
             if let Some(len) = self.next_of(id, memory, out) {
                 // It had something, and may have more.
-                self.touch(id);
+                self.touch_if_wanted(id);
                 return Some((station, len));
             }
             self.wake(id);

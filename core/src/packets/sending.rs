@@ -81,6 +81,11 @@ impl<T> Sending<T> {
         self.lost == 0 && self.kept.len() < self.window as usize
     }
 
+    /// Whether a packet is to go again.
+    pub fn goes_again(&self) -> bool {
+        self.lost > 0
+    }
+
     /// Whether anything is on its way or to go again.
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
@@ -177,6 +182,10 @@ impl<T> Sending<T> {
         let limit = self.arrived_sent_at - self.round_trip.overtaken();
         let mut newest = None;
         for (index, packet) in self.kept.iter_mut().enumerate() {
+            if !packet.again && packet.sent_at >= limit {
+                // What follows left no earlier.
+                break;
+            }
             if packet.content.is_some() && !packet.lost && packet.sent_at < limit {
                 packet.lost = true;
                 self.lost += 1;

@@ -170,6 +170,14 @@ pub fn send(
     bytes: &[u8],
     frames: &[std::ops::Range<usize>],
 ) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if let [frame] = frames {
+        let frame = &bytes[frame.clone()];
+        // SAFETY: the frame is only read.
+        let sent =
+            unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), flags) };
+        return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
+    }
     let count = frames.len().min(FRAMES_MAX);
     // SAFETY: headers are plain data for which zeroes are legal.
     let mut headers: [libc::mmsghdr; FRAMES_MAX] = unsafe { zeroed() };
@@ -181,7 +189,6 @@ pub fn send(
         headers[index].msg_hdr.msg_iov = vectors[index].as_mut_ptr();
         headers[index].msg_hdr.msg_iovlen = 1;
     }
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the headers name `bytes`, which is only read, and values of this function.
     let sent =
         unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as u32, flags) };

@@ -3,11 +3,12 @@
 //! Invariant: every pointer that the kernel is given points into buffers of the batch itself, which is
 //! borrowed mutably for the call.
 
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
 /// Messages of one system call.
 pub const MESSAGES_MAX: usize = 16;
@@ -18,10 +19,25 @@ const CONTROL_BYTES: usize = 64;
 
 /// Buffers to receive into.
 pub struct Incoming {
-    bytes: Box<[u8]>,
+    call: NonNull<Call>,
+    /// How many messages are asked for: as many as came, and twice that where it was too few. Each call looks for
+    /// one more than there is, where it may, and that look is as long as the first one.
+    asked: usize,
     lengths: [(usize, usize); MESSAGES_MAX],
     from: [Option<SocketAddr>; MESSAGES_MAX],
 }
+
+/// What the kernel is given with each call, made once: its headers point into itself.
+struct Call {
+    headers: [libc::mmsghdr; MESSAGES_MAX],
+    vectors: [libc::iovec; MESSAGES_MAX],
+    names: [libc::sockaddr_storage; MESSAGES_MAX],
+    controls: [Control; MESSAGES_MAX],
+    bytes: [u8; MESSAGES_MAX * MESSAGE_BYTES],
+}
+
+// SAFETY: it belongs to its owner alone and is not tied to a thread.
+unsafe impl Send for Incoming {}
 
 /// Control messages are aligned as their headers are.
 #[repr(C, align(8))]
@@ -31,58 +47,84 @@ struct Control([u8; CONTROL_BYTES]);
 impl Incoming {
     /// Empty buffers.
     pub fn new() -> Incoming {
-        Incoming {
-            bytes: vec![0; MESSAGES_MAX * MESSAGE_BYTES].into_boxed_slice(),
-            lengths: [(0, 0); MESSAGES_MAX],
-            from: [None; MESSAGES_MAX],
+        let layout = Layout::new::<Call>();
+        // SAFETY: it has a length.
+        let memory = unsafe { alloc_zeroed(layout) }.cast::<Call>();
+        let call = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        for index in 0..MESSAGES_MAX {
+            // SAFETY: inside of the memory, which is aligned for it, and in which zeroes are legal; no
+            // references are made.
+            unsafe {
+                let vector = &raw mut (*memory).vectors[index];
+                let bytes = (&raw mut (*memory).bytes).cast::<u8>().add(index * MESSAGE_BYTES);
+                vector.write(libc::iovec { iov_base: bytes.cast(), iov_len: MESSAGE_BYTES });
+                let header = &raw mut (*memory).headers[index].msg_hdr;
+                (*header).msg_name = (&raw mut (*memory).names[index]).cast();
+                (*header).msg_iov = vector;
+                (*header).msg_iovlen = 1;
+                (*header).msg_control = (&raw mut (*memory).controls[index]).cast();
+            }
+        }
+        let (lengths, from) = ([(0, 0); MESSAGES_MAX], [None; MESSAGES_MAX]);
+        let mut incoming = Incoming { call, asked: 1, lengths, from };
+        incoming.restore(MESSAGES_MAX);
+        incoming
+    }
+
+    /// The kernel has changed the first headers.
+    fn restore(&mut self, count: usize) {
+        for index in 0..count {
+            // SAFETY: as when it was made.
+            unsafe {
+                let header = &raw mut (*self.call.as_ptr()).headers[index].msg_hdr;
+                (*header).msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+                (*header).msg_controllen = CONTROL_BYTES as _;
+            }
         }
     }
 
-    /// Receives messages; how many.
-    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
-        // SAFETY: addresses and headers are plain data for which zeroes are legal.
-        let (mut names, mut headers): (
-            [libc::sockaddr_storage; MESSAGES_MAX],
-            [libc::mmsghdr; MESSAGES_MAX],
-        ) = unsafe { (zeroed(), zeroed()) };
-        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES_MAX];
-        let mut controls = [Control([0; CONTROL_BYTES]); MESSAGES_MAX];
-        for (index, buffer) in self.bytes.chunks_exact_mut(MESSAGE_BYTES).enumerate() {
-            let vector =
-                libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-            vectors[index].write(vector);
-            let header = &mut headers[index].msg_hdr;
-            header.msg_name = ptr::from_mut(&mut names[index]).cast();
-            header.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
-            header.msg_iov = vectors[index].as_mut_ptr();
-            header.msg_iovlen = 1;
-            header.msg_control = controls[index].0.as_mut_ptr().cast();
-            header.msg_controllen = CONTROL_BYTES as _;
-        }
+    /// Receives messages; how many, and whether that was all.
+    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<(usize, bool)> {
         let (flags, no_limit) = (libc::MSG_DONTWAIT, ptr::null_mut());
-        let count = MESSAGES_MAX as u32;
-        // SAFETY: the headers name buffers of `self` and of this function, all of which live on.
+        let call = self.call.as_ptr();
+        // SAFETY: the headers name parts of the same memory, which nobody else uses meanwhile.
         let count = unsafe {
-            libc::recvmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, flags, no_limit)
+            let headers = (&raw mut (*call).headers).cast();
+            libc::recvmmsg(socket.as_raw_fd(), headers, self.asked as u32, flags, no_limit)
         };
         let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         for index in 0..count {
-            let bytes = headers[index].msg_len as usize;
-            // SAFETY: the kernel has filled the control messages of this header.
-            let segment = unsafe { segment_of(&headers[index].msg_hdr) };
-            self.lengths[index] = (bytes, segment.unwrap_or(bytes));
-            // SAFETY: the kernel has written the name, of the length that its family has.
-            self.from[index] = unsafe { address_of(&names[index]) };
+            // SAFETY: the kernel has filled this header, its control messages, and its name, of the length
+            // that its family has.
+            unsafe {
+                let header = (*call).headers[index];
+                let bytes = header.msg_len as usize;
+                let segment = segment_of(&header.msg_hdr);
+                self.lengths[index] = (bytes, segment.unwrap_or(bytes));
+                self.from[index] = address_of(&(*call).names[index]);
+            }
         }
-        Ok(count)
+        self.restore(count);
+        let all = count < self.asked;
+        self.asked = if all { count.max(1) } else { (self.asked * 2).min(MESSAGES_MAX) };
+        Ok((count, all))
     }
 
     /// Sender and datagrams of a message that was received.
     pub fn message(&self, index: usize) -> Option<(SocketAddr, impl Iterator<Item = &[u8]>)> {
         let (bytes, segment) = self.lengths[index];
         let begin = index * MESSAGE_BYTES;
-        let all = &self.bytes[begin..begin + bytes.min(MESSAGE_BYTES)];
+        // SAFETY: initialised memory of ours, in which the kernel writes within `receive` only.
+        let buffers = unsafe { &(*self.call.as_ptr()).bytes };
+        let all = &buffers[begin..begin + bytes.min(MESSAGE_BYTES)];
         Some((self.from[index]?, all.chunks(segment.max(1))))
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated so, and nothing of it is used any more.
+        unsafe { dealloc(self.call.as_ptr().cast(), Layout::new::<Call>()) };
     }
 }
 
@@ -179,6 +221,18 @@ pub struct Run {
 
 /// Sends runs; how many of them left.
 pub fn send(socket: BorrowedFd<'_>, buffer: &[u8], runs: &[Run]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if let [run] = runs
+        && run.segment >= run.bytes
+    {
+        let bytes = &buffer[run.begin..run.begin + run.bytes];
+        let (name, name_bytes) = name_of(run.to);
+        let name = ptr::from_ref(&name).cast();
+        let (socket, place) = (socket.as_raw_fd(), bytes.as_ptr().cast());
+        // SAFETY: bytes and name are only read.
+        let sent = unsafe { libc::sendto(socket, place, bytes.len(), flags, name, name_bytes) };
+        return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
+    }
     let count = runs.len().min(MESSAGES_MAX);
     // SAFETY: addresses and headers are plain data for which zeroes are legal.
     let (mut names, mut headers): (
@@ -213,7 +267,6 @@ pub fn send(socket: BorrowedFd<'_>, buffer: &[u8], runs: &[Run]) -> io::Result<u
             }
         }
     }
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the headers name `buffer`, which is only read, and values of this function.
     let sent =
         unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as u32, flags) };

@@ -158,8 +158,8 @@ impl Port for UdpPort {
         let mut packets = 0;
         while packets < max {
             self.counters.system_calls += 1;
-            let count = match self.incoming.receive(self.socket.as_fd()) {
-                Ok(count) => count,
+            let (count, all) = match self.incoming.receive(self.socket.as_fd()) {
+                Ok(received) => received,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // A peer that is not there: its silence is the machine's to judge.
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
@@ -172,8 +172,9 @@ impl Port for UdpPort {
                     to(from, datagram);
                 }
             }
-            if count < MESSAGES_MAX {
-                return Received { packets, empty: true };
+            if all || count < MESSAGES_MAX {
+                // Where there may be more, whoever waits for what came does not wait for that look.
+                return Received { packets, empty: all };
             }
         }
         Received { packets, empty: false }

@@ -322,7 +322,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// The next packet that makes a session.
     pub(super) fn next_connect(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
         let (now, from, session) = (self.now, self.config.endpoint, self.session);
-        let station = self.partners.get(id)?.station;
+        let state = self.partners.get(id)?;
+        if state.answers.is_empty() && state.introduction.is_none() {
+            return None;
+        }
+        let station = state.station;
         let place = self.place_of(station);
         let dialect = self.config.dialect;
         let state = self.partners.get_mut(id)?;

@@ -38,7 +38,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let station = state.station;
             if let Some(len) = self.next_of(id, memory, out) {
                 // It had something, and may have more.
-                self.touch(id);
+                self.touch_if_wanted(id);
                 return Some((station, len));
             }
             self.wake(id);

@@ -221,6 +221,20 @@ impl<S> Partner<S> {
         self.stage == Stage::Up
     }
 
+    /// Whether it may have a packet to send.
+    #[inline]
+    pub fn wants(&self, now: Time) -> bool {
+        // Closing, it ends when it was asked and had nothing.
+        self.stage != Stage::Up
+            || !self.answers.is_empty()
+            || self.introduction.is_some()
+            || self.sending.wants()
+            || !self.asks.is_empty()
+            || !self.serving.is_empty()
+            || self.is_hungry
+            || self.receiving.due() <= now
+    }
+
     /// When something is due.
     fn due(&self, pulls: &Slots<Pulling>) -> Time {
         let introduction = self.introduction.as_ref().map_or(Time::NEVER, |it| it.again_at);
@@ -378,6 +392,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             self.ready.push_back(id);
         }
         self.wake(id);
+    }
+
+    /// Likewise after something that may have left nothing to be sent.
+    pub(super) fn touch_if_wanted(&mut self, id: SlotId) {
+        let wants = self.partners.get(id).is_some_and(|state| state.wants(self.now));
+        if wants { self.touch(id) } else { self.wake(id) }
     }
 
     /// Makes sure that the partner is looked at in time. What is due later by then is not taken back.

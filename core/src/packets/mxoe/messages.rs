@@ -55,14 +55,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             // A session that has not begun, or is over: the message comes again.
             if matches!(state.stage, Stage::Closing { .. }) {
                 self.acknowledged(id, message.acknowledged);
-                self.touch(id);
+                self.touch_if_wanted(id);
             }
             return;
         }
         self.acknowledged(id, message.acknowledged);
         self.report(above);
         self.receive(id, message.sequence, part, above);
-        self.touch(id);
+        self.touch_if_wanted(id);
     }
 
     pub(super) fn receive(
@@ -264,7 +264,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         state.acks_heard = ack.number;
         self.acknowledged(id, ack.acknowledged);
-        self.touch(id);
+        self.touch_if_wanted(id);
     }
 
     /// The partner's host, or its endpoint, does not take a packet of ours.

@@ -62,8 +62,16 @@ pub(super) struct Asks {
 }
 
 impl Asks {
+    /// Whether nothing is pulled.
+    pub fn is_empty(&self) -> bool {
+        self.active.is_empty() && self.waiting.is_empty()
+    }
+
     /// When a block has to be asked for again.
     pub fn due(&self, pulls: &Slots<Pulling>, round_trip: &RoundTrip) -> Time {
+        if self.active.is_empty() {
+            return Time::NEVER;
+        }
         let due = |id: &SlotId| pulls.get(*id).map(|it| it.pull.due(round_trip));
         self.active.iter().filter_map(due).min().unwrap_or(Time::NEVER)
     }

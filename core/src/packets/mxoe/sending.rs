@@ -148,6 +148,13 @@ impl Sending {
         if self.kept.len() < AHEAD_MAX { self.ends.pop_front() } else { None }
     }
 
+    /// Whether a message may go next, or have a number.
+    pub fn wants(&self) -> bool {
+        !self.to_send.is_empty()
+            || (!self.ends.is_empty() && self.kept.len() < AHEAD_MAX)
+            || (!self.waiting.is_empty() && self.has_room())
+    }
+
     /// Whether all messages are acknowledged.
     pub fn is_done(&self) -> bool {
         self.kept.is_empty() && self.waiting.is_empty() && self.ends.is_empty()
@@ -190,12 +197,12 @@ impl Sending {
             return Vec::new();
         }
         // One that never left is not acknowledged, whoever says so.
-        let left = self.kept.iter().take(AHEAD_MAX).take_while(|sent| sent.times > 0).count();
-        if count > left as u64 {
+        let count = count as usize;
+        if count > self.kept.len() || self.kept.range(..count).any(|sent| sent.times == 0) {
             return Vec::new();
         }
         self.acknowledged = upto;
-        let done: Vec<Kept> = self.kept.drain(..count as usize).map(|sent| sent.kept).collect();
+        let done: Vec<Kept> = self.kept.drain(..count).map(|sent| sent.kept).collect();
         self.kept_bytes -= done.iter().map(Kept::bytes).sum::<usize>();
         self.misses = 0;
         self.silent_since = if self.kept.is_empty() { Time::NEVER } else { now };
