@@ -543,3 +543,53 @@ fn links_over_an_interface_that_is_gone_end() {
     assert!(begin.elapsed() < LIMIT);
     assert_eq!(send_long(&own, &other, to, 1000), Err(Fault::Unreachable));
 }
+
+/// Packets that a port shows within a moment.
+fn shown(port: &mut EtherPort) -> usize {
+    let mut packets = 0;
+    for _ in 0..200 {
+        packets += port.receive(usize::MAX, &mut |_, _| ()).packets;
+        thread::sleep(Duration::from_millis(1));
+    }
+    packets
+}
+
+#[test]
+fn a_promiscuous_interface_brings_nothing_that_is_for_others() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    // A bridge that remembers nobody shows everything to everybody, as a hub does.
+    assert!(ip("link set bridge type bridge ageing_time 0"));
+    let (here, there, third) = (card(1500), card(1500), card(1500));
+    assert!(ip(&format!("link set {third} promisc on")));
+    let pool = Pool::with_budget(1 << 20);
+    // The same number at another station.
+    let mut listener = port(&format!("{third}/2"));
+    let seen = || {
+        let table = std::fs::read_to_string("/proc/thread-self/net/dev").expect("the kernel tells");
+        let line = table.lines().find_map(|line| line.trim().strip_prefix(&format!("{third}:")));
+        // Bytes, and then packets.
+        let packets = line.expect("its line").split_whitespace().nth(1).expect("a number");
+        packets.parse::<u64>().expect("a number")
+    };
+    let before = seen();
+    let (one, other) = (node(&format!("{here}/1"), false), node(&format!("{there}/2"), false));
+    let (to, back) = (peer(&one, &other), peer(&other, &one));
+    let mut held = memories(&pool, 700);
+    for _ in 0..50 {
+        held = round_trip((&one, to), (&other, back), held);
+    }
+    assert!(seen() - before >= 100, "the card shows what is for others");
+    assert_eq!(shown(&mut listener), 0);
+    let counted = listener.counters();
+    assert_eq!(counted.drops, Default::default(), "nor does it count what the filter kept out");
+    // What is for its station comes.
+    let mut sender = port(&format!("{here}/3"));
+    let (station, endpoint) = sender.resolve(&listener.addresses()[0]).expect("an address");
+    let slot = sender.slot().expect("it is empty");
+    slot[..64].fill(0);
+    slot[2] |= 0xc0;
+    slot[3] = endpoint;
+    sender.commit(station, 64);
+    assert!(sender.flush());
+    assert_eq!(shown(&mut listener), 1);
+}
