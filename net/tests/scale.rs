@@ -82,7 +82,7 @@ fn an_idle_peer_costs_little_memory() {
         println!("skipped: {} descriptors are not allowed", 10 * PEERS);
         return;
     }
-    for medium in [Medium::Tcp, Medium::Loop] {
+    for medium in [Medium::Tcp, Medium::Loop, Medium::Udp, Medium::Mxoe] {
         let mut world = World::new(medium);
         world.add();
         join(&mut world);
