@@ -668,16 +668,22 @@ impl Engine {
             .flat_map(|address| address.parts())
             .map(|(scheme, rest)| (scheme.to_string(), rest.to_string()))
             .collect();
-        for (scheme, rest) in parts.iter().skip(attempt as usize) {
-            let rail = self.rails.iter_mut().find(|rail| rail.scheme() == scheme);
-            if rail.as_ref().is_some_and(|rail| is_own(rail.as_ref(), rest)) {
+        // Each address by each rail that speaks so: who is behind which interface nobody knows.
+        let ways = parts.iter().flat_map(|(scheme, rest)| {
+            let rails = self.rails.iter().enumerate().filter(move |(_, it)| it.scheme() == scheme);
+            rails.map(move |(index, _)| (index, scheme, rest))
+        });
+        let ways: Vec<_> = ways.skip(attempt as usize).collect();
+        for (rail, scheme, rest) in ways {
+            let mut alike = self.rails.iter().filter(|it| it.scheme() == scheme);
+            if alike.any(|rail| is_own(rail.as_ref(), rest)) {
                 // Not every network brings back what is sent to oneself.
                 return self.core.connect_to_itself(peer);
             }
-            match rail.map(|rail| rail.connect(rest, now)) {
-                Some(Ok(link)) => return self.core.connecting(peer, link),
-                Some(Err(Fault::Busy)) => self.core.crowded(peer),
-                Some(Err(_)) | None => {}
+            match self.rails[rail].connect(rest, now) {
+                Ok(link) => return self.core.connecting(peer, link),
+                Err(Fault::Busy) => self.core.crowded(peer),
+                Err(_) => {}
             }
         }
         self.core.unreachable(peer);

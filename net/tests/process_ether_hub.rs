@@ -593,3 +593,30 @@ fn a_promiscuous_interface_brings_nothing_that_is_for_others() {
     assert!(sender.flush());
     assert_eq!(shown(&mut listener), 1);
 }
+
+#[test]
+fn a_peer_is_found_behind_whichever_interface_it_is() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let (first, second, there) = (card(1500), card(1500), card(1500));
+    // A network of its own for the last two.
+    assert!(ip("link add other type bridge mcast_snooping 0") && ip("link set other up"));
+    for card in [&second, &there] {
+        assert!(ip(&format!("link set {} master other", card.replace("card", "plug"))));
+    }
+    let pool = Pool::with_budget(1 << 20);
+    let rails = [&first, &second].map(|card| {
+        let address = format!("{card}/1");
+        open("ether", &Listen::At { address: &address, exactly: true }).expect("the card is up")
+    });
+    let mut config = EndpointConfig::new(ClusterId(1));
+    (config.endpoint, config.incarnation, config.host) = (EndpointId(9000), Incarnation(9000), 0);
+    let endpoint = Endpoint::open(config, rails.into()).expect("there are descriptors");
+    let context = endpoint.context(true).expect("there are descriptors");
+    let own = Node { endpoint, context, done: Vec::new() };
+    let other = node(&format!("{there}/1"), false);
+    let to = peer(&own, &other);
+    let held = message(&own, &other, to, memories(&pool, 700));
+    // It calls back by all addresses that it was told, of which it reaches the second one.
+    let back = peer(&other, &own);
+    message(&other, &own, back, held);
+}
