@@ -24,7 +24,7 @@ mod tests {
     #[test]
     fn it_is_the_castagnoli_of_the_catalogue_in_whatever_parts() {
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        let bytes: Vec<u8> = (0..10_000u32).map(|at| (at * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..10_000u32).map(|at| ((at * 31) >> 3) as u8).collect();
         for at in [0, 1, 7, 63, 64, 255, 256, 4095, 9_999, 10_000] {
             assert_eq!(append(crc32c(&bytes[..at]), &bytes[at..]), crc32c(&bytes));
         }

@@ -2,6 +2,7 @@
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::EAGER_BYTES_MAX;
@@ -16,12 +17,24 @@ use ropewalk_core::packets::mxoe::{Foreign, Mxoe, Taken, Who};
 use ropewalk_core::packets::{Above, Bytes, Machine};
 use ropewalk_rail::Report;
 
+/// How long a name may be looked up.
+const LOOK_UP_FOR: Duration = Duration::from_secs(30);
+
 /// A machine that makes links of packets.
 pub trait Language<S>: Send {
     /// What its links promise.
     fn capabilities(&self) -> Capabilities;
     /// Begins a link; `query`: what an address says behind a question mark.
     fn connect(&mut self, to: S, endpoint: u8, query: &str, now: Time) -> Result<SlotId, Fault>;
+    /// Likewise before it is known where: `nowhere` stands for it until it is [`Language::found`].
+    fn connect_later(&mut self, nowhere: S, query: &str, now: Time) -> Result<SlotId, Fault> {
+        let _ = (nowhere, query, now);
+        Err(Fault::Invalid)
+    }
+    /// Where a link goes that was to be connected later; `None` where nobody knows.
+    fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
+        let _ = (link, station, now);
+    }
     /// Sends a frame.
     fn send(&mut self, frame: &FrameOrder, memory: &dyn Bytes) -> Ordered;
     /// Carries out another order.
@@ -265,6 +278,17 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
             return Err(Fault::Invalid);
         }
         Machine::connect(self, to, endpoint, now)
+    }
+
+    fn connect_later(&mut self, nowhere: S, query: &str, now: Time) -> Result<SlotId, Fault> {
+        if !query.is_empty() {
+            return Err(Fault::Invalid);
+        }
+        Machine::connect_later(self, nowhere, LOOK_UP_FOR, now)
+    }
+
+    fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
+        Machine::found(self, link, station, now);
     }
 
     drives!(Machine);

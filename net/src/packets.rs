@@ -9,13 +9,14 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, ForeignName, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
 };
 use ropewalk_core::packets::mxoe::{Mxoe, MxoeConfig};
 use ropewalk_core::packets::{Machine, PacketConfig};
-use ropewalk_rail::port::Port;
+use ropewalk_rail::port::{Found, Port};
 use ropewalk_rail::{Rail, Report, Sight, is_consistent};
 use ropewalk_wire::mxoe::Dialect;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -55,6 +56,8 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     bell: OwnedFd,
     armed: bool,
     rung: bool,
+    /// Links to names that are looked up, by their tickets.
+    looked_up: Vec<(u64, SlotId)>,
     /// The port had no room, and when it is tried again.
     full_until: Option<Time>,
     links_up: u64,
@@ -127,6 +130,7 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
             bell,
             armed: false,
             rung: false,
+            looked_up: Vec::new(),
             full_until: None,
             links_up: 0,
             links_down: 0,
@@ -188,6 +192,17 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
         }
     }
 
+    /// Names were looked up.
+    #[cold]
+    fn take_found(&mut self, now: Time) {
+        while let Some(Found { ticket, place }) = self.port.found() {
+            let index = self.looked_up.iter().position(|(other, _)| *other == ticket);
+            if let Some((_, link)) = index.map(|index| self.looked_up.swap_remove(index)) {
+                self.machine.found(link, place, now);
+            }
+        }
+    }
+
     /// Whether an order concerns a link of this rail.
     fn is_mine(&self, link: LinkId) -> bool {
         link.rail == self.index
@@ -214,8 +229,16 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
         self.set_time(now);
         let (address, query) = address.split_once('?').unwrap_or((address, ""));
-        let (station, endpoint) = self.port.resolve(address)?;
-        let slot = self.machine.connect(station, endpoint, query, now)?;
+        let slot = match self.port.resolve(address) {
+            Ok((station, endpoint)) => self.machine.connect(station, endpoint, query, now)?,
+            Err(Fault::Invalid) => {
+                let (ticket, nowhere) = self.port.look_up(address)?;
+                let slot = self.machine.connect_later(nowhere, query, now)?;
+                self.looked_up.push((ticket, slot));
+                slot
+            }
+            Err(fault) => return Err(fault),
+        };
         self.ring();
         Ok(LinkId { rail: self.index, slot })
     }
@@ -254,6 +277,9 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
 
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
         self.set_time(now);
+        if !self.looked_up.is_empty() {
+            self.take_found(now);
+        }
         let PacketRail { index, port, machine, links_up, links_down, .. } = self;
         let mut upwards = Upwards { index: *index, report, links_up, links_down, told: false };
         let received = port.receive(PACKETS_PER_PASS, &mut |from, body| {

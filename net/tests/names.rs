@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{WITH_TAGS, World};
+use common::{Medium, WITH_TAGS, World};
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Memory;
 use ropewalk_net::{Channel, Level, Oversize, PeerId};
 use ropewalk_rail::address::Address;
 
@@ -76,5 +78,36 @@ fn what_waits_under_two_names_is_sent_in_the_order_of_its_posts() {
         world.until("one name", |world| world.nodes[0].endpoint.same_peer(known, other));
         let numbers = receive(&mut world, ALL_OF_THEM).split_off(BEFORE as usize);
         assert_eq!(numbers, Vec::from_iter(BEFORE..ALL_OF_THEM), "{medium:?}");
+    }
+}
+
+/// A message to an address; how it ended.
+fn ended_at(world: &mut World, text: &str) -> Result<(), Fault> {
+    let peer = world.nodes[0].endpoint.lookup(&Address::parse(text).unwrap()).unwrap();
+    let (bytes, node) = (Memory::constant(b"here"), &world.nodes[0]);
+    let (tagged, level) = (Channel::Tagged, Level::Matched);
+    let posted = node.endpoint.post_send(&node.context, peer, tagged, 1, bytes, level, 7);
+    world.posted(0, posted);
+    world.take(0, 7).outcome
+}
+
+#[test]
+fn hosts_have_names() {
+    for medium in [Medium::Tcp, Medium::Udp] {
+        let mut world = World::pair(medium);
+        let text = world.nodes[1].endpoint.addresses().to_string();
+        let (scheme, rest) = text.split_once("://").unwrap();
+        let port = rest.split(',').next().unwrap().rsplit_once(':').unwrap().1;
+        let (memory, node) = (world.memory(8, 1), &world.nodes[1]);
+        let (tagged, cut) = (Channel::Tagged, Oversize::Truncate);
+        let posted =
+            node.endpoint.post_receive(&node.context, tagged, None, 1, u64::MAX, memory, cut, 8);
+        world.posted(1, posted);
+        let outcome = ended_at(&mut world, &format!("{scheme}://localhost:{port}"));
+        assert_eq!(outcome, Ok(()), "{medium:?}");
+        assert_eq!(world.take(1, 8).bytes, 4);
+        // No name server gives that one to anybody (RFC 6761).
+        let outcome = ended_at(&mut world, &format!("{scheme}://nobody.invalid:{port}"));
+        assert_eq!(outcome, Err(Fault::Unreachable), "{medium:?}");
     }
 }

@@ -32,6 +32,7 @@ use ropewalk_base::verb::{
 pub mod address;
 pub mod conformance;
 pub mod host;
+pub mod names;
 pub mod port;
 
 /// A network, as the layers above see it.

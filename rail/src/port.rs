@@ -42,6 +42,18 @@ pub trait Port: Send {
     /// The station that an address names, and the number of the endpoint there.
     fn resolve(&mut self, address: &str) -> Result<(Self::Station, u8), Fault>;
 
+    /// Begins to look up the name in an address that [`Port::resolve`] found invalid: a ticket, and the
+    /// station that stands for all that are not known yet, to which nothing is sent.
+    fn look_up(&mut self, address: &str) -> Result<(u64, Self::Station), Fault> {
+        let _ = address;
+        Err(Fault::Invalid)
+    }
+
+    /// The next name that was looked up.
+    fn found(&mut self) -> Option<Found<Self::Station>> {
+        None
+    }
+
     /// The host of a station, as people write it.
     fn host(&self, station: Self::Station) -> Option<String>;
 
@@ -77,6 +89,15 @@ pub trait Port: Send {
 
     /// Its counters.
     fn counters(&self) -> PortCounters;
+}
+
+/// What became of a look-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found<S> {
+    /// As [`Port::look_up`] gave it.
+    pub ticket: u64,
+    /// What [`Port::resolve`] would have said; `None` where nobody has that name.
+    pub place: Option<(S, u8)>,
 }
 
 /// What [`Port::receive`] found.

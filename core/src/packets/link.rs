@@ -19,7 +19,7 @@ use super::sending::Sending;
 use super::stream::{Early, Incoming};
 
 /// How often a call or an answer goes, and after what time again.
-const CALLS_MAX: u32 = 10;
+pub(super) const CALLS_MAX: u32 = 10;
 const CALL_AGAIN: Duration = Duration::from_millis(20);
 const CALL_AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Calls at full length before shorter ones are tried, and what these are: frames of 1,500 bytes.

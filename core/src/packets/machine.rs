@@ -27,7 +27,7 @@ use ropewalk_wire::packets::{self, AckBody, Kind, Packet, Route};
 use zerocopy::IntoBytes;
 
 use super::access::{Access, Reading};
-use super::link::{Link, Stage};
+use super::link::{CALLS_MAX, Link, Stage};
 
 /// Settings of a machine.
 #[derive(Debug, Clone)]
@@ -220,6 +220,33 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let call = self.random.next_u64();
         let stage = Stage::Calling { call, again_at: Time::ZERO, tries: 0 };
         self.add_link(station, endpoint, 0, stage).ok_or(Fault::Busy)
+    }
+
+    /// Likewise before it is known where: `nowhere` stands for it, and nothing is sent until it is
+    /// [`Machine::found`], for which there is so much time.
+    pub fn connect_later(
+        &mut self,
+        nowhere: S,
+        patience: Duration,
+        now: Time,
+    ) -> Result<SlotId, Fault> {
+        self.now = self.now.max(now);
+        let call = self.random.next_u64();
+        let stage = Stage::Calling { call, again_at: now + patience, tries: CALLS_MAX };
+        self.add_link(nowhere, 0, 0, stage).ok_or(Fault::Busy)
+    }
+
+    /// Where a link goes that was to be connected later; `None` where that cannot be known.
+    pub fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
+        self.now = self.now.max(now);
+        let Some(state) = self.links.get_mut(link) else { return };
+        let Stage::Calling { again_at, tries, .. } = &mut state.stage else { return };
+        let Some((station, endpoint)) = station else {
+            return self.end(link, Fault::Unreachable);
+        };
+        (*again_at, *tries) = (Time::ZERO, 0);
+        (state.station, state.endpoint) = (station, endpoint);
+        self.touch(link);
     }
 
     pub(super) fn add_link(

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use ropewalk_base::error::Fault;
 use ropewalk_rail::Sight;
-use ropewalk_rail::port::{Port, PortCounters, Received};
+use ropewalk_rail::port::{Found, Port, PortCounters, Received};
 
 pub use self::place::Place;
 use self::writer::Writer;
@@ -169,6 +169,14 @@ where
 
     fn resolve(&mut self, address: &str) -> Result<(P::Station, u8), Fault> {
         self.port.resolve(address)
+    }
+
+    fn look_up(&mut self, address: &str) -> Result<(u64, P::Station), Fault> {
+        self.port.look_up(address)
+    }
+
+    fn found(&mut self) -> Option<Found<P::Station>> {
+        self.port.found()
     }
 
     fn host(&self, station: P::Station) -> Option<String> {

@@ -14,7 +14,6 @@
 //! It must not know what frames mean, nor who the peers are: any TCP client may have connected.
 
 mod config;
-mod dial;
 mod link;
 mod rail;
 mod receive;
@@ -25,5 +24,5 @@ mod timers;
 mod vectors;
 
 pub use config::{TcpConfig, TcpError};
-pub use dial::is_address;
 pub use rail::{TcpRail, TcpStatistics};
+pub use ropewalk_rail::names::is_address;

@@ -11,13 +11,13 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
 };
+use ropewalk_rail::names::{Lookups, Target, parse};
 use ropewalk_rail::{Rail, RailOption, Report, Sight, is_consistent};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use crate::config::{TcpConfig, TcpError};
-use crate::dial::{Lookups, Target, parse};
 use crate::link::{Link, Outgoing, State};
 use crate::receive::BUFFER_BYTES;
 use crate::send;
@@ -331,7 +331,7 @@ impl Rail for TcpRail {
                 link.candidates.push(numeric);
                 self.dial(slot)
             }
-            Target::Name(host, port) => self.lookups.begin(slot, host, port),
+            Target::Name(host, port) => self.lookups.begin(slot.to_u64(), host, port),
         };
         match begun {
             Ok(()) => self.connects.set(now, slot, 0),

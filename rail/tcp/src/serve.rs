@@ -185,7 +185,8 @@ impl TcpRail {
 
     fn take_answers(&mut self, report: &mut dyn Report) -> bool {
         self.lookups.quiet();
-        while let Some((slot, found)) = self.lookups.next() {
+        while let Some((whom, found)) = self.lookups.answer() {
+            let slot = SlotId::from_u64(whom);
             let Some(link) = self.links.get_mut(slot) else { continue };
             link.candidates = found;
             if let Err(fault) = self.dial(slot) {

@@ -14,4 +14,5 @@ mod config;
 mod port;
 
 pub use config::{UdpConfig, UdpError};
-pub use port::{UdpPort, is_address};
+pub use port::UdpPort;
+pub use ropewalk_rail::names::is_address;

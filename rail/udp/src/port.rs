@@ -2,10 +2,11 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
-use ropewalk_rail::port::{Port, PortCounters, Received};
+use ropewalk_rail::names::{Lookups, Target, parse};
+use ropewalk_rail::port::{Found, Port, PortCounters, Received};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::batch::{self, Incoming, MESSAGE_BYTES, MESSAGES_MAX, Run};
@@ -19,11 +20,6 @@ const SEGMENTS_MAX: usize = 44;
 const OVERHEAD_BYTES: usize = 768;
 /// The endpoint of a socket: each has its own port number.
 const ENDPOINT: u8 = 0;
-
-/// Whether a text is an address to call: of a host in numbers, and a port.
-pub fn is_address(text: &str) -> bool {
-    text.parse::<SocketAddr>().is_ok_and(|address| address.port() != 0)
-}
 
 /// Packets over UDP.
 pub struct UdpPort {
@@ -40,6 +36,11 @@ pub struct UdpPort {
     counters: PortCounters,
     /// The kernel cuts messages.
     cuts: bool,
+    /// Names that are looked up, from the first one on; tickets count.
+    lookups: Option<Lookups>,
+    tickets: u64,
+    /// The epoll set of whoever sleeps.
+    set: Option<OwnedFd>,
 }
 
 impl UdpPort {
@@ -80,6 +81,9 @@ impl UdpPort {
             runs: Vec::new(),
             counters: PortCounters::default(),
             cuts: joins,
+            lookups: None,
+            tickets: 0,
+            set: None,
             config,
         })
     }
@@ -87,6 +91,12 @@ impl UdpPort {
     /// Where it is bound.
     pub fn local_address(&self) -> SocketAddr {
         self.local
+    }
+
+    /// An address as the socket's family has it; none where it has no such addresses.
+    fn usable(&self, address: SocketAddr) -> Option<SocketAddr> {
+        let reached = self.local.is_ipv6() || address.is_ipv4();
+        reached.then(|| self.to_family(address))
     }
 
     /// An address as the socket's family has it.
@@ -144,10 +154,32 @@ impl Port for UdpPort {
         if address.port() == 0 {
             return Err(Fault::Invalid);
         }
-        if self.local.is_ipv4() && address.is_ipv6() {
-            return Err(Fault::Unreachable);
+        self.usable(address).map(|address| (address, ENDPOINT)).ok_or(Fault::Unreachable)
+    }
+
+    fn look_up(&mut self, address: &str) -> Result<(u64, SocketAddr), Fault> {
+        let Some(Target::Name(host, port)) = parse(address) else { return Err(Fault::Invalid) };
+        if self.lookups.is_none() {
+            let lookups = Lookups::new().map_err(|_| Fault::Busy)?;
+            if let Some(set) = &self.set {
+                let watched =
+                    epoll::add(set, lookups.bell(), EventData::new_u64(0), EventFlags::IN);
+                watched.map_err(|_| Fault::Busy)?;
+            }
+            self.lookups = Some(lookups);
         }
-        Ok((self.to_family(address), ENDPOINT))
+        let lookups = self.lookups.as_mut().ok_or(Fault::Busy)?;
+        self.tickets += 1;
+        lookups.begin(self.tickets, host, port)?;
+        Ok((self.tickets, SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)))
+    }
+
+    fn found(&mut self) -> Option<Found<SocketAddr>> {
+        let lookups = self.lookups.as_mut()?;
+        lookups.quiet();
+        let (ticket, found) = lookups.answer()?;
+        let mut usable = found.iter().rev().filter_map(|address| self.usable(*address));
+        Some(Found { ticket, place: usable.next().map(|address| (address, ENDPOINT)) })
     }
 
     fn host(&self, station: SocketAddr) -> Option<String> {
@@ -241,7 +273,9 @@ impl Port for UdpPort {
     }
 
     fn attach(&mut self, set: BorrowedFd<'_>) -> std::io::Result<()> {
-        Ok(epoll::add(set, &self.socket, EventData::new_u64(0), EventFlags::IN)?)
+        epoll::add(set, &self.socket, EventData::new_u64(0), EventFlags::IN)?;
+        self.set = Some(set.try_clone_to_owned()?);
+        Ok(())
     }
 
     fn counters(&self) -> PortCounters {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::slots::SlotId;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
@@ -51,7 +50,8 @@ pub fn is_address(text: &str) -> bool {
     }
 }
 
-type Answer = (SlotId, Vec<SocketAddr>);
+/// Whose look-up it was, and what was found: the one to be tried first is last.
+type Answer = (u64, Vec<SocketAddr>);
 
 /// Looks names up on threads of their own.
 #[derive(Debug)]
@@ -81,8 +81,8 @@ impl Lookups {
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Begins to look up `host`; `Busy` where too many look-ups run.
-    pub fn begin(&mut self, link: SlotId, host: &str, port: u16) -> Result<(), Fault> {
+    /// Begins to look up `host` for `whom`; `Busy` where too many look-ups run.
+    pub fn begin(&mut self, whom: u64, host: &str, port: u16) -> Result<(), Fault> {
         if self.running >= LOOKUPS_MAX {
             return Err(Fault::Busy);
         }
@@ -94,17 +94,17 @@ impl Lookups {
             // The one who tries takes from the end.
             found.reverse();
             // Where the rail is gone nobody waits for the answer or the bell.
-            let _ = sender.send((link, found));
+            let _ = sender.send((whom, found));
             let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
         };
-        let thread = std::thread::Builder::new().name("tcp-lookup".into());
+        let thread = std::thread::Builder::new().name("ropewalk-names".into());
         thread.spawn(work).map_err(|_| Fault::Busy)?;
         self.running += 1;
         Ok(())
     }
 
     /// The next answer; no addresses where the name is unknown.
-    pub fn next(&mut self) -> Option<Answer> {
+    pub fn answer(&mut self) -> Option<Answer> {
         let answer = self.answers.try_recv().ok();
         if answer.is_some() {
             self.running -= 1;
