@@ -286,6 +286,8 @@ pub struct PacketDrops {
     pub strangers: u64,
     /// Too short to say whom they are for, or longer than the longest packet.
     pub malformed: u64,
+    /// Of a type that says nothing about whom they are for, or that is no endpoint's.
+    pub wrong_type: u64,
     /// The checksum or the layout does not hold.
     pub corrupt: u64,
     /// Could not leave: the interface is down or gone, or takes shorter packets.

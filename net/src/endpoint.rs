@@ -20,6 +20,7 @@ use ropewalk_core::{
 use ropewalk_rail::{Rail, RailOption};
 
 use crate::context::{Completed, Context};
+use crate::counts;
 use crate::engine::{Command, Engine};
 pub use crate::engine::{PeerEvent, SharedClock};
 use crate::need::Need;
@@ -182,15 +183,23 @@ impl Endpoint {
             identity,
             addresses,
             service: Mutex::new(None),
+            teller: Mutex::new(None),
             need: Need::default(),
         });
         let endpoint = Endpoint { shared };
         endpoint.fill_reserve(&mut endpoint.locked());
         if config.service_thread {
-            let service = service::start(&endpoint.shared)?;
-            *endpoint.shared.service.lock().expect("set once") = Some(service);
+            endpoint.start_service()?;
         }
         Ok(endpoint)
+    }
+
+    fn start_service(&self) -> std::io::Result<()> {
+        let counts = self.locked().rails.iter().any(|rail| rail.account().is_some());
+        self.shared.set_teller(counts.then(counts::listen).flatten());
+        let service = service::start(&self.shared)?;
+        *self.shared.service.lock().expect("set once") = Some(service);
+        Ok(())
     }
 
     fn greeting(buffers: &mut BufferTable, addresses: &str) -> Slice {
@@ -240,11 +249,21 @@ impl Endpoint {
             epoll::add(&self.shared.epoll, descriptor, data, epoll::EventFlags::IN)?;
         }
         engine.disarm();
+        let counts = rail.account().is_some();
         engine.add_rail(rail);
         drop(engine);
+        self.tell_counts(counts);
         self.wake_service();
         self.shared.nudge();
         Ok(())
+    }
+
+    /// Listens for those who ask what is counted, where there is something and somebody who answers.
+    fn tell_counts(&self, any: bool) {
+        let serves = self.shared.service.lock().expect("set once").is_some();
+        if any && serves && self.shared.teller().is_none() {
+            self.shared.set_teller(counts::listen());
+        }
     }
 
     /// Sets an option of the rails of a scheme; false where none of them has it.
@@ -511,6 +530,7 @@ impl Endpoint {
         if let Some(service) = service {
             service.stop();
         }
+        self.shared.set_teller(None);
         let mut engine = self.locked();
         engine.core.close();
         engine.drain();

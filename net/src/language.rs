@@ -15,7 +15,7 @@ use ropewalk_base::verb::{
 };
 use ropewalk_core::packets::mxoe::{Foreign, Mxoe, Taken, Who};
 use ropewalk_core::packets::{Above, Bytes, Machine};
-use ropewalk_rail::Report;
+use ropewalk_rail::{Count, Report};
 
 /// How long a name may be looked up.
 const LOOK_UP_FOR: Duration = Duration::from_secs(30);
@@ -62,6 +62,8 @@ pub trait Language<S>: Send {
     }
     /// Its counters, as those of a rail.
     fn counted(&self) -> Counted;
+    /// All of them, by the names that people know them by.
+    fn counts(&self) -> Vec<Count>;
 }
 
 /// What a machine counts.
@@ -306,9 +308,34 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
             bytes_received: it.bytes_received,
             bytes_native: it.bytes_native,
             violations: it.violations,
-            corrupt: it.corrupt,
-            strangers: it.strangers,
+            corrupt: it.corrupt + it.wrong_type + it.wrong_length,
+            strangers: it.strangers + it.wrong_endpoint + it.refused,
         }
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        let it = self.counters();
+        vec![
+            ("packets.sent", it.sent),
+            ("packets.received", it.received),
+            ("bytes.sent", it.bytes_sent),
+            ("bytes.received", it.bytes_received),
+            ("messages.sent", it.frames_sent),
+            ("messages.received", it.frames_received),
+            ("bytes.large", it.bytes_native),
+            ("resent", it.resent),
+            ("asked_again", it.asked_again),
+            ("early", it.early),
+            ("doubled", it.doubled),
+            ("violations", it.violations),
+            ("dropped.wrong_length", it.wrong_length),
+            ("dropped.wrong_type", it.wrong_type),
+            ("dropped.checksum", it.corrupt),
+            ("dropped.wrong_endpoint", it.wrong_endpoint),
+            ("dropped.stranger", it.strangers),
+            ("dropped.refused_call", it.refused),
+            ("dropped.no_room", it.beyond),
+        ]
     }
 }
 
@@ -345,8 +372,40 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
             bytes_received: it.bytes_received,
             bytes_native: it.bytes_native,
             violations: 0,
-            corrupt: it.malformed,
-            strangers: it.strangers + it.unasked,
+            corrupt: it.malformed + it.wrong_type + it.wrong_length,
+            strangers: it.strangers + it.wrong_endpoint + it.wrong_session + it.unasked,
         }
+    }
+
+    fn counts(&self) -> Vec<Count> {
+        let it = self.counters();
+        vec![
+            ("packets.sent", it.sent),
+            ("packets.received", it.received),
+            ("bytes.sent", it.bytes_sent),
+            ("bytes.received", it.bytes_received),
+            ("messages.sent", it.messages_sent),
+            ("messages.received", it.messages_received),
+            ("bytes.large", it.bytes_native),
+            ("resent", it.resent),
+            ("asked_again", it.asked_again),
+            ("early", it.early),
+            ("doubled", it.doubled),
+            ("postponed", it.postponed),
+            ("nacks.sent", it.nacks_sent),
+            ("nacks.received", it.nacks_received),
+            ("throttled.regions", it.awaited_region),
+            ("throttled.pulls", it.awaited_share),
+            ("throttled.nacks", it.unanswered),
+            ("dropped.wrong_length", it.wrong_length),
+            ("dropped.wrong_type", it.wrong_type),
+            ("dropped.wrong_field", it.malformed),
+            ("dropped.wrong_endpoint", it.wrong_endpoint),
+            ("dropped.wrong_session", it.wrong_session),
+            ("dropped.stranger", it.strangers),
+            ("dropped.not_connected", it.unready),
+            ("dropped.unasked", it.unasked),
+            ("dropped.no_room", it.beyond),
+        ]
     }
 }

@@ -17,6 +17,7 @@ pub mod agent;
 mod awake;
 pub mod capture;
 pub mod context;
+pub mod counts;
 pub mod endpoint;
 mod engine;
 pub mod host;

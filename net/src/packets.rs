@@ -17,7 +17,7 @@ use ropewalk_base::verb::{
 use ropewalk_core::packets::mxoe::{Mxoe, MxoeConfig};
 use ropewalk_core::packets::{Machine, PacketConfig};
 use ropewalk_rail::port::{Found, Port};
-use ropewalk_rail::{Rail, Report, Sight, is_consistent};
+use ropewalk_rail::{Account, Rail, Report, Sight, is_consistent};
 use ropewalk_wire::mxoe::Dialect;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -60,6 +60,7 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     looked_up: Vec<(u64, SlotId)>,
     /// The port had no room, and when it is tried again.
     full_until: Option<Time>,
+    full: u64,
     links_up: u64,
     links_down: u64,
 }
@@ -132,6 +133,7 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
             rung: false,
             looked_up: Vec::new(),
             full_until: None,
+            full: 0,
             links_up: 0,
             links_down: 0,
         })
@@ -186,6 +188,7 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
             }
             let all = self.port.flush();
             self.full_until = (!all).then(|| now + FULL_FOR);
+            self.full += u64::from(!all);
             if !all || !self.machine.has_work() {
                 break;
             }
@@ -349,6 +352,26 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
                 ..port.drops
             },
         }
+    }
+
+    fn account(&self) -> Option<Account> {
+        let port = self.port.counters();
+        let mut counts = self.machine.counts();
+        counts.extend([
+            ("links.up", self.links_up),
+            ("links.down", self.links_down),
+            ("throttled.socket", self.full),
+            ("dropped.inbox_full", port.drops.inbox_full),
+            ("dropped.unsent", port.drops.unsent),
+        ]);
+        let socket = vec![
+            ("dropped.ring_full", port.drops.no_room),
+            ("dropped.no_endpoint", port.drops.strangers),
+            ("dropped.wrong_length", port.drops.malformed),
+            ("dropped.wrong_type", port.drops.wrong_type),
+        ];
+        let (scheme, interface) = (self.port.scheme(), self.port.interface());
+        Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
     }
 
     fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
+use crate::counts;
 use crate::shared::Shared;
 
 const LOOK_EXPOSED: Duration = Duration::from_micros(100);
@@ -90,8 +91,15 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
                 _ => LOOK,
             };
             shared.long_rest.store(look > LOOK_LONG, Ordering::Relaxed);
+            let teller = shared.teller();
             drop(shared);
-            nudged = rest(bell, None, if exposed && !asleep { LOOK_EXPOSED } else { look });
+            let limit = if exposed && !asleep { LOOK_EXPOSED } else { look };
+            let woken = rest(bell, None, teller.as_deref(), limit);
+            nudged = woken.nudged;
+            if let Some(teller) = teller.filter(|_| woken.asked) {
+                let Some(shared) = weak.upgrade() else { return };
+                tell(&shared, &teller);
+            }
             continue;
         }
         look = LOOK;
@@ -102,7 +110,7 @@ fn run(weak: &Weak<Shared>, bell: &OwnedFd) {
 /// Serves until the application makes passes again, or for one sleep. Whether it was nudged.
 fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> bool {
     let Some(mut engine) = shared.try_lock() else {
-        return rest(bell, None, LOOK_EXPOSED);
+        return rest(bell, None, None, LOOK_EXPOSED).nudged;
     };
     while shared.pass(&mut engine) {
         if shared.passes.load(Ordering::Relaxed) != seen {
@@ -116,21 +124,52 @@ fn serve(shared: &Arc<Shared>, bell: &OwnedFd, seen: u64) -> bool {
     if !armed {
         return false;
     }
-    let nudged = rest(bell, Some(&shared.epoll), limit);
+    let teller = shared.teller();
+    let woken = rest(bell, Some(&shared.epoll), teller.as_deref(), limit);
     shared.disarm(false);
-    nudged
+    if let Some(teller) = teller.filter(|_| woken.asked) {
+        tell(shared, &teller);
+    }
+    woken.nudged
 }
 
-/// Sleeps, until it is nudged or `limit` is over. Whether it was nudged.
-fn rest(bell: &OwnedFd, rails: Option<&OwnedFd>, limit: Duration) -> bool {
+/// Tells somebody who asks what is counted here.
+fn tell(shared: &Shared, teller: &OwnedFd) {
+    let accounts = || {
+        let engine = shared.locked();
+        engine.rails.iter().filter_map(|rail| rail.account()).collect()
+    };
+    // Where there is no descriptor left it would be asked without end.
+    if counts::answer(teller, accounts).is_err() {
+        shared.set_teller(None);
+    }
+}
+
+/// What ended a rest, beside rails and time.
+#[derive(Debug, Clone, Copy)]
+struct Woken {
+    nudged: bool,
+    /// Somebody asks what is counted.
+    asked: bool,
+}
+
+/// Sleeps, until something happens or `limit` is over.
+fn rest(
+    bell: &OwnedFd,
+    rails: Option<&OwnedFd>,
+    teller: Option<&OwnedFd>,
+    limit: Duration,
+) -> Woken {
     let timeout = rustix::time::Timespec {
         tv_sec: limit.as_secs() as i64,
         tv_nsec: i64::from(limit.subsec_nanos()),
     };
     let mut descriptors = vec![PollFd::new(bell, PollFlags::IN)];
+    descriptors.extend(teller.map(|teller| PollFd::new(teller, PollFlags::IN)));
     descriptors.extend(rails.map(|rails| PollFd::new(rails, PollFlags::IN)));
     // An interrupted sleep is a short one: the loop looks again in any case.
     let _ = poll(&mut descriptors, Some(&timeout));
     let mut count = [0u8; 8];
-    rustix::io::read(bell, &mut count).is_ok()
+    let asked = teller.is_some() && descriptors[1].revents().contains(PollFlags::IN);
+    Woken { nudged: rustix::io::read(bell, &mut count).is_ok(), asked }
 }

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use ropewalk_base::time::Time;
 use ropewalk_core::{Identity, OperationId};
@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     pub identity: Identity,
     pub addresses: String,
     pub service: Mutex<Option<Service>>,
+    /// Where the service thread is asked for what is counted.
+    pub teller: Mutex<Option<Arc<OwnedFd>>>,
     pub need: Need,
 }
 
@@ -100,6 +102,16 @@ impl Drop for Held<'_> {
 }
 
 impl Shared {
+    /// Where the service thread is asked.
+    pub fn teller(&self) -> Option<Arc<OwnedFd>> {
+        self.teller.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It is asked there from now on, or no more.
+    pub fn set_teller(&self, teller: Option<OwnedFd>) {
+        *self.teller.lock().unwrap_or_else(PoisonError::into_inner) = teller.map(Arc::new);
+    }
+
     /// Waits for the engine.
     pub fn locked(&self) -> Held<'_> {
         let engine = self.engine.lock().expect("an engine that panicked is not used again");

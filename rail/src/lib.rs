@@ -35,6 +35,22 @@ pub mod host;
 pub mod names;
 pub mod port;
 
+/// A counter: its name, which stays the same between versions, and what it says.
+pub type Count = (&'static str, u64);
+
+/// What a rail of packets counts, by names for people, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    pub scheme: &'static str,
+    /// The number of the interface in its network namespace; `None` where it is on none in particular.
+    pub interface: Option<u32>,
+    /// The endpoint at its station, by its number.
+    pub endpoint: u8,
+    pub counts: Vec<Count>,
+    /// What is counted of the socket, which endpoints of a process may share.
+    pub socket: Vec<Count>,
+}
+
 /// A network, as the layers above see it.
 pub trait Rail: Send {
     /// The scheme of its addresses: `tcp`, `shm`, `sim`.
@@ -126,6 +142,11 @@ pub trait Rail: Send {
 
     /// Its counters.
     fn counters(&self) -> RailCounters;
+
+    /// All that it counts, for people, where it carries packets; see [`Account`].
+    fn account(&self) -> Option<Account> {
+        None
+    }
 
     /// The host at the other end of a link that is up, without a port, as people and lists of rights
     /// write it: `10.1.2.3`, `fd00::7`. `None` where the rail has no such name.

@@ -89,6 +89,11 @@ pub trait Port: Send {
 
     /// Its counters.
     fn counters(&self) -> PortCounters;
+
+    /// The number of the interface that it is on, where that is one.
+    fn interface(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// What became of a look-up.

@@ -178,7 +178,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             // about his address has to send.
             || bytes < packet_bytes
         {
-            return self.counters.strangers += 1;
+            return self.counters.refused += 1;
         }
         let wanted = Stage::Answered { call, again_at: Time::ZERO, tries: 0 };
         if let Some(id) = self.called.get(&(from, call)).copied() {

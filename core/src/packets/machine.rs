@@ -23,7 +23,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Placement, RemoteKey, Token};
-use ropewalk_wire::packets::{self, AckBody, Kind, Packet, Route};
+use ropewalk_wire::packets::{self, AckBody, Kind, Packet, PacketError, Route};
 use zerocopy::IntoBytes;
 
 use super::access::{Access, Reading};
@@ -84,10 +84,15 @@ pub struct PacketCounters {
     pub doubled: u64,
     pub early: u64,
     pub beyond: u64,
-    /// Bodies whose checksum or layout does not hold.
+    /// Bodies of which the length or layout, the type, or the checksum does not hold.
+    pub wrong_length: u64,
+    pub wrong_type: u64,
     pub corrupt: u64,
-    /// Packets for links that are not there, or from another station.
+    /// Packets for another endpoint, and for links that are not there, or from another station.
+    pub wrong_endpoint: u64,
     pub strangers: u64,
+    /// Calls of those who may not call, or call as no link of ours does.
+    pub refused: u64,
     /// Links that a peer's breach of the protocol ended.
     pub violations: u64,
     pub frames_sent: u64,
@@ -308,8 +313,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.report(above);
         let opened = match packets::open(body) {
             Ok(opened) if opened.head.to == self.config.endpoint => opened,
-            Ok(_) => return self.counters.strangers += 1,
-            Err(_) => return self.counters.corrupt += 1,
+            Ok(_) => return self.counters.wrong_endpoint += 1,
+            Err(PacketError::Foreign) => return self.counters.wrong_type += 1,
+            Err(PacketError::Shape) => return self.counters.wrong_length += 1,
+            Err(PacketError::Checksum) => return self.counters.corrupt += 1,
         };
         self.counters.received += 1;
         self.counters.bytes_received += u64::from(opened.head.bytes.get());

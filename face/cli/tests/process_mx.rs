@@ -1,16 +1,24 @@
 //! `ropewalk mx` in a network namespace with virtual cards.
 
-use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use ropewalk_net::modules;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherPort};
+use ropewalk_rail_ether::{EtherConfig, EtherPort, bare};
+use ropewalk_wire::mxoe::{
+    Dialect, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, HEADER_BYTES_MAX, Message, Order, Packet,
+    Sequence,
+};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::{Value, json};
-
-const PROGRAM: &str = env!("CARGO_BIN_EXE_ropewalk");
+use support::{PROGRAM, Process};
 
 fn ip(line: &str) -> bool {
     let words = line.split_whitespace();
@@ -149,10 +157,7 @@ fn whoever_lacks_rights_or_boards_is_told_so() {
 #[test]
 fn peers_are_shown_with_their_names() {
     let Some(_namespace) = Namespace::enter("peers") else { return };
-    // Two interfaces of one host that are each other's peers.
-    assert!(ip("link add card0 address 02:00:00:00:00:07 type veth peer name card1"));
-    assert!(ip("link set card1 address 02:00:00:00:00:08"));
-    assert!(ip("link set card0 up") && ip("link set card1 up"));
+    cards();
     let mut command = Command::new(PROGRAM);
     let nobody = command.args(["mx", "peers", "--json"]).output().expect("it can be started");
     assert!(nobody.status.success() && nobody.stdout.is_empty());
@@ -195,4 +200,216 @@ fn peers_are_shown_with_their_names() {
     }
     let table = shown(&["peers", "--interface", "card0"]);
     assert!(table.contains("0x020000000008") && !table.contains("card1"), "{table}");
+}
+
+/// Two interfaces of one host that are each other's peers.
+fn cards() {
+    assert!(ip("link add card0 address 02:00:00:00:00:07 type veth peer name card1"));
+    assert!(ip("link set card1 address 02:00:00:00:00:08"));
+    assert!(ip("link set card0 up") && ip("link set card1 up"));
+}
+
+/// Somebody at the first card who says what no partner says.
+struct Stranger(OwnedFd);
+
+impl Stranger {
+    fn new() -> Stranger {
+        Stranger(bare::frames_of("card0", ETHERTYPE).expect("root may"))
+    }
+
+    /// A message for an endpoint of the second card, with so many bytes of it, as the change wants it.
+    fn says(&self, to: u8, bytes: usize, change: impl Fn(&mut [u8])) {
+        let message = Message {
+            to,
+            from: 9,
+            session: 0x1234,
+            sequence: Sequence::new(0, 1),
+            acknowledged: Sequence::new(0, 1),
+            match_info: 0,
+        };
+        let dialect = Dialect::native(1500, Order::Big).expect("it is usual");
+        let mut header = [0; HEADER_BYTES_MAX];
+        let len = Packet::Small(message, &[0; 100]).emit(0, dialect, &mut header);
+        let (destination, source) = ("02:00:00:00:00:08", "02:00:00:00:00:07");
+        let ethernet = Ethernet {
+            destination: destination.parse().unwrap(),
+            source: source.parse().unwrap(),
+            ethertype: ETHERTYPE,
+        };
+        let mut body = [&header[..len], &vec![0; bytes][..]].concat();
+        change(&mut body);
+        let mut frame = [&ethernet.to_bytes()[..], &body].concat();
+        frame.resize(frame.len().max(FRAME_BYTES_MIN), 0);
+        rustix::io::write(&self.0, &frame).expect("the card is up");
+    }
+}
+
+/// What a source dropped, and why.
+fn dropped(object: &Value) -> BTreeMap<&str, u64> {
+    let all = object["counters"].as_object().expect("it tells");
+    let reasons = all.iter().filter_map(|(name, count)| {
+        Some((name.strip_prefix("dropped.")?, count.as_u64().filter(|count| *count > 0)?))
+    });
+    reasons.collect()
+}
+
+#[test]
+fn counters_tell_what_was_dropped_and_why() {
+    let Some(_namespace) = Namespace::enter("counters") else { return };
+    cards();
+    let mut waits = Process::start(&["mx", "perf", "--board", "mxoe://card1/4"], "waiting at");
+    let begin = Instant::now();
+    // An agent that answers looks away from what is for the endpoint.
+    while kind(&objects(&shown(&["counters", "card1", "--json"])), "agent").is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no agent");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let stranger = Stranger::new();
+    (0..3).for_each(|_| stranger.says(4, 100, |_| ()));
+    (0..2).for_each(|_| stranger.says(4, 60, |_| ()));
+    // No packet is of that type.
+    (0..4).for_each(|_| stranger.says(4, 100, |body| body[2] = 0x3e));
+    (0..5).for_each(|_| stranger.says(9, 100, |_| ()));
+    let all = loop {
+        let all = objects(&shown(&["counters", "card1", "--json"]));
+        let told = |kind: &str| all.iter().find(|it| it["kind"] == kind);
+        let is_over = told("endpoint").is_some_and(|it| dropped(it).len() == 2)
+            && told("socket").is_some_and(|it| dropped(it).len() == 1)
+            && told("agent").is_some_and(|it| it["counters"]["nacks.sent"] == 5);
+        if is_over {
+            break all;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{all:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let one = |name: &str| {
+        let found = kind(&all, name);
+        assert_eq!(found.len(), 1, "{all:?}");
+        found[0]
+    };
+    let reasons = |object| dropped(object).into_iter().collect::<Vec<_>>();
+    let endpoint = one("endpoint");
+    assert_eq!(reasons(endpoint), [("wrong_length", 2), ("wrong_session", 3)]);
+    assert_eq!(endpoint["counters"]["nacks.sent"], 3, "a session that is over is said to be");
+    assert_eq!(reasons(one("socket")), [("wrong_type", 4)]);
+    assert_eq!(reasons(one("agent")), [("no_endpoint", 5)]);
+    let process = waits.pid().as_raw_nonzero().get();
+    assert_eq!(
+        (&endpoint["endpoint"], &endpoint["scheme"], &endpoint["process"], &endpoint["interface"]),
+        (&json!(4), &json!("mxoe"), &json!(process), &json!("card1"))
+    );
+    let interface = one("interface")["counters"]["packets.received"].as_u64().unwrap();
+    assert!(interface >= 14, "{interface}");
+    let table = shown(&["counters", "card1"]);
+    assert!(table.contains("dropped.wrong_session") && !table.contains("dropped.checksum"));
+    // From one look to the next nothing was dropped.
+    let watch = ["mx", "counters", "card1", "--watch", "0.2", "--json"];
+    let mut watch = Process::start(&watch, "dropped.wrong_session\":0");
+    assert!(watch.line.contains("seconds"), "{}", watch.line);
+    watch.stop();
+    waits.stop();
+}
+
+#[test]
+fn who_does_not_tell_is_named_and_no_interface_is_an_error() {
+    let Some(_namespace) = Namespace::enter("silent") else { return };
+    cards();
+    // A number that somebody has, and nobody behind it who could be asked.
+    let _port = EtherPort::open(&EtherConfig::listening("card1/9").unwrap()).unwrap();
+    let all = objects(&shown(&["counters", "card1", "--json"]));
+    let endpoint = kind(&all, "endpoint")[0];
+    assert_eq!((&endpoint["endpoint"], &endpoint["counters"]), (&json!(9), &Value::Null));
+    let said = |arguments: &[&str]| {
+        let output = Command::new(PROGRAM).arg("mx").args(arguments).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (good, text) = said(&["counters", "card1"]);
+    assert!(good && text.contains("ether 9") && text.contains("did not tell"), "{text}");
+    let (good, text) = said(&["counters", "card7"]);
+    assert!(!good && text.contains("card7") && text.contains("ip link"), "{text}");
+}
+
+/// The client's objects, and what it says besides.
+fn measured(to: &str, more: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(["mx", "perf", "--to", to, "--json"]).args(more);
+    command.output().expect("it can be started")
+}
+
+/// Three sizes were measured as they were asked for.
+fn is_measured(to: &str, more: &[&str]) {
+    let sizes = ["--sizes", "0,100,64K", "--rounds", "20"];
+    let output = measured(to, &[&sizes, more].concat());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{to}: {said}");
+    assert!(said.contains("65536 bytes, 20 rounds"), "{said}");
+    let all = objects(&String::from_utf8(output.stdout).expect("text"));
+    let of = |name: &str| all.iter().map(|it| it[name].as_u64()).collect::<Vec<_>>();
+    assert_eq!(of("bytes"), [0, 100, 65536].map(Some), "{to}");
+    assert_eq!(of("rounds"), [20; 3].map(Some), "{to}");
+    assert!(all.iter().all(|it| it["least_us"].as_f64().unwrap() > 0.0), "{all:?}");
+    assert!(all[2]["mib_per_second"].as_f64().unwrap() > 0.0, "{all:?}");
+}
+
+#[test]
+fn half_round_trips_are_measured_over_every_network() {
+    let Some(_namespace) = Namespace::enter("perf") else { return };
+    cards();
+    assert!(ip("link set lo up"));
+    let name = format!("shm://ropewalk-mx-perf-{}", std::process::id());
+    for (board, own) in [
+        ("mxoe://card1/4", Some("mxoe://card0")),
+        ("ether://card1/5", Some("ether://card0")),
+        ("udp://127.0.0.1:0", None),
+        ("tcp://127.0.0.1:0", None),
+        (name.as_str(), None),
+    ] {
+        let mut waits = Process::start(&["mx", "perf", "--board", board], "waiting at");
+        let address = waits.line.split('\'').nth(1).expect("it says how it is called").to_string();
+        let own: Vec<&str> = own.map(|own| ["--board", own]).into_iter().flatten().collect();
+        is_measured(&address, &own);
+        // And once more, as somebody else.
+        is_measured(&address, &own);
+        waits.stop();
+    }
+}
+
+#[test]
+fn a_board_is_called_by_its_name_and_whoever_is_not_there_is_said_not_to_be() {
+    let Some(_namespace) = Namespace::enter("names") else { return };
+    cards();
+    let mut waits = Process::start(&["mx", "perf", "--board", "mxoe://card1/4"], "waiting at");
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let boards = objects(&shown(&["info", "--json"]));
+    let board = boards.iter().find(|it| it["interface"] == "card1").expect("a board");
+    let name = format!("{}:{}/4", host.trim(), board["board"]);
+    let own = ["--board", "mxoe://card0"];
+    is_measured(&name, &own);
+
+    let mut client = Command::new(PROGRAM);
+    client.args(["mx", "perf", "--to", &name, "--sizes", "4K", "--rounds", "10000000"]);
+    let client = client.args(own).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut client = client.expect("it can be started");
+    let mut said = BufReader::new(client.stderr.take().expect("it was asked for"));
+    let mut text = String::new();
+    while !text.contains("rounds") {
+        assert!(said.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    kill_process(Pid::from_child(&client), Signal::INT).unwrap();
+    said.read_to_string(&mut text).unwrap();
+    assert!(!client.wait().unwrap().success() && text.contains("interrupted"), "{text}");
+    is_measured(&name, &own);
+    waits.stop();
+
+    let refused = |to: &str| {
+        let output = measured(to, &own);
+        assert!(!output.status.success() && output.stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = refused("mxoe://02:00:00:00:00:08/9");
+    assert!(text.contains("mx perf' has to wait there"), "{text}");
+    let text = refused("nobody:3/0");
+    assert!(text.contains("nobody:3") && text.contains("mx peers"), "{text}");
+    let text = refused("nobody");
+    assert!(text.contains("node2:0/0"), "{text}");
 }

@@ -108,6 +108,14 @@ impl AgentClient {
         }
     }
 
+    /// What it counts, by names.
+    pub fn counts(&mut self) -> Result<Vec<(String, u64)>, AgentError> {
+        match self.ask(Question::Counts)? {
+            Answer::Counts(lines) => Ok(crate::counts::parse_counts(&lines)),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
     fn ask(&mut self, question: Question<'_>) -> Result<Answer, AgentError> {
         local::say(&self.socket, &question.emit(), true)?;
         match local::hear(&self.socket, &mut self.buffer, true)? {

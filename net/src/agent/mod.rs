@@ -16,7 +16,7 @@
 //! A process that forks without starting another program leaves the agent's name to its child as long as that lives.
 
 mod client;
-mod local;
+pub(crate) mod local;
 mod protocol;
 mod service;
 mod standby;

@@ -26,6 +26,8 @@ pub enum Question<'a> {
     NameOf(u64),
     /// The interface shall be called so.
     SetName(&'a str),
+    /// What the agent counts.
+    Counts,
 }
 
 /// What the agent says.
@@ -44,6 +46,8 @@ pub enum Answer {
     NotPermitted,
     /// Unasked, to those who hold endpoints: the interface is called so, by somebody's wish.
     Called(String),
+    /// A counter a line.
+    Counts(String),
 }
 
 impl<'a> Question<'a> {
@@ -57,6 +61,7 @@ impl<'a> Question<'a> {
             4 => Question::NicOf(name()?),
             5 => Question::NameOf(u64::from_ne_bytes(*rest.first_chunk()?)),
             6 => Question::SetName(name()?),
+            7 => Question::Counts,
             _ => return None,
         })
     }
@@ -69,6 +74,7 @@ impl<'a> Question<'a> {
             Question::NicOf(name) => [&[4], name.as_bytes()].concat(),
             Question::NameOf(nic) => [&[5], &nic.to_ne_bytes()[..]].concat(),
             Question::SetName(name) => [&[6], name.as_bytes()].concat(),
+            Question::Counts => vec![7],
         }
     }
 }
@@ -92,6 +98,7 @@ impl Answer {
             6 => Answer::Done,
             7 => Answer::NotPermitted,
             8 => Answer::Called(name()),
+            9 => Answer::Counts(name()),
             _ => return None,
         })
     }
@@ -110,6 +117,7 @@ impl Answer {
             Answer::Done => vec![6],
             Answer::NotPermitted => vec![7],
             Answer::Called(name) => [&[8], name.as_bytes()].concat(),
+            Answer::Counts(lines) => [&[9], lines.as_bytes()].concat(),
         }
     }
 }
@@ -193,12 +201,13 @@ mod tests {
             Question::NicOf("node1:0"),
             Question::NameOf(7 << 40),
             Question::SetName("ä"),
+            Question::Counts,
         ];
         for question in questions {
             let bytes = question.emit();
             assert_eq!(Question::parse(&bytes), Some(question));
             assert!(bytes.len() <= QUESTION_BYTES_MAX);
-            assert_eq!(Question::parse(&bytes[..1]).is_some(), matches!(bytes[0], 4 | 6));
+            assert_eq!(Question::parse(&bytes[..1]).is_some(), matches!(bytes[0], 4 | 6 | 7));
         }
         assert_eq!(Question::parse(&[]), None);
         assert_eq!(Question::parse(&[9, 1]), None);
@@ -224,6 +233,7 @@ mod tests {
             Answer::Done,
             Answer::NotPermitted,
             Answer::Called("b".into()),
+            Answer::Counts("a 1\n".into()),
         ];
         for answer in answers {
             let bytes = answer.emit();

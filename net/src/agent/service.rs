@@ -209,6 +209,7 @@ impl Service<'_> {
                 Named::Several => Answer::Several,
             }),
             Question::NameOf(nic) => Some(self.name_of(nic)),
+            Question::Counts => Some(Answer::Counts(self.counts())),
         };
         // Whoever asks and does not read is asked to leave.
         let client = &self.clients[index];
@@ -225,6 +226,27 @@ impl Service<'_> {
             let _ = local::say(&client.socket, &called, false);
         }
         Answer::Done
+    }
+
+    fn counts(&self) -> String {
+        let it = self.agent.counters();
+        crate::counts::emit_counts(&[
+            ("packets.sent", it.sent),
+            ("packets.received", it.received),
+            ("beacons.sent", it.beacons_sent),
+            ("beacons.received", it.beacons_received),
+            ("queries.sent", it.queries_sent),
+            ("replies.sent", it.replies_sent),
+            ("nacks.sent", it.nacks_sent),
+            ("throttled.answers", it.unanswered),
+            ("dropped.wrong_length", it.wrong_length),
+            ("dropped.wrong_type", it.wrong_type),
+            ("dropped.wrong_field", it.malformed),
+            ("dropped.wrong_station", it.astray),
+            ("dropped.wrong_endpoint", it.bad_endpoint),
+            ("dropped.no_endpoint", it.closed),
+            ("dropped.unasked", it.unasked),
+        ])
     }
 
     fn name_of(&self, nic: u64) -> Answer {

@@ -231,6 +231,10 @@ where
     fn counters(&self) -> PortCounters {
         self.port.counters()
     }
+
+    fn interface(&self) -> Option<u32> {
+        self.port.interface()
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ropewalk_base::verb::PacketDrops;
 use ropewalk_rail::port::Received;
-use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, Station};
+use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Station};
 
 use crate::config::{EtherError, Language};
 use crate::filter::{endpoint_of, program};
@@ -80,6 +80,7 @@ pub struct Hub {
     no_room: AtomicU64,
     strangers: AtomicU64,
     malformed: AtomicU64,
+    wrong_type: AtomicU64,
 }
 
 /// What a look at the ring brought.
@@ -139,6 +140,7 @@ impl Hub {
             no_room: AtomicU64::new(0),
             strangers: AtomicU64::new(0),
             malformed: AtomicU64::new(0),
+            wrong_type: AtomicU64::new(0),
         })
     }
 
@@ -226,6 +228,7 @@ impl Hub {
                 Some(inbox) => drop(inbox.put(from, body)),
                 None => count(&self.strangers),
             },
+            None if has_type(frame) => count(&self.wrong_type),
             None => count(&self.malformed),
         };
         let mut empty = false;
@@ -301,6 +304,7 @@ impl Hub {
             no_room: self.no_room.load(Ordering::Relaxed),
             strangers: self.strangers.load(Ordering::Relaxed),
             malformed: self.malformed.load(Ordering::Relaxed),
+            wrong_type: self.wrong_type.load(Ordering::Relaxed),
             ..PacketDrops::default()
         }
     }
@@ -311,6 +315,11 @@ impl Members {
         self.numbers.remove(endpoint);
         self.inboxes[usize::from(endpoint)] = None;
     }
+}
+
+/// Whether a frame is long enough for a type and all that may say whom it is for.
+fn has_type(frame: &[u8]) -> bool {
+    frame.len() >= FRAME_BYTES_MIN
 }
 
 /// From whom a frame is, and for which endpoint.

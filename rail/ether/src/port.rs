@@ -273,6 +273,10 @@ impl Port for EtherPort {
             drops: PacketDrops { inbox_full, unsent, ..self.hub.drops() },
         }
     }
+
+    fn interface(&self) -> Option<u32> {
+        Some(self.interface.index)
+    }
 }
 
 #[cfg(test)]

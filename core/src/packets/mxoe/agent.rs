@@ -20,7 +20,8 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::mxoe::{
     Announcement, Beacon, Connect, ConnectReply, Dialect, ETHERNET_BYTES, FRAME_BYTES_MIN,
     Fragment, HEADER_BYTES_MAX, HOST_NAME_BYTES_MAX, HOST_QUERY_MAGIC, HostQuery, HostReply,
-    INDEX_UNKNOWN, Message, Nack, NackLib, Notify, Packet, Rendezvous, Sequence, Station,
+    INDEX_UNKNOWN, Message, Nack, NackLib, Notify, Packet, PacketError, Rendezvous, Sequence,
+    Station,
 };
 
 use super::machine::{emit, nack_of};
@@ -71,8 +72,21 @@ pub struct AgentCounters {
     pub queries_sent: u64,
     pub replies_sent: u64,
     pub nacks_sent: u64,
-    /// What is no packet, or none that an agent has something to say to.
-    pub ignored: u64,
+    /// Packets that it looked at, and that went or wait for it.
+    pub received: u64,
+    pub sent: u64,
+    /// Of a length that their type has not, of a type that there is not, with fields that make no sense.
+    pub wrong_length: u64,
+    pub wrong_type: u64,
+    pub malformed: u64,
+    /// For another station, or from a group or from ourselves.
+    pub astray: u64,
+    /// For endpoints that nobody has: refused, or of a kind that is not refused.
+    pub closed: u64,
+    /// For numbers that no endpoint can have.
+    pub bad_endpoint: u64,
+    /// News that nobody asked for, or that are no beacon.
+    pub unasked: u64,
     /// What found no budget.
     pub unanswered: u64,
 }
@@ -267,21 +281,29 @@ impl Agent {
         is_taken: &mut dyn FnMut(u8) -> bool,
     ) {
         self.now = self.now.max(now);
-        let Ok((_, packet)) = Packet::parse(body, self.config.dialect) else {
-            return self.counters.ignored += 1;
+        self.counters.received += 1;
+        let packet = match Packet::parse(body, self.config.dialect) {
+            Ok((_, packet)) => packet,
+            Err(PacketError::Short | PacketError::Long) => return self.counters.wrong_length += 1,
+            Err(PacketError::Type(_)) => return self.counters.wrong_type += 1,
+            Err(PacketError::Field) => return self.counters.malformed += 1,
         };
         let is_own = from == self.config.station;
         match packet {
-            _ if from.0[0] & 1 == 1 => self.counters.ignored += 1,
+            _ if from.0[0] & 1 == 1 => self.counters.astray += 1,
             Packet::Raw(rest) if !is_own => {
                 match Beacon::parse(rest, self.config.dialect.order()) {
                     Some(beacon) if beacon.station == from => self.heard_beacon(&beacon),
-                    _ => self.counters.ignored += 1,
+                    _ => self.counters.unasked += 1,
                 }
             }
-            _ if to != self.config.station => self.counters.ignored += 1,
+            _ if to != self.config.station => self.counters.astray += 1,
             Packet::HostQuery(query) if !is_own => self.answer(from, query),
             Packet::HostReply(reply) if !is_own => self.answered(from, reply),
+            // From ourselves.
+            Packet::Raw(_) | Packet::HostQuery(_) | Packet::HostReply(_) => {
+                self.counters.astray += 1;
+            }
             packet => self.refuse(from, &packet, is_taken),
         }
     }
@@ -292,6 +314,7 @@ impl Agent {
         let body = beacon.emit(self.config.dialect.order()).to_vec();
         if self.out.len() < OUT_MAX {
             self.out.push_back((Station::BROADCAST, body));
+            self.counters.sent += 1;
             self.counters.beacons_sent += 1;
         }
         self.burst = self.burst.saturating_sub(1);
@@ -359,7 +382,7 @@ impl Agent {
 
     fn answered(&mut self, from: Station, reply: HostReply<'_>) {
         let Some(index) = self.table.find(from).filter(|_| reply.magic == HOST_QUERY_MAGIC) else {
-            return self.counters.ignored += 1;
+            return self.counters.unasked += 1;
         };
         let now = self.now;
         self.table.change(index, |peer| {
@@ -383,7 +406,8 @@ impl Agent {
             Packet::Connect(Connect { to, from, .. })
             | Packet::ConnectReply(ConnectReply { to, from, .. }) => (to, from, no_message),
             Packet::Pull(pull) => (pull.to, pull.from, no_message),
-            _ => return self.counters.ignored += 1,
+            // Acknowledgements, replies and refusals are refused by nobody.
+            _ => return self.counters.closed += 1,
         };
         if !self.nacks.take(self.now) {
             return self.counters.unanswered += 1;
@@ -393,6 +417,10 @@ impl Agent {
             _ if is_taken(to) => return,
             _ => Nack::Closed,
         };
+        match reason {
+            Nack::BadEndpoint => self.counters.bad_endpoint += 1,
+            _ => self.counters.closed += 1,
+        }
         let peer = self.table.find(from).and_then(|index| self.table.get(index));
         let index = peer.map_or(INDEX_UNKNOWN, |peer| peer.reverse);
         let nack = match packet {
@@ -416,5 +444,6 @@ impl Agent {
             body.resize(FRAME_BYTES_MIN - ETHERNET_BYTES + reply.name.len() + 1, 0);
         }
         self.out.push_back((to, body));
+        self.counters.sent += 1;
     }
 }

@@ -239,7 +239,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return Some(id);
         }
         if state.former == connect.session {
-            self.counters.strangers += 1;
+            self.counters.wrong_session += 1;
             return None;
         }
         if state.session == SESSION_UNKNOWN {
@@ -254,7 +254,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let (station, former) = (state.station, state.session);
         let under_way = state.introduction.filter(|it| it.tries > 0);
         if self.former(station, connect.from).is_some_and(|it| it.session == connect.session) {
-            self.counters.strangers += 1;
+            self.counters.wrong_session += 1;
             return None;
         }
         if !self.config.accepts || connect.key != self.config.key {
@@ -276,15 +276,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     pub(super) fn connect_answered(&mut self, from: S, reply: ConnectReply) {
         let now = self.now;
         let id = self.by_name.get(&(from, reply.from)).copied();
-        let Some(id) = id.filter(|_| reply.asker == self.session) else {
-            return self.counters.strangers += 1;
-        };
+        if reply.asker != self.session {
+            return self.counters.wrong_session += 1;
+        }
+        let Some(id) = id else { return self.counters.strangers += 1 };
         let Some(state) = self.partners.get_mut(id) else { return };
         let Some(introduction) = state.introduction.filter(|it| it.connect == reply.connect) else {
             return self.counters.doubled += 1;
         };
         if reply.session == SESSION_UNKNOWN || reply.session == state.former {
-            return self.counters.strangers += 1;
+            return self.counters.wrong_session += 1;
         }
         let connecting = state.stage == Stage::Connecting;
         if state.session != SESSION_UNKNOWN && state.session != reply.session && !connecting {

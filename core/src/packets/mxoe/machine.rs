@@ -24,8 +24,8 @@ use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, RemoteKey, Token};
 use ropewalk_wire::mxoe::{
-    self, Dialect, Fragment, INDEX_UNKNOWN, Message, Nack, NackMcp, Packet, SESSION_UNKNOWN,
-    Sequence,
+    self, Dialect, Fragment, INDEX_UNKNOWN, Message, Nack, NackMcp, Packet, PacketError,
+    SESSION_UNKNOWN, Sequence,
 };
 
 use super::connect::{Former, Introduction, Stage};
@@ -109,14 +109,25 @@ pub struct MxoeCounters {
     /// Messages that there was no room for, here or above, or that are too far ahead.
     pub beyond: u64,
     pub postponed: u64,
-    /// Bodies that are no packet, or none of ours.
+    /// Of a length that their type has not, of a type that no endpoint is told, with fields that make no sense.
+    pub wrong_length: u64,
+    pub wrong_type: u64,
     pub malformed: u64,
     /// Packets for another endpoint, of another session, or from nobody known.
+    pub wrong_endpoint: u64,
+    pub wrong_session: u64,
     pub strangers: u64,
+    /// From a partner to whom we are not connected yet, or not any more.
+    pub unready: u64,
     /// Replies to pulls that nobody waits for.
     pub unasked: u64,
     pub nacks_sent: u64,
     pub nacks_received: u64,
+    /// Refusals and answers that were not given, since too many wait.
+    pub unanswered: u64,
+    /// How often a message waited for a region, and a pull for its share of what may be under way.
+    pub awaited_region: u64,
+    pub awaited_share: u64,
     pub bytes_sent: u64,
     pub bytes_received: u64,
     /// Bytes of large messages, in both directions.
@@ -419,10 +430,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.report(above);
         let dialect = self.config.dialect;
         if mxoe::endpoint_of(body, dialect.order()) != Some(self.config.endpoint) {
-            return self.counters.strangers += 1;
+            return self.counters.wrong_endpoint += 1;
         }
-        let Ok((_, packet)) = Packet::parse(body, dialect) else {
-            return self.counters.malformed += 1;
+        let packet = match Packet::parse(body, dialect) {
+            Ok((_, packet)) => packet,
+            Err(PacketError::Short | PacketError::Long) => return self.counters.wrong_length += 1,
+            Err(PacketError::Type(_)) => return self.counters.wrong_type += 1,
+            Err(PacketError::Field) => return self.counters.malformed += 1,
         };
         self.counters.received += 1;
         self.counters.bytes_received += body.len() as u64;
@@ -471,8 +485,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             Packet::PullReply(reply, bytes) => self.replied(from, reply, bytes, above),
             Packet::NackLib(nack) => self.refused(from, nack),
             Packet::NackMcp(nack) => self.pull_refused(from, nack),
+            // They are an agent's.
             Packet::Raw(_) | Packet::HostQuery(_) | Packet::HostReply(_) => {
-                self.counters.strangers += 1;
+                self.counters.wrong_type += 1;
             }
         }
         self.report(above);
@@ -483,6 +498,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if self.stateless.len() < STATELESS_MAX {
             self.counters.nacks_sent += 1;
             self.stateless.push_back(Stateless { station, index, packet });
+        } else {
+            self.counters.unanswered += 1;
         }
     }
 

@@ -21,10 +21,12 @@ const EARLY_BYTES_EACH: usize = 4 << 10;
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// The partner that a packet is from, where it names our session.
     pub(super) fn partner_of(&mut self, from: S, endpoint: u8, session: u32) -> Option<SlotId> {
-        let id = self.by_name.get(&(from, endpoint)).copied().filter(|_| session == self.session);
-        if id.is_none() {
-            self.counters.strangers += 1;
+        let id = self.by_name.get(&(from, endpoint)).copied();
+        if session != self.session {
+            self.counters.wrong_session += 1;
+            return None;
         }
+        self.counters.strangers += u64::from(id.is_none());
         id
     }
 
@@ -53,6 +55,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(state) = self.partners.get(id) else { return };
         if !state.is_up() {
             // A session that has not begun, or is over: the message comes again.
+            self.counters.unready += 1;
             if matches!(state.stage, Stage::Closing { .. }) {
                 self.acknowledged(id, message.acknowledged);
                 self.touch_if_wanted(id);

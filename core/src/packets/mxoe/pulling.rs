@@ -305,6 +305,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(state) = self.partners.get_mut(id) else { return false };
         if !std::mem::replace(&mut state.is_hungry, true) {
             self.hungry.push_back(id);
+            self.counters.awaited_share += 1;
         }
         false
     }

@@ -91,6 +91,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(state) = self.partners.get_mut(id) else { return };
         if !std::mem::replace(&mut state.awaits_region, true) {
             self.awaiting_region.push(id);
+            self.counters.awaited_region += 1;
         }
     }
 

@@ -7,6 +7,20 @@ use std::path::{Path, PathBuf};
 const CLAIM: &str = "@ropewalk/";
 /// The languages that endpoints of an interface speak, by their schemes; each has numbers of its own.
 const LANGUAGES: [&str; 2] = ["ether", "mxoe"];
+/// Names of what the kernel counts of an interface, and their places in its table.
+const TRAFFIC: [(&str, usize); 11] = [
+    ("packets.sent", 9),
+    ("packets.received", 1),
+    ("bytes.sent", 8),
+    ("bytes.received", 0),
+    ("dropped.unsent", 11),
+    ("dropped.received", 3),
+    ("dropped.ring_full", 4),
+    ("dropped.wrong_frame", 5),
+    ("errors.sent", 10),
+    ("errors.received", 2),
+    ("errors.carrier", 14),
+];
 /// Bits of rights in `/proc/PID/status`.
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
@@ -89,6 +103,19 @@ impl Files {
         let asked = asked.and_then(|bytes| bytes.first_chunk().map(|it| i32::from_ne_bytes(*it)));
         let asked = asked.and_then(|asked| u32::try_from(asked).ok()).unwrap_or(u32::MAX);
         Some(deepest.min(asked))
+    }
+
+    /// What the kernel counts of each interface of this network namespace.
+    pub fn traffic(&self) -> BTreeMap<String, Vec<(String, u64)>> {
+        let table = self.text("proc/thread-self/net/dev").unwrap_or_default();
+        let of = |line: &str| {
+            let (name, counts) = line.split_once(':')?;
+            let counts: Vec<u64> =
+                counts.split_whitespace().map_while(|count| count.parse().ok()).collect();
+            let of = |(name, place): &(&str, usize)| Some((name.to_string(), *counts.get(*place)?));
+            Some((name.trim().to_string(), TRAFFIC.iter().filter_map(of).collect()))
+        };
+        table.lines().filter_map(of).collect()
     }
 
     /// All endpoints that somebody has, in order.
@@ -184,6 +211,27 @@ Num       RefCount Protocol Flags    Type St Inode Path
         let owner = Some((77, "server".to_string()));
         let expected = [claim("ether", 0, None), claim("ether", 1, owner), claim("mxoe", 1, None)];
         assert_eq!(files.claims(), expected);
+    }
+
+    #[test]
+    fn what_the_kernel_counts_is_read_by_its_place() {
+        let table = "\
+Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+  eth0: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16
+";
+        let (_folder, files) = tree(&[("proc/thread-self/net/dev", table)]);
+        let traffic = files.traffic();
+        let of = |name: &str| {
+            traffic["eth0"].iter().find(|it| it.0 == name).expect("the kernel counts it").1
+        };
+        let names = ["bytes.received", "packets.received", "errors.received", "dropped.received"];
+        assert_eq!(names.map(of), [1, 2, 3, 4]);
+        let names = ["dropped.ring_full", "dropped.wrong_frame", "bytes.sent", "packets.sent"];
+        assert_eq!(names.map(of), [5, 6, 9, 10]);
+        let names = ["errors.sent", "dropped.unsent", "errors.carrier"];
+        assert_eq!(names.map(of), [11, 12, 15]);
+        assert_eq!(traffic.len(), 1);
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! `mx`: what this host has for messages over Ethernet.
 //!
 //! * [`info`]: boards, which are interfaces that can be used, and advice; [`endpoints`]: who has which endpoint;
-//!   [`peers`]: who is on the wire; [`host`]: what the kernel says in files; [`advice`]: what to make of it.
+//!   [`peers`]: who is on the wire; [`host`]: what the kernel says in files; [`advice`]: what to make of it;
+//! * [`counters`]: what went, and what was dropped and why; [`perf`]: how fast messages are.
 //!
-//! Invariant: nothing is changed, and nothing needs a right; what cannot be seen is not shown.
+//! Invariant: nothing is changed, and only [`perf`] needs a right; what cannot be seen is not shown.
 
 mod advice;
+mod counters;
 mod endpoints;
 mod host;
 mod info;
 mod peers;
+mod perf;
 
 /// Subcommands of `ropewalk mx`.
 #[derive(Debug, clap::Subcommand)]
@@ -20,6 +23,10 @@ pub enum Mx {
     Endpoints(endpoints::Endpoints),
     /// Shows the hosts that the agents of this host's boards have found.
     Peers(peers::Peers),
+    /// Shows what interfaces, agents and endpoints of this host counted: what went, and what was dropped and why.
+    Counters(counters::Counters),
+    /// Measures half round trips and bandwidth by size, towards whoever runs it as well.
+    Perf(perf::Perf),
 }
 
 /// Runs one.
@@ -28,5 +35,7 @@ pub fn run(what: &Mx) -> anyhow::Result<()> {
         Mx::Info(arguments) => info::run(arguments),
         Mx::Endpoints(arguments) => endpoints::run(arguments),
         Mx::Peers(arguments) => peers::run(arguments),
+        Mx::Counters(arguments) => counters::run(arguments),
+        Mx::Perf(arguments) => perf::run(arguments),
     }
 }

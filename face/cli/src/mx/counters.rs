@@ -1,0 +1,305 @@
+//! `ropewalk mx counters`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ropewalk_net::agent::AgentClient;
+use ropewalk_net::counts::counted;
+use ropewalk_rail_ether::{Interface, interfaces};
+use serde_json::json;
+
+use super::host::Files;
+use crate::remote::text::printable;
+use crate::report::{complain, print, print_json, rate, say, table};
+use crate::stop::Stop;
+
+/// How often one who waits looks whether he shall end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Arguments of `ropewalk mx counters`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk mx counters                     all that is not zero
+  ropewalk mx counters eth0 --watch 1      what is more each second, until Ctrl-C
+  ropewalk mx counters eth0 --all --json   an object a source
+
+Sources are the kernel's interface, the agent of an interface, endpoints, and the sockets that endpoints of a \
+process share. What begins with 'dropped.' was dropped, and why; 'resent' and 'asked_again' say what went \
+twice, 'throttled.' what had to wait, 'nacks.' what was refused. They begin with their source and are never \
+reset; --watch shows differences.
+
+Endpoints of other users are told to root alone. An endpoint of a program that is stopped does not tell, nor \
+one of a file server.")]
+pub struct Counters {
+    /// This interface alone.
+    interface: Option<String>,
+    /// An object for each source, with all its counters.
+    #[arg(long)]
+    json: bool,
+    /// Zeros, too.
+    #[arg(long)]
+    all: bool,
+    /// Differences, each so many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    watch: Option<f64>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=86400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.1 to 86400".to_string()),
+    }
+}
+
+/// Whose counters they are, in the order in which they are shown.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Source {
+    interface: String,
+    kind: Kind,
+    scheme: String,
+    endpoint: Option<u8>,
+    process: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Interface,
+    Agent,
+    Socket,
+    Endpoint,
+}
+
+/// Names and what they count; `None` where it is not told.
+type Counts = Option<Vec<(String, u64)>>;
+type Sources = BTreeMap<Source, Counts>;
+
+/// Shows what was counted, once or until Ctrl-C.
+pub fn run(arguments: &Counters) -> anyhow::Result<()> {
+    let files = Files::default();
+    let Some(pause) = arguments.watch.map(Duration::from_secs_f64) else {
+        return show(&look(arguments, &files)?, None, arguments);
+    };
+    let stop = Stop::watch()?;
+    let mut last = look(arguments, &files)?;
+    let mut since = Instant::now();
+    loop {
+        while !stop.is_asked() && since.elapsed() < pause {
+            std::thread::sleep(LOOK.min(pause - since.elapsed().min(pause)));
+        }
+        if stop.is_asked() {
+            return Ok(());
+        }
+        let now = look(arguments, &files)?;
+        let time = std::mem::replace(&mut since, Instant::now()).elapsed();
+        show(&differences(&last, &now), Some(time), arguments)?;
+        last = now;
+    }
+}
+
+/// What all sources count now.
+fn look(arguments: &Counters, files: &Files) -> anyhow::Result<Sources> {
+    let mut all = interfaces();
+    if let Some(name) = &arguments.interface {
+        all.retain(|interface| interface.name == *name);
+        anyhow::ensure!(!all.is_empty(), "there is no interface {name}; `ip link` shows them");
+    }
+    let mut found = Sources::new();
+    let traffic = files.traffic();
+    for interface in &all {
+        let named = arguments.interface.is_some();
+        let source = |kind| Source {
+            interface: interface.name.clone(),
+            kind,
+            scheme: String::new(),
+            endpoint: None,
+            process: None,
+        };
+        let usual = interface.is_up && interface.is_ethernet && !interface.is_loopback;
+        if let Some(counts) = traffic.get(&interface.name).filter(|_| usual || named) {
+            found.insert(source(Kind::Interface), Some(counts.clone()));
+        }
+        if let Some(mut agent) = AgentClient::of(interface.index) {
+            let counts = agent.counts().with_context(|| interface.name.clone())?;
+            found.insert(source(Kind::Agent), Some(counts));
+        }
+    }
+    let is_wanted =
+        |index: Option<u32>| named(&all, index).is_some() || arguments.interface.is_none();
+    // Before they are asked: who comes meanwhile is told of next time.
+    let claims = files.claims();
+    let mut told = BTreeSet::new();
+    for it in counted().into_iter().filter(|it| is_wanted(it.interface)) {
+        told.extend(
+            it.interface.zip(it.endpoint).map(|(at, number)| (at, it.scheme.clone(), number)),
+        );
+        let source = Source {
+            interface: label(&all, it.interface),
+            kind: if it.endpoint.is_some() { Kind::Endpoint } else { Kind::Socket },
+            scheme: it.scheme,
+            endpoint: it.endpoint,
+            process: Some(it.process),
+        };
+        // Several endpoints tell of one socket, one after the other.
+        found.insert(source, Some(it.counts));
+    }
+    for claim in claims.into_iter().filter(|claim| is_wanted(Some(claim.interface))) {
+        if told.contains(&(claim.interface, claim.scheme.to_string(), claim.endpoint)) {
+            continue;
+        }
+        let source = Source {
+            interface: label(&all, Some(claim.interface)),
+            kind: Kind::Endpoint,
+            scheme: claim.scheme.to_string(),
+            endpoint: Some(claim.endpoint),
+            process: claim.process.map(|(number, _)| number),
+        };
+        found.insert(source, None);
+    }
+    Ok(found)
+}
+
+fn named(all: &[Interface], index: Option<u32>) -> Option<&Interface> {
+    all.iter().find(|it| Some(it.index) == index)
+}
+
+/// What an interface is called; one that is gone by its number.
+fn label(all: &[Interface], index: Option<u32>) -> String {
+    match (named(all, index), index) {
+        (Some(interface), _) => interface.name.clone(),
+        (None, Some(index)) => format!("number {index}"),
+        (None, None) => "-".to_string(),
+    }
+}
+
+/// What is more than it was. A source that counts less began anew.
+fn differences(last: &Sources, now: &Sources) -> Sources {
+    let more = |(source, counts): (&Source, &Counts)| {
+        let before: BTreeMap<&str, u64> = last
+            .get(source)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|(name, count)| (name.as_str(), *count))
+            .collect();
+        let difference = |(name, count): &(String, u64)| {
+            let before = before.get(name.as_str()).copied().unwrap_or(0);
+            (name.clone(), count.checked_sub(before).unwrap_or(*count))
+        };
+        let counts = counts.as_ref().map(|counts| counts.iter().map(difference).collect());
+        (source.clone(), counts)
+    };
+    now.iter().map(more).collect()
+}
+
+/// Shows counters, or what was more of them in this time.
+fn show(sources: &Sources, time: Option<Duration>, arguments: &Counters) -> anyhow::Result<()> {
+    if arguments.json {
+        return sources.iter().try_for_each(|(source, counts)| print_object(source, counts, time));
+    }
+    let (mut rows, mut silent) = (Vec::new(), Vec::new());
+    for (source, counts) in sources {
+        let Some(counts) = counts else {
+            silent.push(format!("{} of {}", source.name(), source.interface));
+            continue;
+        };
+        for (name, count) in counts.iter().filter(|it| arguments.all || it.1 > 0) {
+            let mut row = vec![source.interface.clone(), source.name(), printable(name.as_bytes())];
+            row.push(count.to_string());
+            row.extend(time.map(|time| rate(*count, time)));
+            rows.push(row);
+        }
+    }
+    if time.is_none() && !silent.is_empty() {
+        complain!(
+            "ropewalk: {} did not tell: its process is stopped, another user's, or serves files",
+            silent.join(", ")
+        );
+    }
+    if rows.is_empty() {
+        return say!("nothing {}", if time.is_some() { "more" } else { "was counted" });
+    }
+    let header = ["interface", "source", "counter", "count"];
+    let watched = ["interface", "source", "counter", "more", "each second"];
+    let header = if time.is_some() { &watched[..] } else { &header[..] };
+    print(format!("{}\n", table(header, rows)).as_bytes())
+}
+
+impl Source {
+    /// As people say it.
+    fn name(&self) -> String {
+        let Source { scheme, process, .. } = self;
+        let process = process.map_or(String::new(), |number| format!(" of {number}"));
+        match (self.kind, self.endpoint) {
+            (Kind::Interface, _) => "interface".to_string(),
+            (Kind::Agent, _) => "agent".to_string(),
+            (Kind::Endpoint, Some(number)) => format!("{scheme} {number}{process}"),
+            (Kind::Endpoint | Kind::Socket, _) => format!("{scheme} socket{process}"),
+        }
+    }
+}
+
+fn print_object(source: &Source, counts: &Counts, time: Option<Duration>) -> anyhow::Result<()> {
+    let kind = match source.kind {
+        Kind::Interface => "interface",
+        Kind::Agent => "agent",
+        Kind::Socket => "socket",
+        Kind::Endpoint => "endpoint",
+    };
+    let counts: Option<serde_json::Map<String, serde_json::Value>> = counts
+        .as_ref()
+        .map(|counts| counts.iter().map(|(name, count)| (name.clone(), json!(count))).collect());
+    print_json(&json!({
+        "kind": kind,
+        "interface": source.interface,
+        "scheme": if source.scheme.is_empty() { None } else { Some(&source.scheme) },
+        "endpoint": source.endpoint,
+        "process": source.process,
+        "seconds": time.map(|time| time.as_secs_f64()),
+        "counters": counts,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(kind: Kind, endpoint: Option<u8>) -> Source {
+        let (interface, scheme) = ("eth0".to_string(), "mxoe".to_string());
+        Source { interface, kind, scheme, endpoint, process: Some(77) }
+    }
+
+    fn counts(counts: &[(&str, u64)]) -> Counts {
+        Some(counts.iter().map(|(name, count)| (name.to_string(), *count)).collect())
+    }
+
+    #[test]
+    fn differences_are_what_is_more_and_who_begins_anew_begins_at_nothing() {
+        let (one, two) = (source(Kind::Endpoint, Some(1)), source(Kind::Endpoint, Some(2)));
+        let other = source(Kind::Endpoint, Some(3));
+        let last = Sources::from([
+            (one.clone(), counts(&[("resent", 5), ("packets.sent", 7)])),
+            (other.clone(), None),
+        ]);
+        let now = Sources::from([
+            (one.clone(), counts(&[("resent", 9), ("packets.sent", 3)])),
+            (two.clone(), counts(&[("resent", 4)])),
+            (other.clone(), counts(&[("resent", 2)])),
+        ]);
+        let expected = Sources::from([
+            (one, counts(&[("resent", 4), ("packets.sent", 3)])),
+            (two, counts(&[("resent", 4)])),
+            (other, counts(&[("resent", 2)])),
+        ]);
+        assert_eq!(differences(&last, &now), expected);
+    }
+
+    #[test]
+    fn sources_have_names() {
+        assert_eq!(source(Kind::Agent, None).name(), "agent");
+        assert_eq!(source(Kind::Endpoint, Some(3)).name(), "mxoe 3 of 77");
+        assert_eq!(source(Kind::Socket, None).name(), "mxoe socket of 77");
+        assert_eq!(label(&[], Some(4)), "number 4");
+        assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("0.5") == Ok(0.5));
+    }
+}

@@ -1,0 +1,228 @@
+//! `ropewalk mx perf`: half round trips and bandwidth by size.
+//!
+//! * [`serve`]: the side that waits; [`side`]: what both have in common, and what is said;
+//! * [`place`]: where the other side is.
+
+mod place;
+mod serve;
+mod side;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use ropewalk_base::memory::Memory;
+use ropewalk_net::PeerId;
+use serde_json::json;
+
+use crate::report::{complain, print, print_json, table};
+use crate::stop::Stop;
+use side::{BYTES_MAX, DATA, HELLO, HELLO_BYTES, Side};
+
+/// Arguments of `ropewalk mx perf`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  ropewalk mx perf --board mxoe://eth0                 waits, until Ctrl-C
+  ropewalk mx perf --to mxoe://02:00:00:00:00:07/0     measures
+  ropewalk mx perf --to node2:0/0 --sizes 0,64,1M      by the name of its board
+  ropewalk mx perf --board udp://10.0.0.1:7100
+  ropewalk mx perf --to udp://10.0.0.1:7100 --json     an object a size
+
+It measures over mxoe://, ether://, udp://, tcp:// and shm://, with the service thread and waits that programs have. \
+Each message goes to the other side and comes back; half of the time that the middle one of all rounds took is \
+the latency, and bytes by that time the bandwidth.
+
+Names are those that 'ropewalk mx peers' shows; on a host with several interfaces --board says by which one \
+it is called. On a host with Open-MX any program will do that returns each message to its sender with its \
+match information.")]
+pub struct Perf {
+    /// Where the other side waits: its address as it says it, or HOST:BOARD/ENDPOINT where MXoE is spoken. Without
+    /// it this side waits.
+    #[arg(long, value_name = "PEER")]
+    to: Option<String>,
+    /// Which network this side is on: mxoe://eth0, ether://eth0/3, udp://10.0.0.1:7100, tcp://10.0.0.1:7100,
+    /// shm://NAME; without it the only interface, and MXoE.
+    #[arg(long, value_name = "URL")]
+    board: Option<String>,
+    /// Lengths of messages in bytes, with K and M for 1024 and 1024 times that; without it 0 and all powers
+    /// of two up to 4M.
+    #[arg(long, value_delimiter = ',', value_parser = size, requires = "to")]
+    sizes: Vec<u64>,
+    /// Rounds of each size; without it 1000, and fewer of long messages.
+    #[arg(long, value_name = "COUNT", requires = "to",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    rounds: Option<u32>,
+    /// A JSON object for each size.
+    #[arg(long, requires = "to")]
+    json: bool,
+}
+
+/// The longest message unless somebody says otherwise.
+const SIZE_MAX: u64 = 4 << 20;
+/// Rounds of each size: as many as this moves, within bounds.
+const MOVED_BYTES: u64 = 64 << 20;
+const ROUNDS: std::ops::RangeInclusive<u64> = 20..=1000;
+/// Rounds before those that count.
+const WARM: u32 = 10;
+/// A side that does not answer for so long is none.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Numbers of posts.
+const CAME: u64 = 1;
+const WENT: u64 = 2;
+
+fn size(text: &str) -> Result<u64, String> {
+    let (digits, unit) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 1u64 << 10),
+        Some('m' | 'M') => (&text[..text.len() - 1], 1 << 20),
+        _ => (text, 1),
+    };
+    let bytes = digits.parse::<u64>().ok().and_then(|it| it.checked_mul(unit));
+    bytes
+        .filter(|bytes| *bytes <= BYTES_MAX)
+        .ok_or_else(|| "0 to 64M, like 100, 4K or 1M".to_string())
+}
+
+/// What one size took.
+#[derive(Debug, Clone, PartialEq)]
+struct Measured {
+    bytes: u64,
+    rounds: u32,
+    /// Half round trips in microseconds: the middle one and the shortest.
+    median: f64,
+    least: f64,
+}
+
+impl Measured {
+    /// Of the round trips, in nanoseconds.
+    fn of(bytes: u64, mut nanos: Vec<u64>) -> Measured {
+        nanos.sort_unstable();
+        let half = |index: usize| nanos[index] as f64 / 2000.0;
+        let rounds = nanos.len() as u32;
+        Measured { bytes, rounds, median: half(nanos.len() / 2), least: half(0) }
+    }
+
+    /// MiB in a second.
+    fn bandwidth(&self) -> f64 {
+        self.bytes as f64 / (1u64 << 20) as f64 / (self.median / 1e6).max(1e-9)
+    }
+}
+
+/// Waits, or measures.
+pub fn run(arguments: &Perf) -> anyhow::Result<()> {
+    let stop = Stop::watch()?;
+    let Some(to) = &arguments.to else {
+        let board = arguments.board.as_deref().unwrap_or(serve::BOARD);
+        return serve::run(board, &stop);
+    };
+    let (mut side, peer) = place::meet(to, arguments.board.as_deref(), &stop)?;
+    let powers = std::iter::once(0).chain((0..).map(|power| 1 << power));
+    let usual = powers.take_while(|bytes| *bytes <= SIZE_MAX).collect();
+    let sizes = if arguments.sizes.is_empty() { usual } else { arguments.sizes.clone() };
+    let mut rows = Vec::new();
+    let mut outcome = Ok(());
+    for bytes in sizes {
+        let usual = (MOVED_BYTES / bytes.max(1)).clamp(*ROUNDS.start(), *ROUNDS.end()) as u32;
+        let rounds = arguments.rounds.unwrap_or(usual);
+        complain!("{bytes} bytes, {rounds} rounds");
+        let measured = measure(&mut side, peer, bytes, rounds).with_context(|| {
+            format!(
+                "{to}, {bytes} bytes; 'ropewalk mx perf' has to wait there, and on the same network"
+            )
+        });
+        outcome = measured.and_then(|measured| {
+            if arguments.json {
+                return print_object(&measured);
+            }
+            rows.push(row(&measured));
+            Ok(())
+        });
+        if outcome.is_err() {
+            break;
+        }
+    }
+    side.close();
+    if !rows.is_empty() {
+        let header = ["bytes", "rounds", "latency us", "least us", "MiB/s"];
+        print(format!("{}\n", table(&header, rows)).as_bytes())?;
+    }
+    if stop.is_asked() { stop.check() } else { outcome }
+}
+
+/// Messages of one size, there and back.
+fn measure(side: &mut Side, peer: PeerId, bytes: u64, rounds: u32) -> anyhow::Result<Measured> {
+    let failed = |fault| anyhow::anyhow!("{fault}");
+    let room = side.memory(HELLO_BYTES as u64, |_| 0)?;
+    side.receive(Some(peer), HELLO, room, CAME).map_err(failed)?;
+    let hello = side.hello(bytes)?;
+    side.send(peer, HELLO, hello, WENT).map_err(failed)?;
+    side.finish(WENT, PATIENCE)?;
+    side.finish(CAME, PATIENCE)?;
+
+    let filled = |place: usize| (place as u64).wrapping_mul(167).wrapping_add(bytes) as u8;
+    let (mut out, mut into) = (side.memory(bytes, filled)?, side.memory(bytes, |_| 0)?);
+    let mut samples = Vec::with_capacity(rounds as usize);
+    for round in 0..rounds + WARM {
+        let begin = Instant::now();
+        side.receive(Some(peer), DATA, into, CAME).map_err(failed)?;
+        side.send(peer, DATA, out, WENT).map_err(failed)?;
+        let came = side.finish(CAME, PATIENCE)?;
+        ensure!(came.message_bytes == bytes, "{} bytes came back", came.message_bytes);
+        into = came.memory;
+        out = side.finish(WENT, PATIENCE)?.memory;
+        if round >= WARM {
+            samples.push(begin.elapsed().as_nanos() as u64);
+        }
+    }
+    ensure!(is_whole(into, filled), "a message came back changed");
+    Ok(Measured::of(bytes, samples))
+}
+
+fn is_whole(memory: Memory, filled: impl Fn(usize) -> u8) -> bool {
+    let Some(buffer) = memory.into_pooled() else { return true };
+    buffer.iter().enumerate().all(|(place, byte)| *byte == filled(place))
+}
+
+fn row(it: &Measured) -> Vec<String> {
+    vec![
+        it.bytes.to_string(),
+        it.rounds.to_string(),
+        format!("{:.3}", it.median),
+        format!("{:.3}", it.least),
+        format!("{:.1}", it.bandwidth()),
+    ]
+}
+
+fn print_object(it: &Measured) -> anyhow::Result<()> {
+    print_json(&json!({
+        "bytes": it.bytes,
+        "rounds": it.rounds,
+        "latency_us": it.median,
+        "least_us": it.least,
+        "mib_per_second": it.bandwidth(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_numbers_with_units_within_bounds() {
+        let read = |text| size(text).ok();
+        assert_eq!(
+            [read("0"), read("100"), read("4K"), read("1m")],
+            [0, 100, 4096, 1 << 20].map(Some)
+        );
+        assert_eq!(
+            [read("64M"), read("65M"), read("K"), read(""), read("-1")].map(|it| it.is_some()),
+            [true, false, false, false, false]
+        );
+    }
+
+    #[test]
+    fn half_of_the_middle_round_trip_counts() {
+        let measured = Measured::of(1 << 20, vec![9_000_000, 2_000_000, 4_000_000]);
+        assert_eq!((measured.median, measured.least, measured.rounds), (2000.0, 1000.0, 3));
+        assert!((measured.bandwidth() - 500.0).abs() < 1e-6);
+        assert_eq!(row(&measured), ["1048576", "3", "2000.000", "1000.000", "500.0"]);
+    }
+}

@@ -1,0 +1,126 @@
+//! Where the other side is: an address, or the name of a board that an agent knows.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use ropewalk_net::agent::AgentClient;
+use ropewalk_net::{Address, PeerId, modules};
+use ropewalk_rail::Rail;
+use ropewalk_wire::mxoe::Station;
+
+use super::serve::BOARD;
+use super::side::{Side, board};
+use crate::report::complain;
+use crate::stop::Stop;
+
+/// An agent that has just begun knows everybody within seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What somebody calls the other side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Called {
+    /// An address, with its schemes.
+    Address(String),
+    /// A board by its name, and the endpoint there with what follows it.
+    Name(String, String),
+}
+
+fn called(text: &str) -> anyhow::Result<Called> {
+    if text.contains("://") {
+        return Ok(Called::Address(text.to_string()));
+    }
+    let (name, endpoint) = text.rsplit_once('/').filter(|it| !it.0.is_empty()).with_context(|| {
+        format!("'{text}' is no peer; write one like node2:0/0, 02:00:00:00:00:07/0 or udp://10.0.0.1:7100")
+    })?;
+    let number = endpoint.split_once('?').map_or(endpoint, |it| it.0);
+    if number.parse::<u8>().is_err() {
+        bail!("'{number}' is no endpoint; write one like node2:0/0");
+    }
+    let station = name.split_once('%').map_or(name, |it| it.0);
+    Ok(match station.parse::<Station>() {
+        Ok(_) => Called::Address(format!("mxoe://{text}")),
+        // Boards are called HOST:NUMBER, and most hosts have one.
+        Err(_) if name.contains(':') => Called::Name(name.to_string(), endpoint.to_string()),
+        Err(_) => Called::Name(format!("{name}:0"), endpoint.to_string()),
+    })
+}
+
+/// This side, and whoever waits at `to`.
+pub fn meet(to: &str, own: Option<&str>, stop: &Stop) -> anyhow::Result<(Side, PeerId)> {
+    let called = called(to)?;
+    let rail = match (own, &called) {
+        (Some(own), _) => board(own)?,
+        (None, Called::Address(text)) => rail_to(&Address::parse(text)?)?,
+        (None, Called::Name(..)) => board(BOARD)?,
+    };
+    let interface = rail.account().and_then(|account| account.interface);
+    let side = Side::open(rail, stop.clone())?;
+    let address = match called {
+        Called::Address(text) => text,
+        Called::Name(name, endpoint) => {
+            let interface = interface.context(
+                "names are known where MXoE is spoken; say --board mxoe://INTERFACE, or an address",
+            )?;
+            format!("mxoe://{}/{endpoint}", find(&name, interface, stop)?)
+        }
+    };
+    let address = Address::parse(&address)?;
+    side.endpoint.reach(&address)?;
+    let peer = side.endpoint.lookup(&address).map_err(|fault| anyhow!("{to}: {fault}"))?;
+    Ok((side, peer))
+}
+
+/// A rail that reaches one of the ways of an address.
+fn rail_to(address: &Address) -> anyhow::Result<Box<dyn Rail>> {
+    let mut refused = None;
+    for (scheme, place) in address.parts() {
+        match modules::open_to_call(scheme, place) {
+            Ok(rail) => return Ok(rail),
+            Err(error) => refused = refused.or(Some(error)),
+        }
+    }
+    Err(refused.map_or_else(|| anyhow!("the address is empty"), Into::into))
+}
+
+/// The card of this name, as the agent of an interface knows it.
+fn find(name: &str, interface: u32, stop: &Stop) -> anyhow::Result<Station> {
+    let begin = Instant::now();
+    let mut said = false;
+    while begin.elapsed() < PATIENCE {
+        stop.check()?;
+        // It has begun with our endpoint, perhaps a moment ago.
+        if let Some(mut agent) = AgentClient::of(interface)
+            && let Some(nic) = agent.nic_of(name)?
+        {
+            return Station::from_nic_id(nic).context("the agent says something strange");
+        }
+        if !std::mem::replace(&mut said, true) {
+            complain!("looking for {name}");
+        }
+        std::thread::sleep(LOOK);
+    }
+    bail!("nobody here is called {name}; `ropewalk mx peers` shows who is")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_an_address_or_the_name_of_a_board() {
+        let address = |text: &str| Called::Address(text.to_string());
+        let name = |name: &str, end: &str| Called::Name(name.to_string(), end.to_string());
+        let read = |text: &str| called(text).ok();
+        assert_eq!(read("udp://10.0.0.1:7"), Some(address("udp://10.0.0.1:7")));
+        let station = "02:00:00:00:00:07/3";
+        assert_eq!(read(station), Some(address(&format!("mxoe://{station}"))));
+        let through = "02:00:00:00:00:07%eth1/3?key=5";
+        assert_eq!(read(through), Some(address(&format!("mxoe://{through}"))));
+        assert_eq!(read("node2:1/4"), Some(name("node2:1", "4")));
+        assert_eq!(read("node2/4?key=0x10"), Some(name("node2:0", "4?key=0x10")));
+        assert_eq!([read("node2"), read("node2/x"), read("/3"), read("")], [const { None }; 4]);
+        let error = called("node2").unwrap_err().to_string();
+        assert!(error.contains("node2:0/0"), "{error}");
+    }
+}
