@@ -11,7 +11,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 pub use ropewalk_rail::Rail;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherPort, Language};
+use ropewalk_rail_ether::{EtherConfig, EtherPort, Language, Sockets};
 pub use ropewalk_rail_ether::{EtherError, Interface, interfaces, may_open as may_send_frames};
 pub use ropewalk_rail_shm::ShmError;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -53,12 +53,27 @@ pub enum Listen<'a> {
 pub struct Options {
     /// Its packets are written down, where it carries packets.
     pub capture: Option<CaptureConfig>,
+    /// What raw frames come and leave by, as in an address behind `?`, which goes before it.
+    pub sockets: String,
 }
 
+/// The variable of the environment that says what raw frames come and leave by: `socket=auto`.
+pub const SOCKETS_VARIABLE: &str = "ROPEWALK_ETHER";
+
 impl Options {
-    /// What the environment wishes.
+    /// What the environment wishes. Programs with more rights than their users are not told by these.
     pub fn from_environment() -> Options {
-        Options { capture: CaptureConfig::from_environment() }
+        use rustix::process::{getegid, geteuid, getgid, getuid};
+        let own = getuid() == geteuid() && getgid() == getegid();
+        let sockets = std::env::var(SOCKETS_VARIABLE).ok().filter(|_| own);
+        Options {
+            capture: CaptureConfig::from_environment(),
+            sockets: sockets.unwrap_or_default(),
+        }
+    }
+
+    fn sockets(&self) -> Result<Sockets, EtherError> {
+        Sockets::default().read(&self.sockets)
     }
 }
 
@@ -86,7 +101,8 @@ pub enum ModuleError {
     Shm(#[from] ShmError),
     #[error(
         "'{0}' says nothing about a wire of MXoE; there is key=N, frame=BYTES (256 to 65000), \
-         order=big or little, and mode=native or compatible, with & between"
+         order=big or little, mode=native or compatible, socket=packet, xdp or auto, queue=N, and \
+         poll=MICROSECONDS, with & between"
     )]
     BadWire(String),
     #[error(
@@ -138,32 +154,47 @@ const BUILT_IN: &[BuiltIn] = &[
     BuiltIn {
         scheme: "ether",
         foreign: false,
-        makes_sense: ropewalk_rail_ether::is_address,
+        makes_sense: |address| ropewalk_rail_ether::is_address(parted(address).0),
         open: |listen, options| {
-            let config = match listen {
-                Listen::No => EtherConfig::default(),
-                Listen::At { address, .. } => EtherConfig::listening(address)?,
+            let (config, said) = match listen {
+                Listen::No => (EtherConfig::default(), ""),
+                Listen::At { address, .. } => {
+                    let (address, said) = parted(address);
+                    (EtherConfig::listening(address)?, said)
+                }
             };
-            open_ether(&config, options)
+            let sockets = options.sockets()?.read(said)?;
+            open_ether(&EtherConfig { sockets, ..config }, options)
         },
-        call: |address, options| open_ether(&EtherConfig::calling(address), options),
+        call: |address, options| {
+            let config = EtherConfig::calling(parted(address).0);
+            open_ether(&EtherConfig { sockets: options.sockets()?, ..config }, options)
+        },
     },
     BuiltIn {
         scheme: "mxoe",
         foreign: true,
-        makes_sense: |address| {
-            ropewalk_rail_ether::is_address(address.split_once('?').map_or(address, |it| it.0))
-        },
+        makes_sense: |address| ropewalk_rail_ether::is_address(parted(address).0),
         open: |listen, options| {
-            let (address, wire) = match listen {
-                Listen::No => return open_mxoe(EtherConfig::default(), Wire::default(), options),
-                Listen::At { address, .. } => address.split_once('?').unwrap_or((address, "")),
+            let mut wire = Wire { sockets: options.sockets()?, ..Wire::default() };
+            let Listen::At { address, .. } = listen else {
+                return open_mxoe(EtherConfig::default(), wire, options);
             };
-            open_mxoe(EtherConfig::listening(address)?, Wire::read(wire)?, options)
+            let (address, said) = parted(address);
+            wire.read(said)?;
+            open_mxoe(EtherConfig::listening(address)?, wire, options)
         },
-        call: |address, options| open_mxoe(EtherConfig::calling(address), Wire::default(), options),
+        call: |address, options| {
+            let wire = Wire { sockets: options.sockets()?, ..Wire::default() };
+            open_mxoe(EtherConfig::calling(address), wire, options)
+        },
     },
 ];
+
+/// An address, and what it says behind `?`.
+fn parted(address: &str) -> (&str, &str) {
+    address.split_once('?').unwrap_or((address, ""))
+}
 
 fn built_in(scheme: &str) -> Option<&'static BuiltIn> {
     BUILT_IN.iter().find(|module| module.scheme == scheme)
@@ -279,8 +310,18 @@ fn open_udp(listen: &Listen<'_>, options: &Options) -> Result<Box<dyn Rail>, Mod
 
 fn open_ether(config: &EtherConfig, options: &Options) -> Result<Box<dyn Rail>, ModuleError> {
     let port = EtherPort::open(config)?;
+    tell_refused(&port);
     let here = port.interface().station;
     over_packets(port, here, options, Speaks::Ours)
+}
+
+/// Says once that there is no AF_XDP where it was to be used if it can be had.
+fn tell_refused(port: &EtherPort) {
+    static SAID: Once = Once::new();
+    if let Some(why) = port.xdp_refused() {
+        let interface = &port.interface().name;
+        SAID.call_once(|| eprintln!("ropewalk: no AF_XDP on {interface}: {why}; going on without"));
+    }
 }
 
 /// How a wire of MXoE is spoken on, as far as an address says.
@@ -291,25 +332,25 @@ struct Wire {
     frame_bytes: u16,
     little: bool,
     compatible: bool,
+    sockets: Sockets,
 }
 
 impl Wire {
-    /// `key=N`, `frame=N`, `order=little`, `mode=compatible`, with `&` between.
-    fn read(text: &str) -> Result<Wire, ModuleError> {
-        let mut wire = Wire::default();
+    /// `key=N`, `frame=N`, `order=little`, `mode=compatible`, and what is said of sockets, with `&` between.
+    fn read(&mut self, text: &str) -> Result<(), ModuleError> {
         for part in text.split('&').filter(|part| !part.is_empty()) {
             let bad = || ModuleError::BadWire(part.to_string());
             match part.split_once('=').ok_or_else(bad)? {
-                ("key", key) => wire.key = number(key).ok_or_else(bad)?,
-                ("frame", bytes) => wire.frame_bytes = bytes.parse().map_err(|_| bad())?,
-                ("order", "little") => wire.little = true,
-                ("order", "big") => wire.little = false,
-                ("mode", "compatible") => wire.compatible = true,
-                ("mode", "native") => wire.compatible = false,
-                _ => return Err(bad()),
+                ("key", key) => self.key = number(key).ok_or_else(bad)?,
+                ("frame", bytes) => self.frame_bytes = bytes.parse().map_err(|_| bad())?,
+                ("order", "little") => self.little = true,
+                ("order", "big") => self.little = false,
+                ("mode", "compatible") => self.compatible = true,
+                ("mode", "native") => self.compatible = false,
+                _ => self.sockets.set(part).ok_or_else(bad)?,
             }
         }
-        Ok(wire)
+        Ok(())
     }
 
     fn order(self) -> Order {
@@ -351,8 +392,9 @@ fn open_mxoe(
     wire: Wire,
     options: &Options,
 ) -> Result<Box<dyn Rail>, ModuleError> {
-    let config = EtherConfig { language: Language::Mxoe(wire.order()), ..config };
-    let mut port = EtherPort::open(&config)?;
+    let language = Language::Mxoe(wire.order());
+    let mut port = EtherPort::open(&EtherConfig { language, sockets: wire.sockets, ..config })?;
+    tell_refused(&port);
     let here = port.interface().station;
     let settings = MxoeSettings { dialect: wire.dialect(port.packet_bytes())?, key: wire.key };
     // Hosts with Open-MX talk to those only of whom an agent has told them.

@@ -110,7 +110,7 @@ fn what_one_side_sends_is_what_the_other_receives() {
         let folder = Folder::new(&format!("capture-{name}"));
         // Both are given one name: the second one finds it taken.
         let config = CaptureConfig::new(folder.file("%s-%p.pcapng"));
-        talk(pair(address, &Options { capture: Some(config) }), 3);
+        talk(pair(address, &Options { capture: Some(config), ..Options::default() }), 3);
         let process = std::process::id();
         let files = [format!("udp-{process}.pcapng"), format!("udp-{process}.1.pcapng")];
         let files = files.map(|name| PathBuf::from(folder.file(&name)));
@@ -149,7 +149,7 @@ fn what_finds_no_room_is_counted_and_traffic_goes_on() {
     let folder = Folder::new("capture-small");
     let config =
         CaptureConfig { buffer_bytes: 3000, ..CaptureConfig::new(folder.file("small.pcapng")) };
-    talk(pair("127.0.0.1:0", &Options { capture: Some(config) }), 3);
+    talk(pair("127.0.0.1:0", &Options { capture: Some(config), ..Options::default() }), 3);
     for name in ["small.pcapng", "small.1.pcapng"] {
         let captured = read(Path::new(&folder.file(name)));
         let (packets, dropped) = captured.counters.expect("it was closed");
@@ -165,7 +165,7 @@ fn a_file_that_cannot_be_made_is_named_or_done_without() {
         let config = CaptureConfig::new(folder.file(name));
         let open = |insist| {
             let capture = Some(CaptureConfig { insist, ..config.clone() });
-            modules::open_with("udp", &listen("127.0.0.1:0"), &Options { capture })
+            modules::open_with("udp", &listen("127.0.0.1:0"), &Options { capture, ..Options::default() })
         };
         let Err(ModuleError::Capture(error)) = open(true) else { panic!("it was opened") };
         assert!(error.to_string().contains(&folder.file(name)), "{error}");

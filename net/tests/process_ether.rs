@@ -1,100 +1,18 @@
 //! Raw Ethernet frames, in a network namespace with a bridge and a pair of virtual cards for each endpoint, or
 //! with all endpoints on one interface.
 
+mod bridge;
+mod captures;
 mod namespace;
 
-mod captures;
-
-use std::sync::Arc;
 use std::time::Instant;
 
+use bridge::Bridge;
 use namespace::{Namespace, card, ip};
-use ropewalk_base::random::Random;
-use ropewalk_base::time::Time;
 use ropewalk_net::capture::{Capture, CaptureConfig, Captured};
-use ropewalk_net::packets::PacketRail;
-use ropewalk_rail::Rail;
-use ropewalk_rail::conformance::{Fixture, run_all};
+use ropewalk_rail::conformance::run_all;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherError, EtherPort};
-
-/// Endpoints on cards of their own, behind one bridge, or all of them on one.
-struct Bridge {
-    mtu: u32,
-    card: Option<&'static str>,
-    start: Instant,
-}
-
-impl Bridge {
-    fn new(mtu: u32) -> Bridge {
-        Bridge { mtu, card: None, start: Instant::now() }
-    }
-
-    /// All endpoints on the loopback interface: one socket.
-    fn loopback(mtu: u32) -> Bridge {
-        assert!(ip(&format!("link set lo mtu {mtu} up")));
-        Bridge { card: Some("lo"), ..Bridge::new(mtu) }
-    }
-
-    fn port(&self) -> EtherPort {
-        let card = self.card.map_or_else(|| card(self.mtu), str::to_string);
-        let config = EtherConfig::listening(&card).expect("a name");
-        EtherPort::open(&config).expect("the card is up")
-    }
-}
-
-impl Fixture for Bridge {
-    fn rail(&mut self) -> Box<dyn Rail> {
-        let port = self.port();
-        let start = self.start;
-        let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
-        let rail = PacketRail::new(port, Random::from_seed(self.now().0), clock);
-        Box::new(rail.expect("there are descriptors"))
-    }
-
-    fn nowhere(&mut self) -> String {
-        "02:de:ad:00:00:01/9".to_string()
-    }
-
-    fn now(&self) -> Time {
-        Time(self.start.elapsed().as_nanos() as u64)
-    }
-
-    fn step(&mut self, busy: bool) {
-        if !busy {
-            std::thread::yield_now();
-        }
-    }
-
-    /// Nobody tells of a death: it is noticed by what is not answered, which the simulator shows.
-    fn kill(&mut self, rail: Box<dyn Rail>) -> bool {
-        drop(rail);
-        false
-    }
-
-    fn garbage(&mut self, address: &str, bytes: &[u8]) -> bool {
-        let mut stranger = self.port();
-        let (station, endpoint) = stranger.resolve(address).expect("an address");
-        for part in bytes.chunks(1000) {
-            let slot = stranger.slot().expect("it is empty");
-            slot[..part.len()].copy_from_slice(part);
-            // Where the kernel's filter looks.
-            slot[2] |= 0xc0;
-            slot[3] = endpoint;
-            stranger.commit(station, part.len());
-            assert!(stranger.flush());
-        }
-        true
-    }
-
-    fn native_needs_target_polls(&self) -> bool {
-        true
-    }
-
-    fn wakes_for_neighbours(&self) -> bool {
-        self.card.is_some()
-    }
-}
 
 #[test]
 fn the_suite_of_all_rails_passes_in_usual_frames() {

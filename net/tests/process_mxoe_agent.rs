@@ -125,7 +125,7 @@ impl Host {
         let file = folder.join(format!("{}-{endpoint}.pcapng", self.name));
         let name = file.to_str().expect("text").to_string();
         let capture = CaptureConfig { file: name, buffer_bytes: 1 << 20, insist: true };
-        let options = Options { capture: Some(capture) };
+        let options = Options { capture: Some(capture), ..Options::default() };
         let listen = Listen::At { address: "eth0/77", exactly: true };
         let rail = self.within(|| open_with("mxoe", &listen, &options).expect("it is up"));
         let outcome = send(rail, &format!("mxoe://{to}/{endpoint}"));

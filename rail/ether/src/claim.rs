@@ -63,6 +63,13 @@ pub fn is_claimed(interface: &Interface, language: Language, endpoint: u8) -> bo
     }
 }
 
+/// Tells whoever asks that a queue of an interface goes by AF_XDP, as long as the result lives. `None`: the name is
+/// somebody else's still.
+pub fn name_queue(interface: u32, queue: u32) -> Option<UnixDatagram> {
+    let name = format!("ropewalk/xdp/{interface}/{queue}");
+    UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).ok()?).ok()
+}
+
 /// The name by which the agent of the interface of this number is claimed and found.
 pub fn agent_name(interface: u32) -> String {
     format!("ropewalk/mxoe/{interface}/agent")

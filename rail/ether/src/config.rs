@@ -13,7 +13,58 @@ pub struct EtherConfig {
     pub listens: bool,
     /// What is spoken there.
     pub language: Language,
+    /// What frames come and leave by.
+    pub sockets: Sockets,
 }
+
+/// What frames come and leave by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Sockets {
+    pub kind: SocketKind,
+    /// The queue of the card that AF_XDP takes frames from; those of others go by the packet socket.
+    pub queue: u32,
+    /// For how many microseconds AF_XDP polls the card busily; 0: not at all.
+    pub poll_us: u32,
+}
+
+/// See [`Sockets`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SocketKind {
+    /// A packet socket: AF_PACKET, on any card.
+    #[default]
+    Packet,
+    /// AF_XDP beside it, or an error.
+    Xdp,
+    /// AF_XDP where it can be had, and a packet socket alone elsewhere.
+    Auto,
+}
+
+impl Sockets {
+    /// Sets what `socket=xdp`, `queue=N` or `poll=MICROSECONDS` says; `None` where it says something else.
+    pub fn set(&mut self, part: &str) -> Option<()> {
+        match part.split_once('=')? {
+            ("socket", "packet") => self.kind = SocketKind::Packet,
+            ("socket", "xdp") => self.kind = SocketKind::Xdp,
+            ("socket", "auto") => self.kind = SocketKind::Auto,
+            ("queue", queue) => self.queue = queue.parse().ok().filter(|it| *it < QUEUES)?,
+            ("poll", time) => self.poll_us = time.parse().ok().filter(|it| *it <= POLL_US_MAX)?,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Sets all that is said, with `&` between.
+    pub fn read(mut self, text: &str) -> Result<Sockets, EtherError> {
+        for part in text.split('&').filter(|part| !part.is_empty()) {
+            self.set(part).ok_or_else(|| EtherError::BadSockets(part.to_string()))?;
+        }
+        Ok(self)
+    }
+}
+
+/// Queues that a card may have, and the longest time of busy polling: a second.
+const QUEUES: u32 = 4096;
+const POLL_US_MAX: u32 = 1_000_000;
 
 /// Whose packets a port is for. Endpoints of different languages have numbers of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -59,6 +110,10 @@ pub enum EtherError {
     AllTaken(String),
     #[error("'{0}' is no interface with an endpoint; write one like eth0 or eth0/3")]
     BadAddress(String),
+    #[error("'{0}' says nothing about sockets; there is socket=packet, xdp or auto, queue=N, and poll=MICROSECONDS")]
+    BadSockets(String),
+    #[error("AF_XDP cannot be had on {interface}: {why}; socket=packet does without")]
+    Xdp { interface: String, why: String },
     #[error("cannot open a socket on {interface}: {cause}")]
     Socket { interface: String, cause: std::io::Error },
 }
@@ -87,7 +142,7 @@ impl EtherConfig {
             return Err(bad());
         }
         let interface = (!interface.is_empty()).then(|| interface.to_string());
-        Ok(EtherConfig { interface, endpoint, listens: true, language: Language::Ours })
+        Ok(EtherConfig { interface, endpoint, listens: true, ..EtherConfig::default() })
     }
 }
 
@@ -107,6 +162,20 @@ mod tests {
         assert_eq!(read("/7"), Some((String::new(), Some(7))));
         assert_eq!(read(""), Some((String::new(), None)));
         assert_eq!([read("eth0/255"), read("eth0/x"), read("eth0/3/4")], [None, None, None]);
+    }
+
+    #[test]
+    fn sockets_are_said_in_words() {
+        let read = |text| Sockets::default().read(text);
+        assert_eq!(read("").unwrap(), Sockets::default());
+        let wanted = Sockets { kind: SocketKind::Auto, queue: 3, poll_us: 50 };
+        assert_eq!(read("socket=auto&queue=3&poll=50").unwrap(), wanted);
+        assert_eq!(wanted.read("socket=xdp").unwrap(), Sockets { kind: SocketKind::Xdp, ..wanted });
+        assert_eq!(wanted.read("socket=packet").unwrap().kind, SocketKind::Packet);
+        for bad in ["socket", "socket=raw", "queue=-1", "queue=4096", "poll=x", "key=1"] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(error.contains(bad) && error.contains("socket=packet"), "{error}");
+        }
     }
 
     #[test]

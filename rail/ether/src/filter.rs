@@ -6,14 +6,14 @@ use crate::config::Language;
 use crate::numbers::Numbers;
 
 /// Where a frame has its type, and most of them the number of the endpoint that they are for.
-const TYPE_AT: u32 = 16;
-const ENDPOINT_AT: u32 = 17;
+pub const TYPE_AT: u32 = 16;
+pub const ENDPOINT_AT: u32 = 17;
 /// The same of MXoE's refusals of messages, of what answers a pull, and of what that is hidden by.
-const REFUSED_AT: u32 = 25;
-const MAGIC_AT: u32 = 28;
-const MAGIC: u32 = PULL_MAGIC & 0xff;
+pub const REFUSED_AT: u32 = 25;
+pub const MAGIC_AT: u32 = 28;
+pub const MAGIC: u32 = PULL_MAGIC & 0xff;
 /// Types of our packets have both of these bits, and those of MXoE none.
-const OURS: u32 = 0xc0;
+pub const OURS: u32 = 0xc0;
 
 /// The endpoint that a body is for.
 pub fn endpoint_of(body: &[u8], language: Language) -> Option<u8> {

@@ -1,4 +1,5 @@
-//! One socket for all endpoints of this process on an interface.
+//! One socket for all endpoints of this process on an interface; where AF_XDP is wanted and can be had, one of
+//! those beside it.
 //!
 //! The endpoint that finds the ring free looks at it, and deals with its own packets where they lie. Those of
 //! others it copies to their inboxes.
@@ -10,6 +11,7 @@
 //! * the socket is closed with the last endpoint, and belongs to one process: one that was forked off has a
 //!   socket of its own for its own endpoints.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,8 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ropewalk_base::verb::PacketDrops;
 use ropewalk_rail::port::Received;
 use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Station};
+use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::config::{EtherError, Language};
+use crate::config::{EtherError, Language, SocketKind, Sockets};
 use crate::filter::{endpoint_of, program};
 use crate::inbox::Inbox;
 use crate::interface::Interface;
@@ -27,6 +30,7 @@ use crate::numbers::Numbers;
 use crate::ring::{Reader, Ring};
 use crate::socket;
 use crate::watch::Watch;
+use crate::xdp::{self, Xdp, XdpError};
 
 /// Longest body, whatever the interface takes.
 pub const BODY_BYTES_MAX: usize = 9000;
@@ -41,10 +45,12 @@ struct Key {
     /// An interface that has got another address is another one to its peers.
     station: Station,
     language: Language,
+    /// Those who wish for different sockets do not share them.
+    sockets: Sockets,
 }
 
 impl Key {
-    fn of(interface: &Interface, language: Language) -> Key {
+    fn of(interface: &Interface, language: Language, sockets: Sockets) -> Key {
         // Threads of a process can be in several.
         let namespace = std::fs::metadata("/proc/thread-self/ns/net");
         Key {
@@ -53,6 +59,7 @@ impl Key {
             index: interface.index,
             station: interface.station,
             language,
+            sockets,
         }
     }
 }
@@ -62,6 +69,7 @@ impl Key {
 pub struct Members {
     inboxes: Box<[Option<Arc<Inbox>>; 256]>,
     numbers: Numbers,
+    xdp: Option<xdp::Receiver>,
 }
 
 /// The socket, and those who share it.
@@ -70,6 +78,7 @@ pub struct Hub {
     key: Key,
     ring: Ring<Members>,
     socket: OwnedFd,
+    beside: Beside,
     watch: Watch,
     body_bytes: usize,
     /// Looks at the ring, and those that found it empty in the end.
@@ -81,6 +90,19 @@ pub struct Hub {
     strangers: AtomicU64,
     malformed: AtomicU64,
     wrong_type: AtomicU64,
+}
+
+/// What there is beside the packet socket.
+#[derive(Debug)]
+enum Beside {
+    Nothing,
+    /// Nothing, though it was wished for.
+    Refused(XdpError),
+    Xdp {
+        xdp: Xdp,
+        /// Readable where either socket is.
+        both: OwnedFd,
+    },
 }
 
 /// What a look at the ring brought.
@@ -100,8 +122,12 @@ fn count(what: &AtomicU64) {
 
 impl Hub {
     /// The hub of this process on an interface, for packets of a language.
-    pub fn on(interface: &Interface, language: Language) -> Result<Arc<Hub>, EtherError> {
-        let key = Key::of(interface, language);
+    pub fn on(
+        interface: &Interface,
+        language: Language,
+        sockets: Sockets,
+    ) -> Result<Arc<Hub>, EtherError> {
+        let key = Key::of(interface, language, sockets);
         let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
         hubs.retain(|hub| hub.strong_count() > 0);
         let mut living = hubs.iter().filter_map(Weak::upgrade);
@@ -112,6 +138,10 @@ impl Hub {
             true => EtherError::NotPermitted(interface.name.clone()),
             false => EtherError::Socket { interface: interface.name.clone(), cause },
         })?;
+        if let (SocketKind::Xdp, Beside::Refused(error)) = (sockets.kind, &hub.beside) {
+            let (interface, why) = (interface.name.clone(), error.to_string());
+            return Err(EtherError::Xdp { interface, why });
+        }
         let hub = Arc::new(hub);
         hubs.push(Arc::downgrade(&hub));
         Ok(hub)
@@ -120,12 +150,16 @@ impl Hub {
     fn open(key: Key, interface: &Interface) -> std::io::Result<Hub> {
         let socket = socket::open()?;
         let fd = socket.as_fd();
-        let members =
-            Members { inboxes: Box::new([const { None }; 256]), numbers: Numbers::default() };
-        socket::filter(fd, program(key.station, key.language, &members.numbers))?;
+        let numbers = Numbers::default();
+        socket::filter(fd, program(key.station, key.language, &numbers))?;
         // Frames that leave are not shown to those who sent them, where the kernel knows of that.
         let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         let frame_bytes = interface.mtu.min(BODY_BYTES_MAX) + ETHERNET_BYTES;
+        let (beside, xdp) = match key.sockets.kind {
+            SocketKind::Packet => (Beside::Nothing, None),
+            SocketKind::Xdp | SocketKind::Auto => beside(&key, interface, fd)?,
+        };
+        let members = Members { inboxes: Box::new([const { None }; 256]), numbers, xdp };
         let ring = Ring::new(fd, frame_bytes, members)?;
         socket::bind(fd, interface, ETHERTYPE)?;
         Ok(Hub {
@@ -133,6 +167,7 @@ impl Hub {
             body_bytes: (ring.frame_bytes() - ETHERNET_BYTES).min(BODY_BYTES_MAX),
             ring,
             socket,
+            beside,
             watch: Watch::new()?,
             looks: AtomicU64::new(0),
             sweeps: AtomicU64::new(0),
@@ -149,9 +184,49 @@ impl Hub {
         self.key.language
     }
 
-    /// What packets leave by; anybody may at any time.
-    pub fn socket(&self) -> BorrowedFd<'_> {
+    fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    fn xdp(&self) -> Option<&Xdp> {
+        match &self.beside {
+            Beside::Xdp { xdp, .. } => Some(xdp),
+            Beside::Nothing | Beside::Refused(_) => None,
+        }
+    }
+
+    /// Whether frames come by AF_XDP.
+    pub fn has_xdp(&self) -> bool {
+        self.xdp().is_some()
+    }
+
+    /// Why they do not, though that was wished for.
+    pub fn refused(&self) -> Option<String> {
+        match &self.beside {
+            Beside::Refused(error) => Some(error.to_string()),
+            Beside::Nothing | Beside::Xdp { .. } => None,
+        }
+    }
+
+    /// What wakes a sleeper.
+    fn bell(&self) -> BorrowedFd<'_> {
+        match &self.beside {
+            Beside::Xdp { both, .. } => both.as_fd(),
+            Beside::Nothing | Beside::Refused(_) => self.socket(),
+        }
+    }
+
+    /// Sends frames, each a range of `bytes`; how many left. Anybody may at any time.
+    pub fn send(&self, bytes: &[u8], frames: &[Range<usize>]) -> std::io::Result<usize> {
+        match self.xdp().and_then(|xdp| xdp.send(bytes, frames)) {
+            Some(result) => result.map(|()| frames.len()),
+            None => socket::send(self.socket(), bytes, frames),
+        }
+    }
+
+    /// Has frames leave for which the kernel had no room after all; whether there are none.
+    pub fn flush(&self) -> bool {
+        self.xdp().is_none_or(Xdp::flush)
     }
 
     /// Longest body that it takes, and how many of them.
@@ -160,7 +235,7 @@ impl Hub {
     }
 
     pub fn slots(&self) -> usize {
-        self.ring.slots()
+        self.xdp().map_or(usize::MAX, Xdp::slots).min(self.ring.slots())
     }
 
     /// Lets packets come for an endpoint, which is the caller's by its claim.
@@ -178,7 +253,7 @@ impl Hub {
 
     /// No more packets for an endpoint.
     pub fn leave(&self, endpoint: u8) {
-        self.watch.leave(endpoint, self.socket(), self.looks());
+        self.watch.leave(endpoint, self.bell(), self.looks());
         let mut reader = self.ring.lock();
         reader.with.remove(endpoint);
         // A process that was forked off has the parent's socket, and leaves it as it is.
@@ -190,7 +265,8 @@ impl Hub {
 
     /// The kernel exchanges filters in one step: each frame passes the old one or the new one.
     fn filter(&self, numbers: &Numbers) -> std::io::Result<()> {
-        socket::filter(self.socket(), program(self.key.station, self.key.language, numbers))
+        socket::filter(self.socket(), program(self.key.station, self.key.language, numbers))?;
+        self.xdp().map_or(Ok(()), |xdp| xdp.tell(numbers))
     }
 
     /// The ring, where nobody else looks at it.
@@ -200,7 +276,7 @@ impl Hub {
 
     /// What a look without the lock sees: perhaps a frame that somebody else deals with already.
     pub fn has_frame(&self) -> bool {
-        self.ring.has_frame()
+        self.ring.has_frame() || self.xdp().is_some_and(Xdp::has_frame)
     }
 
     /// How often somebody has found the ring empty. What lay there before is in its inbox.
@@ -218,35 +294,44 @@ impl Hub {
     ) -> Looked {
         let (mut packets, mut any, mut is_losing) = (0, false, false);
         let language = self.key.language;
-        let mut deal = |members: &mut Members, frame: &[u8]| match addressed(frame, language) {
-            Some((from, endpoint, body)) if endpoint == own => {
-                any = true;
-                to(from, body);
+        let mut deal = |inboxes: &[Option<Arc<Inbox>>; 256], frame: &[u8]| {
+            match addressed(frame, language) {
+                Some((from, endpoint, body)) if endpoint == own => {
+                    any = true;
+                    to(from, body);
+                }
+                Some((from, endpoint, body)) => match &inboxes[usize::from(endpoint)] {
+                    // One that is full counts for itself.
+                    Some(inbox) => drop(inbox.put(from, body)),
+                    None => count(&self.strangers),
+                },
+                None if has_type(frame) => count(&self.wrong_type),
+                None => count(&self.malformed),
             }
-            Some((from, endpoint, body)) => match &members.inboxes[usize::from(endpoint)] {
-                // One that is full counts for itself.
-                Some(inbox) => drop(inbox.put(from, body)),
-                None => count(&self.strangers),
-            },
-            None if has_type(frame) => count(&self.wrong_type),
-            None => count(&self.malformed),
         };
         let mut empty = false;
         while packets < max && !empty {
-            match reader.show(&mut deal) {
-                Some(slot) => {
-                    packets += 1;
-                    is_losing |= slot.is_losing;
-                    if slot.is_cut {
-                        count(&self.malformed);
-                    }
+            empty = true;
+            let Members { inboxes, xdp, .. } = &mut *reader.with;
+            if let Some(xdp) = xdp
+                && xdp.show(&mut |frame| deal(inboxes, frame))
+            {
+                (packets, empty) = (packets + 1, false);
+            }
+            if let Some(slot) = reader.show(&mut |members, frame| deal(&members.inboxes, frame)) {
+                (packets, empty) = (packets + 1, false);
+                is_losing |= slot.is_losing;
+                if slot.is_cut {
+                    count(&self.malformed);
                 }
-                None => empty = true,
             }
         }
         count(&self.looks);
         if empty {
             count(&self.sweeps);
+            if let Some(xdp) = self.xdp() {
+                xdp.found_nothing();
+            }
         }
         if is_losing {
             self.ask_after_drops();
@@ -265,17 +350,21 @@ impl Hub {
 
     /// An endpoint goes to sleep (see [`Watch::sleep`]).
     pub fn sleep(&self, endpoint: u8, eager: bool) -> bool {
-        self.watch.sleep(endpoint, eager, self.socket(), self.looks())
+        self.watch.sleep(endpoint, eager, self.bell(), self.looks())
     }
 
     /// An endpoint is awake.
     pub fn wake(&self, endpoint: u8) {
-        self.watch.wake(endpoint, self.socket(), self.looks());
+        self.watch.wake(endpoint, self.bell(), self.looks());
     }
 
     /// Takes what the kernel has to say of the interface, which would wake the watcher until it is heard: it
     /// is down, and perhaps gone for good. One that comes up again goes on by itself.
     pub fn take_error(&self) {
+        if let Some(xdp) = self.xdp() {
+            // What the packet socket says is enough.
+            let _ = rustix::net::sockopt::socket_error(xdp.socket());
+        }
         if let Ok(Err(_)) = rustix::net::sockopt::socket_error(&self.socket)
             && !socket::is_bound(self.socket())
         {
@@ -301,13 +390,37 @@ impl Hub {
     pub fn drops(&self) -> PacketDrops {
         self.ask_after_drops();
         PacketDrops {
-            no_room: self.no_room.load(Ordering::Relaxed),
+            no_room: self.no_room.load(Ordering::Relaxed) + self.xdp().map_or(0, Xdp::dropped),
             strangers: self.strangers.load(Ordering::Relaxed),
             malformed: self.malformed.load(Ordering::Relaxed),
             wrong_type: self.wrong_type.load(Ordering::Relaxed),
             ..PacketDrops::default()
         }
     }
+}
+
+/// AF_XDP for a hub that is about to be opened, and what receives there; or why not.
+fn beside(
+    key: &Key,
+    interface: &Interface,
+    socket: BorrowedFd<'_>,
+) -> std::io::Result<(Beside, Option<xdp::Receiver>)> {
+    let opening = xdp::Opening {
+        interface: interface.index,
+        station: interface.station,
+        language: key.language,
+        frame_bytes: interface.mtu + ETHERNET_BYTES,
+        sockets: key.sockets,
+    };
+    let (xdp, receiver) = match xdp::open(&opening) {
+        Ok(opened) => opened,
+        Err(error) => return Ok((Beside::Refused(error), None)),
+    };
+    let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for socket in [socket, xdp.socket()] {
+        epoll::add(&both, socket, EventData::new_u64(0), EventFlags::IN)?;
+    }
+    Ok((Beside::Xdp { xdp, both }, Some(receiver)))
 }
 
 impl Members {

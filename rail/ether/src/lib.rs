@@ -4,11 +4,11 @@
 //!   interface share; [`inbox`]: packets that another endpoint found; [`watch`]: who of several sleepers is
 //!   woken by the socket;
 //! * [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
-//!   which ones; [`socket`]: system calls; [`claim`]: who has which number; [`numbers`]: sets of them;
+//!   which ones; [`socket`]: system calls; [`xdp`]: a faster way beside the ring, where it can be had; [`claim`]: who has which number; [`numbers`]: sets of them;
 //! * [`AgentSocket`]: what the agent of an interface sees, beside all endpoints; [`bare`]: sockets without a
 //!   port, for measurements.
 //!
-//! Invariant: `unsafe` is in `ring`, `settings` and `socket` alone.
+//! Invariant: `unsafe` is in `ring`, `settings`, `socket` and `xdp` alone.
 
 mod agent;
 pub mod bare;
@@ -24,10 +24,11 @@ mod ring;
 mod settings;
 mod socket;
 mod watch;
+mod xdp;
 
 pub use agent::{AgentSocket, Claims, Heard};
 pub use claim::agent_name;
-pub use config::{EtherConfig, EtherError, Language};
+pub use config::{EtherConfig, EtherError, Language, SocketKind, Sockets};
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address};
 pub use settings::{Settings, settings};

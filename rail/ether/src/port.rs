@@ -17,7 +17,7 @@ use crate::config::{ENDPOINTS, EtherConfig, EtherError, Language};
 use crate::hub::Hub;
 use crate::inbox::{Batch, INBOX_BYTES, Inbox};
 use crate::interface::{Interface, find};
-use crate::socket::{self, FRAMES_MAX};
+use crate::socket::FRAMES_MAX;
 
 /// Sleeps without packets after which the socket is asked whether it has something else to say.
 const SLEEPS_PER_QUESTION: u32 = 8;
@@ -65,7 +65,7 @@ impl EtherPort {
     /// A port as configured.
     pub fn open(config: &EtherConfig) -> Result<EtherPort, EtherError> {
         let interface = find(config.interface.as_deref())?;
-        let hub = Hub::on(&interface, config.language)?;
+        let hub = Hub::on(&interface, config.language, config.sockets)?;
         let claim = Claim::new(&interface, config.language, config.endpoint)?;
         let failed = |cause| EtherError::Socket { interface: interface.name.clone(), cause };
         let inbox = Arc::new(Inbox::new().map_err(failed)?);
@@ -96,6 +96,16 @@ impl EtherPort {
     /// What it runs on.
     pub fn interface(&self) -> &Interface {
         &self.interface
+    }
+
+    /// Whether frames come and leave by AF_XDP.
+    pub fn has_xdp(&self) -> bool {
+        self.hub.has_xdp()
+    }
+
+    /// Why they do not, where that was wished for, if it can be had.
+    pub fn xdp_refused(&self) -> Option<String> {
+        self.hub.refused()
     }
 
     /// Lets this live as long as the port.
@@ -204,7 +214,7 @@ impl Port for EtherPort {
                 break;
             }
             self.system_calls += 1;
-            match socket::send(self.hub.socket(), &self.arena, &self.frames[done..]) {
+            match self.hub.send(&self.arena, &self.frames[done..]) {
                 Ok(sent) => done += sent.max(1),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
@@ -224,7 +234,7 @@ impl Port for EtherPort {
         }
         self.frames.clear();
         self.filled = 0;
-        true
+        self.hub.flush()
     }
 
     fn look(&self) -> Sight {
