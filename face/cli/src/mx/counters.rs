@@ -204,7 +204,8 @@ fn show(sources: &Sources, time: Option<Duration>, arguments: &Counters) -> anyh
             continue;
         };
         for (name, count) in counts.iter().filter(|it| arguments.all || it.1 > 0) {
-            let mut row = vec![source.interface.clone(), source.name(), printable(name.as_bytes())];
+            let (interface, whose) = (source.interface.clone(), source.name());
+            let mut row = vec![interface, whose, printable(name.as_bytes())];
             row.push(count.to_string());
             row.extend(time.map(|time| rate(*count, time)));
             rows.push(row);
