@@ -302,6 +302,12 @@ fn counters_tell_what_was_dropped_and_why() {
     assert!(interface >= 14, "{interface}");
     let table = shown(&["counters", "card1"]);
     assert!(table.contains("dropped.wrong_session") && !table.contains("dropped.checksum"));
+    let page = include_str!("../../mx/man/mx.7");
+    for counters in all.iter().filter_map(|it| it["counters"].as_object()) {
+        let missing: Vec<_> =
+            counters.keys().filter(|name| !page.contains(name.as_str())).collect();
+        assert!(missing.is_empty(), "mx(7) does not describe {missing:?}");
+    }
     // From one look to the next nothing was dropped.
     let watch = ["mx", "counters", "card1", "--watch", "0.2", "--json"];
     let mut watch = Process::start(&watch, "dropped.wrong_session\":0");

@@ -11,7 +11,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const OBJECT_NAME: &str = "libbmi.so.0";
 
 const HEADERS: [&str; 2] = ["face/bmi/include", "face/mx/include"];
-const PAGES: &str = "face/bmi/man";
+const PAGES: [&str; 2] = ["face/bmi/man", "face/mx/man"];
 /// The names by which programs find the objects of MX, and what links them from their archive.
 pub const MX_OBJECTS: [&str; 2] = ["libmyriexpress.so", "libopen-mx.so.0"];
 pub const MX_LINK: &str = "face/mx/abi/link.sh";
@@ -71,10 +71,12 @@ pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
             items.push(copy(format!("include/{name}"), &path, false));
         }
     }
-    for (name, path) in listed(&root.join(PAGES))? {
-        let section = name.rsplit('.').next().filter(|section| matches!(*section, "3" | "7"));
-        let Some(section) = section else { bail!("{} is no manual page", path.display()) };
-        items.push(copy(format!("share/man/man{section}/{name}"), &path, false));
+    for pages in PAGES {
+        for (name, path) in listed(&root.join(pages))? {
+            let section = name.rsplit('.').next().filter(|section| matches!(*section, "3" | "7"));
+            let Some(section) = section else { bail!("{} is no manual page", path.display()) };
+            items.push(copy(format!("share/man/man{section}/{name}"), &path, false));
+        }
     }
     Ok(items)
 }
@@ -206,7 +208,8 @@ mod tests {
     #[test]
     fn everything_is_installed_once_and_below_the_prefix() {
         let items = planned();
-        for path in ["lib/libbmi.a", "bin/ropewalk", "share/man/man7/bmi.7"] {
+        let pages = ["share/man/man7/bmi.7", "share/man/man7/mx.7"];
+        for path in ["lib/libbmi.a", "bin/ropewalk"].into_iter().chain(pages) {
             at(&items, path);
         }
         for header in ["bmi.h", "bmi-types.h", "bmi-byteswap.h", "myriexpress.h", "open-mx.h"] {

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ropewalk mx counters                     all that is not zero
-  ropewalk mx counters eth0 --watch 1      what is more each second, until Ctrl-C
+  ropewalk mx counters eth0 --watch 1      what is more, each second
   ropewalk mx counters eth0 --all --json   an object a source
 
 Sources are the kernel's interface, the agent of an interface, endpoints, and the sockets that endpoints of a \
