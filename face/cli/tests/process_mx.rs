@@ -407,6 +407,7 @@ fn a_board_is_called_by_its_name_and_whoever_is_not_there_is_said_not_to_be() {
     is_measured(&name, &own);
     waits.stop();
 
+    let own = ["--board", "mxoe://card0/7"];
     let refused = |to: &str| {
         let output = measured(to, &own);
         assert!(!output.status.success() && output.stdout.is_empty());
@@ -414,6 +415,8 @@ fn a_board_is_called_by_its_name_and_whoever_is_not_there_is_said_not_to_be() {
     };
     let text = refused("mxoe://02:00:00:00:00:08/9");
     assert!(text.contains("mx perf' has to wait there"), "{text}");
+    let text = refused("mxoe://02:00:00:00:00:07/7?key=0");
+    assert!(text.contains("this side itself"), "{text}");
     let text = refused("nobody:3/0");
     assert!(text.contains("nobody:3") && text.contains("mx peers"), "{text}");
     let text = refused("nobody");

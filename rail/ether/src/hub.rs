@@ -5,7 +5,8 @@
 //! others it copies to their inboxes.
 //!
 //! Invariants:
-//! * a frame that the kernel let through is shown to its endpoint, put into its inbox, or counted as dropped;
+//! * a frame that the kernel let through is shown to its endpoint, put into its inbox, or counted as dropped, but for
+//!   what hosts say to each other;
 //! * the kernel lets packets through for exactly the endpoints that are here, and packets of one that stays
 //!   are let through while others come and go;
 //! * the socket is closed with the last endpoint, and belongs to one process: one that was forked off has a
@@ -19,7 +20,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ropewalk_base::verb::PacketDrops;
 use ropewalk_rail::port::Received;
-use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Station};
+use ropewalk_wire::mxoe::{
+    ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, INDEX_BYTES, Station, Type,
+};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::config::{EtherError, Language, SocketKind, Sockets};
@@ -305,8 +308,10 @@ impl Hub {
                     Some(inbox) => drop(inbox.put(from, body)),
                     None => count(&self.strangers),
                 },
-                None if has_type(frame) => count(&self.wrong_type),
-                None => count(&self.malformed),
+                None if frame.len() < FRAME_BYTES_MIN => count(&self.malformed),
+                // What hosts say to each other is an agent's, which has seen it.
+                None if is_of_hosts(frame, language) => {}
+                None => count(&self.wrong_type),
             }
         };
         let mut empty = false;
@@ -430,9 +435,11 @@ impl Members {
     }
 }
 
-/// Whether a frame is long enough for a type and all that may say whom it is for.
-fn has_type(frame: &[u8]) -> bool {
-    frame.len() >= FRAME_BYTES_MIN
+/// Whether a frame is for a host and none of its endpoints; the kernel takes it for one's where it looks like that.
+fn is_of_hosts(frame: &[u8], language: Language) -> bool {
+    let kind = Ethernet::split(frame).and_then(|(_, body)| Type::from_u8(*body.get(INDEX_BYTES)?));
+    let hosts = matches!(kind, Some(Type::Raw | Type::HostQuery | Type::HostReply));
+    hosts && matches!(language, Language::Mxoe(_))
 }
 
 /// From whom a frame is, and for which endpoint.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use ropewalk_net::agent::AgentClient;
+use ropewalk_net::agent::{AgentClient, AgentError};
 use ropewalk_net::{Address, PeerId, modules};
 use ropewalk_rail::Rail;
 use ropewalk_wire::mxoe::Station;
@@ -89,11 +89,15 @@ fn find(name: &str, interface: u32, stop: &Stop) -> anyhow::Result<Station> {
     let mut said = false;
     while begin.elapsed() < PATIENCE {
         stop.check()?;
-        // It has begun with our endpoint, perhaps a moment ago.
-        if let Some(mut agent) = AgentClient::of(interface)
-            && let Some(nic) = agent.nic_of(name)?
-        {
-            return Station::from_nic_id(nic).context("the agent says something strange");
+        // It has begun with our endpoint, perhaps a moment ago. Our own board is nobody to measure with.
+        if let Some(mut agent) = AgentClient::of(interface) {
+            let others = agent.peers()?.into_iter().filter(|peer| !peer.is_own);
+            let mut called = others.filter(|peer| peer.name.as_deref() == Some(name));
+            match (called.next(), called.next()) {
+                (None, _) => {}
+                (Some(peer), None) => return Ok(peer.station),
+                (Some(_), Some(_)) => return Err(AgentError::Several.into()),
+            }
         }
         if !std::mem::replace(&mut said, true) {
             complain!("looking for {name}");
