@@ -46,7 +46,7 @@ pub fn open(role: &Role) -> anyhow::Result<Box<dyn Side>> {
     Ok(match role.network {
         Network::Tcp => Box::new(Tcp::open(role)?),
         Network::Udp => Box::new(Windowed { carrier: Datagrams::open(role)? }),
-        Network::Ether | Network::Mxoe | Network::Compatible => {
+        Network::Ether | Network::EtherXdp | Network::Mxoe | Network::Compatible => {
             Box::new(Windowed { carrier: Frames::open(role)? })
         }
     })

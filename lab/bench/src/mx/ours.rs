@@ -47,6 +47,7 @@ pub struct Ours {
 fn place(role: &Role) -> (&'static str, String) {
     match role.network {
         Network::Ether => ("ether", CARD.into()),
+        Network::EtherXdp => ("ether", format!("{CARD}?socket=xdp")),
         Network::Mxoe => ("mxoe", CARD.into()),
         Network::Compatible => ("mxoe", format!("{CARD}?mode=compatible")),
         Network::Udp => ("udp", format!("{}:0", host(role.side))),

@@ -15,6 +15,8 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network {
     Ether,
+    /// The same by AF_XDP.
+    EtherXdp,
     Mxoe,
     /// MXoE as native MX speaks it.
     Compatible,
@@ -23,8 +25,9 @@ pub enum Network {
 }
 
 /// How its users write each network.
-const NAMES: [(Network, &str); 5] = [
+const NAMES: [(Network, &str); 6] = [
     (Network::Ether, "ether"),
+    (Network::EtherXdp, "ether-xdp"),
     (Network::Mxoe, "mxoe"),
     (Network::Compatible, "mxoe-compatible"),
     (Network::Udp, "udp"),
@@ -43,7 +46,7 @@ impl Network {
     /// What carries the reference.
     pub fn bare_name(self) -> &'static str {
         match self {
-            Network::Ether | Network::Mxoe | Network::Compatible => "frames",
+            Network::Ether | Network::EtherXdp | Network::Mxoe | Network::Compatible => "frames",
             Network::Udp => "udp",
             Network::Tcp => "tcp",
         }
@@ -108,6 +111,10 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
                     add(Kind::Bandwidth, "bandwidth", wait, &sizes[1..], amount);
                 }
             }
+            // Who waits, and what is lost, is the same whatever frames come by.
+            if network == Network::EtherXdp {
+                continue;
+            }
             if !quick || mtu == 9000 {
                 add(Kind::Overlap, "overlap", "", &[OVERLAPPED], either(5, 30).max(3));
             }
@@ -135,6 +142,8 @@ mod tests {
             assert_eq!(names.len(), count);
             assert!(names.contains(&"latency.mxoe-compatible.9000.block".to_string()));
             assert!(!names.contains(&"latency.mxoe-compatible.1500.spin".to_string()));
+            assert!(names.contains(&"latency.ether-xdp.1500.spin".to_string()));
+            assert!(!names.iter().any(|name| name.starts_with("overlap.ether-xdp")));
         }
     }
 
