@@ -302,6 +302,11 @@ fn counters_tell_what_was_dropped_and_why() {
     assert!(interface >= 14, "{interface}");
     let table = shown(&["counters", "card1"]);
     assert!(table.contains("dropped.wrong_session") && !table.contains("dropped.checksum"));
+    // A plain user sees that there is an endpoint, and is told nothing.
+    let mut plain = Command::new("setpriv");
+    plain.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all", PROGRAM]);
+    plain.args(["mx", "counters", "card1", "--json"]);
+    assert_eq!(kind(&objects(&output(plain)), "endpoint")[0]["counters"], Value::Null);
     let page = include_str!("../../mx/man/mx.7");
     for counters in all.iter().filter_map(|it| it["counters"].as_object()) {
         let missing: Vec<_> =

@@ -125,10 +125,10 @@ fn fragments_that_overlap_or_belong_elsewhere_are_passed_over() {
         room.say(HIS_STATION, &Packet::Medium(piece(total, fragment), &vec![2; len]));
     }
     assert_eq!(room.counters().doubled, before + 5);
-    let malformed = room.counters().malformed;
+    let wrong_length = room.counters().wrong_length;
     room.say(HIS_STATION, &Packet::Medium(piece(4000, 2), &[2; 1452]));
     room.say(HIS_STATION, &Packet::Medium(piece(4000, 31), &[2; 1]));
-    assert_eq!(room.counters().malformed, malformed + 2, "they lie outside");
+    assert_eq!(room.counters().wrong_length, wrong_length + 2, "they lie outside");
     assert!(room.hosts[0].seen.received.is_empty());
     room.say(HIS_STATION, &Packet::Medium(piece(4000, 2), &[1; 1096]));
     room.say(HIS_STATION, &Packet::Medium(piece(4000, 0), &[1; 1452]));
