@@ -14,6 +14,7 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pool::PoolBuffer;
 use crate::slots::{SlotId, Slots};
@@ -241,12 +242,14 @@ const CHECKSUM_BYTES: usize = 8 * 1024;
 #[derive(Debug)]
 pub struct BufferTable {
     memories: Slots<Memory>,
+    /// Bytes that were copied to and from them. Only the table's holder counts: no addition has to be atomic.
+    copied: AtomicU64,
 }
 
 impl BufferTable {
     /// A table for at most `limit` memories.
     pub fn with_limit(limit: usize) -> BufferTable {
-        BufferTable { memories: Slots::with_limit(limit) }
+        BufferTable { memories: Slots::with_limit(limit), copied: AtomicU64::new(0) }
     }
 
     /// Takes a memory in; gives it back where the table is full.
@@ -292,8 +295,25 @@ impl BufferTable {
         Segments { segments, skip: slice.offset, left: slice.len }
     }
 
+    /// Bytes that were copied to, from and between these memories so far; what the kernel copies is not among
+    /// them, nor is what a checksum looks at.
+    pub fn bytes_copied(&self) -> u64 {
+        self.copied.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn count(&self, bytes: u64) {
+        self.copied.store(self.copied.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
+    }
+
     /// Copies `from` to `to`, over segment borders, as many bytes as both have. Returns that number.
     pub fn copy(&self, from: Slice, to: Slice) -> u64 {
+        let copied = self.copy_segments(from, to);
+        self.count(copied);
+        copied
+    }
+
+    fn copy_segments(&self, from: Slice, to: Slice) -> u64 {
         let mut source = self.resolve(from);
         let mut target = self.resolve_writable(to);
         let (mut a, mut b) = (Segment::EMPTY, Segment::EMPTY);
@@ -332,6 +352,7 @@ impl BufferTable {
             unsafe { ptr::copy(segment.as_mut_ptr(), to.as_mut_ptr().add(done), bytes) };
             done += bytes;
         }
+        self.count(done as u64);
         done
     }
 
@@ -344,6 +365,7 @@ impl BufferTable {
             unsafe { ptr::copy(from.as_ptr().add(done), segment.as_mut_ptr(), bytes) };
             done += bytes;
         }
+        self.count(done as u64);
         done
     }
 
@@ -360,6 +382,7 @@ impl BufferTable {
             unsafe {
                 ptr::copy_nonoverlapping(from.as_mut_ptr(), segment.as_mut_ptr(), bytes);
             }
+            self.count(bytes as u64);
             from = from.part(bytes, usize::MAX);
             if from.is_empty() {
                 break;

@@ -262,6 +262,8 @@ pub struct RailCounters {
     /// Payload bytes that went through a buffer of the rail before they reached their place,
     /// because they were read together with a header. Everything else lands directly.
     pub bytes_staged: u64,
+    /// Payload bytes that it copied between buffers of its own, beside copies to and from the endpoint's.
+    pub bytes_copied: u64,
     /// Bytes moved by native reads and writes.
     pub bytes_native: u64,
     pub system_calls: u64,

@@ -497,6 +497,14 @@ impl Endpoint {
         (engine.core.counters(), rails)
     }
 
+    /// Bytes that were copied within this process for its messages, in both directions, beside what the kernel
+    /// copies: 1 for each byte of a message is what a send and an awaited receive need at most.
+    pub fn bytes_copied(&self) -> u64 {
+        let engine = self.locked();
+        let rails = engine.rails.iter().map(|rail| rail.counters().bytes_copied);
+        engine.buffers.bytes_copied() + rails.sum::<u64>()
+    }
+
     /// Messages that wait for a receive.
     pub fn unmatched_count(&self) -> usize {
         self.locked().core.unmatched_count()

@@ -74,6 +74,8 @@ pub struct Counted {
     pub bytes_sent: u64,
     pub bytes_received: u64,
     pub bytes_native: u64,
+    /// Payload bytes that were copied between buffers of the machine's.
+    pub bytes_copied: u64,
     pub violations: u64,
     /// Packets that are not what was sent, and those from nobody known.
     pub corrupt: u64,
@@ -307,6 +309,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
             bytes_sent: it.bytes_sent,
             bytes_received: it.bytes_received,
             bytes_native: it.bytes_native,
+            bytes_copied: it.bytes_copied,
             violations: it.violations,
             corrupt: it.corrupt + it.wrong_type + it.wrong_length,
             strangers: it.strangers + it.wrong_endpoint + it.refused,
@@ -371,6 +374,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
             bytes_sent: it.bytes_sent,
             bytes_received: it.bytes_received,
             bytes_native: it.bytes_native,
+            bytes_copied: it.bytes_copied,
             violations: 0,
             corrupt: it.malformed + it.wrong_type + it.wrong_length,
             strangers: it.strangers + it.wrong_endpoint + it.wrong_session + it.unasked,

@@ -340,6 +340,7 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
             bytes_sent: machine.bytes_sent,
             bytes_received: machine.bytes_received,
             bytes_staged: 0,
+            bytes_copied: machine.bytes_copied + port.bytes_copied,
             bytes_native: machine.bytes_native,
             system_calls: port.system_calls,
             links_up: self.links_up,

@@ -118,6 +118,8 @@ pub struct Received {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortCounters {
     pub system_calls: u64,
+    /// Bytes of packets that were copied before they were shown.
+    pub bytes_copied: u64,
     /// Packets that are known to have been dropped.
     pub drops: PacketDrops,
 }

@@ -101,6 +101,8 @@ pub struct PacketCounters {
     pub bytes_received: u64,
     /// Bytes that reads and writes moved here.
     pub bytes_native: u64,
+    /// Payload bytes that were copied between buffers of the machine's.
+    pub bytes_copied: u64,
 }
 
 /// Something to report when it is asked for.

@@ -19,6 +19,8 @@ pub(super) struct Sent {
     pub record: u32,
     pub offset: u32,
     pub bytes: Vec<u8>,
+    /// How many of them belong to payloads.
+    pub payload_bytes: usize,
 }
 
 /// Records on their way out.
@@ -127,7 +129,8 @@ impl Outgoing {
     pub fn next(&mut self, probes: bool) -> Option<Sent> {
         let sent = self.full.pop_front().or_else(|| self.building.take());
         let probe = sent.is_none() && probes && self.current.is_none();
-        let empty = Sent { record: self.next_record, offset: 0, bytes: Vec::new() };
+        let empty =
+            Sent { record: self.next_record, offset: 0, bytes: Vec::new(), payload_bytes: 0 };
         sent.or_else(|| probe.then_some(empty))
     }
 
@@ -160,7 +163,7 @@ impl Outgoing {
         let building = self.building.get_or_insert_with(|| {
             let offset = if *begun { header.len() as u32 + *done as u32 } else { 0 };
             let bytes = spare.take().unwrap_or_default();
-            Sent { record: self.next_record, offset, bytes }
+            Sent { record: self.next_record, offset, bytes, payload_bytes: 0 }
         });
         let bytes = &mut building.bytes;
         if !std::mem::replace(begun, true) {
@@ -177,6 +180,7 @@ impl Outgoing {
                 bytes.extend_from_slice(&own[*done as usize..*done as usize + part]);
             }
         }
+        building.payload_bytes += part;
         *done += part as u64;
         if bytes.len() == room {
             self.full.extend(self.building.take());

@@ -192,6 +192,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if let Some((number, sent)) = sending.again(now) {
             let ack = receiving.tell(now).into();
             self.counters.resent += 1;
+            self.counters.bytes_copied += sent.payload_bytes as u64;
             return Some(write(out, route, ack, number, sent));
         }
         if !state.sending.has_room() {
@@ -203,6 +204,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let sent = state.out.next(probes)?;
         let ack = state.receiving.tell(now).into();
         let number = state.sending.next_number();
+        self.counters.bytes_copied += sent.payload_bytes as u64;
         let len = write(out, route, ack, number, &sent);
         state.sending.push(sent, now);
         Some(len)
@@ -245,7 +247,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
             Arrival::Early => {
                 self.counters.early += 1;
-                state.take_early(number, record, offset, bytes, above, now);
+                let kept = state.take_early(number, record, offset, bytes, above, now);
+                self.counters.bytes_copied += kept as u64;
             }
             Arrival::Again => {
                 self.counters.doubled += 1;
@@ -393,7 +396,8 @@ impl Incoming {
 }
 
 impl<S> Link<S> {
-    /// Takes a packet that others are missing before, where there is room for it.
+    /// Takes a packet that others are missing before, where there is room for it; how many bytes were copied
+    /// to wait for their turn.
     fn take_early(
         &mut self,
         number: u32,
@@ -402,7 +406,7 @@ impl<S> Link<S> {
         bytes: &[u8],
         memory: &dyn Bytes,
         now: ropewalk_base::time::Time,
-    ) {
+    ) -> usize {
         let at = offset as usize;
         let placed = match &self.incoming {
             Some(incoming)
@@ -415,11 +419,13 @@ impl<S> Link<S> {
             _ => 0,
         };
         let rest = bytes[placed..].to_vec();
+        let waits = rest.len();
         let kept: usize = self.early.iter().map(|early| early.rest.len()).sum();
         if kept + rest.len() <= EARLY_BYTES_MAX {
             self.early.push(Early { number, record, offset, placed, rest });
             self.receiving.taken(number, now);
         }
+        waits
     }
 }
 

@@ -160,6 +160,94 @@ fn process_the_figures_of_mx_are_measured_between_namespaces_and_drawn() {
 }
 
 #[test]
+fn process_settings_of_mx_are_compared_and_copies_are_counted() {
+    if !makes_namespaces() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let figure = place.path().join("mx.svg");
+    let file = figure.to_str().expect("a path in UTF-8");
+    let [shaped, both_ways] = ["latency.mxoe.9000.1g.spin", "sendrecv.mxoe.9000.spin"];
+    let [threshold, waits] = ["threshold.ether.9000", "coalescing.latency.ether.1500"];
+    let [rate, neighbours] = ["endpoints.ether.1500", "neighbours.spin.ether.1500"];
+    let mut arguments = vec!["mx", "--figure", file];
+    let names = [shaped, both_ways, threshold, waits, rate, neighbours, "copies."];
+    arguments.extend(names.iter().flat_map(|name| ["--only", name]));
+    let rows = bench(&arguments);
+    let found = |scenario: &str, metric: &str| -> Vec<&serde_json::Value> {
+        rows.iter().filter(|row| row["scenario"] == scenario && row["metric"] == metric).collect()
+    };
+    let values = |rows: &[&serde_json::Value], param: &str| -> Vec<String> {
+        let mut all: Vec<_> = rows.iter().map(|row| row["params"][param].to_string()).collect();
+        all.dedup();
+        all
+    };
+    let all = found(shaped, "latency");
+    // Of 1 MiB, 1 Gbit/s takes 8.4 ms.
+    let slow = all.iter().filter(|row| row["params"]["bytes"] == 1 << 20);
+    let slow: Vec<_> = slow.map(|row| row["median"].as_f64().expect("a number")).collect();
+    assert!(slow.len() == 1 && slow[0] > 7000.0, "{all:?}");
+    let systems: Vec<_> =
+        found(both_ways, "bandwidth").iter().map(|row| row["system"].as_str()).collect();
+    assert_eq!(systems, [Some("ropewalk"), Some("raw")].repeat(3), "{rows:?}");
+    for (name, metric, param, settings) in [
+        (threshold, "latency", "eager", &["4096", "8192", "16384", "32768"][..]),
+        (waits, "latency", "coalescing", &["\"none\"", "\"0 us\"", "\"20 us\"", "\"75 us\""]),
+        (rate, "rate", "endpoints", &["1", "2", "4"]),
+        (
+            neighbours,
+            "latency",
+            "neighbours",
+            &["\"none\"", "\"63 in its process\"", "\"16 processes of 4\""],
+        ),
+    ] {
+        let all = found(name, metric);
+        let each = all.len() / values(&all[..], "bytes").len().max(1);
+        assert_eq!(values(&all, param)[..settings.len()], *settings, "{name}: {rows:?}");
+        assert!(each >= settings.len() || name == threshold, "{name}: {rows:?}");
+        for row in all {
+            let is_first = row["params"][param].to_string() == settings[0];
+            assert_eq!(row["ratio"].is_null(), is_first, "{row}");
+            assert!(row["median"].as_f64() > Some(0.0), "{row}");
+        }
+    }
+    let drawn = std::fs::read_to_string(&figure).expect("it was drawn");
+    // Two of messages both ways and one of the shaped line with its reference, four of thresholds and of waits.
+    assert_eq!(drawn.matches("<polyline").count(), 2 + 2 + 4 + 4 + 3, "{drawn}");
+    for name in ["ether", "mxoe", "mxoe-compatible", "udp", "tcp"] {
+        copies_are_few(&rows, name);
+    }
+}
+
+/// What is sent is copied for the packet, and where it is short once more to be sent again; what is received once where
+/// it was awaited, and twice where it came before its receive without being announced.
+fn copies_are_few(rows: &[serde_json::Value], network: &str) {
+    for (side, posted) in [("send", "before"), ("send", "late"), ("receive", "before"), ("receive", "late")] {
+        let name = format!("copies.{network}.9000.{side}");
+        let all: Vec<_> = rows
+            .iter()
+            .filter(|row| row["scenario"] == name && row["params"]["posted"] == posted)
+            .collect();
+        assert_eq!(all.len(), 5, "{name}: {rows:?}");
+        for row in all {
+            let bytes = row["params"]["bytes"].as_u64().expect("a number");
+            let copies = row["median"].as_f64().expect("a number");
+            let most = match (side, posted) {
+                ("send", _) if bytes > 32 << 10 => 1.0,
+                ("send", _) => 2.0,
+                (_, "before") => 1.0,
+                _ if bytes > 32 << 10 => 1.0,
+                _ => 2.0,
+            };
+            // Something may have had to go again.
+            assert!(copies <= most * 1.1, "{row}");
+            let least = if network == "tcp" { 0.0 } else { 1.0 };
+            assert!(copies >= least, "{row}");
+        }
+    }
+}
+
+#[test]
 fn process_a_row_over_namespaces_says_what_it_needs() {
     // Without a path nobody finds what makes them.
     let output = std::process::Command::new(support::PROGRAM)

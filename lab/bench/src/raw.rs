@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use ropewalk_rail_shm::read_process;
 use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::host;
@@ -145,6 +146,7 @@ pub fn wait_in_vain(seconds: f64) -> Result<f64> {
 pub(crate) struct Stream {
     socket: TcpStream,
     epoll: Option<std::os::fd::OwnedFd>,
+    sleeps: bool,
 }
 
 impl Stream {
@@ -160,7 +162,7 @@ impl Stream {
             }
             _ => None,
         };
-        Ok(Stream { socket, epoll })
+        Ok(Stream { socket, epoll, sleeps: wait != "spin" })
     }
 
     pub fn read(&mut self, mut bytes: &mut [u8]) -> Result<()> {
@@ -182,6 +184,37 @@ impl Stream {
                 data: epoll::EventData::new_u64(0),
             };
             epoll::wait(set, &mut [none][..], None).map_err(Error::from)?;
+        }
+        Ok(())
+    }
+
+    /// Writes and reads at once: neither side waits for the other one's reading.
+    pub fn swap(&mut self, out: &[u8], into: &mut [u8]) -> Result<()> {
+        use rustix::net::{RecvFlags, SendFlags, recv, send};
+        let (mut sent, mut got) = (0, 0);
+        while sent < out.len() || got < into.len() {
+            let before = (sent, got);
+            if sent < out.len() {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                match send(&self.socket, &out[sent..], flags) {
+                    Ok(bytes) => sent += bytes,
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if got < into.len() {
+                match recv(&self.socket, &mut into[got..], RecvFlags::DONTWAIT) {
+                    Ok((0, _)) => return Err(ErrorKind::UnexpectedEof.into()),
+                    Ok((bytes, _)) => got += bytes,
+                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if before == (sent, got) && self.sleeps {
+                let room = if sent < out.len() { PollFlags::OUT } else { PollFlags::empty() };
+                let mut ready = [PollFd::new(&self.socket, PollFlags::IN | room)];
+                rustix::event::poll(&mut ready, None).map_err(Error::from)?;
+            }
         }
         Ok(())
     }

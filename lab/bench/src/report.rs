@@ -110,6 +110,10 @@ impl Table {
             "posted",
             "buffers",
             "eager",
+            "gigabits",
+            "coalescing",
+            "endpoints",
+            "neighbours",
             "servers",
             "clients",
             "modules",
@@ -176,7 +180,13 @@ pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
     for outcome in outcomes.iter().filter(|outcome| outcome.metric == metric) {
         let params = ["wait", "cores", "posted", "buffers"].map(|name| outcome.param(name));
         let words = [outcome.medium, outcome.system].into_iter().chain(params);
-        let name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+        let mut name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+        for setting in ["eager", "coalescing", "neighbours"] {
+            let value = outcome.param(setting);
+            if !value.is_empty() {
+                let _ = write!(name, ", {setting} {value}");
+            }
+        }
         let Ok(bytes) = outcome.param("bytes").parse::<f64>() else { continue };
         // Nothing has no place on this axis: it stands where one byte would.
         let bytes = bytes.max(1.0);
@@ -296,14 +306,25 @@ pub fn bars(outcomes: &[Outcome]) -> String {
             "ropewalk" => COLOURS[0],
             _ => COLOURS[4],
         };
+        // What tells it from others of its name.
+        let mut label = format!("{} {}", outcome.scenario, outcome.system);
+        for name in ["placement", "bytes", "endpoints", "posted", "service", "lost_ppm"] {
+            let value = outcome.param(name);
+            let differs = |other: &&&Outcome| {
+                (&other.scenario, other.metric) == (&outcome.scenario, outcome.metric)
+                    && other.param(name) != value
+            };
+            if name == "placement" && value == "embedded" {
+                label.push_str(" embedded");
+            } else if !value.is_empty() && all.iter().any(|it| differs(&it)) {
+                let _ = write!(label, " {name} {value}");
+            }
+        }
         let _ = writeln!(
             svg,
-            "<text x=\"10\" y=\"{at:.1}\">{} {} {}</text><rect x=\"380\" y=\"{:.1}\" \
+            "<text x=\"10\" y=\"{at:.1}\">{label}</text><rect x=\"380\" y=\"{:.1}\" \
              width=\"{long:.1}\" height=\"12\" fill=\"{colour}\"/><text x=\"690\" \
              y=\"{at:.1}\">{} {}</text>",
-            outcome.scenario,
-            outcome.system,
-            outcome.param("placement"),
             at - 10.0,
             number(outcome.median),
             outcome.unit

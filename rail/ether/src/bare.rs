@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use crate::socket;
+use crate::{settings, socket};
 
 /// Bytes that stand before each frame of [`all_frames`]: what the kernel says of segments and checksums.
 pub const OFFLOAD_HEADER_BYTES: usize = 10;
@@ -27,4 +27,9 @@ pub fn all_frames(interface: &str) -> io::Result<OwnedFd> {
     }
     socket::bind(fd.as_fd(), &interface, libc::ETH_P_ALL as u16)?;
     Ok(fd)
+}
+
+/// Lets the kernel join what an interface receives: a virtual card receives from a queue of its own then (NAPI).
+pub fn join_segments(interface: &str) -> io::Result<()> {
+    settings::set_joining(interface, true)
 }

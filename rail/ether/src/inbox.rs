@@ -80,6 +80,8 @@ struct Inside {
     asleep: bool,
     rung: bool,
     full: u64,
+    /// Bytes that were copied here.
+    copied: u64,
 }
 
 /// The inbox of one endpoint.
@@ -113,6 +115,7 @@ impl Inbox {
         let mut inside = self.inside();
         let put = inside.batch.put(from, body);
         if put {
+            inside.copied += body.len() as u64;
             self.waiting.store(inside.batch.packets.len(), Ordering::Release);
         } else {
             inside.full += 1;
@@ -155,6 +158,11 @@ impl Inbox {
             // Nobody else reads it.
             let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         }
+    }
+
+    /// Bytes of packets that were put here.
+    pub fn copied(&self) -> u64 {
+        self.inside().copied
     }
 
     /// Packets that found no room.

@@ -280,6 +280,7 @@ impl Port for EtherPort {
         let (inbox_full, unsent) = (self.inbox.dropped(), self.unsent);
         PortCounters {
             system_calls: self.system_calls,
+            bytes_copied: self.inbox.copied(),
             drops: PacketDrops { inbox_full, unsent, ..self.hub.drops() },
         }
     }

@@ -9,6 +9,7 @@ const SIOCETHTOOL: libc::c_ulong = 0x8946;
 const GET_LINE: u32 = 1;
 const GET_DRIVER: u32 = 3;
 const GET_COALESCING: u32 = 0xe;
+const SET_JOINING: u32 = 0x2c;
 
 /// What a driver says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -52,6 +53,14 @@ struct Line {
     rest: [u8; 14],
 }
 
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Value {
+    command: u32,
+    value: u32,
+}
+
+const _: () = assert!(size_of::<Value>() == 8);
 const _: () = assert!(size_of::<Driver>() == 196 && size_of::<Coalescing>() == 92);
 const _: () = assert!(size_of::<Line>() == 44);
 
@@ -78,6 +87,11 @@ pub fn settings(name: &str) -> Settings {
         found.adaptive = coalescing.adaptive_receive != 0;
     }
     found
+}
+
+/// Lets the kernel join received segments of streams (GRO), or not.
+pub fn set_joining(name: &str, joins: bool) -> io::Result<()> {
+    ask(name, &mut Value { command: SET_JOINING, value: joins.into() })
 }
 
 /// Asks the driver of an interface by a structure that begins with a command and has that command's layout.

@@ -118,6 +118,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 };
                 let header = emit(&packet, index, dialect, out);
                 out[header..header + part.len()].copy_from_slice(part);
+                self.counters.bytes_copied += part.len() as u64;
                 header + part.len()
             }
             Kept::Announce { bits, bytes, region, region_sequence } => {

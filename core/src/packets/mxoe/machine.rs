@@ -132,6 +132,8 @@ pub struct MxoeCounters {
     pub bytes_received: u64,
     /// Bytes of large messages, in both directions.
     pub bytes_native: u64,
+    /// Payload bytes that were copied between buffers of the machine's.
+    pub bytes_copied: u64,
 }
 
 /// Something to report when it is asked for.

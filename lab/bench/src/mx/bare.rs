@@ -245,6 +245,14 @@ fn number(bytes: &[u8]) -> Result<u64> {
     bytes.map(u64::from_le_bytes).ok_or(ErrorKind::InvalidData.into())
 }
 
+/// Runs rounds, of which the first ones do not count; nanoseconds of the others.
+fn timed(rounds: usize, mut round: impl FnMut() -> Result<()>) -> Result<u64> {
+    (0..warm(rounds)).try_for_each(|_| round())?;
+    let begin = Instant::now();
+    (0..rounds).try_for_each(|_| round())?;
+    Ok(begin.elapsed().as_nanos() as u64)
+}
+
 impl<C: Carrier> Windowed<C> {
     fn pour(&mut self, each: usize, total: usize) -> Result<()> {
         let (mut sent, mut taken) = (0, 0);
@@ -330,6 +338,24 @@ impl<C: Carrier> Side for Windowed<C> {
             Windowed::drink(self, each, total)?;
         }
         Ok(0)
+    }
+
+    /// Whoever has all of the other's message sends the next one: neither is further ahead than one.
+    fn exchange(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<u64> {
+        let (each, total) = datagrams(bytes, 1, self.carrier.bytes_max());
+        let mut ahead = 0;
+        let nanos = timed(rounds, || {
+            for begin in (0..total).step_by(BURST) {
+                self.carrier.send(each, BURST.min(total - begin), 0)?;
+            }
+            while ahead < total {
+                let bytes = self.carrier.receive()?.len();
+                ahead += self.carrier.parts(bytes, each);
+            }
+            ahead -= total;
+            Ok(())
+        })?;
+        Ok(nanos)
     }
 }
 
@@ -421,6 +447,12 @@ impl Side for Tcp {
             stream.write(&[0])?;
         }
         Ok(0)
+    }
+
+    fn exchange(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<u64> {
+        let (out, mut into) = (vec![7; bytes], vec![0; bytes]);
+        let stream = self.stream()?;
+        Ok(timed(rounds, || stream.swap(&out, &mut into))?)
     }
 }
 

@@ -23,8 +23,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 const RECEIVED: u64 = 1;
 const SENT: u64 = 2;
 /// Match bits of messages, and of those that say that something may begin or is over.
-const DATA: u64 = 0;
-const SIGNAL: u64 = 1;
+pub const DATA: u64 = 0;
+pub const SIGNAL: u64 = 1;
 /// Messages under way.
 const DEPTH: usize = 16;
 /// How long a receiver computes.
@@ -63,6 +63,9 @@ impl Ours {
         // As between two machines: no shared memory.
         config.host = 0;
         config.service_thread = role.service;
+        if role.eager > 0 {
+            config.core.eager_bytes_max = role.eager as u32;
+        }
         let endpoint = Endpoint::open(config, vec![rail])?;
         let context = endpoint.context(false)?;
         Ok(Ours {
@@ -76,7 +79,7 @@ impl Ours {
         })
     }
 
-    fn memory(&self, bytes: usize) -> anyhow::Result<Memory> {
+    pub fn memory(&self, bytes: usize) -> anyhow::Result<Memory> {
         if bytes == 0 {
             return Ok(Memory::empty());
         }
@@ -94,7 +97,7 @@ impl Ours {
         Ok(())
     }
 
-    fn receive(&mut self, bits: u64, memory: Memory) -> anyhow::Result<()> {
+    pub fn receive(&mut self, bits: u64, memory: Memory) -> anyhow::Result<()> {
         let (channel, all, whole) = (Channel::Tagged, u64::MAX, Oversize::Truncate);
         let posted = self.endpoint.post_receive(
             &self.context,
@@ -109,7 +112,7 @@ impl Ours {
         self.post(posted)
     }
 
-    fn send(&mut self, bits: u64, memory: Memory) -> anyhow::Result<()> {
+    pub fn send(&mut self, bits: u64, memory: Memory) -> anyhow::Result<()> {
         let peer = self.peer.context("the other side is not known")?;
         let (channel, level) = (Channel::Tagged, Level::Buffered);
         let posted =
@@ -148,7 +151,7 @@ impl Ours {
     }
 
     /// The next message, which is what it should be.
-    fn arrival(&mut self) -> anyhow::Result<Memory> {
+    pub fn arrival(&mut self) -> anyhow::Result<Memory> {
         let completed = self.finish(RECEIVED)?;
         let whole =
             completed.bytes == completed.message_bytes && completed.bytes == completed.memory.len();
@@ -156,17 +159,72 @@ impl Ours {
         Ok(completed.memory)
     }
 
-    fn sent(&mut self) -> anyhow::Result<Memory> {
+    pub fn sent(&mut self) -> anyhow::Result<Memory> {
         Ok(self.finish(SENT)?.memory)
     }
 
-    fn signal(&mut self) -> anyhow::Result<()> {
+    pub fn signal(&mut self) -> anyhow::Result<()> {
         self.send(SIGNAL, Memory::empty())?;
         self.sent().map(drop)
     }
 
+    /// Bytes that this endpoint has copied.
+    pub fn bytes_copied(&self) -> u64 {
+        self.endpoint.bytes_copied()
+    }
+
+    /// Sends so many messages, until the other side has them.
+    pub fn pour_once(&mut self, bytes: usize, count: usize) -> anyhow::Result<u64> {
+        let free = (0..DEPTH).map(|_| self.memory(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let (nanos, _) = self.pour_from(free, count)?;
+        Ok(nanos)
+    }
+
+    fn pour_from(
+        &mut self,
+        mut free: Vec<Memory>,
+        count: usize,
+    ) -> anyhow::Result<(u64, Vec<Memory>)> {
+        self.receive(SIGNAL, Memory::empty())?;
+        let begin = Instant::now();
+        for _ in 0..count {
+            let memory = match free.pop() {
+                Some(memory) => memory,
+                None => self.sent()?,
+            };
+            self.send(DATA, memory)?;
+        }
+        self.arrival()?;
+        let nanos = begin.elapsed().as_nanos() as u64;
+        while free.len() < DEPTH {
+            free.push(self.sent()?);
+        }
+        Ok((nanos, free))
+    }
+
+    /// Receives for the first of so many messages.
+    pub fn expect(&mut self, bytes: usize, count: usize) -> anyhow::Result<()> {
+        for _ in 0..DEPTH.min(count) {
+            let room = self.room(bytes)?;
+            self.receive(DATA, room)?;
+        }
+        Ok(())
+    }
+
+    /// Takes so many messages, of which the first ones have receives, and says that they came.
+    pub fn drink_once(&mut self, count: usize) -> anyhow::Result<()> {
+        for taken in 0..count {
+            let memory = self.arrival()?;
+            match taken + DEPTH < count {
+                true => self.receive(DATA, memory)?,
+                false => check(memory)?,
+            }
+        }
+        self.signal()
+    }
+
     /// Room for a message, with nothing of one in it.
-    fn room(&self, bytes: usize) -> anyhow::Result<Memory> {
+    pub fn room(&self, bytes: usize) -> anyhow::Result<Memory> {
         match bytes {
             0 => Ok(Memory::empty()),
             _ => Ok(Memory::pooled(cleared(self.pool.take(bytes).context("there is no memory")?))),
@@ -180,7 +238,7 @@ fn cleared(mut buffer: ropewalk_base::pool::PoolBuffer) -> ropewalk_base::pool::
 }
 
 /// Whether a message arrived as it was sent.
-fn check(memory: Memory) -> anyhow::Result<()> {
+pub fn check(memory: Memory) -> anyhow::Result<()> {
     match memory.into_pooled() {
         Some(buffer) if buffer.iter().any(|byte| *byte != FILLING) => bail!("a message is wrong"),
         _ => Ok(()),
@@ -271,20 +329,7 @@ impl Side for Ours {
         let mut nanos = 0;
         // The first ones make connections and caches warm; the time of the others counts.
         for rounds in [count.min(WARM), count] {
-            self.receive(SIGNAL, Memory::empty())?;
-            let begin = Instant::now();
-            for _ in 0..rounds {
-                let memory = match free.pop() {
-                    Some(memory) => memory,
-                    None => self.sent()?,
-                };
-                self.send(DATA, memory)?;
-            }
-            self.arrival()?;
-            nanos = begin.elapsed().as_nanos() as u64;
-            while free.len() < DEPTH {
-                free.push(self.sent()?);
-            }
+            (nanos, free) = self.pour_from(free, rounds)?;
         }
         Ok(nanos)
     }
@@ -292,10 +337,7 @@ impl Side for Ours {
     fn drink(&mut self, bytes: usize, count: usize) -> anyhow::Result<u64> {
         let warm = count.min(WARM);
         let mut posted = DEPTH.min(warm + count);
-        for _ in 0..posted {
-            let room = self.room(bytes)?;
-            self.receive(DATA, room)?;
-        }
+        self.expect(bytes, posted)?;
         say("ready")?;
         let mut gap = 0;
         for (rounds, counts) in [(warm, false), (count, true)] {
@@ -317,6 +359,31 @@ impl Side for Ours {
             self.signal()?;
         }
         Ok(gap)
+    }
+
+    fn exchange(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<u64> {
+        let (mut out, mut into) = (self.memory(bytes)?, self.room(bytes)?);
+        let mut begin = Instant::now();
+        for round in 0..rounds + warm(rounds) {
+            if round == warm(rounds) {
+                begin = Instant::now();
+            }
+            self.receive(DATA, into)?;
+            self.send(DATA, out)?;
+            into = self.arrival()?;
+            out = self.sent()?;
+        }
+        let nanos = begin.elapsed().as_nanos() as u64;
+        check(into)?;
+        Ok(nanos)
+    }
+
+    fn hand(&mut self, bytes: usize, rounds: usize, late: bool) -> anyhow::Result<u64> {
+        self.hand_over(bytes, rounds, late)
+    }
+
+    fn take(&mut self, bytes: usize, rounds: usize, late: bool) -> anyhow::Result<u64> {
+        self.take_over(bytes, rounds, late)
     }
 
     fn feed(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<()> {

@@ -1,5 +1,7 @@
 //! Which rows of the MX figures there are: what each measures, over what, and how much of it.
 
+use crate::mx::sweeps::{self, Sweep};
+
 /// What a row measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -9,6 +11,12 @@ pub enum Kind {
     Overlap,
     /// Bandwidth while frames are lost.
     Loss,
+    /// Bandwidth of both directions together, a message of each side at a time.
+    BothWays,
+    /// Bytes that are copied for each byte.
+    Copies,
+    /// Messages in a second.
+    Rate,
 }
 
 /// What messages go over.
@@ -25,7 +33,7 @@ pub enum Network {
 }
 
 /// How its users write each network.
-const NAMES: [(Network, &str); 6] = [
+pub const NAMES: [(Network, &str); 6] = [
     (Network::Ether, "ether"),
     (Network::EtherXdp, "ether-xdp"),
     (Network::Mxoe, "mxoe"),
@@ -64,6 +72,10 @@ pub struct Row {
     pub sizes: Vec<usize>,
     /// Of each size: bytes in all, each message counted with [`MESSAGE_COST`]; of overlaps: rounds.
     pub amount: usize,
+    /// What the line carries; 0: as much as it can.
+    pub gigabits: u32,
+    /// What parties differ in.
+    pub sweep: Sweep,
 }
 
 /// What a message costs beside its bytes, in bytes: so that small ones do not take for ever.
@@ -100,7 +112,9 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             let mut add = |kind, what: &str, wait: &str, sizes: &[usize], amount| {
                 let (name, spins) = (format!("{what}.{name}.{mtu}{wait}"), wait == ".spin");
                 let sizes = sizes.to_vec();
-                rows.push(Row { name, kind, network, mtu, spins, sizes, amount });
+                let (gigabits, sweep) = (0, Sweep::Nothing);
+                let plain = Row { name, kind, network, mtu, spins, sizes, amount, gigabits, sweep };
+                rows.push(plain);
             };
             for wait in [".spin", ".block"] {
                 add(Kind::Latency, "latency", wait, sizes, either(2_000_000, 20_000_000));
@@ -124,6 +138,7 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             }
         }
     }
+    rows.extend(sweeps::rows_of(quick, scale));
     rows
 }
 

@@ -5,6 +5,7 @@ use std::io::Write;
 use anyhow::{Context, bail};
 
 use crate::mx::bare;
+use crate::mx::many::Many;
 use crate::mx::ours::Ours;
 use crate::mx::rows::Network;
 use crate::mx::wire::{enter, frames};
@@ -26,21 +27,32 @@ pub struct Role {
     pub holder: u32,
     /// 0: it measures; 1: it answers.
     pub side: usize,
+    /// Bytes of the longest message that is not announced; 0: as usual.
+    pub eager: usize,
+    /// Endpoints that take part at once, each with a thread; 0: one, which this thread uses.
+    pub endpoints: usize,
+    /// Endpoints beside the one that answers, which do nothing.
+    pub neighbours: usize,
 }
 
 impl Role {
+    /// For another process, behind the word that says how it takes part.
     pub fn encode(&self) -> String {
-        let Role { network, bare, mtu, spins, service, pinned, holder, side } = self;
+        let Role { network, bare, mtu, spins, service, pinned, holder, side, .. } = self;
+        let Role { eager, endpoints, neighbours, .. } = self;
         let network = network.name();
-        format!("mx side {network} {bare} {mtu} {spins} {service} {pinned} {holder} {side}")
+        let common = format!("{network} {bare} {mtu} {spins} {service} {pinned} {holder} {side}");
+        format!("{common} {eager} {endpoints} {neighbours}")
     }
 
-    /// From what stands behind `mx side `.
+    /// From what [`Role::encode`] says.
     fn decode(text: &str) -> Option<Role> {
         let words: Vec<&str> = text.split(' ').collect();
-        let [network, bare, mtu, spins, service, pinned, holder, side] = words[..] else {
+        let [network, bare, mtu, spins, service, pinned, holder, side, rest @ ..] = &words[..]
+        else {
             return None;
         };
+        let [eager, endpoints, neighbours] = rest else { return None };
         Some(Role {
             network: Network::named(network)?,
             bare: bare.parse().ok()?,
@@ -50,6 +62,9 @@ impl Role {
             pinned: pinned.parse().ok()?,
             holder: holder.parse().ok()?,
             side: side.parse().ok()?,
+            eager: eager.parse().ok()?,
+            endpoints: endpoints.parse().ok()?,
+            neighbours: neighbours.parse().ok()?,
         })
     }
 }
@@ -87,6 +102,17 @@ pub trait Side {
     fn compute(&mut self, _bytes: usize, _rounds: usize) -> anyhow::Result<Computed> {
         bail!("a reference does not overlap")
     }
+    /// Messages both ways at once, one of each side at a time; both sides do this. Nanoseconds of so many.
+    fn exchange(&mut self, bytes: usize, rounds: usize) -> anyhow::Result<u64>;
+    /// Sends messages one by one, each when it is asked for; where they are `late`, so that they come before
+    /// their receives. Bytes that were copied here.
+    fn hand(&mut self, _bytes: usize, _rounds: usize, _late: bool) -> anyhow::Result<u64> {
+        bail!("a reference does not count copies")
+    }
+    /// The other side of it.
+    fn take(&mut self, _bytes: usize, _rounds: usize, _late: bool) -> anyhow::Result<u64> {
+        bail!("a reference does not count copies")
+    }
 }
 
 /// Round trips before those that count.
@@ -111,8 +137,11 @@ pub fn serve(part: &str) -> anyhow::Result<()> {
     }
     let mut side = match role.bare {
         true => bare::open(&role)?,
+        false if role.endpoints > 0 => Box::new(Many::open(&role)?),
         false => Box::new(Ours::open(&role)?),
     };
+    // Whoever does nothing keeps his endpoints until this process ends.
+    let _neighbours = neighbours(&role)?;
     say(&format!("url {}", side.url()))?;
     let other = next_line()?.context("nobody says who the other side is")?;
     side.meet(&other)?;
@@ -121,6 +150,22 @@ pub fn serve(part: &str) -> anyhow::Result<()> {
         let answer = act(side.as_mut(), role.side == 0, &line)?;
         say(&answer)?;
     }
+    Ok(())
+}
+
+/// The endpoints of a role that do nothing.
+fn neighbours(role: &Role) -> anyhow::Result<Vec<Ours>> {
+    let count = if role.side == 1 { role.neighbours } else { 0 };
+    (0..count).map(|_| Ours::open(role)).collect()
+}
+
+/// Has a role's neighbours, and nothing else, until whoever started this process hangs up.
+pub fn idle(part: &str) -> anyhow::Result<()> {
+    let role = Role::decode(part).with_context(|| format!("'{part}' is no role"))?;
+    enter(role.holder)?;
+    let _neighbours = neighbours(&role)?;
+    say("idle")?;
+    while next_line()?.is_some() {}
     Ok(())
 }
 
@@ -150,6 +195,19 @@ fn act(side: &mut dyn Side, measures: bool, line: &str) -> anyhow::Result<String
             let Computed { alone, beside, message, rest } = side.compute(bytes, count)?;
             format!("done {alone} {beside} {message} {rest}")
         }
+        ("exchange", true) => {
+            let nanos = side.exchange(bytes, count)?;
+            format!("exchange {nanos} {}", frames() - before)
+        }
+        ("exchange", false) => {
+            say("ready")?;
+            side.exchange(bytes, count).map(|_| "done".to_string())?
+        }
+        ("posted" | "late", true) => format!("copied {}", side.hand(bytes, count, what == "late")?),
+        ("posted" | "late", false) => {
+            say("ready")?;
+            format!("done {}", side.take(bytes, count, what == "late")?)
+        }
         _ => bail!("nobody knows how to '{line}'"),
     };
     Ok(answer)
@@ -177,9 +235,12 @@ mod tests {
             pinned: true,
             holder: 4711,
             side: 1,
+            eager: 4096,
+            endpoints: 4,
+            neighbours: 63,
         };
         let text = role.encode();
-        assert_eq!(text.strip_prefix("mx side ").and_then(Role::decode), Some(role));
+        assert_eq!(Role::decode(&text), Some(role));
         assert_eq!(Role::decode("gm"), None);
     }
 }

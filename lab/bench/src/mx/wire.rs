@@ -8,9 +8,11 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, anyhow, bail};
+use ropewalk_rail_ether::bare::join_segments;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::mx::side::Role;
+use crate::mx::sweeps::CROWD;
 use crate::process::{Process, next_line};
 
 /// The card of each side.
@@ -23,6 +25,30 @@ pub const RIGHT: &str = "right";
 pub fn host(side: usize) -> String {
     format!("10.77.0.{}", side + 1)
 }
+
+/// When a card interrupts: after so many looks in vain, which come one after the other in so many nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Waits {
+    pub looks: u32,
+    pub nanos: u32,
+}
+
+/// What is between two sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Line {
+    pub mtu: usize,
+    /// A relay loses so many of a million frames.
+    pub lost_ppm: Option<u32>,
+    /// What goes out of either card in a second; 0: as much as it can.
+    pub gigabits: u32,
+    /// Cards have NAPI, and wait so; `None`: as they are by themselves.
+    pub waits: Option<Waits>,
+}
+
+/// Bytes that leave at once over a shaped line: what the kernel cuts later is one frame for it.
+const BURST_BYTES: u32 = 70_000;
+/// Bytes that wait for a shaped line: more than any window, so that nothing is lost.
+const SHAPED_BYTES: u32 = 16 << 20;
 
 /// Two sides, joined by a pair of virtual cards, or by a relay between two pairs.
 pub struct Wire {
@@ -37,7 +63,7 @@ struct Holder(Process);
 impl Holder {
     fn start() -> anyhow::Result<Holder> {
         let mut command = Command::new("unshare");
-        command.arg("--net").arg(std::env::current_exe()?).stderr(Stdio::null());
+        command.args(["--net", "--mount"]).arg(std::env::current_exe()?).stderr(Stdio::null());
         let needs = "network namespaces cannot be made: run as root, with unshare (util-linux) and \
                      ip (iproute2)";
         let mut process = Process::start(command, "mx hold").context(needs)?;
@@ -47,10 +73,14 @@ impl Holder {
 
     /// Lets `ip` do something in it.
     fn ip(&mut self, line: &str) -> anyhow::Result<()> {
+        self.ask(&format!("ip {line}"))
+    }
+
+    fn ask(&mut self, line: &str) -> anyhow::Result<()> {
         self.0.tell(line)?;
         match self.0.hear()?.as_str() {
             "done" => Ok(()),
-            said => bail!("'ip {line}' failed: {said}"),
+            said => bail!("'{line}' failed: {said}"),
         }
     }
 
@@ -71,16 +101,40 @@ pub fn hold() -> anyhow::Result<()> {
     println!("held");
     std::io::stdout().flush()?;
     while let Some(line) = next_line()? {
-        let output = Command::new("ip").args(line.split(' ')).stdin(Stdio::null()).output();
-        match output {
-            Ok(output) if output.status.success() => println!("done"),
-            Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stderr);
-                println!("{}", said.lines().next().unwrap_or("it did not say why"));
-            }
-            Err(error) => println!("{error}"),
+        let done = match line.strip_prefix("waits ") {
+            Some(words) => set_waits(words),
+            None => carry_out(&line),
+        };
+        match done {
+            Ok(()) => println!("done"),
+            Err(error) => println!("{error:#}"),
         }
         std::io::stdout().flush()?;
+    }
+    Ok(())
+}
+
+/// Runs a command, until it is over.
+fn carry_out(line: &str) -> anyhow::Result<()> {
+    let mut words = line.split(' ');
+    let output =
+        Command::new(words.next().unwrap_or_default()).args(words).stdin(Stdio::null()).output()?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{}", said.lines().next().unwrap_or("it did not say why"));
+    }
+    Ok(())
+}
+
+/// Lets the card of this namespace wait as the words say.
+fn set_waits(words: &str) -> anyhow::Result<()> {
+    let (looks, nanos) = words.split_once(' ').context("how long?")?;
+    // What is under /sys shows the namespace in which it was mounted; nobody else sees this mount.
+    carry_out("mount -t sysfs none /sys")?;
+    join_segments(CARD).context("the card has no NAPI")?;
+    for (name, value) in [("napi_defer_hard_irqs", looks), ("gro_flush_timeout", nanos)] {
+        let path = format!("/sys/class/net/{CARD}/{name}");
+        std::fs::write(&path, value).with_context(|| format!("cannot write {path}"))?;
     }
     Ok(())
 }
@@ -105,8 +159,27 @@ pub fn frames() -> u64 {
 }
 
 impl Wire {
+    /// What a line says.
+    pub fn new(line: &Line) -> anyhow::Result<Wire> {
+        let mut wire = match line.lost_ppm {
+            None => Wire::direct(line.mtu)?,
+            Some(lost_ppm) => Wire::relayed(line.mtu, lost_ppm)?,
+        };
+        for side in &mut wire.sides {
+            if line.gigabits > 0 {
+                let rate = line.gigabits;
+                let limits = format!("burst {BURST_BYTES} limit {SHAPED_BYTES}");
+                side.ask(&format!("tc qdisc add dev {CARD} root tbf rate {rate}gbit {limits}"))?;
+            }
+            if let Some(Waits { looks, nanos }) = line.waits {
+                side.ask(&format!("waits {looks} {nanos}"))?;
+            }
+        }
+        Ok(wire)
+    }
+
     /// A pair of cards.
-    pub fn direct(mtu: usize) -> anyhow::Result<Wire> {
+    fn direct(mtu: usize) -> anyhow::Result<Wire> {
         let mut sides = [Holder::start()?, Holder::start()?];
         let far = sides[1].id();
         let card = format!("name {CARD} mtu {mtu}");
@@ -117,7 +190,7 @@ impl Wire {
     }
 
     /// Two pairs, and between them a process that loses so many of a million frames.
-    pub fn relayed(mtu: usize, lost_ppm: u32) -> anyhow::Result<Wire> {
+    fn relayed(mtu: usize, lost_ppm: u32) -> anyhow::Result<Wire> {
         let mut sides = [Holder::start()?, Holder::start()?];
         let mut middle = Holder::start()?;
         for (side, plug) in sides.iter_mut().zip([LEFT, RIGHT]) {
@@ -147,7 +220,8 @@ impl Wire {
     pub fn start(&self, role: &Role) -> anyhow::Result<[Process; 2]> {
         let start = |side: usize| {
             let role = Role { holder: self.sides[side].id(), side, ..role.clone() };
-            Process::start(Command::new(std::env::current_exe()?), &role.encode())
+            let part = format!("mx side {}", role.encode());
+            Process::start(Command::new(std::env::current_exe()?), &part)
         };
         let mut pair = [start(0)?, start(1)?];
         let urls = [pair[0].hear_word("url")?, pair[1].hear_word("url")?];
@@ -157,5 +231,18 @@ impl Wire {
             process.hear_word("met")?;
         }
         Ok(pair)
+    }
+
+    /// Starts processes beside the side that answers, which have endpoints and do nothing with them.
+    pub fn crowd(&self, role: &Role, processes: usize) -> anyhow::Result<Vec<Process>> {
+        let (holder, side) = (self.sides[1].id(), 1);
+        let role = Role { holder, side, neighbours: CROWD, ..role.clone() };
+        let start = |_| {
+            let part = format!("mx idle {}", role.encode());
+            let mut process = Process::start(Command::new(std::env::current_exe()?), &part)?;
+            process.hear_word("idle")?;
+            Ok(process)
+        };
+        (0..processes).map(start).collect()
     }
 }
