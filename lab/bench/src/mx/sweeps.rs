@@ -133,7 +133,7 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
                 both_ways(&amounts, network, name, mtu, &mut rows);
             }
             if !quick || mtu == 9000 {
-                let amount = amounts.of(20, 100).max(3);
+                let amount = amounts.of(20, 100).max(5);
                 let copies =
                     row(Kind::Copies, format!("copies.{name}.{mtu}"), network, mtu, amount);
                 rows.push(Row { spins: false, sizes: COPIED.to_vec(), ..copies });

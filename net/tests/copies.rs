@@ -1,0 +1,34 @@
+//! How often the bytes of a message are copied, as endpoints count it.
+
+mod common;
+
+use common::{Medium, World, message};
+
+const ROUNDS: u64 = 20;
+
+#[test]
+fn what_is_awaited_is_copied_once_by_its_receiver_and_at_most_twice_by_its_sender() {
+    // Short ones are kept to be sent again, and written into their packets; long ones are sent from their place.
+    let of = |medium| [(medium, 700, 2), (medium, 8000, 2), (medium, 300_000, 1)];
+    for (medium, bytes, sent) in of(Medium::Udp).into_iter().chain(of(Medium::Mxoe)) {
+        let world = World::pair(medium);
+        let peer = world.peer(0, 1);
+        let mut memories = [world.memory(bytes, 1), world.memory(bytes, 1)];
+        let mut each = [Vec::new(), Vec::new()];
+        for _ in 0..ROUNDS {
+            let copied =
+                |world: &World| [0, 1].map(|node: usize| world.nodes[node].endpoint.bytes_copied());
+            let before = copied(&world);
+            memories = message(&world.nodes[0], &world.nodes[1], peer, memories);
+            let after = copied(&world);
+            (0..2).for_each(|node| each[node].push(after[node] - before[node]));
+        }
+        // A packet that goes again, on a busy machine, is one round's.
+        let [sender, receiver] = each.map(|mut all| {
+            all.sort_unstable();
+            all[all.len() / 2]
+        });
+        let bytes = bytes as u64;
+        assert_eq!((sender, receiver), (sent * bytes, bytes), "{medium:?}");
+    }
+}
