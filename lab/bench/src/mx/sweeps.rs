@@ -124,6 +124,11 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             if network == Network::Compatible && mtu < 9000 {
                 continue;
             }
+            // How frames come by makes no difference to what is swept, and little to the others.
+            let by_xdp = network == Network::EtherXdp;
+            if by_xdp && quick {
+                continue;
+            }
             let frames = !matches!(network, Network::Tcp | Network::Udp);
             // Where somebody is in a hurry, what differs between networks is left to a few of them.
             if !quick || (mtu == 9000 && !matches!(network, Network::Ether | Network::Udp)) {
@@ -138,7 +143,7 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
                     row(Kind::Copies, format!("copies.{name}.{mtu}"), network, mtu, amount);
                 rows.push(Row { spins: false, sizes: COPIED.to_vec(), ..copies });
             }
-            if frames && (!quick || network == Network::Ether) {
+            if frames && !by_xdp && (!quick || network == Network::Ether) {
                 swept(&amounts, network, name, mtu, &mut rows);
             }
         }
