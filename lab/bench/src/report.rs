@@ -173,20 +173,26 @@ pub fn figure(outcomes: &[Outcome], metric: &str) -> String {
     figure_of(outcomes, metric, "")
 }
 
+/// What tells a line of a figure from the others.
+fn line_name(outcome: &Outcome) -> String {
+    let params = ["wait", "cores", "posted", "buffers"].map(|name| outcome.param(name));
+    let words = [outcome.medium, outcome.system].into_iter().chain(params);
+    let mut name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    for setting in ["eager", "coalescing", "neighbours"] {
+        let value = outcome.param(setting);
+        if !value.is_empty() {
+            let _ = write!(name, ", {setting} {value}");
+        }
+    }
+    name
+}
+
 /// The same with a word on what it is of.
 pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
     let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
     let mut unit = "";
     for outcome in outcomes.iter().filter(|outcome| outcome.metric == metric) {
-        let params = ["wait", "cores", "posted", "buffers"].map(|name| outcome.param(name));
-        let words = [outcome.medium, outcome.system].into_iter().chain(params);
-        let mut name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
-        for setting in ["eager", "coalescing", "neighbours"] {
-            let value = outcome.param(setting);
-            if !value.is_empty() {
-                let _ = write!(name, ", {setting} {value}");
-            }
-        }
+        let name = line_name(outcome);
         let Ok(bytes) = outcome.param("bytes").parse::<f64>() else { continue };
         // Nothing has no place on this axis: it stands where one byte would.
         let bytes = bytes.max(1.0);
@@ -282,6 +288,24 @@ pub fn stack(figures: &[String]) -> String {
     svg
 }
 
+/// What tells a bar from others of its name.
+fn bar_name(outcome: &Outcome, all: &[&Outcome]) -> String {
+    let mut label = format!("{} {}", outcome.scenario, outcome.system);
+    for name in ["placement", "bytes", "endpoints", "posted", "service", "lost_ppm"] {
+        let value = outcome.param(name);
+        let differs = |other: &&&Outcome| {
+            (&other.scenario, other.metric) == (&outcome.scenario, outcome.metric)
+                && other.param(name) != value
+        };
+        if name == "placement" && value == "embedded" {
+            label.push_str(" embedded");
+        } else if !value.is_empty() && all.iter().any(|it| differs(&it)) {
+            let _ = write!(label, " {name} {value}");
+        }
+    }
+    label
+}
+
 /// A figure of rates and bandwidths: a bar for each system in each scenario, as long as its share
 /// of the best one.
 pub fn bars(outcomes: &[Outcome]) -> String {
@@ -306,20 +330,7 @@ pub fn bars(outcomes: &[Outcome]) -> String {
             "ropewalk" => COLOURS[0],
             _ => COLOURS[4],
         };
-        // What tells it from others of its name.
-        let mut label = format!("{} {}", outcome.scenario, outcome.system);
-        for name in ["placement", "bytes", "endpoints", "posted", "service", "lost_ppm"] {
-            let value = outcome.param(name);
-            let differs = |other: &&&Outcome| {
-                (&other.scenario, other.metric) == (&outcome.scenario, outcome.metric)
-                    && other.param(name) != value
-            };
-            if name == "placement" && value == "embedded" {
-                label.push_str(" embedded");
-            } else if !value.is_empty() && all.iter().any(|it| differs(&it)) {
-                let _ = write!(label, " {name} {value}");
-            }
-        }
+        let label = bar_name(outcome, &all);
         let _ = writeln!(
             svg,
             "<text x=\"10\" y=\"{at:.1}\">{label}</text><rect x=\"380\" y=\"{:.1}\" \
