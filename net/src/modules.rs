@@ -66,10 +66,7 @@ impl Options {
         use rustix::process::{getegid, geteuid, getgid, getuid};
         let own = getuid() == geteuid() && getgid() == getegid();
         let sockets = std::env::var(SOCKETS_VARIABLE).ok().filter(|_| own);
-        Options {
-            capture: CaptureConfig::from_environment(),
-            sockets: sockets.unwrap_or_default(),
-        }
+        Options { capture: CaptureConfig::from_environment(), sockets: sockets.unwrap_or_default() }
     }
 
     fn sockets(&self) -> Result<Sockets, EtherError> {

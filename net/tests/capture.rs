@@ -165,7 +165,11 @@ fn a_file_that_cannot_be_made_is_named_or_done_without() {
         let config = CaptureConfig::new(folder.file(name));
         let open = |insist| {
             let capture = Some(CaptureConfig { insist, ..config.clone() });
-            modules::open_with("udp", &listen("127.0.0.1:0"), &Options { capture, ..Options::default() })
+            modules::open_with(
+                "udp",
+                &listen("127.0.0.1:0"),
+                &Options { capture, ..Options::default() },
+            )
         };
         let Err(ModuleError::Capture(error)) = open(true) else { panic!("it was opened") };
         assert!(error.to_string().contains(&folder.file(name)), "{error}");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ropewalk_net::modules;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherPort, bare};
+use ropewalk_rail_ether::{EtherConfig, EtherPort, SocketKind, Sockets, bare};
 use ropewalk_wire::mxoe::{
     Dialect, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, HEADER_BYTES_MAX, Message, Order, Packet,
     Sequence,
@@ -82,6 +82,9 @@ fn boards_and_endpoints_are_shown() {
     }
     let open = |address: &str| EtherPort::open(&EtherConfig::listening(address).unwrap()).unwrap();
     let (first, second) = (open("card0"), open("card0/9"));
+    let sockets = Sockets { kind: SocketKind::Xdp, ..Sockets::default() };
+    let by_xdp = EtherConfig { sockets, ..EtherConfig::listening("card1").unwrap() };
+    let by_xdp = EtherPort::open(&by_xdp).unwrap();
 
     let all = objects(&shown(&["info", "--json"]));
     let boards = kind(&all, "board");
@@ -104,6 +107,11 @@ fn boards_and_endpoints_are_shown() {
     numbers.sort_unstable();
     assert_eq!(numbers, [None, Some(0), Some(1), Some(2)]);
     assert_eq!(of("plug1")["board"], Value::Null);
+    assert_eq!((&of("card1")["xdp_queue"], &card["xdp_queue"]), (&json!(0), &Value::Null));
+    let table = shown(&["info"]);
+    assert!(table.contains("AF_XDP") && table.contains("queue 0"), "{table}");
+    drop(by_xdp);
+    assert!(!shown(&["info"]).contains("queue 0"), "its name ends with it");
 
     let advice = kind(&all, "advice");
     let about = |name: &str, topic: &str| {

@@ -110,7 +110,9 @@ pub enum EtherError {
     AllTaken(String),
     #[error("'{0}' is no interface with an endpoint; write one like eth0 or eth0/3")]
     BadAddress(String),
-    #[error("'{0}' says nothing about sockets; there is socket=packet, xdp or auto, queue=N, and poll=MICROSECONDS")]
+    #[error(
+        "'{0}' says nothing about sockets; there is socket=packet, xdp or auto, queue=N, and poll=MICROSECONDS"
+    )]
     BadSockets(String),
     #[error("AF_XDP cannot be had on {interface}: {why}; socket=packet does without")]
     Xdp { interface: String, why: String },

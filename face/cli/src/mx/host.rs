@@ -21,6 +21,8 @@ const TRAFFIC: [(&str, usize); 11] = [
     ("errors.received", 2),
     ("errors.carrier", 14),
 ];
+/// What stands there instead of a language where a queue of the interface goes by AF_XDP: its number follows.
+const XDP: &str = "xdp/";
 /// Bits of rights in `/proc/PID/status`.
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
@@ -138,6 +140,18 @@ impl Files {
         found.into_iter().map(claim).collect()
     }
 
+    /// Queues that processes take frames from by AF_XDP, each with the number of its interface.
+    pub fn queues(&self) -> Vec<(u32, u32)> {
+        let table = self.text("proc/self/net/unix").unwrap_or_default();
+        let names = table.lines().filter_map(|line| line.split_whitespace().nth(7));
+        let queue = |name: &str| {
+            let (interface, queue) =
+                name.strip_prefix(CLAIM)?.strip_prefix(XDP)?.split_once('/')?;
+            Some((interface.parse().ok()?, queue.parse().ok()?))
+        };
+        names.filter_map(queue).collect()
+    }
+
     /// Who has which socket, as far as that may be seen.
     fn sockets(&self) -> BTreeMap<u64, u32> {
         let mut owners = BTreeMap::new();
@@ -202,6 +216,8 @@ Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00000000 0002 01   505 @ropewalk/ether/3/256
 0000000000000000: 00000002 00000000 00000000 0002 01   507 @ropewalk/mxoe/3/1
 0000000000000000: 00000002 00000000 00000000 0002 01   508 @ropewalk/shm/3/1
+0000000000000000: 00000002 00000000 00000000 0002 01   509 @ropewalk/xdp/3/1
+0000000000000000: 00000002 00000000 00000000 0002 01   510 @ropewalk/xdp/3
 0000000000000000: 00000002 00000000 00000000 0002 01   506
 ";
         let (folder, files) = tree(&[("proc/self/net/unix", table), ("proc/77/comm", "server\n")]);
@@ -211,6 +227,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
         let owner = Some((77, "server".to_string()));
         let expected = [claim("ether", 0, None), claim("ether", 1, owner), claim("mxoe", 1, None)];
         assert_eq!(files.claims(), expected);
+        assert_eq!(files.queues(), [(3, 1)]);
     }
 
     #[test]

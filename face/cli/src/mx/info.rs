@@ -14,7 +14,8 @@ use crate::report::{print, print_json, table};
   ropewalk mx info --json    an object a line
 
 A board is an Ethernet interface that is up; its number is that of programs that use MX, its id is \
-the address of the interface as one number. Rights are those of this process.")]
+the address of the interface as one number. AF_XDP: the queue that a process takes frames from past \
+the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.")]
 pub struct Info {
     /// A JSON object for the host, one for each interface, and one for each piece of advice: 'kind' is host, board
     /// or advice.
@@ -31,17 +32,20 @@ pub struct Board {
     pub settings: Settings,
     /// How many endpoints of it are taken.
     pub endpoints: usize,
+    /// The queue that a process takes frames from by AF_XDP.
+    pub xdp_queue: Option<u32>,
 }
 
 /// All Ethernet interfaces; those that can be used have numbers.
 fn boards(files: &Files) -> Vec<Board> {
-    let claims = files.claims();
+    let (claims, queues) = (files.claims(), files.queues());
     let mut numbers = 0..;
     let ethernet = |it: &Interface| it.is_ethernet && !it.is_loopback;
     let board = |interface: Interface| Board {
         number: numbers.next().filter(|_| interface.is_up),
         settings: settings(&interface.name),
         endpoints: claims.iter().filter(|claim| claim.interface == interface.index).count(),
+        xdp_queue: queues.iter().find(|it| it.0 == interface.index).map(|(_, queue)| *queue),
         interface,
     };
     // Those that are up come first, so that their numbers have no holes.
@@ -77,8 +81,18 @@ pub fn run(arguments: &Info) -> anyhow::Result<()> {
     print(text.as_bytes())
 }
 
-const HEADER: [&str; 9] =
-    ["interface", "board", "state", "nic id", "MTU", "speed", "driver", "rx-usecs", "endpoints"];
+const HEADER: [&str; 10] = [
+    "interface",
+    "board",
+    "state",
+    "nic id",
+    "MTU",
+    "speed",
+    "driver",
+    "rx-usecs",
+    "AF_XDP",
+    "endpoints",
+];
 
 fn row(board: &Board) -> Vec<String> {
     let or_not = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
@@ -97,6 +111,7 @@ fn row(board: &Board) -> Vec<String> {
             true => format!("{wait}, adaptive"),
             false => wait.to_string(),
         })),
+        or_not(board.xdp_queue.map(|queue| format!("queue {queue}"))),
         board.endpoints.to_string(),
     ]
 }
@@ -122,6 +137,7 @@ fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Re
             "driver": board.settings.driver,
             "receive_wait_us": board.settings.receive_wait_us,
             "adaptive": board.settings.adaptive,
+            "xdp_queue": board.xdp_queue,
             "endpoints": board.endpoints,
         }))?;
     }
@@ -152,21 +168,23 @@ pub mod tests {
             is_loopback: false,
             is_ethernet: true,
         };
-        Board { number: Some(0), interface, settings: Settings::default(), endpoints: 0 }
+        let settings = Settings::default();
+        Board { number: Some(0), interface, settings, endpoints: 0, xdp_queue: None }
     }
 
     #[test]
     fn a_row_says_what_is_known_and_states_are_words() {
         let id = "02:00:00:00:00:01 (0x020000000001)";
-        assert_eq!(row(&board("eth0", 1500)), ["eth0", "0", "up", id, "1500", "-", "-", "-", "0"]);
+        let idle = ["eth0", "0", "up", id, "1500", "-", "-", "-", "-", "0"];
+        assert_eq!(row(&board("eth0", 1500)), idle);
         let settings = Settings {
             driver: Some("mlx5".into()),
             speed: Some(25_000),
             receive_wait_us: Some(8),
             adaptive: true,
         };
-        let mut busy = Board { settings, endpoints: 2, ..board("eth1", 9000) };
-        assert_eq!(row(&busy)[5..], ["25 Gbit/s", "mlx5", "8, adaptive", "2"]);
+        let mut busy = Board { settings, endpoints: 2, xdp_queue: Some(3), ..board("eth1", 9000) };
+        assert_eq!(row(&busy)[5..], ["25 Gbit/s", "mlx5", "8, adaptive", "queue 3", "2"]);
         assert_eq!(busy.state(), "up");
         busy.interface.is_running = false;
         assert_eq!(busy.state(), "no carrier");

@@ -6,8 +6,18 @@ use serde_json::Value;
 
 use crate::support::PROGRAM;
 
-const MEDIA: [&str; 10] =
-    ["shm", "tcp", "mount", "library", "ether", "ether-xdp", "mxoe", "mxoe-compatible", "udp", "frames"];
+const MEDIA: [&str; 10] = [
+    "shm",
+    "tcp",
+    "mount",
+    "library",
+    "ether",
+    "ether-xdp",
+    "mxoe",
+    "mxoe-compatible",
+    "udp",
+    "frames",
+];
 const METRICS: [&str; 7] = ["latency", "bandwidth", "overlap", "rate", "cpu", "memory", "count"];
 
 /// Runs it with these arguments; every line is checked to be what was agreed upon.

@@ -16,8 +16,6 @@ const LINK_CREATE: i64 = 28;
 const LINK_DETACH: i64 = 34;
 const KIND_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// The program copes with frames that lie in several places.
-const HAS_FRAGMENTS: u32 = 1 << 5;
 
 /// Kinds of maps: values by number; sockets by queue.
 pub const ARRAY: u32 = 2;
@@ -106,7 +104,8 @@ pub fn update<const BYTES: usize>(
     bpf(MAP_UPDATE, &attributes).map(drop)
 }
 
-/// Has the kernel check a program for frames that come in.
+/// Has the kernel check a program for frames that come in, each of which it shall see in one piece: what copes with
+/// several costs 0.3 us a frame more.
 pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
     let mut name = [0; 16];
     name[..8].copy_from_slice(b"ropewalk");
@@ -119,7 +118,7 @@ pub fn load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
         log_bytes: 0,
         log: 0,
         kernel: 0,
-        flags: HAS_FRAGMENTS,
+        flags: 0,
         name,
         interface: 0,
         attach: ATTACH_XDP,
@@ -167,9 +166,8 @@ fn option<T>(socket: BorrowedFd<'_>, option: i32) -> io::Result<T> {
     let mut bytes = size_of::<T>() as u32;
     let (place, length) = (ptr::from_mut(&mut value).cast(), ptr::from_mut(&mut bytes));
     // SAFETY: the kernel writes as many bytes as are named, at most.
-    let result = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, place, length)
-    };
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, option, place, length) };
     checked(result.into()).map(|_| value)
 }
 
@@ -188,8 +186,7 @@ pub fn dropped(socket: BorrowedFd<'_>) -> u64 {
 pub fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: no memory and no address are named.
-    let result =
-        unsafe { libc::sendto(socket.as_raw_fd(), ptr::null(), 0, flags, ptr::null(), 0) };
+    let result = unsafe { libc::sendto(socket.as_raw_fd(), ptr::null(), 0, flags, ptr::null(), 0) };
     checked(result as i64).map(drop)
 }
 

@@ -404,11 +404,10 @@ impl Xdp {
 impl Sender {
     /// Puts frames into the ring, if there is room for all of them.
     fn put(&mut self, bytes: &[u8], frames: &[Range<usize>]) -> Option<()> {
-        if self.free.len() < frames.len() {
-            while let Some(chunk) = self.completed.peek() {
-                self.completed.done();
-                self.free.push(chunk);
-            }
+        // The latest first: it is in the cache.
+        while let Some(chunk) = self.completed.peek() {
+            self.completed.done();
+            self.free.push(chunk);
         }
         let first = self.free.len().checked_sub(frames.len())?;
         for (chunk, frame) in self.free.drain(first..).zip(frames) {

@@ -32,9 +32,8 @@ pub struct Wanted {
 
 /// Results, of those that the kernel knows.
 pub const PASS: i32 = 2;
-/// Functions of the kernel: to a map's socket; bytes of a frame that may lie in several places.
+/// A function of the kernel: to a map's socket.
 const REDIRECT_MAP: i32 = 51;
-const BUFFER_BYTES: i32 = 188;
 /// What a descriptor in an instruction is: that of a map, or of the memory in it.
 const MAP: u8 = 1;
 const MAP_VALUE: u8 = 2;
@@ -54,7 +53,6 @@ const IF_EQUAL: u8 = 0x15;
 const IF_OTHER: u8 = 0x55;
 /// Of the lower 32 bits.
 const IF_OTHER_WORD: u8 = 0x56;
-const IF_GREATER: u8 = 0x25;
 const IF_GREATER_REGISTER: u8 = 0x2d;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
@@ -125,6 +123,9 @@ pub fn program(wanted: &Wanted) -> Vec<Instruction> {
     program.add(MOVE, 4, 2, 0, 0);
     program.add(ADD, 4, 0, 0, LOOKED_AT);
     program.pass_if(IF_GREATER_REGISTER, 4, 3, 0);
+    program.add(MOVE, 4, 2, 0, 0);
+    program.add(ADD, 4, 0, 0, frame_bytes_max as i32);
+    program.pass_if(IF_GREATER_REGISTER, 3, 4, 0);
     program.add(LOAD_WORD, 5, 2, 0, 0);
     program.pass_if(IF_OTHER_WORD, 5, 0, i32::from_ne_bytes([a, b, c, d]));
     program.add(LOAD_HALF, 5, 2, 4, 0);
@@ -144,9 +145,6 @@ pub fn program(wanted: &Wanted) -> Vec<Instruction> {
     program.add(ADD_REGISTER, 1, 7, 0, 0);
     program.add(LOAD_BYTE, 1, 1, 0, 0);
     program.pass_if(IF_EQUAL, 1, 0, 0);
-    program.add(MOVE, 1, 6, 0, 0);
-    program.add(CALL, 0, 0, 0, BUFFER_BYTES);
-    program.pass_if(IF_GREATER, 0, 0, frame_bytes_max as i32);
     program.load_descriptor(1, MAP, sockets);
     program.add(LOAD_WORD, 2, 6, QUEUE, 0);
     program.add(SET, 3, 0, 0, PASS);
@@ -189,7 +187,7 @@ mod tests {
     const REDIRECT: u64 = 4;
 
     /// What the kernel does with a program, for the instructions that are used here.
-    fn run(program: &[Instruction], frame: &[u8], bytes: usize, own: &[u8]) -> u64 {
+    fn run(program: &[Instruction], frame: &[u8], own: &[u8]) -> u64 {
         let mut registers = [0u64; 11];
         registers[1] = CONTEXT;
         let load = |at: u64, bytes: u64| -> u64 {
@@ -226,7 +224,6 @@ mod tests {
                 IF_EQUAL => own == value,
                 IF_OTHER => own != value,
                 IF_OTHER_WORD => own as u32 != it.value as u32,
-                IF_GREATER => own > value,
                 IF_GREATER_REGISTER => own > from,
                 ALWAYS => true,
                 _ => false,
@@ -248,7 +245,6 @@ mod tests {
                 ADD_REGISTER => own.wrapping_add(from),
                 AND => own & value,
                 XOR => own ^ value,
-                CALL if it.value == BUFFER_BYTES => bytes as u64,
                 CALL if it.value == REDIRECT_MAP => REDIRECT,
                 EXIT => return registers[0],
                 _ => own,
@@ -265,8 +261,7 @@ mod tests {
     fn exactly_what_is_for_endpoints_of_the_owner_leaves_the_way_of_all_others() {
         let station: Station = "02:00:5e:00:00:01".parse().unwrap();
         let own = [0, 7, 34, 255];
-        let languages =
-            [Language::Ours, Language::Mxoe(Order::Big), Language::Mxoe(Order::Little)];
+        let languages = [Language::Ours, Language::Mxoe(Order::Big), Language::Mxoe(Order::Little)];
         let mut redirected = 0;
         for language in languages {
             let program = of(station, language);
@@ -278,7 +273,7 @@ mod tests {
                     frame[16] = kind;
                     let endpoint = endpoint_of(&frame[ETHERNET_BYTES..], language);
                     let wanted = endpoint.is_some_and(|it| own.contains(&it));
-                    let result = run(&program, &frame, 60, &own);
+                    let result = run(&program, &frame, &own);
                     assert_eq!(result == REDIRECT, wanted, "{language:?} {kind:#x} {number}");
                     assert!(wanted || result == PASS as u64);
                     redirected += u32::from(wanted);
@@ -292,18 +287,18 @@ mod tests {
     fn what_is_for_others_or_too_long_or_too_short_passes() {
         let station: Station = "02:00:5e:00:00:01".parse().unwrap();
         let program = of(station, Language::Ours);
-        let mut frame = [0; 60];
+        let mut frame = [0; BYTES_MAX + 1];
         frame[..6].copy_from_slice(&station.0);
         frame[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
         (frame[16], frame[17]) = (0xc1, 9);
-        let result = |frame: &[u8], bytes| run(&program, frame, bytes, &[9]);
-        assert_eq!(result(&frame, BYTES_MAX), REDIRECT);
-        assert_eq!(result(&frame, BYTES_MAX + 1), PASS as u64, "it would not fit");
-        assert_eq!(result(&frame[..31], 31), PASS as u64, "it is cut");
+        let result = |frame: &[u8]| run(&program, frame, &[9]);
+        assert_eq!(result(&frame[..BYTES_MAX]), REDIRECT);
+        assert_eq!(result(&frame), PASS as u64, "it would not fit");
+        assert_eq!(result(&frame[..31]), PASS as u64, "it is cut");
         for at in (0..6).chain(12..14) {
             let mut other = frame;
             other[at] ^= 1;
-            assert_eq!(result(&other, 60), PASS as u64, "byte {at}");
+            assert_eq!(result(&other[..60]), PASS as u64, "byte {at}");
         }
     }
 }

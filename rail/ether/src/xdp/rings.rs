@@ -178,13 +178,16 @@ impl<T: Entry> Ring<T> {
 pub struct Giver<T> {
     ring: Arc<Ring<T>>,
     next: u32,
+    /// The other side has read all before this one; looked up again when the ring seems full, since it lies in a
+    /// line of the cache that the other side writes.
+    read: u32,
 }
 
 impl<T: Entry> Giver<T> {
     /// Of a ring that was just mapped, which nobody else writes to.
     pub fn of(ring: Ring<T>) -> Giver<T> {
         let next = ring.word(ring.produced).load(Ordering::Relaxed);
-        Giver { ring: Arc::new(ring), next }
+        Giver { read: ring.word(ring.consumed).load(Ordering::Acquire), ring: Arc::new(ring), next }
     }
 
     pub fn ring(&self) -> &Arc<Ring<T>> {
@@ -193,9 +196,11 @@ impl<T: Entry> Giver<T> {
 
     /// Adds an entry, which the other side sees with the next [`Giver::publish`]; false where the ring is full.
     pub fn give(&mut self, entry: T) -> bool {
-        let consumed = self.ring.word(self.ring.consumed).load(Ordering::Acquire);
-        if self.next.wrapping_sub(consumed) > self.ring.mask {
-            return false;
+        if self.next.wrapping_sub(self.read) > self.ring.mask {
+            self.read = self.ring.word(self.ring.consumed).load(Ordering::Acquire);
+            if self.next.wrapping_sub(self.read) > self.ring.mask {
+                return false;
+            }
         }
         // SAFETY: an entry that the other side has read, and reads again only once it is published; nobody else
         // writes.
@@ -214,13 +219,15 @@ impl<T: Entry> Giver<T> {
 pub struct Taker<T> {
     ring: Arc<Ring<T>>,
     next: u32,
+    /// The other side has written all before this one, and perhaps more.
+    written: u32,
 }
 
 impl<T: Entry> Taker<T> {
     /// Of a ring that was just mapped, which nobody else reads from.
     pub fn of(ring: Ring<T>) -> Taker<T> {
         let next = ring.word(ring.consumed).load(Ordering::Relaxed);
-        Taker { ring: Arc::new(ring), next }
+        Taker { ring: Arc::new(ring), next, written: next }
     }
 
     pub fn ring(&self) -> &Arc<Ring<T>> {
@@ -228,10 +235,12 @@ impl<T: Entry> Taker<T> {
     }
 
     /// The next entry, again and again until it is [`Taker::done`].
-    pub fn peek(&self) -> Option<T> {
-        let produced = self.ring.word(self.ring.produced).load(Ordering::Acquire);
+    pub fn peek(&mut self) -> Option<T> {
+        if self.written == self.next {
+            self.written = self.ring.word(self.ring.produced).load(Ordering::Acquire);
+        }
         // SAFETY: an entry that was written, and is written again only once it is done.
-        (produced != self.next).then(|| unsafe { self.ring.entry(self.next).read() })
+        (self.written != self.next).then(|| unsafe { self.ring.entry(self.next).read() })
     }
 
     /// The entry that [`Taker::peek`] returned is read.
