@@ -497,8 +497,8 @@ impl Endpoint {
         (engine.core.counters(), rails)
     }
 
-    /// Bytes that were copied within this process for its messages, in both directions, beside what the kernel
-    /// copies: 1 for each byte of a message is what a send and an awaited receive need at most.
+    /// Bytes of messages that were copied within this process, in both directions; what the kernel copies is not
+    /// among them, nor what waits for a fragment of MXoE that is missing before it.
     pub fn bytes_copied(&self) -> u64 {
         let engine = self.locked();
         let rails = engine.rails.iter().map(|rail| rail.counters().bytes_copied);

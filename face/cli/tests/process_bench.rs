@@ -206,8 +206,8 @@ fn process_settings_of_mx_are_compared_and_copies_are_counted() {
         assert_eq!(values(&all, param)[..settings.len()], *settings, "{name}: {rows:?}");
         assert!(each >= settings.len() || name == threshold, "{name}: {rows:?}");
         for row in all {
-            let is_first = row["params"][param].to_string() == settings[0];
-            assert_eq!(row["ratio"].is_null(), is_first, "{row}");
+            let setting = row["params"][param].to_string();
+            assert_eq!(row["ratio"].is_null(), setting == settings[0], "{row}");
             assert!(row["median"].as_f64() > Some(0.0), "{row}");
         }
     }

@@ -290,16 +290,18 @@ pub fn stack(figures: &[String]) -> String {
 
 /// What tells a bar from others of its name.
 fn bar_name(outcome: &Outcome, all: &[&Outcome]) -> String {
-    let mut label = format!("{} {}", outcome.scenario, outcome.system);
-    for name in ["placement", "bytes", "endpoints", "posted", "service", "lost_ppm"] {
+    let of = |it: &Outcome| (it.scenario.clone(), it.metric);
+    let alike: Vec<&&Outcome> = all.iter().filter(|it| of(it) == of(outcome)).collect();
+    let mut label = outcome.scenario.clone();
+    if alike.iter().any(|it| it.system != outcome.system) {
+        let _ = write!(label, " {}", outcome.system);
+    }
+    if outcome.param("placement") == "embedded" {
+        label.push_str(" embedded");
+    }
+    for name in ["bytes", "endpoints", "posted", "service", "lost_ppm"] {
         let value = outcome.param(name);
-        let differs = |other: &&&Outcome| {
-            (&other.scenario, other.metric) == (&outcome.scenario, outcome.metric)
-                && other.param(name) != value
-        };
-        if name == "placement" && value == "embedded" {
-            label.push_str(" embedded");
-        } else if !value.is_empty() && all.iter().any(|it| differs(&it)) {
+        if !value.is_empty() && alike.iter().any(|it| it.param(name) != value) {
             let _ = write!(label, " {name} {value}");
         }
     }
