@@ -339,6 +339,20 @@ fn a_flood_is_counted_and_what_comes_later_arrives() {
     assert_eq!(own.counters().drops.no_room, lost);
 }
 
+#[test]
+fn a_card_that_is_polled_busily_loses_nothing() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let cards = [card(1500), card(1500)];
+    let [mut own, mut other] = cards.map(|card| {
+        let sockets = Sockets { kind: SocketKind::Xdp, poll_us: 50, ..Sockets::default() };
+        let config = EtherConfig::listening(&card).expect("a name");
+        EtherPort::open(&EtherConfig { sockets, ..config }).expect("root")
+    });
+    assert!(own.has_xdp() && other.has_xdp());
+    carries(&mut own, &mut other, 1500);
+    carries(&mut other, &mut own, 60);
+}
+
 /// Whether a set becomes readable in so many milliseconds.
 fn is_readable(set: &OwnedFd, millis: i64) -> bool {
     let limit = Timespec { tv_sec: millis / 1000, tv_nsec: millis % 1000 * 1_000_000 };
@@ -391,4 +405,64 @@ fn an_interface_that_goes_down_comes_back_and_one_that_is_removed_is_gone() {
     assert_eq!(received(&mut own), []);
     assert!(own.arm());
     own.disarm();
+}
+
+/// Nanoseconds of half a round trip of a port without a protocol: the least, and in the middle.
+fn half_round_trips(kind: SocketKind, bytes: usize, mtu: u32) -> Option<(u64, u64)> {
+    const ROUNDS: usize = 100_000;
+    let _namespace = Namespace::enter()?;
+    assert!(ip(&format!("link add near mtu {mtu} type veth peer name far mtu {mtu}")));
+    assert!(ip("link set near up") && ip("link set far up"));
+    let (mut own, mut other) = (port("near", kind), port("far", kind));
+    let (own_at, other_at) = (own.addresses().remove(0), other.addresses().remove(0));
+    let (to, back) = (own.resolve(&other_at).ok()?, other.resolve(&own_at).ok()?);
+    carries(&mut own, &mut other, 60);
+    carries(&mut other, &mut own, 60);
+    let pin = |core: usize| {
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(core);
+        rustix::thread::sched_setaffinity(None, &set).expect("two cores");
+    };
+    let throw = move |port: &mut EtherPort, (station, endpoint)| {
+        let slot = port.slot().expect("it is empty");
+        slot[..bytes].fill(1);
+        (slot[2], slot[3]) = (0xc1, endpoint);
+        port.commit(station, bytes);
+        assert!(port.flush());
+    };
+    let catch = |port: &mut EtherPort| while port.receive(1, &mut |_, _| {}).packets == 0 {};
+    let mut samples = Vec::with_capacity(ROUNDS);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            pin(1);
+            for _ in 0..ROUNDS {
+                catch(&mut other);
+                throw(&mut other, back);
+            }
+        });
+        pin(0);
+        for _ in 0..ROUNDS {
+            let begin = Instant::now();
+            throw(&mut own, to);
+            catch(&mut own);
+            samples.push(begin.elapsed().as_nanos() as u64 / 2);
+        }
+    });
+    samples.sort_unstable();
+    Some((samples[0], samples[ROUNDS / 2]))
+}
+
+/// A figure, not a promise: cargo test --release -p ropewalk-net --test process_ether_xdp -- --ignored --nocapture
+/// figures
+#[test]
+#[ignore = "a measurement"]
+fn figures_of_ports_without_a_protocol() {
+    for (bytes, mtu) in [(60, 1500), (1500, 1500), (9000, 9000)] {
+        for kind in [SocketKind::Packet, SocketKind::Xdp] {
+            let found = (0..5).filter_map(|_| half_round_trips(kind, bytes, mtu));
+            let found = found.reduce(|a, b| (a.0.min(b.0), a.1.min(b.1)));
+            let Some((least, middle)) = found else { return };
+            println!("{kind:?}, {bytes} of {mtu}: least {least} ns, middle {middle} ns");
+        }
+    }
 }
