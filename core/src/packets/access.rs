@@ -119,6 +119,8 @@ pub(super) struct Asks {
     under_way: u32,
     window: u32,
     round_trip: RoundTrip,
+    /// When a piece came last.
+    heard_at: Time,
     /// The window was narrowed then.
     narrowed_at: Time,
 }
@@ -131,6 +133,7 @@ impl Default for Asks {
             under_way: 0,
             window: WINDOW_FIRST,
             round_trip: RoundTrip::default(),
+            heard_at: Time::ZERO,
             narrowed_at: Time::ZERO,
         }
     }
@@ -147,7 +150,8 @@ impl Asks {
         if self.active.is_empty() {
             return Time::NEVER;
         }
-        let due = |id: &SlotId| readings.get(*id).map(|it| it.pull.due(&self.round_trip));
+        let due =
+            |id: &SlotId| readings.get(*id).map(|it| it.pull.due(&self.round_trip, self.heard_at));
         self.active.iter().filter_map(due).min().unwrap_or(Time::NEVER)
     }
 
@@ -458,7 +462,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let asks = &mut state.asks;
         for reading in &asks.active {
             let Some(entry) = self.readings.get_mut(*reading) else { continue };
-            if let Some(ask) = entry.pull.ask_again(now, &asks.round_trip) {
+            if let Some(ask) = entry.pull.ask_again(now, &asks.round_trip, asks.heard_at) {
                 let reading = *reading;
                 self.counters.asked_again += u64::from(ask.pieces.count_ones());
                 asks.narrow(now);
@@ -563,8 +567,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if let Some(state) = self.links.get_mut(id) {
             let asks = &mut state.asks;
             asks.under_way -= 1;
+            asks.heard_at = now;
             if let Some(round_trip) = piece.round_trip {
                 asks.round_trip.measured(round_trip);
+            }
+            if piece.round_trip.is_some() && !piece.again {
                 asks.window = (asks.window + 1).min(WINDOW_MAX);
             }
         }

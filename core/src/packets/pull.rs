@@ -20,6 +20,8 @@ const APART: Duration = Duration::from_micros(20);
 /// Shortest wait for an answer: what the owner needs to be woken is the round trip's to know.
 const WAIT_MIN: Duration = Duration::from_micros(200);
 const WAIT_MAX: Duration = Duration::from_millis(500);
+/// How many times as long nothing may come while the owner answers others.
+const BUSY_FOR: u32 = 16;
 
 /// A read on its way.
 #[derive(Debug)]
@@ -54,11 +56,15 @@ pub struct Ask {
 struct Asked {
     ask: Ask,
     asked_at: Time,
+    /// When its pieces were asked for first.
+    first_at: Time,
     /// Of its pieces, those that others overtook, and since when.
     overtaken: u64,
     overtaken_at: Time,
-    /// It was asked again: its answer tells no round trip.
+    /// It was asked again, and its answer may be that to the first time.
     again: bool,
+    /// It is being answered.
+    answered: bool,
 }
 
 /// Where a piece belongs.
@@ -66,8 +72,11 @@ struct Asked {
 pub struct Piece {
     pub offset: u64,
     pub bytes: u32,
-    /// From the ask to its first answer, where that can be told.
+    /// From the ask to its first answer, where this is it. Where it was asked again from the first time on: an owner
+    /// that answers slowly would otherwise never be known for it, and be asked again for ever.
     pub round_trip: Option<Duration>,
+    /// It was asked for more than once.
+    pub again: bool,
 }
 
 impl Pull {
@@ -116,17 +125,26 @@ impl Pull {
         let count = self.next_fresh();
         let ask = Ask { first: self.fresh, pieces: u64::MAX >> (64 - count) };
         self.fresh += count;
-        self.note(ask, false, now);
+        self.note(ask, None, now);
         ask
     }
 
-    fn note(&mut self, ask: Ask, again: bool, now: Time) {
+    /// An ask goes; again: one that was first asked then.
+    fn note(&mut self, ask: Ask, again: Option<Time>, now: Time) {
         if self.asks.is_empty() {
             self.heard_at = now;
             self.silent_since = self.silent_since.min(now);
         }
         let (overtaken, overtaken_at) = (0, Time::NEVER);
-        self.asks.push_back(Asked { ask, asked_at: now, overtaken, overtaken_at, again });
+        self.asks.push_back(Asked {
+            ask,
+            asked_at: now,
+            first_at: again.unwrap_or(now),
+            overtaken,
+            overtaken_at,
+            again: again.is_some(),
+            answered: false,
+        });
     }
 
     /// Offset and length of a piece of this read.
@@ -180,25 +198,34 @@ impl Pull {
             asked.overtaken |= before;
             asked.overtaken_at = asked.overtaken_at.min(now);
         }
-        let round_trip = (!asked.again).then(|| now.since(asked.asked_at));
-        asked.again = true;
+        let is_first = !std::mem::replace(&mut asked.answered, true);
+        let (round_trip, again) = (is_first.then(|| now.since(asked.first_at)), asked.again);
         if asked.ask.pieces == 0 {
             self.asks.remove(index);
         }
         self.missing -= 1;
         (self.heard_at, self.misses) = (now, 0);
         self.silent_since = if self.asks.is_empty() { Time::NEVER } else { now };
-        Some(Piece { offset, bytes, round_trip })
+        Some(Piece { offset, bytes, round_trip, again })
     }
 
-    /// When [`Pull::ask_again`] has something to ask for.
-    pub fn due(&self, round_trip: &RoundTrip) -> Time {
+    /// When [`Pull::ask_again`] has something to ask for. `busy_at`: when the owner was heard last, of whatever else it is
+    /// asked for.
+    pub fn due(&self, round_trip: &RoundTrip, busy_at: Time) -> Time {
         if self.asks.is_empty() {
             return Time::NEVER;
         }
         let overtaken = self.asks.iter().map(|asked| asked.overtaken_at).min();
         let overtaken = overtaken.unwrap_or(Time::NEVER) + round_trip.overtaken();
-        overtaken.min(self.heard_at + self.wait(round_trip))
+        overtaken.min(self.silent_until(round_trip, busy_at))
+    }
+
+    /// Until when nothing may come: an owner answers in the order of the asks, so that one that is busy with others may
+    /// come to ours yet. But it may have lost ours.
+    fn silent_until(&self, round_trip: &RoundTrip, busy_at: Time) -> Time {
+        let wait = self.wait(round_trip);
+        let busy = (busy_at + wait).min(self.heard_at + wait * BUSY_FOR);
+        busy.max(self.heard_at + wait)
     }
 
     /// How long nothing may come.
@@ -208,12 +235,12 @@ impl Pull {
     }
 
     /// The next pieces to ask for again.
-    pub fn ask_again(&mut self, now: Time, round_trip: &RoundTrip) -> Option<Ask> {
+    pub fn ask_again(&mut self, now: Time, round_trip: &RoundTrip, busy_at: Time) -> Option<Ask> {
         if self.asks.is_empty() {
             // It waits for its turn, not for the owner.
             return None;
         }
-        if now >= self.heard_at + self.wait(round_trip) {
+        if now >= self.silent_until(round_trip, busy_at) {
             self.misses += 1;
             self.heard_at = now;
             for asked in &mut self.asks {
@@ -224,6 +251,7 @@ impl Pull {
         let index = self.asks.iter().position(|asked| asked.overtaken_at <= limit)?;
         let asked = &mut self.asks[index];
         let ask = Ask { first: asked.ask.first, pieces: asked.overtaken };
+        let first_at = asked.first_at;
         asked.ask.pieces &= !asked.overtaken;
         (asked.overtaken, asked.overtaken_at) = (0, Time::NEVER);
         if asked.ask.pieces == 0 {
@@ -231,9 +259,9 @@ impl Pull {
         }
         if ask.pieces == 0 {
             // What was overtaken has come meanwhile.
-            return self.ask_again(now, round_trip);
+            return self.ask_again(now, round_trip, busy_at);
         }
-        self.note(ask, true, now);
+        self.note(ask, Some(first_at), now);
         Some(ask)
     }
 
@@ -295,7 +323,7 @@ mod tests {
             bytes += len;
         }
         assert_eq!((bytes, pull.is_complete(), pull.under_way()), (39_999, true, 0));
-        assert_eq!(pull.due(&round_trip()), Time::NEVER);
+        assert_eq!(pull.due(&round_trip(), Time::ZERO), Time::NEVER);
         assert_eq!(pull.arrived(40, 1, at(1)), None);
     }
 
@@ -320,17 +348,55 @@ mod tests {
         for piece in first.iter().filter(|piece| ![3, 31].contains(piece)) {
             pull.arrived(piece, PIECE, at(50)).unwrap();
         }
-        let due = pull.due(&round_trip());
+        let due = pull.due(&round_trip(), Time::ZERO);
         assert_eq!(due, at(50) + round_trip().overtaken());
-        assert_eq!(pull.ask_again(at(50), &round_trip()), None, "it may only be late");
-        let again = pull.ask_again(due, &round_trip()).unwrap();
+        assert_eq!(pull.ask_again(at(50), &round_trip(), Time::ZERO), None, "it may only be late");
+        let again = pull.ask_again(due, &round_trip(), Time::ZERO).unwrap();
         assert_eq!(again.iter().collect::<Vec<_>>(), [3], "the last one may be on its way");
         pull.ask(at(100));
         pull.arrived(40, PIECE, at(130)).unwrap();
-        let again: Vec<u32> = std::iter::from_fn(|| pull.ask_again(at(160), &round_trip()))
-            .flat_map(Ask::iter)
-            .collect();
+        let again: Vec<u32> =
+            std::iter::from_fn(|| pull.ask_again(at(160), &round_trip(), Time::ZERO))
+                .flat_map(Ask::iter)
+                .collect();
         assert_eq!(again[..2], [31, 3], "both were asked for before the one that came");
+    }
+
+    #[test]
+    fn an_owner_that_is_busy_with_others_is_waited_for_but_not_for_ever() {
+        let mut pull = Pull::new(8 * 1000, PIECE);
+        pull.ask(at(0));
+        // Others are answered all the time.
+        let usual = pull.due(&round_trip(), Time::ZERO);
+        assert_eq!(usual, at(200));
+        assert_eq!(pull.ask_again(at(250), &round_trip(), at(240)), None);
+        assert_eq!(pull.due(&round_trip(), at(1000)), at(1200));
+        assert_eq!(pull.due(&round_trip(), at(10_000)), at(16 * 200));
+        assert_eq!(pull.ask_again(at(3200), &round_trip(), at(3190)).unwrap().pieces, 0xff);
+    }
+
+    #[test]
+    fn an_owner_that_became_slow_is_known_for_it() {
+        let mut round_trip = round_trip();
+        let mut now = at(0);
+        let mut asked_again = Vec::new();
+        for _ in 0..60 {
+            let mut pull = Pull::new(1000, PIECE);
+            pull.ask(now);
+            let answered_at = now + Duration::from_millis(10);
+            let mut again = 0;
+            while pull.due(&round_trip, Time::ZERO) < answered_at {
+                now = pull.due(&round_trip, Time::ZERO);
+                again += u32::from(pull.ask_again(now, &round_trip, Time::ZERO).is_some());
+            }
+            now = answered_at;
+            let piece = pull.arrived(0, PIECE, now).expect("it is awaited");
+            assert_eq!(piece.again, again > 0);
+            round_trip.measured(piece.round_trip.expect("it is the first one"));
+            asked_again.push(again);
+        }
+        assert!(asked_again[0] > 2, "{asked_again:?}");
+        assert_eq!(asked_again[20..].iter().sum::<u32>(), 0, "{asked_again:?}");
     }
 
     #[test]
@@ -340,7 +406,7 @@ mod tests {
         let mut now = 40;
         for piece in second.iter().chain(first.iter()).chain(third.iter()) {
             now += 4;
-            assert_eq!(pull.ask_again(at(now), &round_trip()), None, "{piece}");
+            assert_eq!(pull.ask_again(at(now), &round_trip(), Time::ZERO), None, "{piece}");
             pull.arrived(piece, PIECE, at(now)).unwrap();
         }
         assert!(pull.is_complete());
@@ -353,7 +419,7 @@ mod tests {
             pull.arrived(piece, PIECE, at(1)).unwrap();
         }
         for millis in [1000, 2000, 3000] {
-            assert_eq!(pull.ask_again(at(millis * 1000), &round_trip()), None);
+            assert_eq!(pull.ask_again(at(millis * 1000), &round_trip(), Time::ZERO), None);
         }
         assert_eq!(pull.misses(), 0);
     }
@@ -365,11 +431,11 @@ mod tests {
         let mut now = at(0);
         let mut wait = Duration::ZERO;
         for miss in 1..=14 {
-            let due = pull.due(&round_trip());
+            let due = pull.due(&round_trip(), Time::ZERO);
             assert!(due.since(now) >= wait);
             (wait, now) = (due.since(now), due);
-            assert_eq!(pull.ask_again(now, &round_trip()).unwrap().iter().count(), 3);
-            assert_eq!(pull.ask_again(now, &round_trip()), None);
+            assert_eq!(pull.ask_again(now, &round_trip(), Time::ZERO).unwrap().iter().count(), 3);
+            assert_eq!(pull.ask_again(now, &round_trip(), Time::ZERO), None);
             assert_eq!(pull.misses(), miss);
         }
         assert_eq!(wait, WAIT_MAX);
@@ -391,7 +457,7 @@ mod tests {
                 while pull.next_fresh() > 0 && pull.under_way() + pull.next_fresh() <= 128 {
                     asks.push(pull.ask(now));
                 }
-                asks.extend(std::iter::from_fn(|| pull.ask_again(now, &round_trip)));
+                asks.extend(std::iter::from_fn(|| pull.ask_again(now, &round_trip, Time::ZERO)));
                 for piece in asks.into_iter().flat_map(Ask::iter) {
                     asked += 1;
                     let late = Duration::from_micros(40 + random.below(10));
@@ -404,7 +470,7 @@ mod tests {
                 }
                 coming.sort_by_key(|(then, _)| std::cmp::Reverse(*then));
                 let next = coming.last().map_or(Time::NEVER, |(then, _)| *then);
-                now = now.max(next.min(pull.due(&round_trip)));
+                now = now.max(next.min(pull.due(&round_trip, Time::ZERO)));
                 while coming.last().is_some_and(|(then, _)| *then <= now) {
                     let (_, piece) = coming.pop().expect("there is one");
                     here += u32::from(pull.arrived(piece, PIECE, now).is_some());

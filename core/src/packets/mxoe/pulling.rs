@@ -59,6 +59,8 @@ pub(super) struct Pulling {
 pub(super) struct Asks {
     active: VecDeque<SlotId>,
     waiting: VecDeque<SlotId>,
+    /// When a reply came last.
+    heard_at: Time,
 }
 
 impl Asks {
@@ -72,7 +74,7 @@ impl Asks {
         if self.active.is_empty() {
             return Time::NEVER;
         }
-        let due = |id: &SlotId| pulls.get(*id).map(|it| it.pull.due(round_trip));
+        let due = |id: &SlotId| pulls.get(*id).map(|it| it.pull.due(round_trip, self.heard_at));
         self.active.iter().filter_map(due).min().unwrap_or(Time::NEVER)
     }
 
@@ -171,7 +173,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let state = self.partners.get(id)?;
         let pulling = self.pulls.get_mut(slot)?;
         if pulling.asks.is_empty()
-            && let Some(ask) = pulling.pull.ask_again(now, &state.round_trip)
+            && let Some(ask) = pulling.pull.ask_again(now, &state.round_trip, state.asks.heard_at)
         {
             self.counters.asked_again += u64::from(ask.pieces.count_ones());
             let whole = dialect.mode() == Mode::Compatible;
@@ -248,10 +250,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.counters.bytes_native += bytes.len() as u64;
         write(pulling.into, reply.offset, bytes, above);
         let (link, complete) = (pulling.link, pulling.pull.is_complete());
-        if let Some(round_trip) = piece.round_trip
-            && let Some(state) = self.partners.get_mut(link)
-        {
-            state.round_trip.measured(round_trip);
+        if let Some(state) = self.partners.get_mut(link) {
+            state.asks.heard_at = now;
+            if let Some(round_trip) = piece.round_trip {
+                state.round_trip.measured(round_trip);
+            }
         }
         if complete {
             self.end_pull(slot, Ok(()));
