@@ -30,6 +30,8 @@ const LINGER: Duration = Duration::from_secs(1);
 const FORMERS_MAX: usize = 4096;
 /// Attempts of a partner's that wait for their answers.
 const ANSWERS_MAX: usize = 4;
+/// Keys that wait for being shown to a partner.
+const SHOWN_MAX: usize = 64;
 /// The status of an answer: connected, or refused for the key.
 const CONNECTED: u8 = 0;
 const BAD_KEY: u8 = 11;
@@ -56,6 +58,17 @@ pub(super) struct Introduction {
     pub tries: u32,
     /// The number that we expect next, as all its packets say: who did not know us begins with it.
     receive_next: Sequence,
+    /// Why it is made.
+    purpose: Purpose,
+}
+
+/// What an attempt is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// The user wants to know whether the key is right.
+    Asked,
+    /// The partner is to hear our session; the key is the one that it named, and need not be its own.
+    Return,
 }
 
 /// A partner that was let go.
@@ -81,6 +94,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if let Some(id) = self.by_name.get(&(station, endpoint)).copied() {
             let closing = |state: &Partner<S>| matches!(state.stage, Stage::Closing { .. });
             if !self.partners.get(id).is_some_and(closing) {
+                if !self.is_up(id) {
+                    self.want(id, key)?;
+                }
                 return Ok(id);
             }
             // Whoever closed it goes on with another one, and with its numbers.
@@ -89,12 +105,56 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let former = self.former(station, endpoint);
         let next = former.map_or(Sequence::new(0, 1), |former| former.receive_next);
         let id = self.add(station, endpoint, next).ok_or(Fault::Busy)?;
-        self.introduce(id, key);
+        self.introduce(id, key, Purpose::Asked);
         Ok(id)
+    }
+
+    /// Shows a key to the partner of a link; `key_judged` tells what it says.
+    pub fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
+        let Some(state) = self.partners.get(link) else { return Err(Fault::PeerReset) };
+        if state.granted == Some(key) {
+            // Its endpoint has one key as long as it is open.
+            self.events.push_back(Event::Judged { link, key, right: true });
+            return Ok(());
+        }
+        self.want(link, key)?;
+        self.show_next(link);
+        Ok(())
+    }
+
+    fn is_up(&self, id: SlotId) -> bool {
+        self.partners.get(id).is_some_and(Partner::is_up)
+    }
+
+    /// Notes a key that is to be shown, once.
+    fn want(&mut self, id: SlotId, key: u32) -> Result<(), Fault> {
+        let Some(state) = self.partners.get_mut(id) else { return Err(Fault::PeerReset) };
+        let asked = |it: Introduction| it.purpose == Purpose::Asked && it.key == key;
+        if state.introduction.is_some_and(asked) || state.wanted.contains(&key) {
+            return Ok(());
+        }
+        if state.wanted.len() >= SHOWN_MAX {
+            return Err(Fault::Busy);
+        }
+        state.wanted.push_back(key);
+        Ok(())
+    }
+
+    /// Shows the next key, where no attempt is under way.
+    fn show_next(&mut self, id: SlotId) {
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if state.introduction.is_some() {
+            return;
+        }
+        let Some(key) = state.wanted.pop_front() else { return };
+        self.begin(id, key, Purpose::Asked);
     }
 
     fn add(&mut self, station: S, endpoint: u8, receive_next: Sequence) -> Option<SlotId> {
         let partner = Partner::new(station, endpoint, receive_next);
+        if self.by_name.len() >= self.config.partners_max {
+            self.make_room();
+        }
         let id = self.partners.insert(partner).ok()?;
         let former = self.former(station, endpoint);
         let connects = former.map(|former| former.connects);
@@ -106,11 +166,41 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         Some(id)
     }
 
+    /// Ends the partner that connected first and of whom nothing else was heard: anybody can say that much.
+    fn make_room(&mut self) {
+        self.trim_half_open();
+        if let Some(id) = self.half_open.pop_front() {
+            self.counters.half_open += 1;
+            self.end(id, Fault::Unreachable);
+        }
+    }
+
+    /// Lets go of those at the head who have said more, or are gone.
+    pub(super) fn trim_half_open(&mut self) {
+        let Mxoe { half_open, partners, .. } = self;
+        let is_half_open = |id: SlotId| partners.get(id).is_some_and(|state| !state.is_proven);
+        while half_open.pop_front_if(|id| !is_half_open(*id)).is_some() {}
+    }
+
+    /// Notes somebody who has only connected so far.
+    fn is_half_open(&mut self, id: SlotId) {
+        if self.half_open.len() >= 2 * self.config.partners_max {
+            let Mxoe { half_open, partners, .. } = self;
+            half_open.retain(|id| partners.get(*id).is_some_and(|state| !state.is_proven));
+        }
+        self.half_open.push_back(id);
+    }
+
     /// Connects from our side.
-    pub(super) fn introduce(&mut self, id: SlotId, key: u32) {
-        let now = self.now;
+    pub(super) fn introduce(&mut self, id: SlotId, key: u32, purpose: Purpose) {
         let Some(state) = self.partners.get_mut(id) else { return };
         state.key = key;
+        self.begin(id, key, purpose);
+    }
+
+    fn begin(&mut self, id: SlotId, key: u32, purpose: Purpose) {
+        let now = self.now;
+        let Some(state) = self.partners.get_mut(id) else { return };
         state.connects = state.connects.wrapping_add(1);
         let connect = state.connects;
         let receive_next = state.receiving.acknowledged();
@@ -121,6 +211,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             again_at: Time::ZERO,
             tries: 0,
             receive_next,
+            purpose,
         });
         self.touch(id);
     }
@@ -131,7 +222,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Remembers what came from a partner that is let go.
     pub(super) fn remember(&mut self, state: &Partner<S>) {
-        if state.session == SESSION_UNKNOWN {
+        if state.session == SESSION_UNKNOWN || !state.is_proven {
             return;
         }
         let receive_next = state.receiving.acknowledged();
@@ -167,7 +258,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             };
             return self.refuse(from, connect.index, Packet::NackLib(nack));
         }
-        if connect.key != self.config.key && known.is_none() {
+        let welcome = self.is_welcome(known, &connect);
+        if !welcome && known.is_none_or(|id| !self.is_known(id, connect.session)) {
+            if let Some(id) = known {
+                self.began_anew(id, connect.session);
+            }
             return self.refuse_key(from, &connect);
         }
         let id = match known {
@@ -183,9 +278,40 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(state) = self.partners.get_mut(id) else { return };
         state.index = connect.index;
         if state.answers.len() < ANSWERS_MAX {
-            state.answers.push_back(connect.connect);
+            state.answers.push_back((connect.connect, if welcome { CONNECTED } else { BAD_KEY }));
         }
         self.touch(id);
+    }
+
+    /// Whether a key that somebody names is good enough. Who answers our connecting with its own names the key
+    /// that we named.
+    fn is_welcome(&self, known: Option<SlotId>, connect: &Connect) -> bool {
+        let returns = |state: &Partner<S>| {
+            if state.session != connect.session {
+                return state.introduction.is_some_and(|it| it.key == connect.key);
+            }
+            let first = |heard: u8| connect.connect.wrapping_sub(heard) as i8 <= 0;
+            connect.key == state.key && state.heard_connect.is_none_or(first)
+        };
+        let known = known.and_then(|id| self.partners.get(id));
+        connect.key == self.config.key || known.is_some_and(returns)
+    }
+
+    /// Whether a partner speaks in this session, or did.
+    fn is_known(&self, id: SlotId, session: u32) -> bool {
+        let is = |state: &Partner<S>| state.session == session || state.former == session;
+        self.partners.get(id).is_some_and(is)
+    }
+
+    /// A partner says, under a key that is wrong, that it is in another session: then it is not in the one
+    /// that we know.
+    fn began_anew(&mut self, id: SlotId, session: u32) {
+        let Some(state) = self.partners.get(id) else { return };
+        let name = (state.station, state.endpoint);
+        let is_old = self.former(name.0, name.1).is_some_and(|it| it.session == session);
+        if state.session != SESSION_UNKNOWN && !is_old {
+            self.end(id, Fault::PeerReset);
+        }
     }
 
     fn refuse_key(&mut self, from: S, connect: &Connect) {
@@ -219,7 +345,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         state.heard_connect = Some(connect.connect);
         state.sending = Sending::new(connect.receive_next);
         self.events.push_back(Event::Up { link: id, accepted: true });
-        self.introduce(id, connect.key);
+        self.introduce(id, connect.key, Purpose::Return);
+        self.is_half_open(id);
         Some(id)
     }
 
@@ -257,7 +384,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             self.counters.wrong_session += 1;
             return None;
         }
-        if !self.config.accepts || connect.key != self.config.key {
+        if !self.config.accepts {
             self.end(id, Fault::PeerReset);
             return None;
         }
@@ -301,8 +428,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if introduction.tries == 1 {
             state.round_trip.measured(now.since(introduction.begun));
         }
-        if reply.status != CONNECTED && connecting {
-            return self.end(id, Fault::NotPermitted);
+        let right = reply.status == CONNECTED;
+        if !right && connecting {
+            return self.not_let_in(id, introduction.key);
+        }
+        state.is_proven = true;
+        if right && introduction.purpose == Purpose::Asked {
+            state.granted = Some(introduction.key);
         }
         let mut done = Vec::new();
         if state.session != reply.session {
@@ -316,8 +448,32 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             state.stage = Stage::Up;
             self.events.push_back(Event::Up { link: id, accepted: false });
         }
+        if introduction.purpose == Purpose::Asked {
+            self.events.push_back(Event::Judged { link: id, key: introduction.key, right });
+        }
         self.have_arrived(id, done);
+        self.show_next(id);
         self.touch(id);
+    }
+
+    /// The key with which we connect is wrong: another one may be right, or the partner may have connected by
+    /// itself, with a key that is.
+    fn not_let_in(&mut self, id: SlotId, key: u32) {
+        let own = self.config.key;
+        let Some(state) = self.partners.get_mut(id) else { return };
+        let judged = Event::Judged { link: id, key, right: false };
+        if let Some(next) = state.wanted.pop_front() {
+            self.events.push_back(judged);
+            return self.introduce(id, next, Purpose::Asked);
+        }
+        if state.heard_connect.is_none() {
+            return self.end(id, Fault::NotPermitted);
+        }
+        state.stage = Stage::Up;
+        state.is_proven = true;
+        self.events.push_back(Event::Up { link: id, accepted: false });
+        self.events.push_back(judged);
+        self.introduce(id, own, Purpose::Return);
     }
 
     /// The next packet that makes a session.
@@ -332,7 +488,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let dialect = self.config.dialect;
         let state = self.partners.get_mut(id)?;
         let receive_next = state.receiving.acknowledged();
-        if let Some(connect) = state.answers.pop_front() {
+        if let Some((connect, status)) = state.answers.pop_front() {
             let reply = ConnectReply {
                 to: state.endpoint,
                 from,
@@ -341,13 +497,17 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 session,
                 receive_next,
                 connect,
-                status: CONNECTED,
+                status,
             };
             return Some(emit(&Packet::ConnectReply(reply), state.index, dialect, out));
         }
         let introduction = state.introduction.as_mut().filter(|it| it.again_at <= now)?;
         introduction.again_at = now + (AGAIN * (1 << introduction.tries.min(8))).min(AGAIN_MAX);
         introduction.tries += 1;
+        if introduction.purpose == Purpose::Asked && state.is_proven {
+            // It knows us, and would take an old number for one with which we began anew.
+            introduction.receive_next = receive_next;
+        }
         let connect = Connect {
             to: state.endpoint,
             from,

@@ -80,6 +80,10 @@ pub enum Taken {
 pub trait Foreign<S>: Bytes {
     /// A link carries messages from now on; `accepted`: the partner began it.
     fn link_up(&mut self, link: SlotId, who: Who<S>, accepted: bool);
+    /// The partner says whether a key that it was shown is right.
+    fn key_judged(&mut self, link: SlotId, key: u32, right: bool) {
+        let _ = (link, key, right);
+    }
     /// The last word about a link.
     fn link_down(&mut self, link: SlotId, fault: Fault);
     /// The next message of a partner; `whole`: all its bytes are here, and follow at once.
@@ -121,6 +125,8 @@ pub struct MxoeCounters {
     pub unready: u64,
     /// Replies to pulls that nobody waits for.
     pub unasked: u64,
+    /// Partners of whom nothing was heard but that they connect, and that made room for others.
+    pub half_open: u64,
     pub nacks_sent: u64,
     pub nacks_received: u64,
     /// Refusals and answers that were not given, since too many wait.
@@ -140,6 +146,7 @@ pub struct MxoeCounters {
 #[derive(Debug)]
 pub(super) enum Event {
     Up { link: SlotId, accepted: bool },
+    Judged { link: SlotId, key: u32, right: bool },
     Down { link: SlotId, fault: Fault },
     Finished { link: SlotId, end: ForeignEnd },
     Ended { token: Token, outcome: Result<(), Fault> },
@@ -167,14 +174,19 @@ pub(super) struct Partner<S> {
     pub stage: Stage,
     /// What we connect with.
     pub key: u32,
-    /// How often we did.
+    /// Keys that it is to be shown, and the last one that it said is right.
+    pub wanted: VecDeque<u32>,
+    pub granted: Option<u32>,
+    /// How often we connected.
     pub connects: u8,
     /// We connect, and are not answered yet.
     pub introduction: Option<Introduction>,
     /// The latest attempt of the partner's to connect.
     pub heard_connect: Option<u8>,
-    /// Its attempts that are to be answered.
-    pub answers: VecDeque<u8>,
+    /// Its attempts that are to be answered, and with which status.
+    pub answers: VecDeque<(u8, u8)>,
+    /// It named our session: it has heard us, and is where it says that it is.
+    pub is_proven: bool,
     pub is_ready: bool,
     /// When it is looked at; `NEVER` where it is not among the timers.
     pub timer: Time,
@@ -208,10 +220,13 @@ impl<S> Partner<S> {
             index: INDEX_UNKNOWN,
             stage: Stage::Connecting,
             key: 0,
+            wanted: VecDeque::new(),
+            granted: None,
             connects: 0,
             introduction: None,
             heard_connect: None,
             answers: VecDeque::new(),
+            is_proven: false,
             is_ready: false,
             timer: Time::NEVER,
             round_trip: RoundTrip::default(),
@@ -275,6 +290,8 @@ pub struct Mxoe<S> {
     /// What is remembered of partners that were let go, by name; and their names, the oldest first.
     pub(super) formers: HashMap<(S, u8), Former>,
     pub(super) former_names: VecDeque<(S, u8)>,
+    /// Partners that connected, the first one first; some may have said more by now, or be gone.
+    pub(super) half_open: VecDeque<SlotId>,
     /// Hosts in the order in which they were met: what we tell them is their place here.
     table: HashMap<S, u16>,
     pub(super) ready: VecDeque<SlotId>,
@@ -321,6 +338,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             by_name: HashMap::new(),
             formers: HashMap::new(),
             former_names: VecDeque::new(),
+            half_open: VecDeque::new(),
             table: HashMap::new(),
             ready: VecDeque::new(),
             stateless: VecDeque::new(),
@@ -557,6 +575,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                         above.link_up(link, who, accepted);
                     }
                 }
+                Event::Judged { link, key, right } => above.key_judged(link, key, right),
                 Event::Down { link, fault } => above.link_down(link, fault),
                 Event::Finished { link, end } => above.finished(link, end),
                 Event::Ended { token, outcome } => above.ended(token, outcome),
@@ -571,6 +590,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.forget_regions(id);
         self.not_hungry(id);
         let Some(state) = self.partners.remove(id) else { return };
+        self.trim_half_open();
         self.timers.remove(&(state.timer, id));
         self.by_name.remove(&(state.station, state.endpoint));
         self.early_bytes -= state.receiving.early_bytes();

@@ -9,7 +9,7 @@ use ropewalk_wire::mxoe::{
     self, INDEX_UNKNOWN, Message, Nack, NackLib, Packet, SESSION_UNKNOWN, Sequence,
 };
 
-use super::connect::Stage;
+use super::connect::{Purpose, Stage};
 use super::machine::{Event, Foreign, Mxoe, Taken, write};
 use super::receiving::{Arrival, Early, Part, Partial};
 use super::sending::{Kept, Named};
@@ -26,7 +26,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             self.counters.wrong_session += 1;
             return None;
         }
-        self.counters.strangers += u64::from(id.is_none());
+        match id.and_then(|id| self.partners.get_mut(id)) {
+            Some(state) => state.is_proven = true,
+            None => self.counters.strangers += 1,
+        }
         id
     }
 
@@ -286,7 +289,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         } else if state.sending.is_under_way(nack.sequence) {
             // A refusal names no session: it may be one of before a restart. Who connects learns more.
             let key = state.key;
-            self.introduce(id, key);
+            self.introduce(id, key, Purpose::Return);
         }
     }
 }

@@ -242,7 +242,10 @@ impl Sending {
             self.all_again();
             return done;
         }
-        self.claimed = Some(next);
+        // One that begins anew begins with the first number: others of before are late.
+        if !same || number > self.acknowledged || next.number() == 1 {
+            self.claimed = Some(next);
+        }
         Vec::new()
     }
 

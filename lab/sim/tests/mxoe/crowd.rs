@@ -153,3 +153,26 @@ fn a_closed_link_is_over_when_its_last_message_is_acknowledged() {
     room.run(Duration::from_millis(1));
     assert_eq!(room.hosts[0].seen.down.get(&a), Some(&Fault::Closed));
 }
+
+#[test]
+fn those_who_only_connect_make_room_for_those_who_say_more() {
+    let mut room = Room::new(3, config(200));
+    let links = room.join(1, 0);
+    for station in 1000..1300 {
+        room.say(station, &Packet::Connect(connect(1)));
+    }
+    let half_open = room.counters().half_open;
+    assert_eq!(half_open, 300 - 63, "as many partners as there may be");
+    // Either side may begin.
+    let others = [room.join(2, 0), room.join(0, 2)];
+    assert_eq!(others[0][1], others[1][0], "one link");
+    room.innocent_between([1, 0], links);
+    room.innocent_between([2, 0], others[0]);
+    for station in 2000..2300 {
+        room.say(station, &Packet::Connect(connect(1)));
+    }
+    assert_eq!(room.counters().half_open, half_open + 301);
+    // Those who said more stay.
+    room.innocent_between([1, 0], links);
+    room.innocent_between([2, 0], others[0]);
+}

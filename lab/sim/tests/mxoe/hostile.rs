@@ -25,15 +25,16 @@ fn connects_by_the_thousand_leave_little_behind() {
                 room.run(Duration::from_millis(1));
             }
         }
-        let limit = [30_000, 200_000][round as usize];
+        // Of hosts to which something was said the numbers are kept, whoever they are.
+        let limit = [30_000, 600_000][round as usize];
         assert!(room.size() < limit, "{} after round {round}", room.size());
     }
-    let up = room.hosts[0].seen.up.len();
-    assert_eq!(up, 64, "as many partners as there may be");
+    let there = |room: &Room| room.hosts[0].seen.up.len() - room.hosts[0].seen.down.len();
+    assert_eq!(there(&room), 64, "as many partners as there may be");
     room.innocent(links);
-    // They never answer, and make room for others.
+    // They never answer, and are forgotten.
     room.run(GIVE_UP_AFTER + Duration::from_secs(1));
-    assert_eq!(room.hosts[0].seen.down.len(), 63);
+    assert_eq!(there(&room), 1);
     room.innocent(links);
     let link = room.let_him_in();
     assert!(!room.hosts[0].seen.down.contains_key(&link));

@@ -8,6 +8,7 @@ mod crowd;
 mod examples;
 mod foreign;
 mod hostile;
+mod keys;
 #[path = "../open_mx/recorded.rs"]
 mod recorded;
 mod room;

@@ -135,13 +135,18 @@ impl Room {
 
     /// Innocent traffic goes on: two of ours exchange messages of every kind.
     pub fn innocent(&mut self, links: [SlotId; 2]) {
-        for (host, link) in links.into_iter().enumerate() {
+        self.innocent_between([0, 1], links);
+    }
+
+    /// The same between these two.
+    pub fn innocent_between(&mut self, hosts: [usize; 2], links: [SlotId; 2]) {
+        for (host, link) in hosts.into_iter().zip(links) {
             for (number, len) in [5, 100, 5000, 100_000].into_iter().enumerate() {
                 let id = 10_000 + self.hosts[host].seen.finished.len() * 10 + number;
                 self.hosts[host].send(link, id as u64, len, true);
             }
         }
-        let finished = |room: &Room| [0, 1].map(|host: usize| room.hosts[host].seen.finished.len());
+        let finished = |room: &Room| hosts.map(|host| room.hosts[host].seen.finished.len());
         let wanted = finished(self).map(|it| it + 4);
         for _ in 0..200 {
             self.run(Duration::from_millis(1));

@@ -43,6 +43,8 @@ pub struct Seen {
     pub store: Store,
     pub up: BTreeMap<SlotId, (Who<u32>, bool)>,
     pub down: BTreeMap<SlotId, Fault>,
+    /// Keys that were shown, and whether they are right.
+    pub judged: Vec<(SlotId, u32, bool)>,
     /// Messages in the order in which they were told.
     pub told: Vec<(SlotId, u64)>,
     /// Those that are here.
@@ -109,6 +111,11 @@ impl Foreign<u32> for Seen {
     fn link_up(&mut self, link: SlotId, who: Who<u32>, accepted: bool) {
         assert!(!self.down.contains_key(&link));
         assert!(self.up.insert(link, (who, accepted)).is_none(), "{link:?} came up twice");
+    }
+
+    fn key_judged(&mut self, link: SlotId, key: u32, right: bool) {
+        assert!(!self.down.contains_key(&link));
+        self.judged.push((link, key, right));
     }
 
     fn link_down(&mut self, link: SlotId, fault: Fault) {

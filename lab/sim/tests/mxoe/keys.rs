@@ -1,0 +1,165 @@
+//! Keys: who connects names one, each time, and whoever is asked judges it, each time.
+
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::random::Random;
+use ropewalk_core::packets::mxoe::MxoeConfig;
+use ropewalk_sim::seeds;
+use ropewalk_wire::mxoe::*;
+
+use crate::room::*;
+use crate::world::*;
+
+const WRONG: u32 = KEY + 1;
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// Two endpoints with a key each: the first one's is `KEY + 2`.
+fn two() -> Room {
+    let mut room = Room::new(2, config(200));
+    let own = MxoeConfig { key: KEY + 2, ..config(200) };
+    room.hosts[0] = Ours::configured(&mut Random::from_seed(3), own, SESSION);
+    room
+}
+
+#[test]
+fn a_key_is_judged_beside_a_link_that_there_is() {
+    let mut room = two();
+    let links = room.join(0, 1);
+    let judged = |room: &Room, host: usize| room.hosts[host].seen.judged.clone();
+    assert_eq!(judged(&room, 0), [(links[0], KEY, true)], "the key of the first connect");
+    assert_eq!(judged(&room, 1), [], "it did not ask");
+    // The side that connected, and the one to which it did; each knows the other's own key only as right.
+    for (host, right) in [(0, KEY), (1, KEY + 2)] {
+        room.hosts[host].seen.judged.clear();
+        for key in [WRONG, right, KEY + 4 - (right - KEY) - 2] {
+            room.hosts[host].machine.show_key(links[host], key).unwrap();
+        }
+        room.run(MOMENT);
+        let wanted = [(WRONG, false), (right, true), (KEY + 4 - (right - KEY) - 2, false)];
+        let mut told = judged(&room, host);
+        told.sort();
+        let mut wanted = wanted.map(|(key, it)| (links[host], key, it));
+        wanted.sort();
+        assert_eq!(told, wanted, "host {host}");
+    }
+    assert!(room.hosts.iter().all(|host| host.seen.down.is_empty()));
+    room.innocent(links);
+}
+
+#[test]
+fn keys_beside_a_link_are_judged_though_packets_are_lost_and_messages_go_on() {
+    for seed in seeds(0, 50) {
+        let mut random = Random::from_seed(seed);
+        let mut room = two();
+        let links = room.join(0, 1);
+        room.hosts[0].seen.judged.clear();
+        for id in 0..20 {
+            room.hosts[0].send(links[0], 1 + id, 100, true);
+            room.hosts[1].send(links[1], 100 + id, 5000, true);
+        }
+        for key in 0..5 {
+            room.hosts[0].machine.show_key(links[0], WRONG + 10 + key).unwrap();
+        }
+        for _ in 0..600 {
+            for host in 0..2usize {
+                for (_, body) in room.hosts[host].pass(room.now, 100) {
+                    if random.below(3) > 0 {
+                        room.hosts[1 - host].packet(host as u32, &body, room.now);
+                    }
+                }
+            }
+            room.now = room.now + Duration::from_millis(10);
+        }
+        let judged = &room.hosts[0].seen.judged;
+        let keys: Vec<u32> = judged.iter().map(|it| it.1 - WRONG - 10).collect();
+        assert_eq!(keys, [0, 1, 2, 3, 4], "seed {seed}");
+        assert!(judged.iter().all(|it| !it.2));
+        room.innocent(links);
+    }
+}
+
+#[test]
+fn who_connects_to_us_under_a_wrong_key_is_refused_though_we_connect_to_it() {
+    let mut room = Room::new(1, config(200));
+    let now = room.now;
+    room.hosts[0].machine.connect(HIS_STATION, HIS, 5, now).unwrap();
+    room.run(Duration::from_millis(1));
+    room.others.clear();
+    let status = |room: &mut Room, key, number| {
+        room.others.clear();
+        room.say(HIS_STATION, &Packet::Connect(Connect { key, ..connect(number) }));
+        room.run(Duration::from_millis(1));
+        let dialect = room.dialect;
+        let of = |(_, body): (u32, Vec<u8>)| match Packet::parse(&body, dialect) {
+            Ok((_, Packet::ConnectReply(reply))) => Some((reply.connect, reply.status)),
+            _ => None,
+        };
+        room.others.drain(..).find_map(of)
+    };
+    assert_eq!(status(&mut room, WRONG, 1), Some((1, 11)));
+    assert_eq!(status(&mut room, KEY, 2), Some((2, 0)));
+    // In the session that is known, too.
+    assert_eq!(status(&mut room, WRONG, 3), Some((3, 11)));
+    assert_eq!(status(&mut room, 5, 4), Some((4, 11)), "the key of its own");
+    assert_eq!(status(&mut room, KEY, 5), Some((5, 0)));
+    assert!(room.hosts[0].seen.up.is_empty() && room.hosts[0].seen.down.is_empty());
+}
+
+#[test]
+fn the_first_of_several_keys_that_is_right_connects() {
+    let mut room = two();
+    let now = room.now;
+    let machine = &mut room.hosts[0].machine;
+    let link = machine.connect(1, ENDPOINT, WRONG, now).unwrap();
+    assert_eq!(machine.connect(1, ENDPOINT, KEY, now), Ok(link));
+    assert_eq!(machine.connect(1, ENDPOINT, 9, now), Ok(link));
+    room.run(MOMENT);
+    let judged = [(WRONG, false), (KEY, true), (9, false)].map(|(key, it)| (link, key, it));
+    assert_eq!(room.hosts[0].seen.judged, judged);
+    assert!(room.hosts[0].seen.up.contains_key(&link) && room.hosts[0].seen.down.is_empty());
+}
+
+#[test]
+fn both_connect_at_once_and_one_of_them_under_a_wrong_key() {
+    for wrong in 0..2 {
+        let mut room = two();
+        let now = room.now;
+        let mut keys = [KEY, KEY + 2];
+        keys[wrong] = WRONG;
+        let of = |host: usize| 1 - host as u32;
+        let links = [0, 1].map(|host: usize| {
+            let machine = &mut room.hosts[host].machine;
+            machine.connect(of(host), ENDPOINT, keys[host], now).unwrap()
+        });
+        room.run(MOMENT);
+        let judged = |host: usize| room.hosts[host].seen.judged.clone();
+        // What it asked for failed; where the other one was first, its link is the same.
+        let failed = room.hosts[wrong].seen.down.get(&links[wrong]);
+        match failed {
+            Some(fault) => assert_eq!(*fault, Fault::NotPermitted),
+            None => assert_eq!(judged(wrong), [(links[wrong], WRONG, false)]),
+        }
+        assert_eq!(judged(1 - wrong), [(links[1 - wrong], keys[1 - wrong], true)]);
+        let links = [0, 1].map(|host: usize| {
+            let seen = &room.hosts[host].seen;
+            *seen.up.keys().find(|link| !seen.down.contains_key(link)).expect("a link")
+        });
+        room.innocent(links);
+    }
+}
+
+#[test]
+fn an_endpoint_that_began_anew_is_refused_under_a_wrong_key() {
+    let mut room = Room::new(1, config(200));
+    let link = room.let_him_in();
+    room.others.clear();
+    room.say(HIS_STATION, &Packet::Connect(Connect { key: WRONG, session: 78, ..connect(2) }));
+    room.run(Duration::from_millis(1));
+    assert_eq!(room.hosts[0].seen.down.get(&link), Some(&Fault::PeerReset));
+    let reply = room.others.iter().find_map(|(_, body)| match Packet::parse(body, room.dialect) {
+        Ok((_, Packet::ConnectReply(reply))) => Some(reply),
+        _ => None,
+    });
+    assert_eq!(reply.map(|reply| (reply.asker, reply.status)), Some((78, 11)));
+}
