@@ -190,6 +190,8 @@ pub enum Output {
     PeerUp { peer: PeerId },
     /// The session with the peer ended.
     PeerDown { peer: PeerId, fault: Fault },
+    /// A foreign peer says whether a key that it was shown is right.
+    KeyJudged { peer: PeerId, key: u32, right: bool },
     /// Two peers are one endpoint: `alias` now stands for `peer`.
     Aliased { alias: PeerId, peer: PeerId },
     /// The region of this key is held by nobody any more.

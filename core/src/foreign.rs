@@ -120,6 +120,13 @@ impl Core {
         Some(placement)
     }
 
+    /// A foreign peer says whether a key that it was shown is right.
+    pub fn foreign_key(&mut self, link: LinkId, key: u32, right: bool) {
+        let Some(id) = self.links.get(link).and_then(|state| state.peer) else { return };
+        let peer = self.resolve(id);
+        self.outputs.push(Output::KeyJudged { peer, key, right });
+    }
+
     /// A foreign peer says that a message of ours is over.
     pub fn foreign_end(&mut self, link: LinkId, end: ForeignEnd) {
         let Some(id) = self.links.get(link).and_then(|state| state.peer) else { return };

@@ -111,6 +111,12 @@ fn tick() -> Tick {
 pub enum PeerEvent {
     Up(PeerId),
     Down(PeerId, Fault),
+    /// A foreign peer says whether a key that it was shown, by a connect or beside one, is right.
+    KeyJudged {
+        peer: PeerId,
+        key: u32,
+        right: bool,
+    },
     /// Two are one endpoint: `alias` stands for `peer` from here on.
     Aliased {
         alias: PeerId,
@@ -578,6 +584,9 @@ impl Engine {
             Output::Upgrade { peer, link } => self.upgrade(peer, link),
             Output::PeerUp { peer } => self.event(PeerEvent::Up(peer)),
             Output::PeerDown { peer, fault } => self.event(PeerEvent::Down(peer, fault)),
+            Output::KeyJudged { peer, key, right } => {
+                self.event(PeerEvent::KeyJudged { peer, key, right });
+            }
             Output::Unexposed { key } => self.unexposed(key),
             Output::Aliased { alias, peer } => self.aliased(alias, peer),
         }

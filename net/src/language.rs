@@ -55,6 +55,11 @@ pub trait Language<S>: Send {
     fn deadline(&self) -> Time;
     /// Who is at the other end of a link.
     fn station(&self, link: SlotId) -> Option<S>;
+    /// Shows a key to it.
+    fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
+        let _ = (link, key);
+        Err(Fault::Invalid)
+    }
     /// Where it is foreign: its station, its number there, its session.
     fn foreign(&self, link: SlotId) -> Option<(S, u8, u32)> {
         let _ = link;
@@ -180,6 +185,11 @@ impl<S: Hash> Foreign<S> for Upwards<'_> {
         let Who { station, endpoint, .. } = who;
         let hash = |salt: u8| u128::from(NAMES.hash_one((salt, &station, endpoint)));
         self.report.foreign_up(self.id(link), hash(0) << 64 | hash(1) | 1, accepted);
+    }
+
+    fn key_judged(&mut self, link: SlotId, key: u32, right: bool) {
+        self.told = true;
+        self.report.foreign_key(self.id(link), key, right);
     }
 
     fn link_down(&mut self, link: SlotId, fault: Fault) {
@@ -360,6 +370,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
 
     fn station(&self, link: SlotId) -> Option<S> {
         self.who(link).map(|who| who.station)
+    }
+
+    fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
+        Mxoe::show_key(self, link, key)
     }
 
     fn foreign(&self, link: SlotId) -> Option<(S, u8, u32)> {

@@ -380,6 +380,12 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         Some(ForeignName { station: self.port.host(station)?, endpoint, session })
     }
 
+    fn show_key(&mut self, link: LinkId, key: u32) -> Result<(), Fault> {
+        self.machine.show_key(link.slot, key)?;
+        self.ring();
+        Ok(())
+    }
+
     fn peer_host(&self, link: LinkId) -> Option<String> {
         self.port.host(self.machine.station(link.slot)?)
     }

@@ -51,6 +51,17 @@ impl Endpoint {
         engine.drain();
     }
 
+    /// Shows a key to a foreign peer with a session: `PeerEvent::KeyJudged` tells what it says, unless the
+    /// session ends.
+    pub fn show_key(&self, peer: PeerId, key: u32) -> Result<(), Fault> {
+        let mut engine = self.locked();
+        let link = engine.core.peer_link(peer).ok_or(Fault::PeerReset)?;
+        let rail = engine.rails.get_mut(usize::from(link.rail)).ok_or(Fault::Invalid)?;
+        let shown = rail.show_key(link, key);
+        engine.drain();
+        shown
+    }
+
     /// The host that a peer is connected from or to, without a port; `None` where there is no session,
     /// or its rail knows no hosts.
     pub fn peer_host(&self, peer: PeerId) -> Option<String> {

@@ -102,6 +102,10 @@ impl Report for Upper<'_> {
         }
     }
 
+    fn foreign_key(&mut self, link: LinkId, key: u32, right: bool) {
+        self.core.foreign_key(link, key, right);
+    }
+
     fn foreign_end(&mut self, link: LinkId, end: ForeignEnd) {
         self.core.foreign_end(link, end);
     }

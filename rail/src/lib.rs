@@ -161,6 +161,12 @@ pub trait Rail: Send {
         None
     }
 
+    /// Shows a key to the foreign peer at the other end of a link: `foreign_key` tells what it says.
+    fn show_key(&mut self, link: LinkId, key: u32) -> Result<(), Fault> {
+        let _ = (link, key);
+        Err(Fault::Invalid)
+    }
+
     /// Sets what a user may set while the rail runs. False where the rail has no such thing.
     fn set(&mut self, option: RailOption) -> bool {
         let _ = option;
@@ -260,6 +266,11 @@ pub trait Report {
     ) -> Option<Placement> {
         let _ = (link, message, whole);
         Some(Placement::Drop)
+    }
+
+    /// A foreign peer says whether a key that it was shown, by a connect or beside one, is right.
+    fn foreign_key(&mut self, link: LinkId, key: u32, right: bool) {
+        let _ = (link, key, right);
     }
 
     /// A message to a foreign peer is over.

@@ -94,6 +94,7 @@ impl Addresses {
                     self.forget_unused(endpoint, handle_of(peer));
                 }
                 PeerEvent::Aliased { alias, peer } => self.aliased(alias, peer),
+                PeerEvent::KeyJudged { .. } => {}
             }
         }
         let count = endpoint.event_count();

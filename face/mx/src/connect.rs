@@ -223,10 +223,14 @@ impl Ep {
         connect.again_at = None;
         if connect.is_foreign {
             let (peer, is_up) = (connect.peer, partner.is_up);
-            if is_up {
-                return self.connected(state, number, SUCCESS);
+            if !is_up {
+                return self.net.connect(peer);
             }
-            return self.net.connect(peer);
+            // Its keeper judges the key each time.
+            if self.net.show_key(partner.peer.unwrap_or(peer), connect.key).is_err() {
+                connect.again_at = Some(Instant::now() + AGAIN_AFTER);
+            }
+            return;
         }
         let message = Message {
             kind: QUESTION,
@@ -306,7 +310,7 @@ impl Ep {
         self.control.wake();
     }
 
-    /// A session began: a foreign partner is connected, whoever connected.
+    /// A session with a foreign partner began.
     pub fn foreign_up(&self, state: &mut State, peer: PeerId) {
         let Some(name) = self.net.foreign_name(peer) else { return };
         let Ok(station) = name.station.parse::<Station>() else { return };
@@ -315,10 +319,18 @@ impl Ep {
         if let Some(partner) = state.partners.get_mut(id) {
             (partner.peer, partner.session, partner.is_up) = (Some(peer), name.session, true);
         }
-        for number in self.asked_of(state, id) {
-            self.connected(state, number, SUCCESS);
-        }
+        // Whoever connected: what was asked for is judged by the key of each question.
+        self.asked_of(state, id).into_iter().for_each(|number| self.ask(state, number));
         self.announce();
+    }
+
+    /// A foreign partner says whether a key is right.
+    pub fn key_judged(&self, state: &mut State, peer: PeerId, key: u32, right: bool) {
+        let Some(partner) = state.partners.of_peer(peer) else { return };
+        let code = if right { SUCCESS } else { BAD_CONNECTION_KEY };
+        let mut numbers = self.asked_of(state, partner);
+        numbers.retain(|it| state.connects.asked.get(it).is_some_and(|asked| asked.key == key));
+        numbers.into_iter().for_each(|number| self.connected(state, number, code));
     }
 
     /// A foreign partner does not want a session with us, as it says itself.

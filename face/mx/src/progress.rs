@@ -202,6 +202,9 @@ impl Ep {
             taken += 1;
             match event {
                 PeerEvent::Up(peer) => self.foreign_up(state, peer),
+                PeerEvent::KeyJudged { peer, key, right } => {
+                    self.key_judged(state, peer, key, right);
+                }
                 PeerEvent::Aliased { alias, peer } => {
                     let known = state.partners.of_peer(alias);
                     if let Some(partner) = known.or_else(|| state.partners.of_peer(peer)) {

@@ -49,6 +49,11 @@ fn threads_get_their_own_completions_and_all_of_them() {
 }
 
 #[test]
+fn keys_are_judged_beside_a_connection() {
+    run_all("keys.c");
+}
+
+#[test]
 fn context_numbers_keep_completions_apart() {
     run_all("contexts.c");
 }

@@ -44,7 +44,7 @@ impl Drop for Namespace {
 #[test]
 fn programs_reach_each_other_by_frames_alone() {
     let Some(namespace) = Namespace::make() else { return };
-    for source in ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c"] {
+    for source in ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c", "keys.c"] {
         run(&namespace, source, "ether://one", "ether://two");
     }
 }
@@ -52,8 +52,8 @@ fn programs_reach_each_other_by_frames_alone() {
 #[test]
 fn programs_reach_each_other_as_hosts_with_open_mx_do() {
     let Some(namespace) = Namespace::make() else { return };
-    // Not what relies on synchronous messages that bring their bytes along, or on keys beside a connection.
-    for source in ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c"] {
+    // Not what relies on synchronous messages that bring their bytes along.
+    for source in ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c", "keys.c"] {
         run(&namespace, source, "mxoe://one", "mxoe://two");
     }
 }

@@ -298,7 +298,10 @@ impl Node {
                     self.addresses.entry(peer).or_insert(address);
                 }
             }
-            Output::PeerUp { .. } | Output::PeerDown { .. } | Output::Unexposed { .. } => {}
+            Output::PeerUp { .. }
+            | Output::KeyJudged { .. }
+            | Output::PeerDown { .. }
+            | Output::Unexposed { .. } => {}
         }
     }
 
