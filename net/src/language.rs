@@ -410,6 +410,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
             ("early", it.early),
             ("doubled", it.doubled),
             ("postponed", it.postponed),
+            ("half_open", it.half_open),
             ("nacks.sent", it.nacks_sent),
             ("nacks.received", it.nacks_received),
             ("throttled.regions", it.awaited_region),
