@@ -171,10 +171,10 @@ fn check_part(scheme: &str, place: &str) -> anyhow::Result<()> {
     let url = format!("{scheme}://{place}");
     match scheme {
         _ if !modules::schemes().contains(&scheme) => bail!(no_network(scheme, &url)),
-        "tcp" => {
+        "tcp" | "udp" => {
             let (host, port) = place.rsplit_once(':').unwrap_or((place, ""));
             if host.is_empty() || !port.parse().is_ok_and(|port: u16| port != 0) {
-                bail!("'{url}' names no host and port; write it like tcp://node1:7700");
+                bail!("'{url}' names no host and port; write it like {scheme}://node1:7700");
             }
             let found = place.to_socket_addrs().map_err(|error| {
                 let text = error.to_string();
@@ -187,9 +187,6 @@ fn check_part(scheme: &str, place: &str) -> anyhow::Result<()> {
             }
         }
         _ if modules::makes_sense(scheme, place) => Ok(()),
-        "udp" => {
-            bail!("'{url}' names no host in digits and port; write it like udp://10.0.0.1:7700")
-        }
         "ether" => bail!(
             "'{url}' names no station and endpoint; write it as the server printed it, like \
              ether://02:00:00:00:00:01/3"
@@ -241,12 +238,13 @@ mod tests {
             assert!(error(place).contains("names no host and port"), "{place}");
         }
         assert!(error("node1:7700").contains("'node1:7700' is not one"));
-        assert!(error("udp://node1:7700").contains("udp://10.0.0.1:7700"));
+        assert!(error("udp://node1").contains("udp://node1:7700"));
+        assert!(error("udp://nohost.invalid:7700").contains("is not known: "));
         assert!(error("ether://eth0/3").contains("ether://02:00:00:00:00:01/3"));
         for good in ["tcp://127.0.0.1:1", "tcp://[::1]:7", "shm://x", "tcp://localhost:1"] {
             check_address(good).expect("something may come of it");
         }
-        for good in ["udp://127.0.0.1:1", "ether://02:00:00:00:00:01/3"] {
+        for good in ["udp://127.0.0.1:1", "udp://localhost:1", "ether://02:00:00:00:00:01/3"] {
             check_address(good).expect("something may come of it");
         }
         // One part is enough.
