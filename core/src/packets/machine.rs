@@ -239,6 +239,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     ) -> Result<SlotId, Fault> {
         self.now = self.now.max(now);
         let call = self.random.next_u64();
+        // As if it had been called often enough: where nothing is found by then it ends, uncalled.
         let stage = Stage::Calling { call, again_at: now + patience, tries: CALLS_MAX };
         self.add_link(nowhere, 0, 0, stage).ok_or(Fault::Busy)
     }

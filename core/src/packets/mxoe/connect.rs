@@ -183,7 +183,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     /// Notes somebody who has only connected so far.
-    fn is_half_open(&mut self, id: SlotId) {
+    fn note_half_open(&mut self, id: SlotId) {
         if self.half_open.len() >= 2 * self.config.partners_max {
             let Mxoe { half_open, partners, .. } = self;
             half_open.retain(|id| partners.get(*id).is_some_and(|state| !state.is_proven));
@@ -346,7 +346,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         state.sending = Sending::new(connect.receive_next);
         self.events.push_back(Event::Up { link: id, accepted: true });
         self.introduce(id, connect.key, Purpose::Return);
-        self.is_half_open(id);
+        self.note_half_open(id);
         Some(id)
     }
 
