@@ -32,9 +32,10 @@ const SERVING_MAX: usize = 256;
 const REFUSALS_MAX: usize = 64;
 /// Offers of one peer that are not over. A correct one has as many segments under way.
 const TAKINGS_MAX: usize = 8192;
-/// Pieces that one link may have under way: at first, at least and at most.
+/// Pieces that one link may have under way: at first, at least and at most. The least still leaves asks
+/// behind the one that lost a piece, whose answers tell of the loss long before a time-out does.
 const WINDOW_FIRST: u32 = 128;
-const WINDOW_MIN: u32 = PIECES_PER_ASK;
+const WINDOW_MIN: u32 = 3 * PIECES_PER_ASK;
 const WINDOW_MAX: u32 = 512;
 /// Readings of a link of which pieces are asked for at a time.
 const READINGS_AT_ONCE: usize = 16;
