@@ -23,7 +23,6 @@ use ropewalk_rail::port::Received;
 use ropewalk_wire::mxoe::{
     ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, INDEX_BYTES, Station, Type,
 };
-use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::config::{EtherError, Language, SocketKind, Sockets};
 use crate::filter::{endpoint_of, program};
@@ -101,11 +100,7 @@ enum Beside {
     Nothing,
     /// Nothing, though it was wished for.
     Refused(XdpError),
-    Xdp {
-        xdp: Xdp,
-        /// Readable where either socket is.
-        both: OwnedFd,
-    },
+    Xdp(Xdp),
 }
 
 /// What a look at the ring brought.
@@ -160,9 +155,14 @@ impl Hub {
         let frame_bytes = interface.mtu.min(BODY_BYTES_MAX) + ETHERNET_BYTES;
         let (beside, xdp) = match key.sockets.kind {
             SocketKind::Packet => (Beside::Nothing, None),
-            SocketKind::Xdp | SocketKind::Auto => beside(&key, interface, fd)?,
+            SocketKind::Xdp | SocketKind::Auto => beside(&key, interface),
         };
-        let members = Members { inboxes: Box::new([const { None }; 256]), numbers, xdp };
+        let mut sockets = vec![socket.try_clone()?];
+        if let Beside::Xdp(xdp) = &beside {
+            sockets.push(xdp.socket().try_clone_to_owned()?);
+        }
+        let inboxes = Box::new([const { None }; 256]);
+        let members = Members { inboxes, numbers, xdp };
         let ring = Ring::new(fd, frame_bytes, members)?;
         socket::bind(fd, interface, ETHERTYPE)?;
         Ok(Hub {
@@ -171,7 +171,7 @@ impl Hub {
             ring,
             socket,
             beside,
-            watch: Watch::new()?,
+            watch: Watch::new(sockets)?,
             looks: AtomicU64::new(0),
             sweeps: AtomicU64::new(0),
             gone: AtomicBool::new(false),
@@ -193,7 +193,7 @@ impl Hub {
 
     fn xdp(&self) -> Option<&Xdp> {
         match &self.beside {
-            Beside::Xdp { xdp, .. } => Some(xdp),
+            Beside::Xdp(xdp) => Some(xdp),
             Beside::Nothing | Beside::Refused(_) => None,
         }
     }
@@ -207,15 +207,7 @@ impl Hub {
     pub fn refused(&self) -> Option<String> {
         match &self.beside {
             Beside::Refused(error) => Some(error.to_string()),
-            Beside::Nothing | Beside::Xdp { .. } => None,
-        }
-    }
-
-    /// What wakes a sleeper.
-    fn bell(&self) -> BorrowedFd<'_> {
-        match &self.beside {
-            Beside::Xdp { both, .. } => both.as_fd(),
-            Beside::Nothing | Beside::Refused(_) => self.socket(),
+            Beside::Nothing | Beside::Xdp(_) => None,
         }
     }
 
@@ -256,7 +248,7 @@ impl Hub {
 
     /// No more packets for an endpoint.
     pub fn leave(&self, endpoint: u8) {
-        self.watch.leave(endpoint, self.bell(), self.looks());
+        self.watch.leave(endpoint, self.looks());
         let mut reader = self.ring.lock();
         reader.with.remove(endpoint);
         // A process that was forked off has the parent's socket, and leaves it as it is.
@@ -355,12 +347,17 @@ impl Hub {
 
     /// An endpoint goes to sleep (see [`Watch::sleep`]).
     pub fn sleep(&self, endpoint: u8, eager: bool) -> bool {
-        self.watch.sleep(endpoint, eager, self.bell(), self.looks())
+        self.watch.sleep(endpoint, eager, self.looks())
+    }
+
+    /// An endpoint has been awake for many packets.
+    pub fn busy(&self, endpoint: u8) {
+        self.watch.busy(endpoint, self.looks());
     }
 
     /// An endpoint is awake.
     pub fn wake(&self, endpoint: u8) {
-        self.watch.wake(endpoint, self.bell(), self.looks());
+        self.watch.wake(endpoint, self.looks());
     }
 
     /// Takes what the kernel has to say of the interface, which would wake the watcher until it is heard: it
@@ -405,11 +402,7 @@ impl Hub {
 }
 
 /// AF_XDP for a hub that is about to be opened, and what receives there; or why not.
-fn beside(
-    key: &Key,
-    interface: &Interface,
-    socket: BorrowedFd<'_>,
-) -> std::io::Result<(Beside, Option<xdp::Receiver>)> {
+fn beside(key: &Key, interface: &Interface) -> (Beside, Option<xdp::Receiver>) {
     let opening = xdp::Opening {
         interface: interface.index,
         station: interface.station,
@@ -417,15 +410,10 @@ fn beside(
         frame_bytes: interface.mtu + ETHERNET_BYTES,
         sockets: key.sockets,
     };
-    let (xdp, receiver) = match xdp::open(&opening) {
-        Ok(opened) => opened,
-        Err(error) => return Ok((Beside::Refused(error), None)),
-    };
-    let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    for socket in [socket, xdp.socket()] {
-        epoll::add(&both, socket, EventData::new_u64(0), EventFlags::IN)?;
+    match xdp::open(&opening) {
+        Ok((xdp, receiver)) => (Beside::Xdp(xdp), Some(receiver)),
+        Err(error) => (Beside::Refused(error), None),
     }
-    Ok((Beside::Xdp { xdp, both }, Some(receiver)))
 }
 
 impl Members {

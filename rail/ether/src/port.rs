@@ -22,6 +22,10 @@ use crate::socket::FRAMES_MAX;
 /// Sleeps without packets after which the socket is asked whether it has something else to say.
 const SLEEPS_PER_QUESTION: u32 = 8;
 
+/// Packets without a sleep after which the port is busy: until then it costs less to be told of each than to ask for
+/// that again.
+const BUSY_AFTER: usize = 32;
+
 /// Packets in Ethernet frames.
 #[derive(Debug)]
 pub struct EtherPort {
@@ -46,6 +50,8 @@ pub struct EtherPort {
     /// Packets came since the last sleep; sleeps since packets came.
     any: bool,
     sleeps: u32,
+    /// Packets that came since the last sleep, as far as it is counted.
+    awake_for: usize,
 }
 
 /// Whether a text is a station with an endpoint: `02:00:00:00:00:01/3`, or `02:00:00:00:00:01%eth0/3` with the
@@ -89,6 +95,7 @@ impl EtherPort {
             asleep: false,
             any: false,
             sleeps: 0,
+            awake_for: 0,
             interface,
         })
     }
@@ -170,7 +177,7 @@ impl Port for EtherPort {
             packets += self.taken.show(max - packets, to);
         }
         self.any |= packets > 0;
-        match reader {
+        let received = match reader {
             Some(reader) => {
                 let looked = self.hub.look(reader, self.claim.endpoint, max - packets, to);
                 self.any |= looked.any;
@@ -183,7 +190,14 @@ impl Port for EtherPort {
                 let swept = std::mem::replace(&mut self.sweeps, sweeps) != sweeps;
                 Received { packets, empty: swept && packets < max }
             }
+        };
+        if received.packets > 0 && self.awake_for < BUSY_AFTER {
+            self.awake_for += received.packets;
+            if self.awake_for >= BUSY_AFTER {
+                self.hub.busy(self.claim.endpoint);
+            }
         }
+        received
     }
 
     fn slot(&mut self) -> Option<&mut [u8]> {
@@ -251,7 +265,7 @@ impl Port for EtherPort {
         if !self.taken.is_over() || !self.inbox.sleep() {
             return false;
         }
-        self.asleep = true;
+        (self.asleep, self.awake_for) = (true, 0);
         self.sleeps = if self.any { 0 } else { self.sleeps + 1 };
         let eager = std::mem::take(&mut self.any);
         if !self.hub.sleep(self.claim.endpoint, eager) {

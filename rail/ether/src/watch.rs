@@ -1,17 +1,19 @@
-//! Who of several sleepers is woken by the socket that they share.
+//! Who of several sleepers is woken by the sockets that they share.
 //!
 //! A socket in the epoll sets of all of them would wake all of them for each packet. So it is in one set, that
-//! of the *watcher*, who looks at the ring when it is woken and wakes those whose packets it finds.
+//! of the *watcher*, who looks at the ring when it is woken and wakes those whose packets it finds. Several sockets
+//! go from set to set together.
 //!
 //! Beside one who is awake and looks at the ring all the time, whoever watches is woken by each packet for
-//! nothing. So a watcher keeps the socket while it is awake, and one who sees that others look gives it up.
+//! nothing. So a watcher keeps the socket while it is awake, unless it is so busy that the socket costs more than
+//! to take it again, and one who sees that others look gives it up.
 //! Whether there are looks enough is then seen by the *guard*, a sleeper with a timer in its set: where too few
 //! were made since the timer was started, the socket goes to a sleeper.
 //!
 //! Invariants:
 //! * while anybody sleeps, the watcher sleeps, or the guard sleeps and the timer runs: no packet of a sleeper
 //!   waits for longer than two of the timer's times beside others who are awake and do not look;
-//! * the socket is in one set at most, and the timer asks for attention in one;
+//! * the sockets are in one set at most, and the timer asks for attention in one;
 //! * what cannot be had (the kernel's memory for the socket in another set) leaves the timer running.
 
 use std::collections::BTreeMap;
@@ -43,6 +45,7 @@ pub struct Watch {
 
 #[derive(Debug)]
 struct State {
+    sockets: Vec<OwnedFd>,
     timer: OwnedFd,
     members: BTreeMap<u8, Member>,
     asleep: Numbers,
@@ -76,10 +79,11 @@ fn set_timer(timer: &OwnedFd, after: Duration) {
 }
 
 impl Watch {
-    /// Nobody sleeps. Fails where there is no descriptor.
-    pub fn new() -> std::io::Result<Watch> {
+    /// Nobody sleeps on these sockets. Fails where there is no descriptor.
+    pub fn new(sockets: Vec<OwnedFd>) -> std::io::Result<Watch> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let state = State {
+            sockets,
             timer: timerfd_create(TimerfdClockId::Monotonic, flags)?,
             members: BTreeMap::new(),
             asleep: Numbers::default(),
@@ -106,13 +110,13 @@ impl Watch {
     }
 
     /// Someone who sleeps no more.
-    pub fn leave(&self, own: u8, socket: BorrowedFd<'_>, looks: u64) {
+    pub fn leave(&self, own: u8, looks: u64) {
         let mut state = self.state();
         state.asleep.remove(own);
         if state.watcher == Some(own) {
             match state.asleep.last() {
-                Some(heir) => state.watch(heir, socket),
-                None => state.unwatch(socket),
+                Some(heir) => state.watch(heir),
+                None => state.unwatch(),
             }
         }
         state.ensure(looks);
@@ -124,7 +128,7 @@ impl Watch {
             // The set may be somebody else's as well, and live on.
             let _ = epoll::delete(&set, &state.timer);
             if state.watcher == Some(own) {
-                let _ = epoll::delete(&set, socket);
+                state.remove_from(&set, state.sockets.len());
                 state.watcher = None;
             }
         }
@@ -132,9 +136,9 @@ impl Watch {
 
     /// Goes to sleep. `eager`: packets came for it since it slept last, so that the next may be, too. Whether
     /// it is the watcher now.
-    pub fn sleep(&self, own: u8, eager: bool, socket: BorrowedFd<'_>, looks: u64) -> bool {
+    pub fn sleep(&self, own: u8, eager: bool, looks: u64) -> bool {
         let mut state = self.state();
-        state.judge(own, socket, looks);
+        state.judge(own, looks);
         state.asleep.insert(own);
         let mut trusts = false;
         if let Some(member) = state.members.get_mut(&own) {
@@ -142,19 +146,29 @@ impl Watch {
             trusts = member.others_look && !eager;
         }
         match state.watcher {
-            Some(watcher) if watcher == own && trusts => state.unwatch(socket),
+            Some(watcher) if watcher == own && trusts => state.unwatch(),
             Some(watcher) if watcher == own => {}
-            Some(watcher) if eager && state.asleep.contains(watcher) => state.watch(own, socket),
+            Some(watcher) if eager && state.asleep.contains(watcher) => state.watch(own),
             Some(_) => {}
-            None if eager || (state.trusted.is_none() && !trusts) => state.watch(own, socket),
+            None if eager || (state.trusted.is_none() && !trusts) => state.watch(own),
             None => {}
         }
         state.ensure(looks);
         state.watcher == Some(own)
     }
 
+    /// Someone who is awake has much to do. What the kernel does for those who sleep on a socket it does for each packet
+    /// that comes or has left: the sockets go out of its set until it sleeps again.
+    pub fn busy(&self, own: u8, looks: u64) {
+        let mut state = self.state();
+        if state.watcher == Some(own) && !state.asleep.contains(own) {
+            state.unwatch();
+            state.ensure(looks);
+        }
+    }
+
     /// Is awake.
-    pub fn wake(&self, own: u8, socket: BorrowedFd<'_>, looks: u64) {
+    pub fn wake(&self, own: u8, looks: u64) {
         let mut state = self.state();
         if state.asleep.contains(own)
             && let Some(member) = state.members.get_mut(&own)
@@ -165,7 +179,7 @@ impl Watch {
             member.others_look = seen >= LOOKS_SEEN && u128::from(seen) >= wanted;
         }
         state.asleep.remove(own);
-        state.judge(own, socket, looks);
+        state.judge(own, looks);
         state.ensure(looks);
     }
 }
@@ -176,7 +190,7 @@ impl State {
     }
 
     /// Where this is the guard and the timer has run out: were those who are awake worth the trust?
-    fn judge(&mut self, own: u8, socket: BorrowedFd<'_>, looks: u64) {
+    fn judge(&mut self, own: u8, looks: u64) {
         let ran_out = |(since, _): &mut (Instant, u64)| since.elapsed() >= TRUST;
         if self.guard != Some(own) {
             return;
@@ -186,30 +200,41 @@ impl State {
         set_timer(&self.timer, Duration::ZERO);
         if !self.watcher_sleeps() && looks.wrapping_sub(before) < LOOKS_MIN {
             match self.asleep.last() {
-                Some(heir) => self.watch(heir, socket),
+                Some(heir) => self.watch(heir),
                 // The next one to go to sleep takes it.
-                None => self.unwatch(socket),
+                None => self.unwatch(),
             }
         }
     }
 
     /// Makes someone the watcher, if the kernel has the memory.
-    fn watch(&mut self, heir: u8, socket: BorrowedFd<'_>) {
+    fn watch(&mut self, heir: u8) {
         if self.watcher == Some(heir) {
             return;
         }
         let Some(heirs) = self.members.get(&heir) else { return };
-        if epoll::add(&heirs.set, socket, unnamed(), EventFlags::IN).is_err() {
+        let mut sockets = self.sockets.iter();
+        let refuses =
+            |socket: &&OwnedFd| epoll::add(&heirs.set, socket, unnamed(), EventFlags::IN).is_err();
+        if let Some(first) = sockets.position(|socket| refuses(&socket)) {
+            self.remove_from(&heirs.set, first);
             return;
         }
-        self.unwatch(socket);
+        self.unwatch();
         self.watcher = Some(heir);
     }
 
-    fn unwatch(&mut self, socket: BorrowedFd<'_>) {
+    /// Takes the first so many sockets out of a set.
+    fn remove_from(&self, set: &OwnedFd, count: usize) {
+        for socket in &self.sockets[..count] {
+            let _ = epoll::delete(set, socket);
+        }
+    }
+
+    fn unwatch(&mut self) {
         if let Some(member) = self.watcher.take().and_then(|own| self.members.get(&own)) {
-            // It is there.
-            let _ = epoll::delete(&member.set, socket);
+            // They are there.
+            self.remove_from(&member.set, self.sockets.len());
         }
     }
 

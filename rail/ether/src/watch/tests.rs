@@ -19,7 +19,8 @@ const LIMIT: Timespec = Timespec { tv_sec: 30, tv_nsec: 0 };
 impl Scene {
     fn new(sleepers: u8) -> Scene {
         let socket = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
-        let mut scene = Scene { watch: Watch::new().unwrap(), socket, sets: Vec::new(), looks: 0 };
+        let watch = Watch::new(vec![socket.try_clone().unwrap()]).unwrap();
+        let mut scene = Scene { watch, socket, sets: Vec::new(), looks: 0 };
         for own in 0..sleepers {
             scene.sets.push(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
             scene.enter(own);
@@ -32,15 +33,19 @@ impl Scene {
     }
 
     fn leave(&self, own: u8) {
-        self.watch.leave(own, self.socket.as_fd(), self.looks);
+        self.watch.leave(own, self.looks);
     }
 
     fn sleep(&self, own: u8, eager: bool) -> bool {
-        self.watch.sleep(own, eager, self.socket.as_fd(), self.looks)
+        self.watch.sleep(own, eager, self.looks)
     }
 
     fn wake(&self, own: u8) {
-        self.watch.wake(own, self.socket.as_fd(), self.looks);
+        self.watch.wake(own, self.looks);
+    }
+
+    fn busy(&self, own: u8) {
+        self.watch.busy(own, self.looks);
     }
 
     fn packet_comes(&self) {
@@ -85,8 +90,10 @@ impl Scene {
             || (sleeps(state.guard) && state.trusted.is_some());
         assert!(is_safe, "{state:?}");
         for own in 0..self.sets.len() as u8 {
-            let socket = self.events(own, self.socket.as_raw_fd());
-            assert_eq!(socket.is_some(), state.watcher == Some(own), "{own} {state:?}");
+            for socket in &state.sockets {
+                let socket = self.events(own, socket.as_raw_fd());
+                assert_eq!(socket.is_some(), state.watcher == Some(own), "{own} {state:?}");
+            }
             let timer = self.events(own, state.timer.as_raw_fd());
             assert_eq!(timer.is_some(), entered.contains(own), "{own} {state:?}");
             let asks = timer.is_some_and(|events| events & EventFlags::IN.bits() != 0);
@@ -117,6 +124,7 @@ fn somebody_watches_or_guards_whatever_they_do() {
                 1 => std::thread::sleep(TRUST),
                 2 => scene.looks += random.below(2 * LOOKS_MIN) * random.below(50),
                 3..=7 if entered.contains(own) => drop(scene.sleep(own, random.below(2) == 0)),
+                8 if entered.contains(own) => scene.busy(own),
                 _ if entered.contains(own) => scene.wake(own),
                 _ => {}
             }
@@ -137,6 +145,24 @@ fn one_alone_is_woken_by_the_socket_and_nothing_is_changed_after_the_first_sleep
         let state = scene.watch.state();
         assert_eq!((state.watcher, state.trusted), (Some(0), None));
     }
+}
+
+#[test]
+fn one_who_is_busy_is_not_told_of_packets_until_it_sleeps() {
+    let scene = Scene::new(2);
+    assert!(scene.sleep(0, true) && !scene.sleep(1, false));
+    scene.busy(0);
+    scene.packet_comes();
+    assert!(scene.is_awake_at_once(0), "it sleeps");
+    scene.wake(0);
+    scene.busy(1);
+    scene.busy(0);
+    assert_eq!(scene.watch.state().watcher, None);
+    assert!(!scene.is_awake_at_once(0) && scene.is_woken(1, LIMIT), "another is, by the timer");
+    scene.look();
+    assert!(scene.sleep(0, true));
+    scene.packet_comes();
+    assert!(scene.is_awake_at_once(0));
 }
 
 #[test]
