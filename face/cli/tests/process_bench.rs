@@ -168,7 +168,7 @@ fn process_settings_of_mx_are_compared_and_copies_are_counted() {
     let figure = place.path().join("mx.svg");
     let file = figure.to_str().expect("a path in UTF-8");
     let [shaped, both_ways] = ["latency.mxoe.9000.1g.spin", "sendrecv.mxoe.9000.spin"];
-    let [threshold, waits] = ["threshold.ether.9000", "coalescing.latency.ether.1500"];
+    let [threshold, waits] = ["threshold.latency.ether.9000", "coalescing.latency.ether.1500"];
     let [rate, neighbours] = ["endpoints.ether.1500", "neighbours.spin.ether.1500"];
     let mut arguments = vec!["mx", "--figure", file];
     let names = [shaped, both_ways, threshold, waits, rate, neighbours, "copies."];

@@ -4,11 +4,12 @@ use crate::report::{self, Outcome};
 use crate::series::OURS;
 
 /// What is drawn by size: how rows begin, the metric, and whether all networks are in one figure.
-const BY_SIZE: [(&str, &str, bool); 7] = [
+const BY_SIZE: [(&str, &str, bool); 8] = [
     ("latency.", "latency", true),
     ("bandwidth.", "bandwidth", true),
     ("sendrecv.", "bandwidth", true),
-    ("threshold.", "latency", false),
+    ("threshold.latency.", "latency", false),
+    ("threshold.bandwidth.", "bandwidth", false),
     ("coalescing.latency.", "latency", false),
     ("coalescing.bandwidth.", "bandwidth", false),
     ("neighbours.", "latency", false),
@@ -108,8 +109,8 @@ mod tests {
             ratio: None,
         };
         let drawn = figures(&[
-            outcome("threshold.ether.9000", "latency", "eager", "4096"),
-            outcome("threshold.ether.9000", "latency", "eager", "8192"),
+            outcome("threshold.latency.ether.9000", "latency", "eager", "4096"),
+            outcome("threshold.latency.ether.9000", "latency", "eager", "8192"),
             outcome("latency.ether.9000.10g.spin", "latency", "gigabits", "10"),
             outcome("endpoints.ether.1500", "rate", "endpoints", "1"),
             outcome("endpoints.ether.1500", "rate", "endpoints", "4"),

@@ -92,9 +92,28 @@ impl Row {
     }
 }
 
-/// On both sides of the edges of classes, and longer ones.
-const SIZES: [usize; 14] =
-    [0, 32, 33, 128, 129, 1024, 4096, 4097, 32_768, 32_769, 131_072, 524_288, 1 << 20, 4 << 20];
+/// On both sides of the edges of classes and of our own limit, 16 KiB, and longer ones. From 4 to 64 KiB none is more
+/// than twice as long as the one before: where one falls behind its neighbours, it is seen.
+const SIZES: [usize; 18] = [
+    0,
+    32,
+    33,
+    128,
+    129,
+    1024,
+    4096,
+    4097,
+    8192,
+    16_384,
+    16_385,
+    32_768,
+    32_769,
+    65_536,
+    131_072,
+    524_288,
+    1 << 20,
+    4 << 20,
+];
 const SIZES_QUICK: [usize; 7] = [0, 32, 129, 4096, 32_768, 32_769, 1 << 20];
 const OVERLAPPED: usize = 1_000_000;
 

@@ -91,8 +91,8 @@ impl Sweep {
 /// Around each threshold of a sweep, where messages are as long as that.
 const AROUND: [usize; 9] = [2048, 4096, 4097, 8192, 8193, 16_384, 16_385, 32_768, 32_769];
 const AROUND_QUICK: [usize; 4] = [4096, 8192, 16_384, 32_768];
-/// Of shaped lines: whether a message fits one frame or not matters less than how full the line is.
-const SHAPED: [usize; 9] = [0, 32, 128, 4096, 4097, 32_768, 32_769, 131_072, 1 << 20];
+/// Of shaped lines.
+const SHAPED: [usize; 11] = [0, 32, 33, 128, 129, 4096, 4097, 32_768, 32_769, 131_072, 1 << 20];
 const SHAPED_QUICK: [usize; 2] = [32, 1 << 20];
 /// Bytes of messages whose copies are counted.
 const COPIED: [usize; 5] = [32, 4096, 16_384, 32_769, 1 << 20];
@@ -186,7 +186,9 @@ fn swept(amounts: &Amounts, network: Network, name: &str, mtu: usize, rows: &mut
     if network != Network::Compatible && (!amounts.quick || mtu == 9000) {
         let sizes = if amounts.quick { &AROUND_QUICK[..] } else { &AROUND };
         let amount = amounts.of(1_000_000, 20_000_000);
-        add(Kind::Latency, Sweep::Eager, "threshold", true, sizes, amount);
+        add(Kind::Latency, Sweep::Eager, "threshold.latency", true, sizes, amount);
+        let amount = amounts.of(4_000_000, 100_000_000);
+        add(Kind::Bandwidth, Sweep::Eager, "threshold.bandwidth", true, sizes, amount);
     }
     if !amounts.quick || mtu == 1500 {
         let (some, much) = (amounts.of(500_000, 5_000_000), amounts.of(10_000_000, 100_000_000));
@@ -225,16 +227,23 @@ mod tests {
 
     #[test]
     fn every_class_has_its_edges_on_both_sides() {
-        let rows = rows_of(false, 1.0);
+        let rows = crate::mx::rows::rows_of(false, 1.0);
         let sizes = |name: &str| {
             rows.iter().find(|row| row.name == name).expect("it is there").sizes.clone()
         };
         let both_ways = sizes("sendrecv.mxoe.9000.spin");
-        for edge in [32, 128, 4096, 32_768] {
-            assert!(both_ways.contains(&edge) && both_ways.contains(&(edge + 1)), "{edge}");
+        for sizes in
+            [both_ways, sizes("latency.mxoe.9000.1g.spin"), sizes("bandwidth.ether.1500.spin")]
+        {
+            for edge in [32, 128, 4096, 32_768] {
+                assert!(sizes.contains(&edge) && sizes.contains(&(edge + 1)), "{edge}");
+            }
         }
         for threshold in EAGER {
-            assert!(sizes("threshold.ether.9000").contains(&(threshold + 1)), "{threshold}");
+            for what in ["latency", "bandwidth"] {
+                let sizes = sizes(&format!("threshold.{what}.ether.9000"));
+                assert!(sizes.contains(&(threshold + 1)), "{what} {threshold}");
+            }
         }
         assert!(rows.iter().any(|row| row.name == "bandwidth.mxoe-compatible.9000.10g.spin"));
     }
