@@ -21,6 +21,7 @@ pub mod limits;
 pub mod memory;
 pub mod pool;
 pub mod random;
+pub mod shared;
 pub mod slots;
 pub mod task;
 pub mod time;

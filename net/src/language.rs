@@ -7,6 +7,7 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::EAGER_BYTES_MAX;
 use ropewalk_base::memory::{BufferTable, Slice};
+use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
@@ -45,8 +46,8 @@ pub trait Language<S>: Send {
     fn drained(&mut self, now: Time, above: &mut Upwards<'_>);
     /// Tells what has happened.
     fn report(&mut self, above: &mut Upwards<'_>);
-    /// Writes the next packet; where it goes and how long it is.
-    fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)>;
+    /// Writes the next packet, but for what is kept; where it goes and what it is.
+    fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, Leaving)>;
     /// Whether there is a packet to send, or something to tell.
     fn has_work(&self) -> bool;
     /// Whether something is to be sent, or acknowledged, before the endpoint may go.
@@ -264,8 +265,8 @@ macro_rules! drives {
             $machine::report(self, above);
         }
 
-        fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
-            $machine::next(self, now, memory, out)
+        fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, Leaving)> {
+            $machine::next_apart(self, now, memory, out)
         }
 
         fn has_work(&self) -> bool {

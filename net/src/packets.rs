@@ -177,10 +177,13 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
             while self.machine.has_work()
                 && let Some(slot) = self.port.slot()
             {
-                let Some((to, bytes)) = self.machine.next(now, &Table(buffers), slot) else {
+                let Some((to, leaving)) = self.machine.next(now, &Table(buffers), slot) else {
                     break;
                 };
-                self.port.commit(to, bytes);
+                match leaving.kept {
+                    None => self.port.commit(to, leaving.written),
+                    Some(_) => self.port.commit_around(to, leaving),
+                }
                 any = true;
             }
             if !any {

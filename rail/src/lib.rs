@@ -33,6 +33,7 @@ pub mod address;
 pub mod conformance;
 pub mod host;
 pub mod names;
+pub mod packet;
 pub mod port;
 
 /// A counter: its name, which stays the same between versions, and what it says.

@@ -15,6 +15,7 @@ use std::hash::Hash;
 use std::os::fd::BorrowedFd;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::shared::Leaving;
 use ropewalk_base::verb::PacketDrops;
 
 use crate::Sight;
@@ -67,6 +68,12 @@ pub trait Port: Send {
     /// The slot holds a packet of so many bytes.
     fn commit(&mut self, to: Self::Station, bytes: usize);
 
+    /// Likewise around bytes that are kept elsewhere, which together are no longer than the slot.
+    fn commit_around(&mut self, to: Self::Station, leaving: Leaving) {
+        let bytes = self.slot().map_or(0, |slot| leaving.join(slot));
+        self.commit(to, bytes);
+    }
+
     /// Sends what was committed. False where some of it has to wait for room.
     fn flush(&mut self) -> bool;
 
@@ -118,7 +125,7 @@ pub struct Received {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PortCounters {
     pub system_calls: u64,
-    /// Bytes of packets that were copied before they were shown.
+    /// Bytes of packets that were copied before they were shown, or after they were committed.
     pub bytes_copied: u64,
     /// Packets that are known to have been dropped.
     pub drops: PacketDrops,

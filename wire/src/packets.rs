@@ -6,7 +6,7 @@
 //!
 //! Invariants: [`open`] believes nothing before the checksum holds; what was sealed opens.
 
-use ropewalk_base::checksum::crc32c;
+use ropewalk_base::checksum::{append, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -16,6 +16,8 @@ pub const VERSION: u16 = 1;
 const INDEX_BYTES: usize = crate::mxoe::INDEX_BYTES;
 /// Bytes of the checksum at the end.
 const CHECKSUM_BYTES: usize = 4;
+/// Bytes of a packet behind its payload.
+pub const TAIL_BYTES: usize = CHECKSUM_BYTES;
 /// Bytes of a packet besides its layout's rest and its payload.
 const FRAME_BYTES: usize = INDEX_BYTES + size_of::<Head>() + CHECKSUM_BYTES;
 /// Shortest and longest packet that a link can be made for.
@@ -277,24 +279,52 @@ pub fn seal(
     payload_bytes: usize,
     payload: impl FnOnce(&mut [u8]),
 ) -> usize {
+    let begin = write_head(out, kind, route, layout, payload_bytes);
+    let end = begin + payload_bytes;
+    payload(&mut out[begin..end]);
+    let checksum = crc32c(&out[..end]);
+    out[end..end + CHECKSUM_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    end + CHECKSUM_BYTES
+}
+
+/// Likewise around a payload that is not written: the bytes before it, and behind them at once those after it, which are
+/// [`TAIL_BYTES`]; how many together.
+pub fn seal_around(
+    out: &mut [u8],
+    kind: Kind,
+    route: Route,
+    layout: &[u8],
+    payload: &[u8],
+) -> usize {
+    let begin = write_head(out, kind, route, layout, payload.len());
+    let checksum = append(crc32c(&out[..begin]), payload);
+    out[begin..begin + TAIL_BYTES].copy_from_slice(&checksum.to_le_bytes());
+    begin + TAIL_BYTES
+}
+
+/// Everything before a payload of so many bytes; how long that is.
+fn write_head(
+    out: &mut [u8],
+    kind: Kind,
+    route: Route,
+    layout: &[u8],
+    payload_bytes: usize,
+) -> usize {
     let begin = INDEX_BYTES + size_of::<Head>();
-    let end = begin + layout.len() + payload_bytes;
+    let end = begin + layout.len();
     let head = Head {
         kind: kind as u8,
         to: route.to,
         from: route.from,
         flags: 0,
-        bytes: ((end + CHECKSUM_BYTES) as u16).into(),
+        bytes: ((end + payload_bytes + CHECKSUM_BYTES) as u16).into(),
         reserved: 0.into(),
         tag: route.tag.into(),
     };
     out[..INDEX_BYTES].fill(0);
     out[INDEX_BYTES..begin].copy_from_slice(head.as_bytes());
-    out[begin..begin + layout.len()].copy_from_slice(layout);
-    payload(&mut out[begin + layout.len()..end]);
-    let checksum = crc32c(&out[..end]);
-    out[end..end + CHECKSUM_BYTES].copy_from_slice(&checksum.to_le_bytes());
-    end + CHECKSUM_BYTES
+    out[begin..end].copy_from_slice(layout);
+    end
 }
 
 #[cfg(test)]
@@ -310,6 +340,17 @@ mod tests {
         let len = seal(&mut out, Kind::Piece, ROUTE, body.as_bytes(), 100, fill);
         assert_eq!(len, overhead(Kind::Piece) + 100);
         out
+    }
+
+    #[test]
+    fn what_is_sealed_around_a_payload_is_what_is_sealed_with_it() {
+        let body = PieceBody { handle: 7.into(), piece: 2.into(), reserved: 0.into() };
+        let mut out = [0xee; 200];
+        let written = seal_around(&mut out, Kind::Piece, ROUTE, body.as_bytes(), &[0x55; 100]);
+        let (head, tail) = out[..written].split_at(written - TAIL_BYTES);
+        let mut whole = piece();
+        whole.truncate(overhead(Kind::Piece) + 100);
+        assert_eq!([head, &[0x55; 100], tail].concat(), whole);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
+use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_wire::packets::{self, CallBody, Kind, PACKET_BYTES_MIN, Route};
@@ -159,7 +160,7 @@ impl<S> Link<S> {
     }
 
     /// The buffers that it holds, at its end.
-    pub fn buffers(&mut self) -> Vec<Vec<u8>> {
+    pub fn buffers(&mut self) -> Vec<SharedBytes> {
         let kept = self.sending.drain().map(|sent| sent.bytes);
         kept.chain(self.out.take_buffers()).collect()
     }

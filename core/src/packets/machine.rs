@@ -20,6 +20,7 @@ use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
+use ropewalk_base::shared::{Leaving, SharedBytes, SharedPart};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Placement, RemoteKey, Token};
@@ -153,17 +154,21 @@ pub struct Machine<S> {
     /// Pieces that are asked for and not here, of all links.
     pub(super) under_way: u32,
     pub(super) events: VecDeque<Event>,
-    pub(super) spare: Vec<Vec<u8>>,
+    pub(super) spare: Vec<SharedBytes>,
+    /// What the packet that was just written has in its middle.
+    pub(super) kept: Option<SharedPart>,
     pub(super) counters: PacketCounters,
 }
 
 /// Buffers of packets that are kept for reuse.
 const SPARE_MAX: usize = 256;
 
-/// Keeps a buffer, where there are not enough of them.
-pub(super) fn recycle(spare: &mut Vec<Vec<u8>>, mut buffer: Vec<u8>) {
-    if spare.len() < SPARE_MAX {
-        buffer.clear();
+/// Keeps a buffer, where there are not enough of them, and nothing of it is on its way any more.
+pub(super) fn recycle(spare: &mut Vec<SharedBytes>, mut buffer: SharedBytes) {
+    if spare.len() < SPARE_MAX
+        && let Some(bytes) = buffer.alone()
+    {
+        bytes.clear();
         spare.push(buffer);
     }
 }
@@ -191,6 +196,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             under_way: 0,
             events: VecDeque::new(),
             spare: Vec::new(),
+            kept: None,
             counters: PacketCounters::default(),
         }
     }
@@ -401,11 +407,26 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     /// Writes the next packet to `out`, which has room for the longest; where it goes and how long it is.
     /// `now` is when it leaves.
     pub fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+        let (station, leaving) = self.next_apart(now, memory, out)?;
+        Some((station, leaving.join(out)))
+    }
+
+    /// Likewise; what is kept until it is acknowledged is not written.
+    pub fn next_apart(
+        &mut self,
+        now: Time,
+        memory: &dyn Bytes,
+        out: &mut [u8],
+    ) -> Option<(S, Leaving)> {
         self.now = self.now.max(now);
-        let (station, len) = self.write_next(memory, out)?;
+        let (station, written) = self.write_next(memory, out)?;
+        let leaving = match self.kept.take() {
+            None => Leaving::whole(written),
+            kept => Leaving { written, tail: packets::TAIL_BYTES, kept },
+        };
         self.counters.sent += 1;
-        self.counters.bytes_sent += len as u64;
-        Some((station, len))
+        self.counters.bytes_sent += leaving.bytes() as u64;
+        Some((station, leaving))
     }
 
     fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
@@ -503,11 +524,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// A buffer for a packet's bytes.
-    pub(super) fn buffer(&mut self) -> Vec<u8> {
+    pub(super) fn buffer(&mut self) -> SharedBytes {
         self.spare.pop().unwrap_or_default()
     }
 
-    pub(super) fn recycle(&mut self, buffer: Vec<u8>) {
+    pub(super) fn recycle(&mut self, buffer: SharedBytes) {
         recycle(&mut self.spare, buffer);
     }
 }

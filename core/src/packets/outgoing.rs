@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::memory::Slice;
+use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::verb::{Header, Token, Urgency};
 
 use super::machine::Bytes;
@@ -18,7 +19,7 @@ pub(super) const FULL_MAX: usize = 8;
 pub(super) struct Sent {
     pub record: u32,
     pub offset: u32,
-    pub bytes: Vec<u8>,
+    pub bytes: SharedBytes,
     /// How many of them belong to payloads.
     pub payload_bytes: usize,
 }
@@ -111,7 +112,7 @@ impl Outgoing {
     }
 
     /// The buffers that it holds, at the end.
-    pub fn take_buffers(&mut self) -> impl Iterator<Item = Vec<u8>> {
+    pub fn take_buffers(&mut self) -> impl Iterator<Item = SharedBytes> {
         let full = std::mem::take(&mut self.full);
         full.into_iter().chain(self.building.take()).map(|sent| sent.bytes)
     }
@@ -129,8 +130,12 @@ impl Outgoing {
     pub fn next(&mut self, probes: bool) -> Option<Sent> {
         let sent = self.full.pop_front().or_else(|| self.building.take());
         let probe = sent.is_none() && probes && self.current.is_none();
-        let empty =
-            Sent { record: self.next_record, offset: 0, bytes: Vec::new(), payload_bytes: 0 };
+        let empty = Sent {
+            record: self.next_record,
+            offset: 0,
+            bytes: SharedBytes::default(),
+            payload_bytes: 0,
+        };
         sent.or_else(|| probe.then_some(empty))
     }
 
@@ -156,7 +161,12 @@ impl Outgoing {
 
     /// Adds what fits of the current record to the packet that is being filled, or to a new one, in `buffer`,
     /// which is given back where it was not needed.
-    pub fn append(&mut self, buffer: Vec<u8>, room: usize, memory: &dyn Bytes) -> Option<Vec<u8>> {
+    pub fn append(
+        &mut self,
+        buffer: SharedBytes,
+        room: usize,
+        memory: &dyn Bytes,
+    ) -> Option<SharedBytes> {
         let Cutting { queued, begun, done } = self.current.as_mut()?;
         let header = queued.header.as_bytes();
         let mut spare = Some(buffer);
@@ -165,7 +175,7 @@ impl Outgoing {
             let bytes = spare.take().unwrap_or_default();
             Sent { record: self.next_record, offset, bytes, payload_bytes: 0 }
         });
-        let bytes = &mut building.bytes;
+        let bytes = building.bytes.alone().expect("it has not left");
         if !std::mem::replace(begun, true) {
             bytes.extend_from_slice(header);
         }

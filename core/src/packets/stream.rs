@@ -11,6 +11,7 @@ use std::hash::Hash;
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::Slice;
+use ropewalk_base::shared::SharedPart;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{FrameOrder, Header, Ordered, Placement, Token, Urgency};
 use ropewalk_wire::packets::{
@@ -23,6 +24,8 @@ use super::machine::{Above, Bytes, Event, Machine, recycle};
 use super::outgoing::{Cutting, FULL_MAX, Payload, Queued, Sent};
 use super::receiving::Arrival;
 
+/// Bytes that are not copied into their packet: to name fewer to the kernel takes longer than to copy them.
+pub(super) const APART_BYTES_MIN: usize = 512;
 /// Bytes of early packets of one link.
 const EARLY_BYTES_MAX: usize = 256 * 1024;
 
@@ -192,8 +195,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if let Some((number, sent)) = sending.again(now) {
             let ack = receiving.tell(now).into();
             self.counters.resent += 1;
-            self.counters.bytes_copied += sent.payload_bytes as u64;
-            return Some(write(out, route, ack, number, sent));
+            let (written, kept) = write(out, route, ack, number, sent);
+            if kept.is_none() {
+                self.counters.bytes_copied += sent.payload_bytes as u64;
+            }
+            self.kept = kept;
+            return Some(written);
         }
         if !state.sending.has_room() {
             return None;
@@ -204,10 +211,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let sent = state.out.next(probes)?;
         let ack = state.receiving.tell(now).into();
         let number = state.sending.next_number();
-        self.counters.bytes_copied += sent.payload_bytes as u64;
-        let len = write(out, route, ack, number, &sent);
+        let (written, kept) = write(out, route, ack, number, &sent);
+        if kept.is_none() {
+            self.counters.bytes_copied += sent.payload_bytes as u64;
+        }
         state.sending.push(sent, now);
-        Some(len)
+        self.kept = kept;
+        Some(written)
     }
 
     /// The other side says what it has.
@@ -429,7 +439,14 @@ impl<S> Link<S> {
     }
 }
 
-fn write(out: &mut [u8], route: packets::Route, ack: AckBody, number: u32, sent: &Sent) -> usize {
+/// Writes a packet of the stream, all of it or what is around the bytes that are kept.
+fn write(
+    out: &mut [u8],
+    route: packets::Route,
+    ack: AckBody,
+    number: u32,
+    sent: &Sent,
+) -> (usize, Option<SharedPart>) {
     let body = StreamBody {
         ack,
         number: number.into(),
@@ -437,9 +454,13 @@ fn write(out: &mut [u8], route: packets::Route, ack: AckBody, number: u32, sent:
         offset: sent.offset.into(),
         reserved: 0.into(),
     };
-    let bytes = &sent.bytes;
+    let (bytes, body) = (&sent.bytes, body.as_bytes());
+    if bytes.len() >= APART_BYTES_MIN {
+        let written = packets::seal_around(out, Kind::Stream, route, body, bytes);
+        return (written, Some(bytes.part(0..bytes.len())));
+    }
     let fill = |to: &mut [u8]| to.copy_from_slice(bytes);
-    packets::seal(out, Kind::Stream, route, body.as_bytes(), bytes.len(), fill)
+    (packets::seal(out, Kind::Stream, route, body, bytes.len(), fill), None)
 }
 
 /// The beginning of a record of so many bytes.

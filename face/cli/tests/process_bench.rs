@@ -219,8 +219,8 @@ fn process_settings_of_mx_are_compared_and_copies_are_counted() {
     }
 }
 
-/// What is sent is copied for the packet, and where it is short once more to be sent again; what is received once where
-/// it was awaited, and twice where it came before its receive without being announced.
+/// What is sent is copied once, to be kept or for its packet, and the shortest for both; what is received once where it
+/// was awaited, and twice where it came before its receive without being announced.
 fn copies_are_few(rows: &[serde_json::Value], network: &str) {
     for (side, posted) in
         [("send", "before"), ("send", "late"), ("receive", "before"), ("receive", "late")]
@@ -235,7 +235,7 @@ fn copies_are_few(rows: &[serde_json::Value], network: &str) {
             let bytes = row["params"]["bytes"].as_u64().expect("a number");
             let copies = row["median"].as_f64().expect("a number");
             let most = match (side, posted) {
-                ("send", _) if bytes > 32 << 10 => 1.0,
+                ("send", _) if bytes > 32 => 1.0,
                 ("send", _) => 2.0,
                 (_, "before") => 1.0,
                 _ if bytes > 32 << 10 => 1.0,

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ropewalk_rail::packet::Packet;
 use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Order, Station};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -113,7 +114,7 @@ impl AgentSocket {
         frame.extend_from_slice(body);
         frame.resize(frame.len().max(FRAME_BYTES_MIN), 0);
         let whole = 0..frame.len();
-        let _ = socket::send(self.socket.as_fd(), &frame, &[whole]);
+        let _ = socket::send(self.socket.as_fd(), &frame, &[Packet::whole(whole)]);
     }
 }
 

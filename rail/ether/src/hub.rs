@@ -12,13 +12,13 @@
 //! * the socket is closed with the last endpoint, and belongs to one process: one that was forked off has a
 //!   socket of its own for its own endpoints.
 
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ropewalk_base::verb::PacketDrops;
+use ropewalk_rail::packet::Packet;
 use ropewalk_rail::port::Received;
 use ropewalk_wire::mxoe::{
     ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, INDEX_BYTES, Station, Type,
@@ -211,8 +211,8 @@ impl Hub {
         }
     }
 
-    /// Sends frames, each a range of `bytes`; how many left. Anybody may at any time.
-    pub fn send(&self, bytes: &[u8], frames: &[Range<usize>]) -> std::io::Result<usize> {
+    /// Sends frames, of which what was written is in `bytes`; how many left. Anybody may at any time.
+    pub fn send(&self, bytes: &[u8], frames: &[Packet]) -> std::io::Result<usize> {
         match self.xdp().and_then(|xdp| xdp.send(bytes, frames)) {
             Some(result) => result.map(|()| frames.len()),
             None => socket::send(self.socket(), bytes, frames),

@@ -1,13 +1,14 @@
 //! The port: an endpoint at a hub, with an arena for what leaves.
 
 use std::any::Any;
-use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::shared::Leaving;
 use ropewalk_base::verb::PacketDrops;
 use ropewalk_rail::Sight;
+use ropewalk_rail::packet::Packet;
 use ropewalk_rail::port::{Port, PortCounters, Received};
 use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Station};
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -43,7 +44,7 @@ pub struct EtherPort {
     body_bytes: usize,
     arena: Box<[u8]>,
     filled: usize,
-    frames: Vec<Range<usize>>,
+    frames: Vec<Packet>,
     system_calls: u64,
     unsent: u64,
     asleep: bool,
@@ -209,15 +210,28 @@ impl Port for EtherPort {
     }
 
     fn commit(&mut self, to: Station, bytes: usize) {
+        self.commit_around(to, Leaving::whole(bytes));
+    }
+
+    fn commit_around(&mut self, to: Station, leaving: Leaving) {
         let ethernet =
             Ethernet { destination: to, source: self.interface.station, ethertype: ETHERTYPE };
         let begin = self.filled;
         self.arena[begin..begin + ETHERNET_BYTES].copy_from_slice(&ethernet.to_bytes());
-        let end = begin + ETHERNET_BYTES + bytes;
-        let padded = end.max(begin + FRAME_BYTES_MIN);
-        self.arena[end..padded].fill(0);
-        self.frames.push(begin..padded);
-        self.filled = padded;
+        let end = begin + ETHERNET_BYTES + leaving.written;
+        let padding = FRAME_BYTES_MIN.saturating_sub(ETHERNET_BYTES + leaving.bytes());
+        let frame = match leaving.kept {
+            Some(kept) if padding == 0 => Packet::around(begin..end, leaving.tail, kept),
+            kept => {
+                let leaving = Leaving { kept, ..leaving };
+                let bytes = leaving.join(&mut self.arena[begin + ETHERNET_BYTES..]);
+                let end = begin + ETHERNET_BYTES + bytes;
+                self.arena[end..end + padding].fill(0);
+                Packet::whole(begin..end + padding)
+            }
+        };
+        self.filled = begin + frame.written().len();
+        self.frames.push(frame);
     }
 
     fn flush(&mut self) -> bool {

@@ -8,6 +8,7 @@ use std::mem::{MaybeUninit, size_of, zeroed};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
+use ropewalk_rail::packet::{PARTS, Packet};
 use ropewalk_wire::mxoe::Station;
 
 use crate::interface::Interface;
@@ -164,15 +165,12 @@ pub fn is_bound(socket: BorrowedFd<'_>) -> bool {
     result == 0 && address.sll_ifindex > 0
 }
 
-/// Sends frames, each a range of `bytes`; how many left.
-pub fn send(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    frames: &[std::ops::Range<usize>],
-) -> io::Result<usize> {
+/// Sends frames, of which what was written is in `bytes`; how many left.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], frames: &[Packet]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    if let [frame] = frames {
-        let frame = &bytes[frame.clone()];
+    if let [frame] = frames
+        && let [frame, [], []] = frame.parts(bytes)
+    {
         // SAFETY: the frame is only read.
         let sent =
             unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), flags) };
@@ -181,15 +179,17 @@ pub fn send(
     let count = frames.len().min(FRAMES_MAX);
     // SAFETY: headers are plain data for which zeroes are legal.
     let mut headers: [libc::mmsghdr; FRAMES_MAX] = unsafe { zeroed() };
-    let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; FRAMES_MAX];
+    let mut vectors = [const { MaybeUninit::<[libc::iovec; PARTS]>::uninit() }; FRAMES_MAX];
     for (index, frame) in frames[..count].iter().enumerate() {
-        let frame = &bytes[frame.clone()];
-        let iov_base = frame.as_ptr().cast_mut().cast();
-        vectors[index].write(libc::iovec { iov_base, iov_len: frame.len() });
-        headers[index].msg_hdr.msg_iov = vectors[index].as_mut_ptr();
-        headers[index].msg_hdr.msg_iovlen = 1;
+        let parts = frame.parts(bytes);
+        let vector = |part: &[u8]| libc::iovec {
+            iov_base: part.as_ptr().cast_mut().cast(),
+            iov_len: part.len(),
+        };
+        headers[index].msg_hdr.msg_iov = vectors[index].write(parts.map(vector)).as_mut_ptr();
+        headers[index].msg_hdr.msg_iovlen = if parts[1].is_empty() { 1 } else { PARTS };
     }
-    // SAFETY: the headers name `bytes`, which is only read, and values of this function.
+    // SAFETY: the headers name `bytes` and what frames keep, which is only read, and values of this function.
     let sent =
         unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as u32, flags) };
     checked(sent).map(|sent| sent as usize)

@@ -7,13 +7,20 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::io;
 use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 
+use ropewalk_rail::packet::{PARTS, Packet};
+
+/// Packets that may wait for a flush.
+pub const PACKETS_MAX: usize = 64;
 /// Messages of one system call.
 pub const MESSAGES_MAX: usize = 16;
 /// Longest message: what the kernel joins.
 pub const MESSAGE_BYTES: usize = 1 << 16;
+/// Places of bytes of one system call: those of all packets that may wait.
+const VECTORS_MAX: usize = PACKETS_MAX * PARTS;
 /// Bytes for one control message, of a segment's length.
 const CONTROL_BYTES: usize = 64;
 
@@ -209,23 +216,28 @@ fn name_of(address: SocketAddr) -> (libc::sockaddr_storage, u32) {
     (storage, bytes as u32)
 }
 
-/// Datagrams to one address, behind each other in a buffer.
-#[derive(Debug, Clone, Copy)]
+/// Packets to one address, which follow each other.
+#[derive(Debug, Clone)]
 pub struct Run {
     pub to: SocketAddr,
-    /// Where they begin, all their bytes, and those of each but the last.
-    pub begin: usize,
+    /// Which ones, all their bytes, and those of each but the last.
+    pub packets: Range<usize>,
     pub bytes: usize,
     pub segment: usize,
 }
 
-/// Sends runs; how many of them left.
-pub fn send(socket: BorrowedFd<'_>, buffer: &[u8], runs: &[Run]) -> io::Result<usize> {
+/// Sends runs of packets, of which what was written is in `buffer`; how many runs left.
+pub fn send(
+    socket: BorrowedFd<'_>,
+    buffer: &[u8],
+    packets: &[Packet],
+    runs: &[Run],
+) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     if let [run] = runs
-        && run.segment >= run.bytes
+        && let [packet] = &packets[run.packets.clone()]
+        && let [bytes, [], []] = packet.parts(buffer)
     {
-        let bytes = &buffer[run.begin..run.begin + run.bytes];
         let (name, name_bytes) = name_of(run.to);
         let name = ptr::from_ref(&name).cast();
         let (socket, place) = (socket.as_raw_fd(), bytes.as_ptr().cast());
@@ -239,20 +251,19 @@ pub fn send(socket: BorrowedFd<'_>, buffer: &[u8], runs: &[Run]) -> io::Result<u
         [libc::sockaddr_storage; MESSAGES_MAX],
         [libc::mmsghdr; MESSAGES_MAX],
     ) = unsafe { (zeroed(), zeroed()) };
-    let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES_MAX];
+    let mut vectors = Vectors::new();
     let mut controls = [Control([0; CONTROL_BYTES]); MESSAGES_MAX];
     for (index, run) in runs[..count].iter().enumerate() {
-        let bytes = &buffer[run.begin..run.begin + run.bytes];
-        let vector =
-            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        vectors[index].write(vector);
+        let first = vectors.count;
+        let parts = packets[run.packets.clone()].iter().flat_map(|packet| packet.parts(buffer));
+        parts.filter(|part| !part.is_empty()).for_each(|part| vectors.add(part, first));
         let (name, name_bytes) = name_of(run.to);
         names[index] = name;
         let header = &mut headers[index].msg_hdr;
         header.msg_name = ptr::from_mut(&mut names[index]).cast();
         header.msg_namelen = name_bytes;
-        header.msg_iov = vectors[index].as_mut_ptr();
-        header.msg_iovlen = 1;
+        header.msg_iov = vectors.entries[first].as_mut_ptr();
+        header.msg_iovlen = (vectors.count - first) as _;
         if run.segment < run.bytes {
             header.msg_control = controls[index].0.as_mut_ptr().cast();
             // SAFETY: pure arithmetic.
@@ -267,10 +278,37 @@ pub fn send(socket: BorrowedFd<'_>, buffer: &[u8], runs: &[Run]) -> io::Result<u
             }
         }
     }
-    // SAFETY: the headers name `buffer`, which is only read, and values of this function.
+    // SAFETY: the headers name `buffer` and what packets keep, which is only read, and values of this function.
     let sent =
         unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count as u32, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Places of bytes, one behind the other.
+struct Vectors {
+    entries: [MaybeUninit<libc::iovec>; VECTORS_MAX],
+    count: usize,
+}
+
+impl Vectors {
+    fn new() -> Vectors {
+        Vectors { entries: [const { MaybeUninit::uninit() }; VECTORS_MAX], count: 0 }
+    }
+
+    /// Adds a part, to the last one where it lies behind that and both are from `first` on.
+    fn add(&mut self, part: &[u8], first: usize) {
+        if self.count > first {
+            // SAFETY: entries before `count` were written.
+            let last = unsafe { self.entries[self.count - 1].assume_init_mut() };
+            if last.iov_base.cast::<u8>().wrapping_add(last.iov_len).cast_const() == part.as_ptr() {
+                last.iov_len += part.len();
+                return;
+            }
+        }
+        let (iov_base, iov_len) = (part.as_ptr().cast_mut().cast(), part.len());
+        self.entries[self.count].write(libc::iovec { iov_base, iov_len });
+        self.count += 1;
+    }
 }
 
 /// Sets an option that takes an int; false where the kernel does not know it or does not allow it.

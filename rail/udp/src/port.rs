@@ -5,15 +5,15 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::shared::Leaving;
 use ropewalk_rail::names::{Lookups, Target, parse};
+use ropewalk_rail::packet::Packet;
 use ropewalk_rail::port::{Found, Port, PortCounters, Received};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::batch::{self, Incoming, MESSAGE_BYTES, MESSAGES_MAX, Run};
+use crate::batch::{self, Incoming, MESSAGE_BYTES, MESSAGES_MAX, PACKETS_MAX, Run};
 use crate::config::{UdpConfig, UdpError};
 
-/// Packets that may wait for a flush.
-const SLOTS: usize = 64;
 /// Datagrams that the kernel cuts out of one message, at most.
 const SEGMENTS_MAX: usize = 44;
 /// What the kernel counts for a packet beside its bytes.
@@ -29,9 +29,9 @@ pub struct UdpPort {
     receive_buffer: usize,
     incoming: Incoming,
     arena: Box<[u8]>,
-    /// Bytes of the arena that are taken, and packets.
+    /// Bytes of the arena that are taken.
     filled: usize,
-    packets: usize,
+    packets: Vec<Packet>,
     runs: Vec<Run>,
     counters: PortCounters,
     /// The kernel cuts messages.
@@ -75,9 +75,9 @@ impl UdpPort {
             local,
             receive_buffer,
             incoming: Incoming::new(),
-            arena: vec![0; SLOTS * config.packet_bytes].into_boxed_slice(),
+            arena: vec![0; PACKETS_MAX * config.packet_bytes].into_boxed_slice(),
             filled: 0,
-            packets: 0,
+            packets: Vec::with_capacity(PACKETS_MAX),
             runs: Vec::new(),
             counters: PortCounters::default(),
             cuts: joins,
@@ -114,9 +114,10 @@ impl UdpPort {
         self.cuts = false;
         let runs = std::mem::take(&mut self.runs);
         for run in runs {
-            for begin in (0..run.bytes).step_by(run.segment) {
-                let bytes = run.segment.min(run.bytes - begin);
-                self.runs.push(Run { begin: run.begin + begin, bytes, segment: bytes, ..run });
+            for index in run.packets {
+                let bytes = self.packets[index].len();
+                let packets = index..index + 1;
+                self.runs.push(Run { to: run.to, packets, bytes, segment: bytes });
             }
         }
     }
@@ -213,16 +214,25 @@ impl Port for UdpPort {
     }
 
     fn slot(&mut self) -> Option<&mut [u8]> {
-        if self.packets >= SLOTS {
+        if self.packets.len() >= PACKETS_MAX {
             return None;
         }
         self.arena.get_mut(self.filled..self.filled + self.config.packet_bytes)
     }
 
     fn commit(&mut self, to: SocketAddr, bytes: usize) {
-        let begin = self.filled;
-        self.filled += bytes;
-        self.packets += 1;
+        self.commit_around(to, Leaving::whole(bytes));
+    }
+
+    fn commit_around(&mut self, to: SocketAddr, leaving: Leaving) {
+        let bytes = leaving.bytes();
+        let written = self.filled..self.filled + leaving.written;
+        let index = self.packets.len();
+        self.filled = written.end;
+        self.packets.push(match leaving.kept {
+            None => Packet::whole(written),
+            Some(kept) => Packet::around(written, leaving.tail, kept),
+        });
         // All datagrams of a run but the last have one length.
         if let Some(run) = self.runs.last_mut()
             && self.cuts
@@ -233,16 +243,17 @@ impl Port for UdpPort {
             && run.bytes + bytes < MESSAGE_BYTES
         {
             run.bytes += bytes;
+            run.packets.end += 1;
             return;
         }
-        self.runs.push(Run { to, begin, bytes, segment: bytes });
+        self.runs.push(Run { to, packets: index..index + 1, bytes, segment: bytes });
     }
 
     fn flush(&mut self) -> bool {
         let mut done = 0;
         while done < self.runs.len() {
             self.counters.system_calls += 1;
-            match batch::send(self.socket.as_fd(), &self.arena, &self.runs[done..]) {
+            match batch::send(self.socket.as_fd(), &self.arena, &self.packets, &self.runs[done..]) {
                 Ok(sent) => done += sent.max(1),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -268,7 +279,8 @@ impl Port for UdpPort {
             }
         }
         self.runs.clear();
-        (self.filled, self.packets) = (0, 0);
+        self.packets.clear();
+        self.filled = 0;
         true
     }
 

@@ -3,6 +3,7 @@
 use std::hash::Hash;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_wire::mxoe::{self, Fragment, Message, Packet, SESSION_UNKNOWN};
@@ -11,6 +12,7 @@ use super::connect::Stage;
 use super::machine::{Mxoe, Partner, Stateless, emit};
 use super::sending::Kept;
 use crate::packets::machine::Bytes;
+use crate::packets::stream::APART_BYTES_MIN;
 
 /// Shortest body: frames are filled up to 60 bytes, which Open-MX counts on.
 const BODY_BYTES_MIN: usize = mxoe::FRAME_BYTES_MIN - mxoe::ETHERNET_BYTES;
@@ -19,13 +21,27 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// Writes the next packet to `out`, which has room for the longest; where it goes and how long it is.
     /// `now` is when it leaves.
     pub fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+        let (station, leaving) = self.next_apart(now, memory, out)?;
+        Some((station, leaving.join(out)))
+    }
+
+    /// Likewise; what is kept until it is acknowledged is not written.
+    pub fn next_apart(
+        &mut self,
+        now: Time,
+        memory: &dyn Bytes,
+        out: &mut [u8],
+    ) -> Option<(S, Leaving)> {
         self.now = self.now.max(now);
-        let (station, len) = self.write_next(memory, out)?;
-        let padded = len.max(BODY_BYTES_MIN);
-        out[len..padded].fill(0);
+        let (station, written) = self.write_next(memory, out)?;
+        let mut leaving = Leaving { written, tail: 0, kept: self.kept.take() };
         self.counters.sent += 1;
-        self.counters.bytes_sent += len as u64;
-        Some((station, padded))
+        self.counters.bytes_sent += leaving.bytes() as u64;
+        if leaving.kept.is_none() {
+            leaving.written = written.max(BODY_BYTES_MIN);
+            out[written..leaving.written].fill(0);
+        }
+        Some((station, leaving))
     }
 
     fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
@@ -117,9 +133,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                     Packet::Medium(Fragment { message, total_bytes, fragment, offset }, part)
                 };
                 let header = emit(&packet, index, dialect, out);
-                out[header..header + part.len()].copy_from_slice(part);
-                self.counters.bytes_copied += part.len() as u64;
-                header + part.len()
+                if part.len() >= APART_BYTES_MIN {
+                    self.kept = Some(bytes.part(begin..begin + part.len()));
+                    header
+                } else {
+                    out[header..header + part.len()].copy_from_slice(part);
+                    self.counters.bytes_copied += part.len() as u64;
+                    header + part.len()
+                }
             }
             Kept::Announce { bits, bytes, region, region_sequence } => {
                 let packet = Packet::Rendezvous(mxoe::Rendezvous {

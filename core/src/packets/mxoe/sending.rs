@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::Token;
 use ropewalk_wire::mxoe::Sequence;
@@ -55,7 +56,7 @@ pub(super) enum Kept {
     /// `told`: its arrival is told to whoever ordered it.
     Eager {
         bits: u64,
-        bytes: Vec<u8>,
+        bytes: SharedBytes,
         told: Option<Named>,
     },
     Announce {

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use libc::xdp_desc;
+use ropewalk_rail::packet::Packet;
 use ropewalk_wire::mxoe::Station;
 
 use self::kernel::{BEHIND_DRIVER, IN_DRIVER};
@@ -331,9 +332,9 @@ impl Xdp {
         kernel::dropped(self.socket())
     }
 
-    /// Sends frames, each a range of `bytes`. `None` where they have to go another way: one is too long,
+    /// Sends frames, of which what was written is in `bytes`. `None` where they have to go another way: one is too long,
     /// somebody else sends, or there is no room.
-    pub fn send(&self, bytes: &[u8], frames: &[Range<usize>]) -> Option<io::Result<()>> {
+    pub fn send(&self, bytes: &[u8], frames: &[Packet]) -> Option<io::Result<()>> {
         if frames.iter().any(|frame| frame.len() > self.frame_bytes_max) {
             return None;
         }
@@ -403,7 +404,7 @@ impl Xdp {
 
 impl Sender {
     /// Puts frames into the ring, if there is room for all of them.
-    fn put(&mut self, bytes: &[u8], frames: &[Range<usize>]) -> Option<()> {
+    fn put(&mut self, bytes: &[u8], frames: &[Packet]) -> Option<()> {
         // The latest first: it is in the cache.
         while let Some(chunk) = self.completed.peek() {
             self.completed.done();
@@ -411,14 +412,17 @@ impl Sender {
         }
         let first = self.free.len().checked_sub(frames.len())?;
         for (chunk, frame) in self.free.drain(first..).zip(frames) {
-            let frame = &bytes[frame.clone()];
             debug_assert!(frame.len() <= self.chunk_bytes);
-            let len = frame.len().min(self.chunk_bytes);
-            // SAFETY: a free chunk, which lies in the memory and has that length; nobody else touches it before
-            // it is in the ring.
-            let to = unsafe { self.memory.at().add(chunk as usize) };
-            // SAFETY: see above; the frame lies elsewhere, and is as long.
-            unsafe { std::ptr::copy_nonoverlapping(frame.as_ptr(), to, len) };
+            let mut len = 0;
+            for part in frame.parts(bytes) {
+                let fits = part.len().min(self.chunk_bytes - len);
+                // SAFETY: a free chunk, which lies in the memory and has that length; nobody else touches it before
+                // it is in the ring.
+                let to = unsafe { self.memory.at().add(chunk as usize + len) };
+                // SAFETY: see above; the part lies elsewhere, and is as long.
+                unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, fits) };
+                len += fits;
+            }
             // There is room: the ring has an entry for each chunk.
             self.give.give(xdp_desc { addr: chunk, len: len as u32, options: 0 });
         }
