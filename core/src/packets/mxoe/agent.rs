@@ -335,11 +335,15 @@ impl Agent {
         let (index, is_new) = self.hear(beacon.station);
         let (now, mut began_anew) = (self.now, false);
         self.table.change(index, |peer| {
-            began_anew = peer.serial.is_some_and(|serial| serial != beacon.serial);
+            let is_first = peer.serial.is_none();
+            began_anew = !is_first && peer.serial != Some(beacon.serial);
             (peer.serial, peer.ours) = (Some(beacon.serial), beacon.ours);
             if began_anew {
                 // It has another table, and perhaps another name.
                 peer.reverse = INDEX_UNKNOWN;
+            }
+            // A name that came before the first beacon may be of an earlier serial, too.
+            if began_anew || is_first && peer.name.is_some() {
                 peer.ask_at = now;
             }
         });

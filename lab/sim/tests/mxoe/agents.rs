@@ -9,8 +9,9 @@ use ropewalk_core::packets::mxoe::{Agent, AgentConfig, Named};
 use ropewalk_sim::open_mx::{Address, Host, HostConfig, Status};
 use ropewalk_sim::seeds;
 use ropewalk_wire::mxoe::{
-    Beacon, Connect, Dialect, ETHERNET_BYTES, FRAME_BYTES_MIN, HEADER_BYTES_MAX, INDEX_UNKNOWN,
-    Message, Nack, NackLib, NackMcp, Order, Packet, Pull, Sequence, Station,
+    Beacon, Connect, Dialect, ETHERNET_BYTES, FRAME_BYTES_MIN, HEADER_BYTES_MAX, HOST_QUERY_MAGIC,
+    HostQuery, HostReply, INDEX_UNKNOWN, Message, Nack, NackLib, NackMcp, Order, Packet, Pull,
+    Sequence, Station,
 };
 
 fn dialect(seed: u64) -> Dialect {
@@ -188,6 +189,7 @@ fn body(packet: &Packet<'_>, dialect: Dialect) -> Vec<u8> {
     let mut body = header[..len].to_vec();
     match packet {
         Packet::Tiny(_, bytes) | Packet::Raw(bytes) => body.extend_from_slice(bytes),
+        Packet::HostReply(reply) => body.extend_from_slice(reply.name),
         _ => {}
     }
     body.resize(body.len().max(FRAME_BYTES_MIN - ETHERNET_BYTES), 0);
@@ -270,6 +272,32 @@ fn another_name_is_heard_of_and_one_that_two_have_names_nobody() {
     wire.run_for(Duration::from_secs(20));
     assert_eq!(wire.agent(0).named(&"ä".repeat(39)), Named::One(station(1)));
     assert_eq!(wire.agent(0).named("host2:0"), Named::One(station(2)));
+}
+
+#[test]
+fn a_name_from_before_the_first_beacon_may_be_an_older_one() {
+    let mut wire = Wire::new(12, 1, dialect(0));
+    wire.run_for(Duration::from_secs(20));
+    let (dialect, other) = (wire.dialect, station(1));
+    // It has heard us, which we have not it, and asks; so do we.
+    let magic = HOST_QUERY_MAGIC;
+    wire.ask(0, other, &Packet::HostQuery(HostQuery { index: 5, magic }));
+    let reply = HostReply { index: 5, magic, name: b"old" };
+    wire.run_for(Duration::from_millis(1));
+    wire.ask(0, other, &Packet::HostReply(reply));
+    assert_eq!(wire.agent(0).named("old"), Named::One(other));
+    // Now it is called otherwise, and has another serial, as its beacon says: the first one that comes.
+    let beacon = Beacon { station: other, serial: 2, ours: None }.emit(dialect.order());
+    let now = wire.now;
+    let mut asked = || {
+        wire.agent(0).packet(other, Station::BROADCAST, &beacon, now, &mut |_| false);
+        let before = wire.agent(0).counters().queries_sent;
+        wire.agent(0).advance(now);
+        wire.agent(0).counters().queries_sent - before
+    };
+    assert_eq!((asked(), asked()), (1, 0), "the next beacon says nothing new");
+    assert_eq!(wire.agent(0).named("old"), Named::One(other), "until it answers");
+    assert_eq!(wire.agent(0).peer(other).map(|peer| peer.reverse), Some(5));
 }
 
 #[test]
