@@ -8,7 +8,9 @@
 extern "C" {
 #endif
 
-typedef struct mx_board *mx_endpt_handle_t;
+/* A board. */
+typedef int mx_endpt_handle_t;
+#define MX__INVALID_HANDLE -1
 
 typedef struct {
     uint32_t board_number;

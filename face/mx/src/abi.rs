@@ -3,7 +3,7 @@
 //! Handles are numbers in the shape of pointers: nothing is ever read through one. What they name is looked
 //! up, and a number that names nothing is refused.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
 
 /// `MX_API`, of which programs pass what they were compiled with.
 pub const API: u32 = 0x301;
@@ -16,6 +16,9 @@ pub const CONTEXT_BITS_MAX: u8 = 16;
 
 /// `mx_endpoint_t` and `mx_request_t`.
 pub type Handle = *mut c_void;
+
+/// `mx_endpt_handle_t`: a board.
+pub type BoardHandle = c_int;
 
 /// `mx_endpoint_addr_t`.
 #[repr(C)]

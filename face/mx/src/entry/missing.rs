@@ -2,10 +2,9 @@
 //! and raw endpoints, which are for those who map Myrinet networks.
 
 use std::ffi::{c_int, c_void};
-use std::ptr;
 
 use super::put;
-use crate::abi::{Handle, MapperState};
+use crate::abi::{BoardHandle, MapperState};
 use crate::codes::{Family, NOT_IMPLEMENTED};
 use crate::{errors, process};
 
@@ -44,14 +43,14 @@ pub extern "C" fn mx_register_unexp_callback() -> u32 {
 /// # Safety
 /// `to` is null or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx_open_board(board: u32, to: *mut Handle) -> u32 {
+pub unsafe extern "C" fn mx_open_board(board: u32, to: *mut BoardHandle) -> u32 {
     let answer = super::ask_process(c"open a board", |process| {
         let count = process.boards().boards.len();
         if board as usize >= count {
             return Err(crate::codes::BOARD_UNKNOWN);
         }
         // SAFETY: the caller vouches for it.
-        unsafe { put(to, ptr::without_provenance_mut(board as usize + 1)) };
+        unsafe { put(to, board as BoardHandle) };
         Ok(())
     });
     super::returned(Family::Mx, answer)
@@ -63,7 +62,10 @@ pub unsafe extern "C" fn mx_open_board(board: u32, to: *mut Handle) -> u32 {
 /// # Safety
 /// `state` may be read and written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mx__get_mapper_state(_board: Handle, state: *mut MapperState) -> c_int {
+pub unsafe extern "C" fn mx__get_mapper_state(
+    _board: BoardHandle,
+    state: *mut MapperState,
+) -> c_int {
     let Some(process) = process::current().filter(|_| !state.is_null()) else { return -1 };
     // SAFETY: not null, and the caller vouches for the rest.
     let board = unsafe { (*state).board };

@@ -2,6 +2,8 @@
  * itself and between its own endpoints. usage: alone */
 #include "check.h"
 
+#include <mx_io.h>
+
 static unsigned char one[300000], two[300000];
 
 static void before_init(void)
@@ -77,6 +79,25 @@ static void information(void)
     free(values);
     CHECK(strlen(mx_strerror(MX_BAD_BAD_BAD)) > 3 && strlen(mx_strerror((mx_return_t)777)) > 3);
     CHECK(strcmp(mx_strstatus(MX_STATUS_SUCCESS), mx_strstatus(MX_STATUS_TRUNCATED)) != 0);
+}
+
+/* What Open MPI looks at: a handle has the size of a number. */
+static void mapper(void)
+{
+    mx_mapper_state_t state;
+    struct {
+        mx_endpt_handle_t handle;
+        int guard;
+    } board;
+    board.handle = board.guard = 77;
+    OK(mx_open_board(0, &board.handle));
+    CHECK(board.handle != 77 && board.guard == 77);
+    CHECK(mx_open_board(9, &board.handle) == MX_BOARD_UNKNOWN);
+    state.board_number = 0;
+    CHECK(mx__get_mapper_state(board.handle, &state) == 0);
+    CHECK(state.map_version == 1 && state.num_hosts > 0 && state.routes_valid == 1);
+    state.board_number = 9;
+    CHECK(mx__get_mapper_state(board.handle, &state) == -1);
 }
 
 static void opening(void)
@@ -208,6 +229,7 @@ int main(void)
     CHECK(mx_init() == MX_ALREADY_INITIALIZED);
     names(base);
     information();
+    mapper();
     opening();
     to_oneself();
     to_a_neighbour();

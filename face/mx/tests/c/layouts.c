@@ -23,6 +23,7 @@ STATIC(sizeof(omx_status_t) == sizeof(mx_status_t) && offsetof(omx_status_t, add
 STATIC(sizeof(omx_seg_t) == sizeof(mx_segment_t));
 STATIC(sizeof(omx_endpoint_param_t) == sizeof(mx_param_t));
 STATIC(sizeof(mx_mapper_state_t) == 36 && offsetof(mx_mapper_state_t, num_hosts) == 16);
+STATIC(sizeof(mx_endpt_handle_t) == 4 && MX__INVALID_HANDLE == -1);
 STATIC(sizeof(mx_return_t) == 4 && sizeof(mx_status_code_t) == 4);
 
 STATIC(MX_API == 0x301 && MX_MAX_SEGMENTS == 256 && MX_CONTEXT_ID_BITS_MAX == 16);
@@ -46,7 +47,7 @@ int main(void)
     state.board_number = 0;
     if (*handlers[0] == *handlers[1] || (*handlers[1])(text, MX_BUSY) != MX_BUSY)
         return 1;
-    if ((void *)(size_t)OMX_ERRORS_RETURN == NULL || mx__get_mapper_state(NULL, &state) != -1)
+    if ((void *)(size_t)OMX_ERRORS_RETURN == NULL || mx__get_mapper_state(0, &state) != -1)
         return 1;
     mx__regcache_clean(&state, sizeof state);
     printf("ok\n");
