@@ -29,6 +29,7 @@ pub mod packets;
 mod peers;
 mod posts;
 mod probe;
+pub mod raw;
 pub mod reactor;
 mod requests;
 mod service;

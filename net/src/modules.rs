@@ -11,7 +11,7 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 pub use ropewalk_rail::Rail;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherPort, Language, Sockets};
+use ropewalk_rail_ether::{EtherConfig, EtherPort, Language, RawSocket, Sockets};
 pub use ropewalk_rail_ether::{EtherError, Interface, interfaces, may_open as may_send_frames};
 pub use ropewalk_rail_shm::ShmError;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
@@ -24,6 +24,7 @@ use ropewalk_wire::mxoe::{Dialect, Order};
 use crate::agent;
 use crate::capture::{Capture, CaptureConfig, CaptureError, Captured, Place};
 use crate::packets::{MxoeSettings, PacketRail};
+use crate::raw::RawEndpoint;
 
 /// What makes a rail.
 type Open = dyn Fn(&Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> + Send + Sync;
@@ -399,6 +400,17 @@ fn open_mxoe(
         port.keep(Box::new(member));
     }
     over_packets(port, here, options, Speaks::Mxoe(settings))
+}
+
+/// The raw endpoint of an interface, at an address as endpoints of MXoE have there, without a number:
+/// `eth0?order=little`.
+pub fn open_raw(address: &str) -> Result<RawEndpoint, ModuleError> {
+    let (interface, said) = parted(address);
+    let mut wire = Wire::default();
+    wire.read(said)?;
+    let socket = RawSocket::open(interface, wire.order())?;
+    let dialect = wire.dialect(socket.interface().mtu)?;
+    RawEndpoint::start(socket, dialect).map_err(ModuleError::Descriptors)
 }
 
 /// What a rail of packets speaks.

@@ -210,6 +210,36 @@ fn peers_are_shown_with_their_names() {
     assert!(table.contains("0x020000000008") && !table.contains("card1"), "{table}");
 }
 
+#[test]
+fn what_a_mapper_says_is_shown() {
+    let Some(_namespace) = Namespace::enter("mapper") else { return };
+    cards();
+    let mapper = modules::open_raw("card0").expect("it is up");
+    mapper.add_peer(0x0200_0000_1234, Some("switch:7")).expect("this is root");
+    mapper.set_name("mapper:0").expect("this is root");
+    let all = objects(&shown(&["peers", "--json"]));
+    let of = |name: &str| all.iter().find(|it| it["name"] == name).expect("it was said").clone();
+    assert_eq!(of("switch:7")["address"], "02:00:00:00:12:34");
+    assert_eq!(of("switch:7")["kind"], Value::Null, "nothing was heard of it");
+    assert_eq!((&of("mapper:0")["kind"], all.len()), (&json!("own"), 2));
+    mapper.remove_peer(0x0200_0000_1234).expect("this is root");
+    assert_eq!(objects(&shown(&["peers", "--json"])).len(), 1);
+    // It is an endpoint as others are, and tells what it counts.
+    mapper.send(&[0; 60], Some(7)).expect("it is up");
+    let claims = objects(&shown(&["endpoints", "--json"]));
+    assert_eq!((&claims[0]["scheme"], &claims[0]["endpoint"]), (&json!("mxoe"), &json!(255)));
+    let all = objects(&shown(&["counters", "card0", "--json"]));
+    let counters = &kind(&all, "endpoint")[0]["counters"];
+    assert_eq!(
+        (&counters["packets.sent"], &counters["dropped.inbox_full"]),
+        (&json!(1), &json!(0))
+    );
+    let page = include_str!("../../mx/man/mx.7");
+    let counters = counters.as_object().expect("it tells");
+    let missing: Vec<_> = counters.keys().filter(|name| !page.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "mx(7) does not describe {missing:?}");
+}
+
 /// Two interfaces of one host that are each other's peers.
 fn cards() {
     assert!(ip("link add card0 address 02:00:00:00:00:07 type veth peer name card1"));

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* A board. */
+/* A board, or what a raw endpoint is polled at. */
 typedef int mx_endpt_handle_t;
 #define MX__INVALID_HANDLE -1
 

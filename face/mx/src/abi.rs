@@ -17,8 +17,16 @@ pub const CONTEXT_BITS_MAX: u8 = 16;
 /// `mx_endpoint_t` and `mx_request_t`.
 pub type Handle = *mut c_void;
 
-/// `mx_endpt_handle_t`: a board.
+/// `mx_endpt_handle_t`: a board, or what is waited at for a raw endpoint.
 pub type BoardHandle = c_int;
+/// `MX__INVALID_HANDLE`.
+pub const NO_HANDLE: BoardHandle = -1;
+
+/// `mx_raw_status_t`: what kind of event there was.
+pub type RawStatus = c_int;
+pub const RAW_NOTHING: RawStatus = 0;
+pub const RAW_SENT: RawStatus = 1;
+pub const RAW_RECEIVED: RawStatus = 2;
 
 /// `mx_endpoint_addr_t`.
 #[repr(C)]

@@ -9,7 +9,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use ropewalk_net::agent::AgentClient;
+use ropewalk_net::agent::{AgentClient, Map};
 use ropewalk_net::modules;
 use ropewalk_wire::mxoe::Station;
 
@@ -34,6 +34,7 @@ pub struct Board {
     pub place: Place,
     /// The interface, for the kernel; empty over UDP.
     pub interface: String,
+    /// As it is called where nobody says otherwise.
     pub name: String,
     /// MXoE is spoken there, with all others, and how, as the query of an address says.
     pub wire: Option<String>,
@@ -140,6 +141,30 @@ impl Board {
         }
     }
 
+    /// Where its raw endpoint is; `None` where no MXoE is spoken.
+    pub fn raw(&self) -> Option<String> {
+        self.wire.as_ref().map(|wire| format!("{}?{wire}", self.interface))
+    }
+
+    /// The agent of its interface, where there is one.
+    fn agent(&self) -> Option<AgentClient> {
+        let name = Some(&self.interface).filter(|name| !name.is_empty())?;
+        let interface = modules::interfaces().into_iter().find(|it| it.name == *name)?;
+        AgentClient::of(interface.index)
+    }
+
+    /// What others call it: what its agent tells them, where there is one.
+    fn current_name(&self) -> String {
+        let told = || self.agent()?.name_of(self.place.nic()).ok()?;
+        let told = self.wire.as_ref().and_then(|_| told());
+        told.unwrap_or_else(|| self.name.clone())
+    }
+
+    /// What a mapper has said of its network, where there was one.
+    pub fn map(&self) -> Option<Map> {
+        self.agent()?.map().ok()?
+    }
+
     /// The name by which processes of this host find an endpoint of it in shared memory.
     pub fn shared_name(nic: u64, endpoint: u32) -> String {
         format!("mx-{nic:012x}-{endpoint}")
@@ -193,7 +218,7 @@ impl Boards {
 
     /// The card of this name: one of our own, one that an agent has found, or one of the table.
     pub fn nic_of_name(&self, name: &str) -> Option<u64> {
-        let own = self.boards.iter().find(|board| board.name == name);
+        let own = self.boards.iter().find(|board| board.current_name() == name);
         if let Some(own) = own {
             return Some(own.place.nic());
         }
@@ -208,7 +233,7 @@ impl Boards {
     pub fn name_of_nic(&self, nic: u64) -> Option<String> {
         let own = self.boards.iter().find(|board| board.place.nic() == nic);
         if let Some(own) = own {
-            return Some(own.name.clone());
+            return Some(own.current_name());
         }
         let mut agents = self.agents();
         let found = agents.find_map(|mut agent| agent.name_of(nic).ok().flatten());
@@ -218,10 +243,7 @@ impl Boards {
 
     /// The agents of our interfaces, as far as there are any.
     fn agents(&self) -> impl Iterator<Item = AgentClient> {
-        let ours = |it: &modules::Interface| self.boards.iter().any(|b| b.interface == it.name);
-        let wired = self.boards.iter().any(|board| !board.interface.is_empty());
-        let all = if wired { modules::interfaces() } else { Vec::new() };
-        all.into_iter().filter(ours).filter_map(|interface| AgentClient::of(interface.index))
+        self.boards.iter().filter_map(Board::agent)
     }
 }
 

@@ -115,16 +115,23 @@ impl State {
     }
 }
 
-fn code_of(error: &ModuleError) -> Code {
+/// What a rail or a raw endpoint that could not be opened is called; what the code does not say is printed.
+pub fn code_of(error: &ModuleError) -> Code {
     use modules::{EtherError, ShmError, UdpError};
-    match error {
+    let code = match error {
         ModuleError::Udp(UdpError::PortInUse(_)) => BUSY,
         ModuleError::Shm(ShmError::NameInUse { .. }) => BUSY,
-        ModuleError::Ether(EtherError::Taken { .. } | EtherError::AllTaken(_)) => BUSY,
+        ModuleError::Ether(
+            EtherError::Taken { .. } | EtherError::AllTaken(_) | EtherError::RawTaken(_),
+        ) => BUSY,
         ModuleError::Ether(EtherError::NotPermitted(_)) => NO_PERMISSION,
         ModuleError::Descriptors(_) | ModuleError::Shm(ShmError::Resources { .. }) => NO_RESOURCES,
         _ => NO_DEVICE,
+    };
+    if code != BUSY {
+        eprintln!("libmyriexpress: {error}");
     }
+    code
 }
 
 /// Opens an endpoint at this place of the table. `ANY`: the first number that is free on any board.
@@ -280,13 +287,7 @@ fn rails(
     let (scheme, address) = board.listen(number, key).ok_or(BAD_ENDPOINT)?;
     let open = |scheme, address: &str| {
         let listen = Listen::At { address, exactly: true };
-        modules::open(scheme, &listen).map_err(|error| {
-            let code = code_of(&error);
-            if code != BUSY {
-                eprintln!("libmyriexpress: {error}");
-            }
-            code
-        })
+        modules::open(scheme, &listen).map_err(|error| code_of(&error))
     };
     let mut rails = vec![open(scheme, &address)?];
     if shares {

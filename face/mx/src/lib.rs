@@ -8,7 +8,8 @@
 //!
 //! Files: `entry` (the C functions), `process` (what one process has), `endpoint`, `operations` (what it is
 //! asked), `progress` (completions, handlers, waits), `connect`, `requests`, `partners` (addresses), `boards`
-//! (networks and names), `errors` (handlers of errors), `codes`, `environment`, `abi` (types as C has them).
+//! (networks and names), `raw` (raw endpoints, for mappers), `errors` (handlers of errors), `codes`, `environment`,
+//! `abi` (types as C has them).
 //!
 //! Invariants
 //! * functions of the program run within calls of the program, with no lock of ours held;
@@ -27,6 +28,7 @@ mod operations;
 mod partners;
 mod process;
 mod progress;
+mod raw;
 mod requests;
 
 pub use entry::*;

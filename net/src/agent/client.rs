@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+pub use ropewalk_core::packets::mxoe::Map;
 use ropewalk_wire::mxoe::{Announcement, Station};
 use rustix::io::Errno;
 
@@ -48,6 +49,8 @@ pub enum AgentError {
     NotPermitted,
     #[error("the agent does not answer: {0}")]
     Silent(std::io::Error),
+    #[error("no card can have the number {0:#x}")]
+    NoCard(u64),
     #[error("the agent says something that this version does not know")]
     Unknown,
 }
@@ -112,6 +115,44 @@ impl AgentClient {
     pub fn counts(&mut self) -> Result<Vec<(String, u64)>, AgentError> {
         match self.ask(Question::Counts)? {
             Answer::Counts(lines) => Ok(crate::counts::parse_counts(&lines)),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    /// A mapper says: this card is there, and perhaps called so.
+    pub fn add_peer(&mut self, nic: u64, name: Option<&str>) -> Result<(), AgentError> {
+        match self.ask(Question::AddPeer(nic, name))? {
+            Answer::Done => Ok(()),
+            Answer::Nobody => Err(AgentError::NoCard(nic)),
+            Answer::NotPermitted => Err(AgentError::NotPermitted),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    /// A mapper says: this card is not there any more. Whether it was.
+    pub fn remove_peer(&mut self, nic: u64) -> Result<bool, AgentError> {
+        match self.ask(Question::RemovePeer(nic))? {
+            Answer::Done => Ok(true),
+            Answer::Nobody => Ok(false),
+            Answer::NotPermitted => Err(AgentError::NotPermitted),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    /// A mapper says this of its map.
+    pub fn set_map(&mut self, map: Map) -> Result<(), AgentError> {
+        match self.ask(Question::SetMap(map))? {
+            Answer::Done => Ok(()),
+            Answer::NotPermitted => Err(AgentError::NotPermitted),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    /// What a mapper has said of its map, where there was one.
+    pub fn map(&mut self) -> Result<Option<Map>, AgentError> {
+        match self.ask(Question::Map)? {
+            Answer::Map(map) => Ok(Some(map)),
+            Answer::Nobody => Ok(None),
             _ => Err(AgentError::Unknown),
         }
     }

@@ -5,6 +5,9 @@
 //! that nobody has. The others stand by, with a connection to it ([`standby`]): they tell it their endpoints, and
 //! when it ends they hear of it, and one of them gets the name.
 //!
+//! The keeper of a process that has the raw endpoint remembers what its mapper has said, for agents that come later
+//! ([`mapped`]), and tells what is counted there to whoever asks.
+//!
 //! * [`protocol`]: what is said over the connection; [`local`]: the sockets; [`client`]: for programs that ask.
 //!
 //! Invariants:
@@ -17,6 +20,7 @@
 
 mod client;
 pub(crate) mod local;
+mod mapped;
 mod protocol;
 mod service;
 mod standby;
@@ -28,8 +32,10 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use client::{AgentClient, AgentError, KnownPeer};
-use ropewalk_rail_ether::{Interface, interfaces};
+pub use client::{AgentClient, AgentError, KnownPeer, Map};
+use mapped::Mapped;
+use ropewalk_rail::Account;
+use ropewalk_rail_ether::{Interface, RAW_ENDPOINT, interfaces};
 use ropewalk_wire::mxoe::Dialect;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
@@ -68,8 +74,24 @@ struct State {
     endpoints: BTreeSet<u8>,
     /// What the interface was called, where somebody has said so.
     name: Option<String>,
+    /// What a mapper of this process has said.
+    mapped: Mapped,
+    /// Where the raw endpoint of this process is asked what it counts.
+    teller: Option<Arc<Teller>>,
     ended: bool,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Tells what is counted to whoever connects.
+pub(crate) struct Teller {
+    pub listener: OwnedFd,
+    pub account: Box<dyn Fn() -> Account + Send + Sync>,
+}
+
+impl std::fmt::Debug for Teller {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.debug_struct("Teller").finish_non_exhaustive()
+    }
 }
 
 static KEEPERS: Mutex<Vec<Arc<Keeper>>> = Mutex::new(Vec::new());
@@ -110,12 +132,28 @@ pub(crate) fn join(interface: &Interface, dialect: Dialect, endpoint: u8) -> Opt
     Some(Membership { keeper, endpoint })
 }
 
+impl Membership {
+    /// Whoever wants to know is told what is counted here.
+    pub fn tell_by(&self, teller: Teller) {
+        self.keeper.state().teller = Some(Arc::new(teller));
+        self.keeper.ring();
+    }
+
+    /// What a mapper has said, for agents that come later.
+    pub fn with_mapped<R>(&self, change: impl FnOnce(&mut Mapped) -> R) -> R {
+        change(&mut self.keeper.state().mapped)
+    }
+}
+
 impl Drop for Membership {
     fn drop(&mut self) {
         let thread = {
             let mut keepers = keepers();
             let mut state = self.keeper.state();
             state.endpoints.remove(&self.endpoint);
+            if self.endpoint == RAW_ENDPOINT {
+                (state.mapped, state.teller) = (Mapped::default(), None);
+            }
             state.ended = state.endpoints.is_empty();
             if state.ended {
                 keepers.retain(|keeper| !Arc::ptr_eq(keeper, &self.keeper));
@@ -156,6 +194,14 @@ impl Keeper {
     /// Takes note of the bell: what it was rung for is looked at after this.
     fn heard(&self) {
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
+    }
+
+    /// Answers one who asks what is counted.
+    fn tell(&self, teller: &Teller) {
+        if crate::counts::answer(&teller.listener, || vec![(teller.account)()]).is_err() {
+            // Where there is no descriptor left it would be asked without end.
+            self.state().teller = None;
+        }
     }
 
     fn is_over(&self) -> bool {

@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
+use ropewalk_core::packets::mxoe::Map;
 use ropewalk_wire::mxoe::{Announcement, HOST_NAME_BYTES_MAX, Station};
 
 use super::client::KnownPeer;
 
 /// Longest question and answer.
-pub const QUESTION_BYTES_MAX: usize = 1 + HOST_NAME_BYTES_MAX;
+pub const QUESTION_BYTES_MAX: usize = 9 + HOST_NAME_BYTES_MAX;
 pub const ANSWER_BYTES_MAX: usize = 32 << 10;
 
 /// What is said to the agent.
@@ -28,6 +29,12 @@ pub enum Question<'a> {
     SetName(&'a str),
     /// What the agent counts.
     Counts,
+    /// A mapper: this card is there, and perhaps called so; it is not there; what it says of the map.
+    AddPeer(u64, Option<&'a str>),
+    RemovePeer(u64),
+    SetMap(Map),
+    /// What a mapper has said of the map.
+    Map,
 }
 
 /// What the agent says.
@@ -48,12 +55,15 @@ pub enum Answer {
     Called(String),
     /// A counter a line.
     Counts(String),
+    Map(Map),
 }
 
 impl<'a> Question<'a> {
     pub fn parse(bytes: &'a [u8]) -> Option<Question<'a>> {
         let (kind, rest) = bytes.split_first()?;
-        let name = || std::str::from_utf8(rest).ok().filter(|it| it.len() < HOST_NAME_BYTES_MAX);
+        let text = std::str::from_utf8;
+        let fits = |it: &&str| it.len() < HOST_NAME_BYTES_MAX;
+        let name = || text(rest).ok().filter(fits);
         Some(match kind {
             1 => Question::Hold(*rest.first()?),
             2 => Question::Release(*rest.first()?),
@@ -62,6 +72,14 @@ impl<'a> Question<'a> {
             5 => Question::NameOf(u64::from_ne_bytes(*rest.first_chunk()?)),
             6 => Question::SetName(name()?),
             7 => Question::Counts,
+            8 => {
+                let (nic, name) = rest.split_first_chunk()?;
+                let name = text(name).ok().filter(fits)?;
+                Question::AddPeer(u64::from_ne_bytes(*nic), Some(name).filter(|it| !it.is_empty()))
+            }
+            9 => Question::RemovePeer(u64::from_ne_bytes(*rest.first_chunk()?)),
+            10 => Question::SetMap(parse_map(rest)?),
+            11 => Question::Map,
             _ => return None,
         })
     }
@@ -75,6 +93,12 @@ impl<'a> Question<'a> {
             Question::NameOf(nic) => [&[5], &nic.to_ne_bytes()[..]].concat(),
             Question::SetName(name) => [&[6], name.as_bytes()].concat(),
             Question::Counts => vec![7],
+            Question::AddPeer(nic, name) => {
+                [&[8], &nic.to_ne_bytes()[..], name.unwrap_or_default().as_bytes()].concat()
+            }
+            Question::RemovePeer(nic) => [&[9], &nic.to_ne_bytes()[..]].concat(),
+            Question::SetMap(map) => emit_map(10, map),
+            Question::Map => vec![11],
         }
     }
 }
@@ -99,6 +123,7 @@ impl Answer {
             7 => Answer::NotPermitted,
             8 => Answer::Called(name()),
             9 => Answer::Counts(name()),
+            10 => Answer::Map(parse_map(rest)?),
             _ => return None,
         })
     }
@@ -118,8 +143,26 @@ impl Answer {
             Answer::NotPermitted => vec![7],
             Answer::Called(name) => [&[8], name.as_bytes()].concat(),
             Answer::Counts(lines) => [&[9], lines.as_bytes()].concat(),
+            Answer::Map(map) => emit_map(10, map),
         }
     }
+}
+
+fn parse_map(mut bytes: &[u8]) -> Option<Map> {
+    let mapper = u64::from_ne_bytes(take(&mut bytes)?);
+    let version = u32::from_ne_bytes(take(&mut bytes)?);
+    let hosts = u32::from_ne_bytes(take(&mut bytes)?);
+    let [complete] = take(&mut bytes)?;
+    Some(Map { mapper, version, hosts, is_complete: complete != 0 })
+}
+
+fn emit_map(kind: u8, map: &Map) -> Vec<u8> {
+    let mut bytes = vec![kind];
+    bytes.extend(map.mapper.to_ne_bytes());
+    bytes.extend(map.version.to_ne_bytes());
+    bytes.extend(map.hosts.to_ne_bytes());
+    bytes.push(map.is_complete.into());
+    bytes
 }
 
 /// Bits of a peer: what is known of it.
@@ -194,6 +237,8 @@ mod tests {
 
     #[test]
     fn what_is_said_reads_as_it_was_written_and_nothing_else_does() {
+        let map = Map { mapper: 1 << 40, version: 2, hosts: 3, is_complete: true };
+        let long = "n".repeat(79);
         let questions = [
             Question::Hold(3),
             Question::Release(255),
@@ -202,15 +247,21 @@ mod tests {
             Question::NameOf(7 << 40),
             Question::SetName("ä"),
             Question::Counts,
+            Question::AddPeer(5, None),
+            Question::AddPeer(6 << 40, Some(&long)),
+            Question::RemovePeer(7),
+            Question::SetMap(map),
+            Question::Map,
         ];
         for question in questions {
             let bytes = question.emit();
             assert_eq!(Question::parse(&bytes), Some(question));
             assert!(bytes.len() <= QUESTION_BYTES_MAX);
-            assert_eq!(Question::parse(&bytes[..1]).is_some(), matches!(bytes[0], 4 | 6 | 7));
+            assert_eq!(Question::parse(&bytes[..1]).is_some(), matches!(bytes[0], 4 | 6 | 7 | 11));
         }
         assert_eq!(Question::parse(&[]), None);
-        assert_eq!(Question::parse(&[9, 1]), None);
+        assert_eq!(Question::parse(&[99, 1]), None);
+        assert_eq!(Question::parse(&[&[8; 9][..], &[b'n'; 80]].concat()), None);
         assert_eq!(Question::parse(&[4, 0xff]), None);
         let peer = KnownPeer {
             index: 7,
@@ -234,6 +285,7 @@ mod tests {
             Answer::NotPermitted,
             Answer::Called("b".into()),
             Answer::Counts("a 1\n".into()),
+            Answer::Map(Map { is_complete: false, ..map }),
         ];
         for answer in answers {
             let bytes = answer.emit();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_core::packets::mxoe::{Agent, AgentConfig, Named, Peer};
-use ropewalk_rail_ether::{AgentSocket, Claims, EtherError};
+use ropewalk_rail_ether::{AgentSocket, Claims, EtherError, RAW_ENDPOINT};
 use ropewalk_wire::mxoe::{INDEX_UNKNOWN, Station};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -15,7 +15,7 @@ use rustix::net::sockopt::socket_peercred;
 
 use super::client::KnownPeer;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, PEER_BYTES_MAX, QUESTION_BYTES_MAX, Question};
-use super::{Keeper, local, usual_name};
+use super::{Keeper, Teller, local, usual_name};
 
 /// Connections at a time.
 const CLIENTS_MAX: usize = 1024;
@@ -40,6 +40,8 @@ struct Service<'a> {
     clients: Vec<Client>,
     /// Endpoints that the socket does not see.
     hidden: BTreeSet<u8>,
+    /// Somebody has the raw endpoint.
+    is_mapped: bool,
     start: Instant,
     deaf_until: Option<Instant>,
 }
@@ -63,9 +65,11 @@ pub fn serve(keeper: &Keeper, listener: OwnedFd) -> Result<(), EtherError> {
         listener,
         clients: Vec::new(),
         hidden: BTreeSet::new(),
+        is_mapped: false,
         start: Instant::now(),
         deaf_until: None,
     };
+    service.begin();
     service
         .run()
         .map_err(|cause| EtherError::Socket { interface: keeper.interface.name.clone(), cause })
@@ -77,6 +81,8 @@ struct Ready {
     packets: bool,
     bell: bool,
     newcomer: bool,
+    /// Somebody asks what the raw endpoint of this process counts.
+    asked: bool,
     clients: Vec<usize>,
 }
 
@@ -85,14 +91,26 @@ impl Service<'_> {
         Time(self.start.elapsed().as_nanos() as u64)
     }
 
+    /// Takes over what a mapper of this process has said.
+    fn begin(&mut self) {
+        let mapped = self.keeper.state().mapped.clone();
+        for question in mapped.questions() {
+            let _ = self.map(question);
+        }
+    }
+
     fn run(&mut self) -> std::io::Result<()> {
         while !self.keeper.is_over() {
             self.hide();
             self.agent.advance(self.now());
             self.leave();
-            let ready = self.wait()?;
+            let teller = self.keeper.state().teller.clone();
+            let ready = self.wait(teller.as_deref())?;
             if ready.bell {
                 self.keeper.heard();
+            }
+            if let Some(teller) = teller.filter(|_| ready.asked) {
+                self.keeper.tell(&teller);
             }
             if ready.packets {
                 self.receive()?;
@@ -110,7 +128,7 @@ impl Service<'_> {
         Ok(())
     }
 
-    fn wait(&self) -> std::io::Result<Ready> {
+    fn wait(&self, teller: Option<&Teller>) -> std::io::Result<Ready> {
         let now = Instant::now();
         let deaf = self.deaf_until.map_or(Duration::ZERO, |until| until - now);
         let due = self.agent.deadline().since(self.now());
@@ -123,6 +141,7 @@ impl Service<'_> {
             PollFd::new(&self.keeper.bell, PollFlags::IN),
             PollFd::new(&self.listener, hears),
         ];
+        fds.extend(teller.map(|it| PollFd::new(&it.listener, PollFlags::IN)));
         fds.extend(self.clients.iter().map(|it| PollFd::new(&it.socket, PollFlags::IN)));
         match poll(&mut fds, due.as_ref()) {
             Ok(_) => {}
@@ -132,14 +151,17 @@ impl Service<'_> {
         let mut said = fds.iter().map(|fd| !fd.revents().is_empty());
         let mut next = || said.next().unwrap_or(false);
         let (packets, bell, newcomer) = (next(), next(), next());
+        let asked = teller.is_some() && next();
         let clients = said.enumerate().filter_map(|(index, is)| is.then_some(index)).collect();
-        Ok(Ready { packets, bell, newcomer, clients })
+        Ok(Ready { packets, bell, newcomer, asked, clients })
     }
 
     /// Packets for endpoints that somebody has are none of the agent's business.
     fn hide(&mut self) {
         let mut taken = self.keeper.state().endpoints.clone();
         taken.extend(self.clients.iter().flat_map(|client| &client.holds));
+        // Packets to that number are refused, whoever has the raw endpoint: none is for it.
+        self.is_mapped = taken.remove(&RAW_ENDPOINT);
         // Where the kernel has no memory for a filter they are seen, and passed over.
         if taken != self.hidden && self.socket.hide(taken.iter().copied()).is_ok() {
             self.hidden = taken;
@@ -156,7 +178,10 @@ impl Service<'_> {
         for _ in 0..PACKETS_PER_PASS {
             let now = self.now();
             let Some(heard) = self.socket.receive()? else { return Ok(()) };
-            let mut is_taken = |endpoint| self.claims.has(endpoint);
+            let mut is_taken = |endpoint| match endpoint {
+                RAW_ENDPOINT => self.is_mapped,
+                endpoint => self.claims.has(endpoint),
+            };
             self.agent.packet(heard.from, heard.to, heard.body, now, &mut is_taken);
             self.leave();
         }
@@ -210,10 +235,36 @@ impl Service<'_> {
             }),
             Question::NameOf(nic) => Some(self.name_of(nic)),
             Question::Counts => Some(Answer::Counts(self.counts())),
+            Question::Map => Some(self.agent.map().map_or(Answer::Nobody, Answer::Map)),
+            Question::AddPeer(..) | Question::RemovePeer(_) | Question::SetMap(_)
+                if !client.may_change =>
+            {
+                Some(Answer::NotPermitted)
+            }
+            question => Some(self.map(question)),
         };
         // Whoever asks and does not read is asked to leave.
         let client = &self.clients[index];
         answer.is_none_or(|it| local::say(&client.socket, &it.emit(), false).is_ok())
+    }
+
+    /// What a mapper says.
+    fn map(&mut self, question: Question<'_>) -> Answer {
+        let now = self.now();
+        let answer = |is_so| if is_so { Answer::Done } else { Answer::Nobody };
+        match question {
+            Question::AddPeer(nic, name) => answer(
+                Station::from_nic_id(nic).is_some_and(|it| self.agent.add_peer(it, name, now)),
+            ),
+            Question::RemovePeer(nic) => {
+                answer(Station::from_nic_id(nic).is_some_and(|it| self.agent.remove_peer(it)))
+            }
+            Question::SetMap(map) => {
+                self.agent.set_map(map, now);
+                Answer::Done
+            }
+            _ => Answer::Nobody,
+        }
     }
 
     fn call(&mut self, name: &str) -> Answer {

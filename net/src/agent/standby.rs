@@ -1,6 +1,7 @@
 //! A process that has endpoints, and whose interface has an agent: it tells that its endpoints, and waits for its end.
 
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -16,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn stand_by(keeper: &Keeper, name: &str) {
     let Ok(agent) = local::call(name, PATIENCE) else { return };
     let (mut told, mut buffer) = (BTreeSet::new(), vec![0; ANSWER_BYTES_MAX]);
+    if tell_map(keeper, &agent, &mut buffer).is_err() {
+        return;
+    }
     while !keeper.is_over() {
         let endpoints = keeper.state().endpoints.clone();
         let new = endpoints.difference(&told).map(|endpoint| Question::Hold(*endpoint));
@@ -26,14 +30,21 @@ pub fn stand_by(keeper: &Keeper, name: &str) {
             }
         }
         told = endpoints;
-        let mut fds = [&agent, &keeper.bell].map(|fd| PollFd::new(fd, PollFlags::IN));
+        let teller = keeper.state().teller.clone();
+        let mut fds = vec![&agent, &keeper.bell];
+        fds.extend(teller.as_deref().map(|it| &it.listener));
+        let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }
-        let [speaks, rings] = fds.map(|fd| !fd.revents().is_empty());
+        let is_ready = |index: usize| fds.get(index).is_some_and(|it| !it.revents().is_empty());
+        let (speaks, rings, asked) = (is_ready(0), is_ready(1), is_ready(2));
         if rings {
             keeper.heard();
+        }
+        if let Some(teller) = teller.filter(|_| asked) {
+            keeper.tell(&teller);
         }
         if !speaks {
             continue;
@@ -49,4 +60,17 @@ pub fn stand_by(keeper: &Keeper, name: &str) {
             Err(_) => return,
         }
     }
+}
+
+/// Tells an agent what a mapper of this process has said: it may have begun with an empty table.
+fn tell_map(keeper: &Keeper, agent: &OwnedFd, buffer: &mut [u8]) -> Result<(), Errno> {
+    let mapped = keeper.state().mapped.clone();
+    for question in mapped.questions() {
+        local::say(agent, &question.emit(), true)?;
+        // One after the other: who does not read is asked to leave. One that is refused was refused before.
+        if local::hear(agent, buffer, true)?.is_empty() {
+            return Err(Errno::CONNRESET);
+        }
+    }
+    Ok(())
 }

@@ -78,6 +78,8 @@ pub enum Language {
 
 /// Numbers that endpoints of an interface can have.
 pub const ENDPOINTS: std::ops::Range<u8> = 0..255;
+/// The number that the raw endpoint of an interface is claimed by; no packet goes to it.
+pub const RAW_ENDPOINT: u8 = ENDPOINTS.end;
 
 /// Why the port could not be opened. Class: node.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +108,8 @@ pub enum EtherError {
         "endpoint {endpoint} of {interface} belongs to another process; choose another, or none"
     )]
     Taken { interface: String, endpoint: u8 },
+    #[error("the raw endpoint of {0} belongs to somebody else; there is one on each interface")]
+    RawTaken(String),
     #[error("all 255 endpoints of {0} are taken")]
     AllTaken(String),
     #[error("'{0}' is no interface with an endpoint; write one like eth0 or eth0/3")]

@@ -115,6 +115,29 @@ pub fn agent_program(station: Station, hidden: &Numbers) -> Vec<libc::sock_filte
     program
 }
 
+/// A program that lets through RAW packets alone: for everybody, and for this station.
+pub fn raw_program(station: Station) -> Vec<libc::sock_filter> {
+    let [a, b, c, d, e, f] = station.0;
+    let high = u32::from_be_bytes([a, b, c, d]);
+    let low = u32::from(u16::from_be_bytes([e, f]));
+    let (drop, pass) = (statement(RETURN, 0), statement(RETURN, u32::MAX));
+    vec![
+        statement(WORD, 0),
+        equal(high, 0, 2),
+        statement(HALF, 4),
+        // What is for somebody else goes on as what is for everybody, which it is not.
+        equal(low, 4, 0),
+        equal(u32::MAX, 1, 0),
+        drop,
+        statement(HALF, 4),
+        equal(0xffff, 0, 2),
+        statement(BYTE, TYPE_AT),
+        equal(Type::Raw as u32, 1, 0),
+        drop,
+        pass,
+    ]
+}
+
 /// Instructions that return one of two values, as the number is in the set or not.
 fn is_among(numbers: &Numbers, inside: u32, outside: u32) -> Vec<libc::sock_filter> {
     let (inside, outside) = (statement(RETURN, inside), statement(RETURN, outside));
@@ -282,5 +305,23 @@ mod tests {
         }
         assert_eq!(accepted, 3 * 8 + 7 * 4);
         assert!(!accepts(&program, &[2, 0, 0x5e, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    }
+
+    #[test]
+    fn a_raw_endpoint_sees_raw_packets_for_its_station_and_for_everybody() {
+        let [own, other]: [Station; 2] =
+            ["02:00:5e:00:00:01", "02:00:5e:00:00:02"].map(|it| it.parse().unwrap());
+        let elsewhere: Station = "ff:ff:ff:ff:00:01".parse().unwrap();
+        let program = raw_program(own);
+        for kind in 0..=255u8 {
+            let mut frame = [0; 60];
+            (frame[16], frame[17]) = (kind, 255);
+            let passes = [own, Station::BROADCAST, other, elsewhere].map(|station| {
+                frame[..6].copy_from_slice(&station.0);
+                accepts(&program, &frame)
+            });
+            assert_eq!(passes, [kind == 1, kind == 1, false, false], "{kind:#x}");
+        }
+        assert!(!accepts(&program, &[0xff; 16]), "too short");
     }
 }

@@ -5,8 +5,8 @@
 //!   woken by the socket;
 //! * [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
 //!   which ones; [`socket`]: system calls; [`xdp`]: a faster way beside the ring, where it can be had; [`claim`]: who has which number; [`numbers`]: sets of them;
-//! * [`AgentSocket`]: what the agent of an interface sees, beside all endpoints; [`bare`]: sockets without a
-//!   port, for measurements.
+//! * [`AgentSocket`]: what the agent of an interface sees, beside all endpoints; [`RawSocket`]: what mappers see;
+//!   [`bare`]: sockets without a port, for measurements.
 //!
 //! Invariant: `unsafe` is in `ring`, `settings`, `socket` and `xdp` alone.
 
@@ -20,6 +20,7 @@ mod inbox;
 mod interface;
 mod numbers;
 mod port;
+mod raw;
 mod ring;
 mod settings;
 mod socket;
@@ -28,9 +29,10 @@ mod xdp;
 
 pub use agent::{AgentSocket, Claims, Heard};
 pub use claim::agent_name;
-pub use config::{EtherConfig, EtherError, Language, SocketKind, Sockets};
+pub use config::{EtherConfig, EtherError, Language, RAW_ENDPOINT, SocketKind, Sockets};
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address};
+pub use raw::{FRAMES_MAX as RAW_FRAMES_MAX, RawCounts, RawSocket};
 pub use settings::{Settings, settings};
 
 /// Whether this process has the right to raw frames.

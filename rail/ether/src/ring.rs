@@ -13,9 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::socket;
 
-/// Slots of the ring; bytes of a block, which holds a whole number of slots.
+/// Bytes of a block, which holds a whole number of slots.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Bytes that all slots have together.
+/// Bytes that all slots have together, usually.
 const RING_BYTES: usize = 8 << 20;
 /// What the kernel puts in front of a frame.
 const FRONT_BYTES: usize = 128;
@@ -52,19 +52,33 @@ pub struct Slot {
     pub is_losing: bool,
 }
 
+/// Bytes of a slot for frames of so many.
+fn slot_bytes(frame_bytes: usize) -> io::Result<usize> {
+    let bytes = (frame_bytes + FRONT_BYTES).next_power_of_two();
+    if bytes > BLOCK_BYTES { Err(io::ErrorKind::InvalidInput.into()) } else { Ok(bytes) }
+}
+
 impl<T> Ring<T> {
-    /// A ring for frames of at most so many bytes.
+    /// A ring for frames of at most so many bytes, of the usual size.
     pub fn new(socket: BorrowedFd<'_>, frame_bytes: usize, with: T) -> io::Result<Ring<T>> {
+        Ring::with_slots(socket, frame_bytes, RING_BYTES / slot_bytes(frame_bytes)?, with)
+    }
+
+    /// A ring for so many frames, a power of two.
+    pub fn with_slots(
+        socket: BorrowedFd<'_>,
+        frame_bytes: usize,
+        slots: usize,
+        with: T,
+    ) -> io::Result<Ring<T>> {
         let version = libc::tpacket_versions::TPACKET_V2 as i32;
         socket::set(socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
-        let slot_bytes = (frame_bytes + FRONT_BYTES).next_power_of_two();
-        if slot_bytes > BLOCK_BYTES {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let slots = RING_BYTES / slot_bytes;
+        let slot_bytes = slot_bytes(frame_bytes)?;
+        let ring_bytes = slots * slot_bytes;
+        let block_bytes = ring_bytes.min(BLOCK_BYTES);
         let request = libc::tpacket_req {
-            tp_block_size: BLOCK_BYTES as u32,
-            tp_block_nr: (RING_BYTES / BLOCK_BYTES) as u32,
+            tp_block_size: block_bytes as u32,
+            tp_block_nr: (ring_bytes / block_bytes) as u32,
             tp_frame_size: slot_bytes as u32,
             tp_frame_nr: slots as u32,
         };
@@ -72,7 +86,7 @@ impl<T> Ring<T> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a new mapping where the kernel likes, of the ring that was just made.
         let memory = unsafe {
-            libc::mmap(ptr::null_mut(), RING_BYTES, protection, flags, socket.as_raw_fd(), 0)
+            libc::mmap(ptr::null_mut(), ring_bytes, protection, flags, socket.as_raw_fd(), 0)
         };
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -155,6 +169,6 @@ impl<T> Reader<'_, T> {
 impl<T> Drop for Ring<T> {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing of it is used any more.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), RING_BYTES) };
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), self.slots * self.slot_bytes) };
     }
 }

@@ -212,7 +212,8 @@ mod tests {
         for path in ["lib/libbmi.a", "bin/ropewalk"].into_iter().chain(pages) {
             at(&items, path);
         }
-        for header in ["bmi.h", "bmi-types.h", "bmi-byteswap.h", "myriexpress.h", "open-mx.h"] {
+        let bmi = ["bmi.h", "bmi-types.h", "bmi-byteswap.h"];
+        for header in bmi.into_iter().chain(["myriexpress.h", "mx_raw.h", "open-mx.h"]) {
             at(&items, &format!("include/{header}"));
         }
         let mut paths: Vec<_> = items.iter().map(|item| &item.path).collect();

@@ -5,11 +5,13 @@
 //! [`Agent::next`] for the packets that go. Who has which endpoint it asks when it has to know.
 //!
 //! Invariants:
-//! * a peer is a station that was heard; it keeps its index as long as it is in the table, and is told it;
+//! * a peer is a station that was heard, or that a mapper has named; it keeps its index as long as it is in the table,
+//!   and is told it;
 //! * what a beacon, a query or a reply says is believed of the station that it comes from, and of no other;
 //! * whatever comes, what goes is bounded: beacons by one a second, queries, replies and refusals by a budget each, and
 //!   the table by its length. What found no budget was never seen: whoever sent it sends it again.
 
+mod map;
 mod peers;
 
 use std::collections::VecDeque;
@@ -25,6 +27,7 @@ use ropewalk_wire::mxoe::{
 };
 
 use super::machine::{emit, nack_of};
+pub use map::Map;
 pub use peers::Peer;
 use peers::{PEERS_MAX, Table};
 
@@ -38,7 +41,7 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 const SILENT_AFTER: Duration = Duration::from_secs(600);
 /// Of the packets that only ours understand.
 const VERSION: u16 = 1;
-/// The first number that no endpoint has.
+/// The first number that no endpoint has: the raw endpoint is taken by it.
 const ENDPOINTS: u8 = 255;
 /// Packets that wait for being sent; more are not made.
 const OUT_MAX: usize = 4096;
@@ -85,7 +88,7 @@ pub struct AgentCounters {
     pub closed: u64,
     /// For numbers that no endpoint can have.
     pub bad_endpoint: u64,
-    /// News that nobody asked for, or that are no beacon.
+    /// News that nobody asked for, and RAW packets that are no beacon where nobody has the raw endpoint.
     pub unasked: u64,
     /// What found no budget.
     pub unanswered: u64,
@@ -113,6 +116,7 @@ pub struct Agent {
     beacon_at: Time,
     beaconed_at: Option<Time>,
     table: Table,
+    map: Option<Map>,
     out: VecDeque<(Station, Vec<u8>)>,
     queries: Budget,
     replies: Budget,
@@ -169,6 +173,7 @@ impl Agent {
             beacon_at: now,
             beaconed_at: None,
             table: Table::with_limit(PEERS_MAX),
+            map: None,
             out: VecDeque::new(),
             queries: Budget::new(512, Duration::from_millis(1)),
             replies: Budget::new(2048, Duration::from_micros(500)),
@@ -271,7 +276,7 @@ impl Agent {
     }
 
     /// A body came from a station, for this interface or for everybody. `is_taken`: whether somebody here has that
-    /// endpoint.
+    /// endpoint; 255 is the raw one.
     pub fn packet(
         &mut self,
         from: Station,
@@ -294,6 +299,8 @@ impl Agent {
             Packet::Raw(rest) if !is_own => {
                 match Beacon::parse(rest, self.config.dialect.order()) {
                     Some(beacon) if beacon.station == from => self.heard_beacon(&beacon),
+                    // A mapper's, who sees it, too.
+                    _ if is_taken(ENDPOINTS) => {}
                     _ => self.counters.unasked += 1,
                 }
             }

@@ -22,5 +22,5 @@ mod receiving;
 mod regions;
 mod sending;
 
-pub use agent::{Agent, AgentConfig, AgentCounters, Named, Peer};
+pub use agent::{Agent, AgentConfig, AgentCounters, Map, Named, Peer};
 pub use machine::{Foreign, Mxoe, MxoeConfig, MxoeCounters, Taken, Who};

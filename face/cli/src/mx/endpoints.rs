@@ -14,7 +14,8 @@ use crate::report::{print, print_json, table};
   ropewalk mx endpoints --json    an object a line
 
 An endpoint is claimed by a name that belongs to the network namespace and ends with the process, \
-however that ends. Endpoints that speak MXoE have numbers of their own. Whose process it is, only root sees for the processes of others.")]
+however that ends. Endpoints that speak MXoE have numbers of their own; 255 is the raw one, \
+of a program that maps the network. Whose process it is, only root sees for the processes of others.")]
 pub struct Endpoints {
     /// A JSON object for each endpoint.
     #[arg(long)]

@@ -12,7 +12,7 @@ use crate::{endpoint, errors, process};
 
 /// # Safety
 /// The list has `count` entries, or is null.
-unsafe fn settings(
+pub(super) unsafe fn settings(
     key: u32,
     list: *const Parameter,
     count: u32,

@@ -2,11 +2,14 @@
 
 use std::ffi::{c_char, c_void};
 
+use ropewalk_net::raw::RawCounts;
+
 use super::{ask_process, returned};
 use crate::abi::{Handle, LABEL_BYTES};
 use crate::boards::ENDPOINTS_MAX;
 use crate::codes::{BAD_INFO_KEY, BAD_INFO_LENGTH, BOARD_UNKNOWN, Code, Family};
 use crate::process::{self, Process};
+use crate::raw;
 
 /// Keys of `mx_get_info`.
 mod key {
@@ -33,10 +36,10 @@ const PIO_SEND_MAX: u32 = 128;
 /// Ethernet.
 const NET_TYPE: u32 = 1;
 /// The line speed of Open-MX.
-const LINE_SPEED: u32 = 2;
+pub(super) const LINE_SPEED: u32 = 2;
 
 /// Counters of a board, over the endpoints that this process has on it.
-const LABELS: [&str; 10] = [
+const LABELS: [&str; 13] = [
     "messages sent before they were asked for",
     "messages announced",
     "messages received",
@@ -47,6 +50,9 @@ const LABELS: [&str; 10] = [
     "corrupt packets dropped",
     "violations of the protocol",
     "sessions lost",
+    "raw packets sent",
+    "raw packets received",
+    "raw packets dropped",
 ];
 
 fn counters(board: u32) -> [u32; LABELS.len()] {
@@ -66,6 +72,13 @@ fn counters(board: u32) -> [u32; LABELS.len()] {
             core.resets,
         ];
         sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+    }
+    for raw in raw::of_board(board) {
+        let RawCounts { sent, received, unsent, no_room, wrong_length } = raw.net.counts();
+        let [.., sent_sum, received_sum, dropped_sum] = &mut sums;
+        *sent_sum += sent;
+        *received_sum += received;
+        *dropped_sum += unsent + no_room + wrong_length;
     }
     sums.map(|sum| sum as u32)
 }

@@ -1,12 +1,14 @@
 //! The C functions: MX's (`mx_*`) and the native ones (`omx_*`), which differ in the numbers of their codes
 //! and in the order of some arguments. Each checks its arguments, asks the endpoint, and translates.
 
+mod board;
 mod completion;
 mod endpoint;
 mod info;
 mod library;
 mod message;
 mod missing;
+mod raw;
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -18,12 +20,14 @@ use crate::operations::Taken;
 use crate::requests::Outcome;
 use crate::{errors, process};
 
+pub use board::*;
 pub use completion::*;
 pub use endpoint::*;
 pub use info::*;
 pub use library::*;
 pub use message::*;
 pub use missing::*;
+pub use raw::*;
 
 /// Writes through a pointer of the caller's, where there is one.
 ///

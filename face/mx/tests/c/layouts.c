@@ -1,6 +1,8 @@
 /* Layouts and numbers that programs were compiled with. usage: layouts */
 #include <mx_io.h>
+#include <mx_raw.h>
 #include <myriexpress.h>
+#include <omx_raw.h>
 #include <open-mx.h>
 #include <stdio.h>
 
@@ -24,6 +26,12 @@ STATIC(sizeof(omx_seg_t) == sizeof(mx_segment_t));
 STATIC(sizeof(omx_endpoint_param_t) == sizeof(mx_param_t));
 STATIC(sizeof(mx_mapper_state_t) == 36 && offsetof(mx_mapper_state_t, num_hosts) == 16);
 STATIC(sizeof(mx_endpt_handle_t) == 4 && MX__INVALID_HANDLE == -1);
+STATIC(sizeof(mx_raw_endpoint_t) == 8 && sizeof(omx_raw_endpoint_t) == 8);
+STATIC(sizeof(mx_raw_status_t) == 4 && sizeof(mx_host_type_t) == 4);
+STATIC(MX_RAW_NO_EVENT == 0 && MX_RAW_SEND_COMPLETE == 1 && MX_RAW_RECV_COMPLETE == 2);
+STATIC(OMX_RAW_NO_EVENT == 0 && OMX_RAW_SEND_COMPLETE == 1 && OMX_RAW_RECV_COMPLETE == 2);
+STATIC(MX_DEAD_RECOVERABLE_SRAM_PARITY_ERROR == 10 && MX_DEAD_PCI_MASTER_ABORT == 17);
+STATIC(MX_HOST_GM == 1 && MX_HOST_MXvM == 4 && MX_RAW_POLL_SUPPORTED == 1);
 STATIC(sizeof(mx_return_t) == 4 && sizeof(mx_status_code_t) == 4);
 
 STATIC(MX_API == 0x301 && MX_MAX_SEGMENTS == 256 && MX_CONTEXT_ID_BITS_MAX == 16);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_core::packets::mxoe::{Agent, AgentConfig, Named};
+use ropewalk_core::packets::mxoe::{Agent, AgentConfig, Map, Named};
 use ropewalk_sim::open_mx::{Address, Host, HostConfig, Status};
 use ropewalk_sim::seeds;
 use ropewalk_wire::mxoe::{
@@ -406,6 +406,74 @@ fn beacons_of_made_up_stations_fill_the_table_and_no_more_and_names_outlive_them
     let after = wire.agent(0).counters();
     assert!(after.queries_sent - before.queries_sent < 2000);
     assert!(after.beacons_sent - before.beacons_sent <= 2);
+}
+
+#[test]
+fn whom_a_mapper_names_is_a_peer_until_it_is_taken_out() {
+    let mut wire = Wire::new(9, 1, dialect(0));
+    wire.run_for(Duration::from_secs(20));
+    let now = wire.now;
+    let (named, nameless) = (station(7), station(8));
+    assert!(wire.agent(0).add_peer(named, Some("switch:0"), now));
+    assert!(wire.agent(0).add_peer(nameless, None, now));
+    for no_card in [Station::BROADCAST, Station([0; 6]), Station([3, 0, 0, 0, 0, 1])] {
+        assert!(!wire.agent(0).add_peer(no_card, None, now) && !wire.agent(0).remove_peer(no_card));
+    }
+    assert_eq!(wire.agent(0).named("switch:0"), Named::One(named));
+    // Only the one is asked, each 5 s; both are to hear of this interface.
+    let before = wire.agent(0).counters();
+    wire.run_for(Duration::from_millis(5500));
+    let after = wire.agent(0).counters();
+    assert_eq!(after.queries_sent - before.queries_sent, 2);
+    assert!(after.beacons_sent - before.beacons_sent >= 5);
+    // Its route once more says nothing of its name.
+    let now = wire.now;
+    assert!(wire.agent(0).add_peer(named, None, now));
+    assert_eq!(wire.agent(0).named("switch:0"), Named::One(named));
+    assert!(wire.agent(0).remove_peer(nameless) && !wire.agent(0).remove_peer(nameless));
+    let before = wire.agent(0).counters().queries_sent;
+    wire.run_for(Duration::from_secs(20));
+    assert_eq!(wire.agent(0).counters().queries_sent, before, "nobody is asked any more");
+    assert_eq!(wire.agent(0).peers(0).count(), 1);
+    // The interface itself is in the table already, and may be called otherwise.
+    let now = wire.now;
+    assert!(wire.agent(0).add_peer(station(0), Some("mapper:0"), now));
+    assert_eq!(wire.agent(0).name(), "mapper:0");
+    assert_eq!(wire.agent(0).peers(0).count(), 1);
+}
+
+#[test]
+fn a_map_that_is_complete_has_names_asked_for_at_once() {
+    let mut wire = Wire::new(10, 1, dialect(0));
+    let now = wire.now;
+    wire.agent(0).add_peer(station(7), None, now);
+    wire.run_for(Duration::from_secs(2));
+    let map = Map { mapper: 7, version: 3, hosts: 2, is_complete: false };
+    let before = wire.agent(0).counters().queries_sent;
+    let mut asked = |map| {
+        let now = wire.now;
+        wire.agent(0).set_map(map, now);
+        assert_eq!(wire.agent(0).map(), Some(map));
+        wire.run_for(Duration::from_millis(100));
+        wire.agent(0).counters().queries_sent - before
+    };
+    assert_eq!(asked(map), 0);
+    assert_eq!(asked(Map { is_complete: true, ..map }), 1);
+}
+
+#[test]
+fn raw_packets_that_are_no_beacons_are_a_mappers() {
+    let mut wire = Wire::new(11, 1, dialect(0));
+    let (now, body) = (wire.now, body(&Packet::Raw(&[7; 40]), wire.dialect));
+    let mut unasked = |taken: bool| {
+        let agent = wire.agent(0);
+        let mut is_taken = |endpoint| taken && endpoint == 255;
+        agent.packet(station(1), Station::BROADCAST, &body, now, &mut is_taken);
+        agent.packet(station(1), station(0), &body, now, &mut is_taken);
+        agent.counters().unasked
+    };
+    assert_eq!((unasked(true), unasked(false)), (0, 2));
+    assert_eq!(wire.agent(0).peers(0).count(), 0, "who sends them is not known by that");
 }
 
 #[test]

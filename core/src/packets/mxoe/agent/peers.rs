@@ -1,7 +1,7 @@
 //! The table of peers: who is where in it, who is asked next, and who goes when it is full.
 //!
 //! Invariant: each peer is once in the table, once in the order in which they go, and among the questions where it
-//! is asked at all; [`Table::change`] is the only way to change one.
+//! is asked at all; [`Table::change`] is the only way to change one. A place is a peer's, or free and among the free.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub struct Peer {
     pub ours: Option<Announcement>,
     /// As it was told, without a zero byte.
     pub name: Option<Box<[u8]>>,
-    /// When something came from it.
+    /// When something came from it, or a mapper named it.
     pub heard: Time,
     /// When it is asked for its name; never where it has told it.
     pub(super) ask_at: Time,
@@ -36,7 +36,9 @@ pub struct Peer {
 #[derive(Debug)]
 pub struct Table {
     /// The peer of index 1 comes first.
-    peers: Vec<Peer>,
+    peers: Vec<Option<Peer>>,
+    /// Indices of those that were taken out.
+    free: BTreeSet<u16>,
     by_station: HashMap<Station, u16>,
     /// Those that have not told a name first, then by age.
     goes: BTreeSet<(bool, Time, u16)>,
@@ -54,6 +56,7 @@ impl Table {
     pub fn with_limit(max: u16) -> Table {
         Table {
             peers: Vec::new(),
+            free: BTreeSet::new(),
             by_station: HashMap::new(),
             goes: BTreeSet::new(),
             asks: BTreeSet::new(),
@@ -66,12 +69,12 @@ impl Table {
     }
 
     pub fn get(&self, index: u16) -> Option<&Peer> {
-        self.peers.get(usize::from(index.checked_sub(1)?))
+        self.peers.get(usize::from(index.checked_sub(1)?))?.as_ref()
     }
 
     /// Peers from an index on.
     pub fn from(&self, index: u16) -> impl Iterator<Item = &Peer> {
-        self.peers.iter().skip(usize::from(index.saturating_sub(1)))
+        self.peers.iter().skip(usize::from(index.saturating_sub(1))).flatten()
     }
 
     /// When somebody is asked, and who.
@@ -95,32 +98,41 @@ impl Table {
             heard: now,
             ask_at: now,
         };
-        let oldest = self.goes.first().filter(|_| self.peers.len() >= usize::from(self.max));
-        let index = match oldest.map(|(.., index)| *index) {
-            Some(index) => {
-                let place = &mut self.peers[usize::from(index) - 1];
-                let gone = std::mem::replace(place, peer(index));
-                self.goes.remove(&gone.goes());
-                self.asks.remove(&(gone.ask_at, index));
-                self.by_station.remove(&gone.station);
-                index
-            }
+        if self.free.is_empty()
+            && self.peers.len() >= usize::from(self.max)
+            && let Some((.., oldest)) = self.goes.first().copied()
+        {
+            self.remove(oldest);
+        }
+        let index = match self.free.pop_first() {
+            Some(index) => index,
             None => {
-                let index = self.peers.len() as u16 + 1;
-                self.peers.push(peer(index));
-                index
+                self.peers.push(None);
+                self.peers.len() as u16
             }
         };
+        let peer = peer(index);
         self.by_station.insert(station, index);
-        self.goes.insert(self.peers[usize::from(index) - 1].goes());
+        self.goes.insert(peer.goes());
         self.asks.insert((now, index));
+        self.peers[usize::from(index) - 1] = Some(peer);
         index
+    }
+
+    /// Takes a peer out; its index is the next newcomer's.
+    pub fn remove(&mut self, index: u16) {
+        let place = usize::from(index).checked_sub(1).and_then(|at| self.peers.get_mut(at));
+        let Some(gone) = place.and_then(Option::take) else { return };
+        self.goes.remove(&gone.goes());
+        self.asks.remove(&(gone.ask_at, index));
+        self.by_station.remove(&gone.station);
+        self.free.insert(index);
     }
 
     /// Changes a peer, but neither its station nor its index.
     pub fn change(&mut self, index: u16, change: impl FnOnce(&mut Peer)) {
         let Some(place) = usize::from(index).checked_sub(1) else { return };
-        let Some(peer) = self.peers.get_mut(place) else { return };
+        let Some(Some(peer)) = self.peers.get_mut(place) else { return };
         self.goes.remove(&peer.goes());
         self.asks.remove(&(peer.ask_at, index));
         change(peer);
@@ -157,5 +169,30 @@ mod tests {
         assert_eq!(stations, [station(1), station(5), station(3)]);
         assert_eq!(table.from(3).count(), 1);
         assert_eq!((table.goes.len(), table.asks.len(), table.by_station.len()), (3, 2, 3));
+    }
+
+    #[test]
+    fn who_is_taken_out_leaves_a_place_for_the_next_one() {
+        let mut table = Table::with_limit(3);
+        for number in 1..=3 {
+            table.add(station(number), Time(u64::from(number)));
+        }
+        table.remove(2);
+        table.remove(2);
+        assert_eq!((table.find(station(2)), table.get(2), table.from(0).count()), (None, None, 2));
+        table.change(2, |_| panic!("nobody is there"));
+        assert_eq!(table.question(), Some(1));
+        table.remove(1);
+        assert_eq!((table.next_question(), table.question()), (Time(3), Some(3)));
+        let next = [4, 5, 6].map(|number| table.add(station(number), Time(u64::from(number))));
+        assert_eq!(next, [1, 2, 3], "the third one came first");
+        let stations: Vec<Station> = table.from(0).map(|peer| peer.station).collect();
+        assert_eq!(stations, [4, 5, 6].map(station));
+        assert_eq!((table.goes.len(), table.asks.len(), table.by_station.len()), (3, 3, 3));
+        for index in 0..=4 {
+            table.remove(index);
+        }
+        assert_eq!((table.goes.len(), table.asks.len(), table.by_station.len()), (0, 0, 0));
+        assert_eq!(table.next_question(), Time::NEVER);
     }
 }

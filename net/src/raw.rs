@@ -1,0 +1,320 @@
+//! The raw endpoint of an interface where MXoE is spoken, for programs that map the network: RAW packets as whole
+//! frames, and a say in the table of peers. `docs/design/092-mx.md` says why it is made so.
+//!
+//! Invariants:
+//! * an interface has one, which ends with its process;
+//! * each send that names a context is told once as an event, and there is room for all of them;
+//! * [`RawEndpoint::handle`] is readable while an event waits; where it was for a frame that is none there is no event.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ropewalk_rail::Account;
+pub use ropewalk_rail_ether::RawCounts;
+use ropewalk_rail_ether::{RAW_ENDPOINT, RawSocket};
+use ropewalk_wire::mxoe::{Dialect, ETHERNET_BYTES, RAW_BYTES_MAX};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::agent::{self, AgentClient, AgentError, Map, Membership, Teller};
+use crate::counts;
+
+/// Sends whose events wait; more are refused.
+pub const SENDS_MAX: usize = 64;
+/// For how long an agent may be on its way: one that begins, or follows another.
+const AGENT_PATIENCE: Duration = Duration::from_secs(5);
+const AGENT_PAUSE: Duration = Duration::from_millis(2);
+/// How often one who waits looks whether an interface that is down is gone.
+const DOWN_PAUSE: Duration = Duration::from_millis(100);
+
+/// See the module. Any thread may use it.
+#[derive(Debug)]
+pub struct RawEndpoint {
+    socket: Arc<RawSocket>,
+    state: Mutex<State>,
+    /// Rung while events of sends wait, and when it is closed.
+    sent: OwnedFd,
+    closed: OwnedFd,
+    /// Readable where one of the others is.
+    all: OwnedFd,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None`: it is closed.
+    member: Option<Membership>,
+    /// Contexts of sends whose events wait.
+    sent: VecDeque<usize>,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RawEvent {
+    /// The send of this context is done.
+    Sent(usize),
+    /// A frame came, of which so many bytes were taken in.
+    Received(usize),
+}
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RawError {
+    #[error("frames have {ETHERNET_BYTES} to {RAW_BYTES_MAX} bytes")]
+    Length,
+    #[error("the events of {SENDS_MAX} sends wait")]
+    Full,
+    #[error("no card can have the number {0:#x}")]
+    NoCard(u64),
+    #[error("there are as many peers as a table has")]
+    NoRoom,
+    #[error("the interface is not there any more")]
+    Gone,
+    #[error("it was closed")]
+    Closed,
+    #[error(transparent)]
+    Agent(AgentError),
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
+impl From<AgentError> for RawError {
+    fn from(error: AgentError) -> RawError {
+        match error {
+            AgentError::NoCard(nic) => RawError::NoCard(nic),
+            error => RawError::Agent(error),
+        }
+    }
+}
+
+fn ring(bell: &OwnedFd) {
+    // A counter that is full is as good as rung.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+fn bell() -> std::io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?)
+}
+
+/// What is counted at a socket, as `ropewalk mx counters` shows it.
+fn account(socket: &RawSocket) -> Account {
+    let RawCounts { sent, received, unsent, no_room, wrong_length } = socket.counts();
+    Account {
+        scheme: "mxoe",
+        interface: Some(socket.interface().index),
+        endpoint: RAW_ENDPOINT,
+        counts: vec![
+            ("packets.sent", sent),
+            ("packets.received", received),
+            ("dropped.unsent", unsent),
+            ("dropped.inbox_full", no_room),
+            ("dropped.wrong_length", wrong_length),
+        ],
+        socket: Vec::new(),
+    }
+}
+
+impl RawEndpoint {
+    /// At a socket. The process is from now on one of those that may be the interface's agent.
+    pub(crate) fn start(socket: RawSocket, dialect: Dialect) -> std::io::Result<RawEndpoint> {
+        let (sent, closed) = (bell()?, bell()?);
+        let all = epoll::create(CreateFlags::CLOEXEC)?;
+        for fd in [socket.as_fd(), sent.as_fd(), closed.as_fd()] {
+            epoll::add(&all, fd, EventData::new_u64(0), EventFlags::IN)?;
+        }
+        let socket = Arc::new(socket);
+        let member = agent::join(socket.interface(), dialect, RAW_ENDPOINT)
+            .ok_or(std::io::ErrorKind::OutOfMemory)?;
+        if let Some(listener) = counts::listen() {
+            let socket = socket.clone();
+            member.tell_by(Teller { listener, account: Box::new(move || account(&socket)) });
+        }
+        let state = Mutex::new(State { member: Some(member), sent: VecDeque::new() });
+        Ok(RawEndpoint { socket, state, sent, closed, all })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The card, as a number.
+    pub fn nic(&self) -> u64 {
+        self.socket.interface().station.nic_id()
+    }
+
+    /// To be waited at, for reading, and for nothing else.
+    pub fn handle(&self) -> BorrowedFd<'_> {
+        self.all.as_fd()
+    }
+
+    /// What was counted until now.
+    pub fn counts(&self) -> RawCounts {
+        self.socket.counts()
+    }
+
+    /// Sends a frame, Ethernet header and all. With a context there is an event when that is done.
+    pub fn send(&self, frame: &[u8], context: Option<usize>) -> Result<(), RawError> {
+        if !(ETHERNET_BYTES..=RAW_BYTES_MAX).contains(&frame.len()) {
+            return Err(RawError::Length);
+        }
+        let mut state = self.state();
+        if state.member.is_none() {
+            return Err(RawError::Closed);
+        }
+        if context.is_some() && state.sent.len() >= SENDS_MAX {
+            return Err(RawError::Full);
+        }
+        self.socket.send(frame).map_err(|_| RawError::Gone)?;
+        if let Some(context) = context {
+            if state.sent.is_empty() {
+                ring(&self.sent);
+            }
+            state.sent.push_back(context);
+        }
+        Ok(())
+    }
+
+    /// The next event, for which it waits so long; `None`: for ever. What does not fit of a frame is dropped. Without
+    /// `wants_sent` events of sends wait on.
+    pub fn next(
+        &self,
+        to: &mut [u8],
+        wants_sent: bool,
+        timeout: Option<Duration>,
+    ) -> Result<Option<RawEvent>, RawError> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut is_over = false;
+        loop {
+            if let Some(event) = self.look(to, wants_sent)? {
+                return Ok(Some(event));
+            }
+            if is_over {
+                return Ok(None);
+            }
+            let rest = end.map(|end| end.saturating_duration_since(Instant::now()));
+            is_over = rest.is_some_and(|rest| rest.is_zero());
+            let look_again = self.socket.is_down().then_some(DOWN_PAUSE);
+            self.wait(wants_sent, rest.into_iter().chain(look_again).min())?;
+        }
+    }
+
+    fn look(&self, to: &mut [u8], wants_sent: bool) -> Result<Option<RawEvent>, RawError> {
+        {
+            let mut state = self.state();
+            if state.member.is_none() {
+                return Err(RawError::Closed);
+            }
+            if wants_sent && let Some(context) = state.sent.pop_front() {
+                if state.sent.is_empty() {
+                    let _ = rustix::io::read(&self.sent, &mut [0u8; 8]);
+                }
+                return Ok(Some(RawEvent::Sent(context)));
+            }
+        }
+        match self.socket.receive(to) {
+            Some(bytes) => Ok(Some(RawEvent::Received(bytes))),
+            None if self.socket.is_gone() => Err(RawError::Gone),
+            None => Ok(None),
+        }
+    }
+
+    fn wait(&self, wants_sent: bool, rest: Option<Duration>) -> Result<(), RawError> {
+        let mut fds = vec![
+            PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
+            PollFd::new(&self.closed, PollFlags::IN),
+        ];
+        if wants_sent {
+            fds.push(PollFd::new(&self.sent, PollFlags::IN));
+        }
+        match poll(&mut fds, rest.and_then(|rest| Timespec::try_from(rest).ok()).as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(std::io::Error::from(error).into()),
+        }
+        if fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            self.socket.take_error();
+        }
+        Ok(())
+    }
+
+    /// This card is there, and perhaps called so.
+    pub fn add_peer(&self, nic: u64, name: Option<&str>) -> Result<(), RawError> {
+        match name {
+            // It is always there, and the agent has its name inherited.
+            Some(name) if nic == self.nic() => return self.set_name(name),
+            None if nic == self.nic() => return Ok(()),
+            _ => {}
+        }
+        // Before the agent is told: one that begins meanwhile is told by the keeper.
+        if !self.with_member(|it| it.with_mapped(|mapped| mapped.add(nic, name)))? {
+            return Err(RawError::NoRoom);
+        }
+        let told = self.agent(|agent| agent.add_peer(nic, name));
+        if told.is_err() {
+            self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic)))?;
+        }
+        told
+    }
+
+    /// This card is not there any more, until it is heard again.
+    pub fn remove_peer(&self, nic: u64) -> Result<(), RawError> {
+        if nic == self.nic() {
+            return Err(RawError::NoCard(nic));
+        }
+        self.with_member(|it| it.with_mapped(|mapped| mapped.remove(nic)))?;
+        self.agent(|agent| agent.remove_peer(nic)).map(drop)
+    }
+
+    /// What others are told of the map.
+    pub fn set_map(&self, map: Map) -> Result<(), RawError> {
+        self.with_member(|it| it.with_mapped(|mapped| mapped.map = Some(map)))?;
+        self.agent(|agent| agent.set_map(map))
+    }
+
+    /// Others shall call the interface so.
+    pub fn set_name(&self, name: &str) -> Result<(), RawError> {
+        self.agent(|agent| agent.set_name(name))
+    }
+
+    fn with_member<R>(&self, what: impl FnOnce(&Membership) -> R) -> Result<R, RawError> {
+        self.state().member.as_ref().map(what).ok_or(RawError::Closed)
+    }
+
+    /// Asks the agent, which may be about to begin.
+    fn agent<R>(
+        &self,
+        mut ask: impl FnMut(&mut AgentClient) -> Result<R, AgentError>,
+    ) -> Result<R, RawError> {
+        let begin = Instant::now();
+        loop {
+            self.with_member(|_| ())?;
+            let answer = AgentClient::of(self.socket.interface().index).map(|mut it| ask(&mut it));
+            let error = match answer {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(error @ AgentError::Silent(_))) => error,
+                Some(Err(error)) => return Err(error.into()),
+                None => AgentError::Silent(std::io::ErrorKind::NotFound.into()),
+            };
+            if begin.elapsed() > AGENT_PATIENCE {
+                return Err(error.into());
+            }
+            std::thread::sleep(AGENT_PAUSE);
+        }
+    }
+
+    /// Ends it: whoever waits is told, and somebody else may have it.
+    pub fn close(&self) {
+        let member = self.state().member.take();
+        // Its thread is waited for, which must not be with the lock.
+        drop(member);
+        self.socket.release();
+        ring(&self.closed);
+    }
+}
+
+impl Drop for RawEndpoint {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
