@@ -283,6 +283,34 @@ macro_rules! drives {
     };
 }
 
+/// What the machines count, by the names that people know it by: what both of them do, and then each its own.
+macro_rules! lines {
+    (
+        $it:ident, messages: $messages_sent:ident, $messages_received:ident;
+        $($name:literal: $field:ident,)*
+    ) => {
+        vec![
+            ("packets.sent", $it.sent),
+            ("packets.received", $it.received),
+            ("bytes.sent", $it.bytes_sent),
+            ("bytes.received", $it.bytes_received),
+            ("messages.sent", $it.$messages_sent),
+            ("messages.received", $it.$messages_received),
+            ("bytes.large", $it.bytes_native),
+            ("resent", $it.resent),
+            ("asked_again", $it.asked_again),
+            ("early", $it.early),
+            ("doubled", $it.doubled),
+            $(($name, $it.$field),)*
+            ("dropped.wrong_length", $it.wrong_length),
+            ("dropped.wrong_type", $it.wrong_type),
+            ("dropped.wrong_endpoint", $it.wrong_endpoint),
+            ("dropped.stranger", $it.strangers),
+            ("dropped.no_room", $it.beyond),
+        ]
+    };
+}
+
 impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
     fn capabilities(&self) -> Capabilities {
         CAPABILITIES
@@ -329,27 +357,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
 
     fn counts(&self) -> Vec<Count> {
         let it = self.counters();
-        vec![
-            ("packets.sent", it.sent),
-            ("packets.received", it.received),
-            ("bytes.sent", it.bytes_sent),
-            ("bytes.received", it.bytes_received),
-            ("messages.sent", it.frames_sent),
-            ("messages.received", it.frames_received),
-            ("bytes.large", it.bytes_native),
-            ("resent", it.resent),
-            ("asked_again", it.asked_again),
-            ("early", it.early),
-            ("doubled", it.doubled),
-            ("violations", it.violations),
-            ("dropped.wrong_length", it.wrong_length),
-            ("dropped.wrong_type", it.wrong_type),
-            ("dropped.checksum", it.corrupt),
-            ("dropped.wrong_endpoint", it.wrong_endpoint),
-            ("dropped.stranger", it.strangers),
-            ("dropped.refused_call", it.refused),
-            ("dropped.no_room", it.beyond),
-        ]
+        lines! {
+            it, messages: frames_sent, frames_received;
+            "violations": violations,
+            "dropped.checksum": corrupt,
+            "dropped.refused_call": refused,
+        }
     }
 }
 
@@ -398,34 +411,20 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
 
     fn counts(&self) -> Vec<Count> {
         let it = self.counters();
-        vec![
-            ("packets.sent", it.sent),
-            ("packets.received", it.received),
-            ("bytes.sent", it.bytes_sent),
-            ("bytes.received", it.bytes_received),
-            ("messages.sent", it.messages_sent),
-            ("messages.received", it.messages_received),
-            ("bytes.large", it.bytes_native),
-            ("resent", it.resent),
-            ("asked_again", it.asked_again),
-            ("early", it.early),
-            ("doubled", it.doubled),
-            ("postponed", it.postponed),
-            ("half_open", it.half_open),
-            ("nacks.sent", it.nacks_sent),
-            ("nacks.received", it.nacks_received),
-            ("throttled.regions", it.awaited_region),
-            ("throttled.pulls", it.awaited_share),
-            ("throttled.nacks", it.unanswered),
-            ("dropped.wrong_length", it.wrong_length),
-            ("dropped.wrong_type", it.wrong_type),
-            ("dropped.wrong_field", it.malformed),
-            ("dropped.wrong_endpoint", it.wrong_endpoint),
-            ("dropped.wrong_session", it.wrong_session),
-            ("dropped.stranger", it.strangers),
-            ("dropped.not_connected", it.unready),
-            ("dropped.unasked", it.unasked),
-            ("dropped.no_room", it.beyond),
-        ]
+        lines! {
+            it, messages: messages_sent, messages_received;
+            "postponed": postponed,
+            "half_open": half_open,
+            "stuck": stuck,
+            "nacks.sent": nacks_sent,
+            "nacks.received": nacks_received,
+            "throttled.regions": awaited_region,
+            "throttled.pulls": awaited_share,
+            "throttled.nacks": unanswered,
+            "dropped.wrong_field": malformed,
+            "dropped.wrong_session": wrong_session,
+            "dropped.not_connected": unready,
+            "dropped.unasked": unasked,
+        }
     }
 }

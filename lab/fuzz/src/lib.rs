@@ -15,6 +15,7 @@
 
 pub mod corpus;
 pub mod drive;
+mod memory;
 pub mod mutate;
 mod mxoe;
 mod packets;

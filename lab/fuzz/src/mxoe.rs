@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::{BufferId, Slice};
+use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
@@ -13,36 +13,17 @@ use ropewalk_base::verb::{
     ForeignEnd, ForeignMessage, FrameOrder, Help, LinkId, Ordered, RemoteKey, RemoteLayout, Token,
     Urgency, Verb,
 };
-use ropewalk_core::packets::Bytes;
 use ropewalk_core::packets::mxoe::{Foreign, Mxoe, MxoeConfig, MxoeCounters, Taken, Who};
 use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
 use ropewalk_wire::mxoe::{Dialect, Order, Packet};
 
+use crate::memory::{Nowhere, in_memory};
+
 const ENDPOINT: u8 = 3;
 const SESSION: u32 = 0x1122_3344;
 const KEY: u32 = 0x1234_5678;
-/// Bytes of every memory that there is.
-const MEMORY_BYTES: u64 = 100_000;
-
-/// Memory without bytes: what counts is that nothing outside of it is named.
-struct Nowhere;
-
-impl Bytes for Nowhere {
-    fn read(&self, from: Slice, to: &mut [u8]) {
-        assert!(from.offset + to.len() as u64 <= MEMORY_BYTES, "it reads past the end");
-        to.fill(0);
-    }
-
-    fn write(&self, to: Slice, from: &[u8]) {
-        assert!(from.len() as u64 <= to.len, "more than the slice has");
-        assert!(to.offset + to.len <= MEMORY_BYTES, "it writes past the end");
-    }
-}
-
-fn memory(len: u64) -> Slice {
-    let buffer = BufferId(SlotId { index: 1, generation: 1 });
-    Slice { buffer, offset: 0, len: len.min(MEMORY_BYTES) }
-}
+/// All memory that there is.
+const MEMORY: Nowhere = Nowhere::of(100_000);
 
 #[derive(Default)]
 struct Seen {
@@ -64,15 +45,7 @@ impl Seen {
     }
 }
 
-impl Bytes for Seen {
-    fn read(&self, from: Slice, to: &mut [u8]) {
-        Nowhere.read(from, to);
-    }
-
-    fn write(&self, to: Slice, from: &[u8]) {
-        Nowhere.write(to, from);
-    }
-}
+in_memory!(Seen, MEMORY);
 
 impl Foreign<u8> for Seen {
     fn link_up(&mut self, link: SlotId, _who: Who<u8>, _accepted: bool) {
@@ -102,7 +75,7 @@ impl Foreign<u8> for Seen {
         }
         self.tokens += 1;
         self.placed.insert(self.tokens, link);
-        Taken::Into { slice: memory(message.bytes / 2 + 1), token: Token(self.tokens) }
+        Taken::Into { slice: MEMORY.slice(message.bytes / 2 + 1), token: Token(self.tokens) }
     }
 
     fn finished(&mut self, link: SlotId, _end: ForeignEnd) {
@@ -138,7 +111,7 @@ impl Scene {
         self.number += 1;
         let token = Token(1 << 40 | self.number);
         let order = FrameOrder { link, header, payload, urgency, token };
-        if self.machine.send(&order, &Nowhere) == Ordered::Pending {
+        if self.machine.send(&order, &MEMORY) == Ordered::Pending {
             self.seen.pending.insert(token.0);
         }
     }
@@ -147,8 +120,8 @@ impl Scene {
         let (index, secret) = (self.number as u32, 5);
         let key = RemoteKey { slot: SlotId { index, generation: 1 }, secret };
         let link = LinkId { rail: 0, slot };
-        let expose = Verb::Expose { link, key, region: memory(len), writable: false };
-        self.machine.order(&expose, &Nowhere);
+        let expose = Verb::Expose { link, key, region: MEMORY.slice(len), writable: false };
+        self.machine.order(&expose, &MEMORY);
         self.keys.push((slot, key));
         let (key_slot, key_secret) = frame::key_to_wire(key);
         let body = AnnounceBody {
@@ -167,15 +140,15 @@ impl Scene {
     fn read(&mut self) {
         let Some((slot, message)) = self.seen.announced.pop() else { return };
         let (link, Some(key)) = (LinkId { rail: 0, slot }, message.key) else { return };
-        let (remote, help, local) = (RemoteLayout::At(0), Help::None, memory(message.bytes));
+        let (remote, help, local) = (RemoteLayout::At(0), Help::None, MEMORY.slice(message.bytes));
         self.number += 1;
         let token = Token(1 << 40 | self.number);
         let read = Verb::Read { link, key, remote, local, token, help };
-        if self.machine.order(&read, &Nowhere) == Ordered::Pending {
+        if self.machine.order(&read, &MEMORY) == Ordered::Pending {
             self.seen.pending.insert(token.0);
         }
         if self.number.is_multiple_of(3)
-            && self.machine.order(&Verb::Stop { link, token }, &Nowhere) == Ordered::Released
+            && self.machine.order(&Verb::Stop { link, token }, &MEMORY) == Ordered::Released
         {
             self.seen.pending.remove(&token.0);
         }
@@ -212,14 +185,14 @@ impl Scene {
                     acknowledge: which & 1,
                     reserved: [0; 6],
                 };
-                self.frame(slot, body, memory(len));
+                self.frame(slot, body, MEMORY.slice(len));
             }
             4 => self.announce(slot, 40_000),
             5 => self.read(),
             6 => {
                 if let Some((slot, key)) = self.keys.pop() {
                     let link = LinkId { rail: 0, slot };
-                    self.machine.order(&Verb::Revoke { link, key }, &Nowhere);
+                    self.machine.order(&Verb::Revoke { link, key }, &MEMORY);
                 }
             }
             7 => {
@@ -237,7 +210,7 @@ impl Scene {
                 let (link, placed) = (LinkId { rail: 0, slot }, self.seen.placed.pop_first());
                 if let Some((token, of)) = placed {
                     let (link, token) = (LinkId { slot: of, ..link }, Token(token));
-                    if self.machine.order(&Verb::Unplace { link, token }, &Nowhere)
+                    if self.machine.order(&Verb::Unplace { link, token }, &MEMORY)
                         != Ordered::Released
                     {
                         self.seen.placed.insert(token.0, of);
@@ -245,7 +218,7 @@ impl Scene {
                 }
             }
             _ if which < 32 => {
-                self.machine.order(&Verb::Close { link: LinkId { rail: 0, slot } }, &Nowhere);
+                self.machine.order(&Verb::Close { link: LinkId { rail: 0, slot } }, &MEMORY);
             }
             _ => {}
         }
@@ -256,7 +229,7 @@ impl Scene {
         self.machine.drained(self.now, &mut self.seen);
         let mut out = vec![0; self.dialect.body_bytes_max().max(64)];
         for _ in 0..200 {
-            let Some((_, len)) = self.machine.next(self.now, &Nowhere, &mut out) else { break };
+            let Some((_, len)) = self.machine.next(self.now, &MEMORY, &mut out) else { break };
             assert!(Packet::parse(&out[..len], self.dialect).is_ok(), "it speaks otherwise");
         }
         self.machine.report(&mut self.seen);

@@ -2,36 +2,22 @@
 //! records, offers, pulls and pieces as the input has them.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout, Token, Verb};
-use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
+use ropewalk_core::packets::{Above, Machine, PacketConfig};
 use ropewalk_wire::packets::{self, CallBody, Kind, Route};
 use zerocopy::IntoBytes;
 
+use crate::memory::{Nowhere, in_memory};
+
 const PACKET_BYTES: usize = 600;
-/// Bytes of every memory that there is.
-const MEMORY_BYTES: u64 = 10_000;
+/// All memory that there is.
+const MEMORY: Nowhere = Nowhere::of(10_000);
 /// The peer's name for the link, and its station.
 const TAG: u32 = 77;
 const STATION: u32 = 5;
-
-/// Memory without bytes: what counts is that nothing outside of it is named.
-struct Nowhere;
-
-impl Bytes for Nowhere {
-    fn read(&self, from: Slice, to: &mut [u8]) {
-        assert!(from.offset + to.len() as u64 <= MEMORY_BYTES, "it reads past the end");
-        to.fill(0);
-    }
-
-    fn write(&self, to: Slice, from: &[u8]) {
-        assert!(from.len() as u64 <= to.len, "more than the slice has");
-        assert!(to.offset + to.len <= MEMORY_BYTES, "it writes past the end");
-    }
-}
 
 #[derive(Default)]
 struct Seen {
@@ -40,15 +26,7 @@ struct Seen {
     tokens: u64,
 }
 
-impl Bytes for Seen {
-    fn read(&self, from: Slice, to: &mut [u8]) {
-        Nowhere.read(from, to);
-    }
-
-    fn write(&self, to: Slice, from: &[u8]) {
-        Nowhere.write(to, from);
-    }
-}
+in_memory!(Seen, MEMORY);
 
 impl Above for Seen {
     fn link_up(&mut self, _link: SlotId, _accepted: bool) {
@@ -65,7 +43,7 @@ impl Above for Seen {
         self.tokens += 1;
         match header[2] {
             0 if payload_bytes > 0 => {
-                Placement::Into { slice: memory(MEMORY_BYTES / 2), token: Token(self.tokens) }
+                Placement::Into { slice: MEMORY.slice(5000), token: Token(self.tokens) }
             }
             1 => Placement::Violation("the input says so"),
             _ => Placement::Drop,
@@ -86,10 +64,6 @@ impl Above for Seen {
     }
 
     fn revoked(&mut self, _link: SlotId, _key: RemoteKey) {}
-}
-
-fn memory(len: u64) -> Slice {
-    Slice { buffer: BufferId(SlotId { index: 1, generation: 1 }), offset: 0, len }
 }
 
 /// Everything that leaves, and moves time on.
@@ -113,10 +87,10 @@ pub fn packets(input: &[u8]) {
         give_up_after: std::time::Duration::from_secs(5),
     };
     let mut machine = Machine::<u32>::new(config, Random::from_seed(1));
-    let (mut seen, nowhere, mut now) = (Seen::default(), Nowhere, Time(1_000_000));
+    let (mut seen, mut now) = (Seen::default(), Time(1_000_000));
     let Ok(slot) = machine.connect(STATION, 9, now) else { return };
     let mut out = [0; PACKET_BYTES];
-    let Some((_, len)) = machine.next(now, &nowhere, &mut out) else { return };
+    let Some((_, len)) = machine.next(now, &MEMORY, &mut out) else { return };
     let Ok(opened) = packets::open(&out[..len]) else { panic!("its own call does not open") };
     let packets::Packet::Call(call) = opened.packet else { panic!("it calls first") };
     let answer = CallBody { tag: TAG.into(), ..*call };
@@ -147,19 +121,19 @@ pub fn packets(input: &[u8]) {
     seal(1, answer.as_bytes(), now, &mut machine, &mut seen);
     let link = LinkId { rail: 0, slot };
     let key = RemoteKey { slot: SlotId { index: 3, generation: 1 }, secret: 0 };
-    let region = memory(MEMORY_BYTES);
-    machine.order(&Verb::Expose { link, key, region, writable: true }, &nowhere);
+    let region = MEMORY.slice(u64::MAX);
+    machine.order(&Verb::Expose { link, key, region, writable: true }, &MEMORY);
     let remote = RemoteLayout::At(0);
     let (token, help) = (Token(500), Help::None);
-    machine.order(&Verb::Read { link, key, remote, local: region, token, help }, &nowhere);
+    machine.order(&Verb::Read { link, key, remote, local: region, token, help }, &MEMORY);
     let (remote, token) = (RemoteLayout::At(5), Token(501));
-    machine.order(&Verb::Write { link, key, remote, local: region, token }, &nowhere);
+    machine.order(&Verb::Write { link, key, remote, local: region, token }, &MEMORY);
     let mut rest = input;
     while let [kind, len, tail @ ..] = rest {
         let (bytes, tail) = tail.split_at(usize::from(*len).min(tail.len()));
         seal(*kind, bytes, now, &mut machine, &mut seen);
         now = now + std::time::Duration::from_micros(u64::from(kind >> 3) * 40);
-        flush(&mut machine, now, &mut seen, &nowhere);
+        flush(&mut machine, now, &mut seen, &MEMORY);
         rest = tail;
     }
 }

@@ -18,6 +18,7 @@ use ropewalk_wire::mxoe::{
     Connect, ConnectReply, INDEX_UNKNOWN, Nack, NackLib, Packet, SESSION_UNKNOWN, Sequence,
 };
 
+use super::formers::Former;
 use super::machine::{Event, Mxoe, Partner, emit};
 use super::sending::Sending;
 
@@ -26,8 +27,6 @@ const AGAIN: Duration = Duration::from_millis(20);
 const AGAIN_MAX: Duration = Duration::from_millis(500);
 /// How long a link that is closed has for what was said to be sent.
 const LINGER: Duration = Duration::from_secs(1);
-/// Partners that were let go and are remembered.
-const FORMERS_MAX: usize = 4096;
 /// Attempts of a partner's that wait for their answers.
 const ANSWERS_MAX: usize = 4;
 /// Keys that wait for being shown to a partner.
@@ -71,16 +70,6 @@ pub(super) enum Purpose {
     Return,
 }
 
-/// A partner that was let go.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Former {
-    session: u32,
-    receive_next: Sequence,
-    connects: u8,
-    /// Acknowledgements: it believes those only that have a greater number than all before.
-    acks_sent: u32,
-}
-
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// Begins a link; `Up` or `Down` is reported later. Where there is one with this partner it is the same.
     pub fn connect(
@@ -100,7 +89,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 return Ok(id);
             }
             // Whoever closed it goes on with another one, and with its numbers.
-            self.end(id, Fault::Closed);
+            self.abandon(id, Fault::Closed);
         }
         let former = self.former(station, endpoint);
         let next = former.map_or(Sequence::new(0, 1), |former| former.receive_next);
@@ -151,12 +140,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     fn add(&mut self, station: S, endpoint: u8, receive_next: Sequence) -> Option<SlotId> {
-        let partner = Partner::new(station, endpoint, receive_next);
+        let former = self.former(station, endpoint);
+        let own = former.map_or(self.session, |former| former.own);
+        let partner = Partner::new(station, endpoint, own, receive_next);
         if self.by_name.len() >= self.config.partners_max {
             self.make_room();
         }
         let id = self.partners.insert(partner).ok()?;
-        let former = self.former(station, endpoint);
         let connects = former.map(|former| former.connects);
         let connects = connects.unwrap_or(self.random.next_u64() as u8);
         let state = self.partners.get_mut(id)?;
@@ -214,32 +204,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             purpose,
         });
         self.touch(id);
-    }
-
-    fn former(&self, station: S, endpoint: u8) -> Option<Former> {
-        self.formers.get(&(station, endpoint)).copied()
-    }
-
-    /// Remembers what came from a partner that is let go.
-    pub(super) fn remember(&mut self, state: &Partner<S>) {
-        if state.session == SESSION_UNKNOWN || !state.is_proven {
-            return;
-        }
-        let receive_next = state.receiving.acknowledged();
-        let Partner { session, connects, acks_sent, .. } = *state;
-        let former = Former { session, receive_next, connects, acks_sent };
-        self.remember_as((state.station, state.endpoint), former);
-    }
-
-    fn remember_as(&mut self, name: (S, u8), former: Former) {
-        if self.formers.insert(name, former).is_none() {
-            self.former_names.push_back(name);
-        }
-        if self.former_names.len() > FORMERS_MAX
-            && let Some(oldest) = self.former_names.pop_front()
-        {
-            self.formers.remove(&oldest);
-        }
     }
 
     /// Somebody connects.
@@ -310,7 +274,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let name = (state.station, state.endpoint);
         let is_old = self.former(name.0, name.1).is_some_and(|it| it.session == session);
         if state.session != SESSION_UNKNOWN && !is_old {
-            self.end(id, Fault::PeerReset);
+            self.abandon(id, Fault::PeerReset);
         }
     }
 
@@ -322,7 +286,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             from: self.config.endpoint,
             index,
             asker: connect.session,
-            session: self.session,
+            session: self.former(from, connect.from).map_or(self.session, |it| it.own),
             receive_next: Sequence::new(0, 1),
             connect: connect.connect,
             status: BAD_KEY,
@@ -358,10 +322,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let newer = |heard: u8| (connect.connect.wrapping_sub(heard) as i8) > 0;
             // One that was heard before may be late: what it says is old.
             if state.heard_connect.is_none_or(newer) {
+                let is_same = state.sending.is_in_bits_of(connect.receive_next);
+                if !is_same && (state.sending.has_heard() || state.receiving.has_told()) {
+                    // It gave us up: it failed whatever was under way both ways, and numbers ours anew.
+                    let station = state.station;
+                    self.end(id, Fault::PeerReset);
+                    return self.met(station, connect);
+                }
                 state.heard_connect = Some(connect.connect);
                 let (next, round_trip) = (connect.receive_next, state.round_trip);
                 let done = state.sending.expected(next, &round_trip, now);
                 self.have_arrived(id, done);
+                if !is_same {
+                    // It forgot our session, too, if it knew it.
+                    self.ask_who(id);
+                }
             }
             return Some(id);
         }
@@ -403,7 +378,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     pub(super) fn connect_answered(&mut self, from: S, reply: ConnectReply) {
         let now = self.now;
         let id = self.by_name.get(&(from, reply.from)).copied();
-        if reply.asker != self.session {
+        let own = id.and_then(|id| self.partners.get(id)).map_or(self.session, |it| it.own);
+        if reply.asker != own {
             return self.counters.wrong_session += 1;
         }
         let Some(id) = id else { return self.counters.strangers += 1 };
@@ -416,10 +392,17 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         let connecting = state.stage == Stage::Connecting;
         if state.session != SESSION_UNKNOWN && state.session != reply.session && !connecting {
+            let (name, session, connects) = ((from, reply.from), reply.session, state.connects);
+            let (receive_next, acks_sent) = (introduction.receive_next, state.acks_sent);
+            let former = self.formers.get(&name).copied().filter(|it| it.session == session);
+            if let Some(former) = former {
+                // It never was in the session that it seemed to begin.
+                self.end(id, Fault::PeerReset);
+                self.remember_as(name, Former { connects, acks_sent, ..former });
+                return self.renew(name);
+            }
             // It began anew, and has just learned from us where its numbers begin.
-            let (session, connects) = (reply.session, state.connects);
-            let receive_next = introduction.receive_next;
-            let former = Former { session, receive_next, connects, acks_sent: state.acks_sent };
+            let former = Former { session, own, receive_next, connects, acks_sent };
             self.end(id, Fault::PeerReset);
             return self.remember_as((from, reply.from), former);
         }
@@ -478,8 +461,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// The next packet that makes a session.
     pub(super) fn next_connect(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
-        let (now, from, session) = (self.now, self.config.endpoint, self.session);
+        let (now, from) = (self.now, self.config.endpoint);
         let state = self.partners.get(id)?;
+        let session = state.own;
         if state.answers.is_empty() && state.introduction.is_none() {
             return None;
         }

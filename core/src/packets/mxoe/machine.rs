@@ -29,7 +29,8 @@ use ropewalk_wire::mxoe::{
     SESSION_UNKNOWN, Sequence,
 };
 
-use super::connect::{Former, Introduction, Stage};
+use super::connect::{Introduction, Stage};
+use super::formers::Former;
 use super::pulling::{Asks, Pulling};
 use super::receiving::{Part, Receiving};
 use super::regions::{Region, Serving};
@@ -128,6 +129,8 @@ pub struct MxoeCounters {
     pub unasked: u64,
     /// Partners of whom nothing was heard but that they connect, and that made room for others.
     pub half_open: u64,
+    /// Links that ended since their partner went on without what was missing.
+    pub stuck: u64,
     pub nacks_sent: u64,
     pub nacks_received: u64,
     /// Refusals and answers that were not given, since too many wait.
@@ -168,6 +171,8 @@ pub(super) struct Partner<S> {
     pub station: S,
     pub endpoint: u8,
     pub session: u32,
+    /// Ours, as it knows it: the endpoint's, or one that it takes for a restart of ours.
+    pub own: u32,
     /// The session before this one: its packets may still be on their way.
     pub former: u32,
     /// Ours in the table of its host.
@@ -212,11 +217,12 @@ pub(super) struct Partner<S> {
 }
 
 impl<S> Partner<S> {
-    pub fn new(station: S, endpoint: u8, receive_next: Sequence) -> Partner<S> {
+    pub fn new(station: S, endpoint: u8, own: u32, receive_next: Sequence) -> Partner<S> {
         Partner {
             station,
             endpoint,
             session: SESSION_UNKNOWN,
+            own,
             former: SESSION_UNKNOWN,
             index: INDEX_UNKNOWN,
             stage: Stage::Connecting,
@@ -320,12 +326,7 @@ pub struct Mxoe<S> {
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// A machine without partners, in a session of its own.
     pub fn new(config: MxoeConfig, mut random: Random) -> Mxoe<S> {
-        let session = loop {
-            match random.next_u64() as u32 {
-                SESSION_UNKNOWN | 0 => {}
-                session => break session,
-            }
-        };
+        let session = any_session(&mut random);
         Mxoe::in_session(config, random, session)
     }
 
@@ -371,7 +372,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.config.key
     }
 
-    /// The session of this endpoint.
+    /// The session of this endpoint. A partner that was given up knows it by another one afterwards.
     pub fn session(&self) -> u32 {
         self.session
     }
@@ -453,8 +454,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.now = self.now.max(now);
         self.report(above);
         let dialect = self.config.dialect;
-        if mxoe::endpoint_of(body, dialect.order()) != Some(self.config.endpoint) {
-            return self.counters.wrong_endpoint += 1;
+        match mxoe::endpoint_of(body, dialect.order()) {
+            Some(endpoint) if endpoint == self.config.endpoint => {}
+            Some(_) => return self.counters.wrong_endpoint += 1,
+            None => return self.counts_for_none(body),
         }
         let packet = match Packet::parse(body, dialect) {
             Ok((_, packet)) => packet,
@@ -517,6 +520,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.report(above);
     }
 
+    /// A body names no endpoint: it ends before that, or its type is none that endpoints are told.
+    #[cold]
+    fn counts_for_none(&mut self, body: &[u8]) {
+        match Packet::parse(body, self.config.dialect) {
+            Err(PacketError::Short) => self.counters.wrong_length += 1,
+            _ => self.counters.wrong_type += 1,
+        }
+    }
+
     /// Tells somebody who is no partner, or speaks of a session that is over.
     pub(super) fn refuse(&mut self, station: S, index: u16, packet: Packet<'static>) {
         if self.stateless.len() < STATELESS_MAX {
@@ -558,15 +570,18 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let connect_for = self.config.connect_for;
         let Some(state) = self.partners.get_mut(id) else { return };
         if matches!(state.stage, Stage::Closing { until } if until <= now) {
-            return self.end(id, Fault::Closed);
+            return self.abandon(id, Fault::Closed);
         }
         if state.introduction.as_ref().is_some_and(|it| it.begun + connect_for <= now) {
-            return self.end(id, Fault::Unreachable);
+            return match state.is_up() {
+                true => self.abandon(id, Fault::Unreachable),
+                false => self.end(id, Fault::Unreachable),
+            };
         }
         self.counters.resent += state.sending.expire(&state.round_trip, now);
         let owed = state.sending.silent_since().min(state.asks.silent_since(&self.pulls));
         if owed + give_up_after <= now {
-            self.end(id, Fault::PeerReset);
+            self.abandon(id, Fault::PeerReset);
         }
     }
 
@@ -607,6 +622,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         self.remember(&state);
         self.events.push_back(Event::Down { link: id, fault });
+    }
+}
+
+/// A session that is known, which no other was in all likelihood.
+pub(super) fn any_session(random: &mut Random) -> u32 {
+    loop {
+        match random.next_u64() as u32 {
+            SESSION_UNKNOWN | 0 => {}
+            session => break session,
+        }
     }
 }
 

@@ -22,15 +22,23 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// The partner that a packet is from, where it names our session.
     pub(super) fn partner_of(&mut self, from: S, endpoint: u8, session: u32) -> Option<SlotId> {
         let id = self.by_name.get(&(from, endpoint)).copied();
-        if session != self.session {
+        let state = id.and_then(|id| self.partners.get_mut(id));
+        if session != state.as_ref().map_or(self.session, |state| state.own) {
             self.counters.wrong_session += 1;
             return None;
         }
-        match id.and_then(|id| self.partners.get_mut(id)) {
+        match state {
             Some(state) => state.is_proven = true,
             None => self.counters.strangers += 1,
         }
         id
+    }
+
+    /// Whether somebody is told that a session is not ours. A partner is not: it hears it from our connecting, and else a
+    /// packet has changed on its way. That comes again unless it is refused: what is refused ends there, and what
+    /// follows it would be waited for in vain.
+    pub(super) fn is_refused(&self, from: S, endpoint: u8, session: u32) -> bool {
+        session != SESSION_UNKNOWN && !self.by_name.contains_key(&(from, endpoint))
     }
 
     /// A message, or a fragment of one.
@@ -42,8 +50,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         above: &mut dyn Foreign<S>,
     ) {
         let Some(id) = self.partner_of(from, message.from, message.session) else {
-            // Who does not know our session yet will.
-            if message.session != SESSION_UNKNOWN {
+            if self.is_refused(from, message.from, message.session) {
                 let nack = NackLib {
                     from: self.config.endpoint,
                     to: message.from,
@@ -86,31 +93,54 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 if self.tell(id, number, &part, above) {
                     self.tell_early(id, usize::MAX, above);
                 } else {
+                    if let Some(state) = self.partners.get_mut(id) {
+                        state.receiving.goes_on();
+                    }
                     self.counters.postponed += 1;
                     self.keep(id, number, part);
                 }
             }
-            Arrival::Partial(number) => self.fill(id, number, &part, above),
+            Arrival::Partial(number) => {
+                if !self.fill(id, number, &part, above) {
+                    self.is_stuck(id);
+                }
+            }
             Arrival::Early(number) => {
                 self.counters.early += 1;
                 match part {
                     // Messages that wait for room must not make those wait who have to tell of their ends.
                     Part::Notify { bytes, region, region_sequence } => {
                         let before = state.receiving.early_bytes();
-                        let is_news = state.receiving.done_early(number);
-                        self.early_bytes += state.receiving.early_bytes() - before;
+                        let is_news = state.receiving.done_early(number, now);
+                        self.early_bytes =
+                            self.early_bytes + state.receiving.early_bytes() - before;
                         if is_news {
                             self.notified(id, bytes, region, region_sequence);
                         }
                     }
                     part => self.keep(id, number, part),
                 }
+                self.is_stuck(id);
             }
             Arrival::Again => {
                 self.counters.doubled += 1;
                 state.receiving.owe_at_once(now);
             }
-            Arrival::Beyond => self.counters.beyond += 1,
+            Arrival::Beyond => {
+                self.counters.beyond += 1;
+                self.is_stuck(id);
+            }
+        }
+    }
+
+    /// Something came from a partner that is not what is missing. One that goes on without that for as long as it may
+    /// be silent never sends it.
+    fn is_stuck(&mut self, id: SlotId) {
+        let (now, give_up_after) = (self.now, self.config.give_up_after);
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if state.receiving.is_stuck_for(now) >= give_up_after {
+            self.counters.stuck += 1;
+            self.abandon(id, Fault::PeerReset);
         }
     }
 
@@ -119,11 +149,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     fn keep(&mut self, id: SlotId, number: u64, part: Part<&[u8]>) {
         let Some(state) = self.partners.get_mut(id) else { return };
         let before = state.receiving.early_bytes();
-        let crowded = self.early_bytes >= EARLY_BYTES_MAX && before >= EARLY_BYTES_EACH;
-        if crowded || !state.receiving.keep(number, part) {
+        let (now, all) = (self.now, self.early_bytes);
+        let crowded = all >= EARLY_BYTES_MAX && before >= EARLY_BYTES_EACH;
+        if crowded || !state.receiving.keep(number, part, now) {
             self.counters.beyond += 1;
         }
-        self.early_bytes += state.receiving.early_bytes() - before;
+        self.early_bytes = self.early_bytes + state.receiving.early_bytes() - before;
     }
 
     /// Tells the next message; false where there is no room for it above.
@@ -188,19 +219,29 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         true
     }
 
-    /// A fragment of a message that was told.
-    fn fill(&mut self, id: SlotId, number: u64, part: &Part<&[u8]>, above: &mut dyn Foreign<S>) {
+    /// A fragment of a message that was told; whether it is one that was missing.
+    fn fill(
+        &mut self,
+        id: SlotId,
+        number: u64,
+        part: &Part<&[u8]>,
+        above: &mut dyn Foreign<S>,
+    ) -> bool {
         let now = self.now;
-        let Some(state) = self.partners.get_mut(id) else { return };
-        let Some(partial) = state.receiving.partial(number) else { return };
+        let Some(state) = self.partners.get_mut(id) else { return false };
+        let Some(partial) = state.receiving.partial(number) else { return false };
         let Part::Eager { total, fragment, offset, bytes, .. } = *part else {
-            return self.counters.malformed += 1;
+            self.counters.malformed += 1;
+            return false;
         };
         let arrived = match total == partial.total {
             true => partial.arrived(fragment, offset, bytes.len() as u32),
             false => None,
         };
-        let Some(whole) = arrived else { return self.counters.doubled += 1 };
+        let Some(whole) = arrived else {
+            self.counters.doubled += 1;
+            return false;
+        };
         let place = partial.place;
         if let Some((slice, _)) = place {
             write(slice, offset, bytes, above);
@@ -211,6 +252,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 above.landed(id, token);
             }
         }
+        true
     }
 
     /// Tells what came early and whose turn it is, as far as there is room above and at most so much; whether
@@ -226,8 +268,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let Some(state) = self.partners.get_mut(id) else { return false };
             let next = state.receiving.next();
             let before = state.receiving.early_bytes();
-            let Some((number, early)) = state.receiving.take_early() else { return false };
+            let taken = state.receiving.take_early(now);
             self.early_bytes -= before - state.receiving.early_bytes();
+            let Some((number, early)) = taken else { return false };
             match early {
                 Early::Done if number == next => state.receiving.told(None, now),
                 Early::Part(part) if number == next => {
@@ -236,7 +279,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                         return false;
                     }
                 }
-                Early::Part(part) => self.fill(id, number, &part.borrowed(), above),
+                Early::Part(part) => drop(self.fill(id, number, &part.borrowed(), above)),
                 Early::Done => {}
             }
         }
@@ -283,11 +326,20 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if state.introduction.is_some() {
             // One that connects is refused under the number 0.
             if nack.sequence.number() == 0 {
-                let up = state.stage != Stage::Connecting;
-                self.end(id, if up { Fault::PeerReset } else { Fault::Closed });
+                match state.stage {
+                    Stage::Connecting => self.end(id, Fault::Closed),
+                    _ => self.abandon(id, Fault::PeerReset),
+                }
             }
         } else if state.sending.is_under_way(nack.sequence) {
             // A refusal names no session: it may be one of before a restart. Who connects learns more.
+            self.ask_who(id);
+        }
+    }
+
+    /// Connects to a partner that refused something, if that is not being done.
+    pub(super) fn ask_who(&mut self, id: SlotId) {
+        if let Some(state) = self.partners.get(id).filter(|it| it.introduction.is_none()) {
             let key = state.key;
             self.introduce(id, key, Purpose::Return);
         }

@@ -2,7 +2,7 @@
 //!
 //! * [`machine`]: partners, and what is told about them; [`orders`]: what is to be done;
 //! * [`messages`]: what partners send; [`leaving`]: the packets that go;
-//! * [`connect`]: sessions, and what a restart does to them;
+//! * [`connect`]: sessions, and what a restart does to them; [`formers`]: what is remembered of those who are gone;
 //! * [`sending`]: messages that are numbered, kept until they are acknowledged, and sent again;
 //! * [`receiving`]: messages in order, fragments, and what came too early;
 //! * [`regions`]: large messages of ours, read by the partner; [`pulling`]: theirs, read by us;
@@ -13,6 +13,7 @@
 
 pub mod agent;
 mod connect;
+mod formers;
 mod leaving;
 mod machine;
 mod messages;

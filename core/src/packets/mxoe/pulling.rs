@@ -11,7 +11,7 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Ordered, RemoteKey, Token};
-use ropewalk_wire::mxoe::{Mode, NackMcp, Packet, Pull as PullPacket, PullReply};
+use ropewalk_wire::mxoe::{Mode, Nack, NackMcp, Packet, Pull as PullPacket, PullReply};
 
 use super::machine::{Event, Foreign, Mxoe, emit, write};
 use crate::packets::pull::{Ask, Pull};
@@ -275,9 +275,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// A partner does not let us read.
     pub(super) fn pull_refused(&mut self, from: S, nack: NackMcp) {
         self.counters.nacks_received += 1;
-        match self.pull_of(from, nack.handle, nack.magic) {
-            Some(slot) => self.end_pull(slot, Err(Fault::BadKey)),
-            None => self.counters.unasked += 1,
+        let Some(slot) = self.pull_of(from, nack.handle, nack.magic) else {
+            return self.counters.unasked += 1;
+        };
+        if nack.reason == Nack::BadRegion {
+            return self.end_pull(slot, Err(Fault::BadKey));
+        }
+        // It knows no such endpoint, or is in another session: or what we asked with changed on its way. Who connects
+        // learns which, and what is missing is asked for again.
+        if let Some(link) = self.pulls.get(slot).map(|pulling| pulling.link) {
+            self.ask_who(link);
         }
     }
 

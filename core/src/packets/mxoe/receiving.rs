@@ -2,7 +2,7 @@
 //!
 //! Invariants: a message is told once, when all before it were; what came too early is kept, within
 //! [`EARLY_MAX`] numbers and [`EARLY_BYTES_MAX`] bytes, or comes again; everything before the number that is
-//! acknowledged is here whole.
+//! acknowledged is here whole; a partner that goes on and never sends what is missing is noticed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,6 +26,9 @@ const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(1);
 
 /// How long packets of a partner's former life may be on their way.
 const FORMER_LIFE: Duration = Duration::from_millis(100);
+/// Who sends again does so more often: after so much silence nobody waits for what is missing, and what came early so
+/// long ago comes again. Where it does not its number was another's, which comes as well.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// A message, or a fragment of one, as it came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,9 +79,10 @@ pub(super) struct Receiving {
     bits: u8,
     /// The number of the message that is told next.
     next: u64,
+    has_told: bool,
     /// Those before it that are not whole; the first one's number is acknowledged.
     partial: VecDeque<Option<Partial>>,
-    early: BTreeMap<(u64, u8), Early>,
+    early: BTreeMap<(u64, u8), (Early, Time)>,
     early_bytes: usize,
     /// Messages that came since the partner was told, and since when; or it is to be told at once.
     untold: u32,
@@ -86,6 +90,8 @@ pub(super) struct Receiving {
     at_once: bool,
     /// Where the numbers may begin instead, and from when on that is believed.
     instead: Option<(Sequence, Time)>,
+    /// Since when packets come that are not the ones that are missing, and when the last of them did.
+    stuck: Option<(Time, Time)>,
 }
 
 impl Receiving {
@@ -93,6 +99,7 @@ impl Receiving {
         Receiving {
             bits: first.bits(),
             next: first.number().into(),
+            has_told: false,
             partial: VecDeque::new(),
             early: BTreeMap::new(),
             early_bytes: 0,
@@ -100,6 +107,7 @@ impl Receiving {
             since: Time::NEVER,
             at_once: false,
             instead: None,
+            stuck: None,
         }
     }
 
@@ -112,6 +120,11 @@ impl Receiving {
     /// The number of the message that is told next.
     pub fn next(&self) -> u64 {
         self.next
+    }
+
+    /// Whether something came under these numbers.
+    pub fn has_told(&self) -> bool {
+        self.has_told
     }
 
     fn first_partial(&self) -> u64 {
@@ -157,50 +170,77 @@ impl Receiving {
         }
     }
 
+    /// Something came that is not what is missing. How long nothing else has, while the partner goes on: one that is
+    /// silent may only compute.
+    pub fn is_stuck_for(&mut self, now: Time) -> Duration {
+        let going_on = self.stuck.filter(|(_, last)| now.since(*last) <= PAUSE);
+        let since = going_on.map_or(now, |(since, _)| since);
+        self.stuck = Some((since, now));
+        now.since(since)
+    }
+
+    /// Messages go on, or wait for nothing but room.
+    pub fn goes_on(&mut self) {
+        self.stuck = None;
+    }
+
     /// Keeps a part for later, where it is not here and there is room; whether it is here now.
-    pub fn keep(&mut self, number: u64, part: Part<&[u8]>) -> bool {
-        let (fragment, bytes) = match &part {
-            Part::Eager { fragment, bytes, .. } => (*fragment, bytes.len()),
-            Part::Announce { .. } | Part::Notify { .. } => (0, 0),
+    pub fn keep(&mut self, number: u64, part: Part<&[u8]>, now: Time) -> bool {
+        let fragment = match &part {
+            Part::Eager { fragment, .. } => *fragment,
+            Part::Announce { .. } | Part::Notify { .. } => 0,
         };
         let key = (number, fragment);
-        let amount = bytes + EARLY_OVERHEAD;
-        if self.early.contains_key(&key) {
+        if self.is_here(key, now) {
             return true;
         }
+        let amount = part.bytes().len() + EARLY_OVERHEAD;
         if self.early_bytes + amount > EARLY_BYTES_MAX {
             return false;
         }
         self.early_bytes += amount;
-        self.early.insert(key, Early::Part(part.to_owned()));
+        self.early.insert(key, (Early::Part(part.to_owned()), now));
         true
     }
 
     /// A message whose turn it is not was dealt with; false where that happened before.
-    pub fn done_early(&mut self, number: u64) -> bool {
+    pub fn done_early(&mut self, number: u64, now: Time) -> bool {
         let key = (number, 0);
-        if self.early.contains_key(&key) {
+        if self.is_here(key, now) {
             return false;
         }
         self.early_bytes += EARLY_OVERHEAD;
-        self.early.insert(key, Early::Done);
+        self.early.insert(key, (Early::Done, now));
         true
     }
 
-    /// A part of the next message, or of one before it, that came early.
-    pub fn take_early(&mut self) -> Option<(u64, Early)> {
-        let first = self.early.first_entry()?;
-        let (number, _) = *first.key();
-        if number > self.next {
-            return None;
+    /// Whether something came early, and not too long ago.
+    fn is_here(&mut self, key: (u64, u8), now: Time) -> bool {
+        match self.early.get(&key) {
+            Some((_, at)) if now.since(*at) <= PAUSE => true,
+            Some(_) => {
+                let (early, _) = self.early.remove(&key).expect("it is there");
+                self.early_bytes -= early.amount();
+                false
+            }
+            None => false,
         }
-        let early = first.remove();
-        let bytes = match &early {
-            Early::Part(Part::Eager { bytes, .. }) => bytes.len(),
-            _ => 0,
-        };
-        self.early_bytes -= bytes + EARLY_OVERHEAD;
-        Some((number, early))
+    }
+
+    /// A part of the next message, or of one before it, that came early.
+    pub fn take_early(&mut self, now: Time) -> Option<(u64, Early)> {
+        loop {
+            let first = self.early.first_entry()?;
+            let (number, _) = *first.key();
+            if number > self.next {
+                return None;
+            }
+            let (early, at) = first.remove();
+            self.early_bytes -= early.amount();
+            if now.since(at) <= PAUSE {
+                return Some((number, early));
+            }
+        }
     }
 
     /// Bytes of what came early.
@@ -212,6 +252,7 @@ impl Receiving {
     pub fn told(&mut self, partial: Option<Partial>, now: Time) {
         let whole = partial.is_none();
         self.next += 1;
+        self.has_told = true;
         self.partial.push_back(partial);
         if whole {
             self.slide();
@@ -222,6 +263,7 @@ impl Receiving {
     fn slide(&mut self) {
         while let Some(None) = self.partial.front() {
             self.partial.pop_front();
+            self.goes_on();
         }
     }
 
@@ -310,7 +352,24 @@ impl Partial {
     }
 }
 
-impl Part<&[u8]> {
+impl Early {
+    /// What it counts.
+    fn amount(&self) -> usize {
+        match self {
+            Early::Part(part) => part.borrowed().bytes().len() + EARLY_OVERHEAD,
+            Early::Done => EARLY_OVERHEAD,
+        }
+    }
+}
+
+impl<'a> Part<&'a [u8]> {
+    fn bytes(&self) -> &'a [u8] {
+        match *self {
+            Part::Eager { bytes, .. } => bytes,
+            Part::Announce { .. } | Part::Notify { .. } => &[],
+        }
+    }
+
     fn to_owned(&self) -> Part<Vec<u8>> {
         match *self {
             Part::Eager { bits, total, fragment, offset, bytes } => {
@@ -374,7 +433,7 @@ mod tests {
 
     #[test]
     fn what_comes_early_is_bounded_and_waits_for_its_turn() {
-        let mut receiving = Receiving::new(Sequence::new(0, 1));
+        let (mut receiving, now) = (Receiving::new(Sequence::new(0, 1)), Time(1));
         let bytes = vec![7; 8192];
         let part = |fragment| Part::Eager {
             bits: 3,
@@ -383,16 +442,16 @@ mod tests {
             offset: 8192 * u32::from(fragment),
             bytes: &bytes[..],
         };
-        assert!(receiving.done_early(2) && !receiving.done_early(2));
+        assert!(receiving.done_early(2, now) && !receiving.done_early(2, now));
         let kept = (3..255)
             .flat_map(|number| (0..32).map(move |fragment| (number, fragment)))
-            .filter(|(number, fragment)| receiving.keep(*number, part(*fragment)))
+            .filter(|(number, fragment)| receiving.keep(*number, part(*fragment), now))
             .count();
         assert!((50..=64).contains(&kept), "{kept}");
-        assert!(receiving.take_early().is_none());
+        assert!(receiving.take_early(now).is_none());
         receiving.told(None, Time(1));
-        assert!(matches!(receiving.take_early(), Some((2, Early::Done))));
+        assert!(matches!(receiving.take_early(now), Some((2, Early::Done))));
         receiving.told(None, Time(1));
-        assert_eq!((0..).map_while(|_| receiving.take_early()).count(), 32);
+        assert_eq!((0..).map_while(|_| receiving.take_early(now)).count(), 32);
     }
 }

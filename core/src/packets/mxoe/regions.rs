@@ -10,7 +10,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{ForeignEnd, Ordered, RemoteKey};
-use ropewalk_wire::mxoe::{Nack, Packet, Pull, PullReply, REGION_SEQUENCE_FIRST, SESSION_UNKNOWN};
+use ropewalk_wire::mxoe::{Nack, Packet, Pull, PullReply, REGION_SEQUENCE_FIRST};
 
 use super::machine::{Event, Mxoe, nack_of};
 use super::sending::Named;
@@ -148,7 +148,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// A partner asks for a block.
     pub(super) fn asked(&mut self, from: S, pull: Pull) {
         let Some(id) = self.partner_of(from, pull.from, pull.session) else {
-            if pull.session != SESSION_UNKNOWN {
+            if self.is_refused(from, pull.from, pull.session) {
                 let index = ropewalk_wire::mxoe::INDEX_UNKNOWN;
                 self.refuse(from, index, nack_of(&pull, Nack::BadSession));
             }

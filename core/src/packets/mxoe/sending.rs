@@ -14,7 +14,7 @@ use std::time::Duration;
 use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::Token;
-use ropewalk_wire::mxoe::Sequence;
+use ropewalk_wire::mxoe::{SMALL_BYTES_MAX, Sequence};
 
 use super::super::outgoing::Payload;
 use super::super::round_trip::RoundTrip;
@@ -103,6 +103,7 @@ pub(super) struct Sending {
     silent_since: Time,
     /// What the partner says to expect next, and cannot where it knows us still.
     claimed: Option<Sequence>,
+    heard: bool,
 }
 
 impl Sending {
@@ -121,6 +122,7 @@ impl Sending {
             lost_before: 0,
             silent_since: Time::NEVER,
             claimed: None,
+            heard: false,
         }
     }
 
@@ -202,7 +204,7 @@ impl Sending {
         if count > self.kept.len() || self.kept.range(..count).any(|sent| sent.times == 0) {
             return Vec::new();
         }
-        self.acknowledged = upto;
+        (self.acknowledged, self.heard) = (upto, true);
         let done: Vec<Kept> = self.kept.drain(..count).map(|sent| sent.kept).collect();
         self.kept_bytes -= done.iter().map(Kept::bytes).sum::<usize>();
         self.misses = 0;
@@ -233,13 +235,22 @@ impl Sending {
         }
     }
 
-    /// The partner says which number it expects next: it heard all before, and nothing after. What cannot be so
-    /// may be late news, or it began anew: that is believed when nothing else is heard after a message went again.
+    /// The partner says which number it expects next: it heard of all before, and of nothing after. Open-MX means
+    /// the next one that it matches, so that of messages in fragments some may be missing. What cannot be so may be
+    /// late news, or it began anew: that is believed when nothing else is heard after a message went again.
     pub fn expected(&mut self, next: Sequence, round_trip: &RoundTrip, now: Time) -> Vec<Kept> {
+        if self.kept.is_empty() && !self.heard {
+            // Nothing has had a number; and what it said before may have been late.
+            self.restart(next);
+            return Vec::new();
+        }
         let number = next.expand(self.acknowledged);
         let same = next.bits() == self.bits;
         if same && (self.acknowledged..=self.next_number()).contains(&number) {
-            let done = self.acknowledge(next, round_trip, now);
+            let before = self.kept.iter().take((number - self.acknowledged) as usize);
+            let here = before.take_while(|sent| sent.kept.is_one_packet()).count() as u64;
+            let sure = self.sequence(self.acknowledged + here);
+            let done = self.acknowledge(sure, round_trip, now);
             self.all_again();
             return done;
         }
@@ -248,6 +259,16 @@ impl Sending {
             self.claimed = Some(next);
         }
         Vec::new()
+    }
+
+    /// Whether a number has the session bits of these.
+    pub fn is_in_bits_of(&self, other: Sequence) -> bool {
+        self.bits == other.bits()
+    }
+
+    /// Whether something was acknowledged under these numbers.
+    pub fn has_heard(&self) -> bool {
+        self.heard
     }
 
     /// All that is kept goes under new numbers.
@@ -328,6 +349,11 @@ impl Sending {
 }
 
 impl Kept {
+    /// Whether it goes in one packet whatever the wire is spoken in.
+    fn is_one_packet(&self) -> bool {
+        self.bytes() <= SMALL_BYTES_MAX
+    }
+
     fn bytes(&self) -> usize {
         match self {
             Kept::Eager { bytes, .. } => bytes.len(),
@@ -383,6 +409,22 @@ mod tests {
         assert_eq!(leave(&mut sending, second), [16_384, 16_385, 16_386]);
         assert_eq!(acknowledge(&mut sending, 16_387, second), 3);
         assert_eq!((sending.due(), sending.is_done()), (Time::NEVER, true));
+    }
+
+    #[test]
+    fn a_partner_that_expects_a_message_may_miss_fragments_of_those_before() {
+        let round_trip = RoundTrip::default();
+        let mut sending = Sending::new(Sequence::new(0, 1));
+        for len in [10, 5000, 10] {
+            sending.push(
+                Kept::Eager { bits: 1, bytes: SharedBytes::new(vec![0; len]), told: None },
+                at(0),
+            );
+        }
+        leave(&mut sending, at(0));
+        assert_eq!(sending.expected(Sequence::new(0, 4), &round_trip, at(1)).len(), 1);
+        assert_eq!(leave(&mut sending, at(1)), [2, 3], "both go again");
+        assert_eq!(sending.acknowledge(Sequence::new(0, 4), &round_trip, at(1)).len(), 2);
     }
 
     #[test]

@@ -7,7 +7,9 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_sim::open_mx::{Address, Event, Host, HostConfig, Kind, Request, Status};
+use ropewalk_sim::open_mx::{
+    Address, Event, Host, HostConfig, Kind, RESEND_AFTER, Request, Status,
+};
 use ropewalk_sim::seeds;
 use ropewalk_wire::mxoe::{Dialect, Station};
 
@@ -15,7 +17,7 @@ use crate::world::*;
 use crate::{EDGES, ROUGH, dialect};
 
 /// A station by its number in the world.
-fn station(number: u32) -> Station {
+pub fn station(number: u32) -> Station {
     Station([2, 0, 0, 0, 0, number as u8 + 1])
 }
 
@@ -24,49 +26,51 @@ fn number(station: Station) -> u32 {
 }
 
 /// The endpoints: ours at station 0, the foreign one at station 1.
-const OURS: u8 = 3;
-const THEIRS: u8 = 0;
+pub const OURS: u8 = 3;
+pub const THEIRS: u8 = 0;
 
 /// A foreign host.
-struct Theirs {
-    host: Host,
-    events: Vec<Event>,
+pub struct Theirs {
+    pub host: Host,
+    pub events: Vec<Event>,
     /// What it posted, by request: the message's number.
-    receives: BTreeMap<u64, u64>,
-    sends: BTreeMap<u64, u64>,
-    next_session: u32,
+    pub receives: BTreeMap<u64, u64>,
+    pub sends: BTreeMap<u64, u64>,
+    pub next_session: u32,
 }
 
 impl Theirs {
-    fn new(random: &mut Random, dialect: Dialect) -> Theirs {
+    pub fn new(random: &mut Random, dialect: Dialect) -> Theirs {
         let session = random.next_u64() as u32 >> 1 | 1;
         let mut config = HostConfig::new(station(1), THEIRS, session, dialect);
         config.peers = vec![station(1), station(0)];
         config.key = KEY;
+        // It gives up when ours does: what takes longer by default takes as long with both.
+        config.resends_max = (GIVE_UP_AFTER.as_millis() / RESEND_AFTER.as_millis()) as u32;
         config.seed = random.next_u64();
         let (receives, sends) = (BTreeMap::new(), BTreeMap::new());
         let events = Vec::new();
         Theirs { host: Host::new(config), events, receives, sends, next_session: session + 1 }
     }
 
-    fn send(&mut self, id: u64, len: u64, synchronous: bool) {
+    pub fn send(&mut self, id: u64, len: u64, synchronous: bool) {
         let bytes = (0..len).map(|at| pattern(id, at)).collect();
         let request = self.host.send(ours(), id, bytes, synchronous);
         self.sends.insert(request.0, id);
     }
 
-    fn receive(&mut self, id: u64, room: u64) {
+    pub fn receive(&mut self, id: u64, room: u64) {
         let Request(request) = self.host.receive(id, u64::MAX, room as u32);
         self.receives.insert(request, id);
     }
 
     /// Receives and sends that are over, and how.
-    fn ended(&self, kind: Kind) -> impl Iterator<Item = &Event> {
+    pub fn ended(&self, kind: Kind) -> impl Iterator<Item = &Event> {
         self.events.iter().filter(move |event| event.kind == kind)
     }
 }
 
-fn ours() -> Address {
+pub fn ours() -> Address {
     Address { station: station(0), endpoint: OURS }
 }
 
@@ -92,22 +96,22 @@ impl Node for Theirs {
 
 /// Who connects, and in which order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum First {
+pub enum First {
     Ours,
     Theirs,
     Both,
 }
 
-struct Scene {
-    world: World<Ours, Theirs>,
-    link: SlotId,
+pub struct Scene {
+    pub world: World<Ours, Theirs>,
+    pub link: SlotId,
     /// Number and length of what was sent.
-    sent: Vec<(u64, u64)>,
-    returned: Vec<(u64, u64)>,
+    pub sent: Vec<(u64, u64)>,
+    pub returned: Vec<(u64, u64)>,
 }
 
 impl Scene {
-    fn new(seed: u64, weather: Weather, first: First) -> Scene {
+    pub fn new(seed: u64, weather: Weather, first: First) -> Scene {
         let mut world = World::new(seed, |random| {
             let dialect = dialect(random);
             (Ours::new(random, OURS, dialect), Theirs::new(random, dialect))
@@ -130,12 +134,12 @@ impl Scene {
         Scene { world, link, sent: Vec::new(), returned: Vec::new() }
     }
 
-    fn len(&mut self) -> u64 {
+    pub fn len(&mut self) -> u64 {
         let edge = self.world.random.below(EDGES.len() as u64) as usize;
         EDGES[if edge > 14 && self.world.random.below(3) > 0 { edge - 10 } else { edge }]
     }
 
-    fn send(&mut self) {
+    pub fn send(&mut self) {
         let (id, len) = (1 + self.sent.len() as u64, self.len());
         self.world.nodes.0.send(self.link, id, len, true);
         self.sent.push((id, len));
@@ -145,14 +149,14 @@ impl Scene {
     }
 
     /// The foreign host posts its next receive.
-    fn receive(&mut self) {
+    pub fn receive(&mut self) {
         let posted = self.world.nodes.1.receives.len();
         if let Some(&(id, len)) = self.sent.get(posted) {
             self.world.nodes.1.receive(id, room_for(id, len));
         }
     }
 
-    fn send_back(&mut self) {
+    pub fn send_back(&mut self) {
         let (id, len) = (1_000_000 + self.returned.len() as u64, self.len());
         let synchronous = self.world.random.below(4) == 0;
         self.world.nodes.1.send(id, len, synchronous);
@@ -160,7 +164,7 @@ impl Scene {
     }
 
     /// Everything came once, as it was sent, and both sides know how much was taken.
-    fn check(&mut self) {
+    pub fn check(&mut self) {
         while self.world.nodes.1.receives.len() < self.sent.len() {
             self.receive();
         }
@@ -203,7 +207,7 @@ impl Scene {
         assert_eq!(ends.len(), sent, "each message has one end");
     }
 
-    fn traffic(&mut self, count: u64) {
+    pub fn traffic(&mut self, count: u64) {
         for _ in 0..count {
             match self.world.random.below(2) {
                 0 => self.send(),

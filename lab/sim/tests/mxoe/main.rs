@@ -3,15 +3,19 @@
 mod agents;
 #[path = "../packets/air.rs"]
 mod air;
+mod broken_off;
 mod captures;
+mod corruption;
 mod crowd;
 mod examples;
+mod fields;
 mod foreign;
 mod hostile;
 mod keys;
 #[path = "../open_mx/recorded.rs"]
 mod recorded;
 mod room;
+mod spoiler;
 mod world;
 
 use std::time::Duration;

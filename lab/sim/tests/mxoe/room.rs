@@ -82,8 +82,8 @@ impl Room {
         }
     }
 
-    /// Somebody says something to the first of ours.
-    pub fn say(&mut self, from: u32, packet: &Packet<'_>) {
+    /// A packet as it travels.
+    pub fn body(&self, packet: &Packet<'_>) -> Vec<u8> {
         let mut header = [0; HEADER_BYTES_MAX];
         let len = packet.emit(1, self.dialect, &mut header);
         let mut body = header[..len].to_vec();
@@ -94,6 +94,12 @@ impl Room {
             | Packet::PullReply(_, bytes) => body.extend_from_slice(bytes),
             _ => {}
         }
+        body
+    }
+
+    /// Somebody says something to the first of ours.
+    pub fn say(&mut self, from: u32, packet: &Packet<'_>) {
+        let body = self.body(packet);
         self.hosts[0].packet(from, &body, self.now);
     }
 
@@ -110,12 +116,11 @@ impl Room {
     pub fn let_him_in(&mut self) -> SlotId {
         self.say(HIS_STATION, &Packet::Connect(connect(1)));
         self.run(Duration::from_millis(1));
-        let asked = self.others.drain(..).find_map(|(_, body)| {
-            match Packet::parse(&body, Dialect::native(1500, Order::Big).unwrap()) {
+        let asked =
+            self.others.drain(..).find_map(|(_, body)| match Packet::parse(&body, self.dialect) {
                 Ok((_, Packet::Connect(asked))) => Some(asked),
                 _ => None,
-            }
-        });
+            });
         let reply = ConnectReply {
             to: ENDPOINT,
             from: HIS,

@@ -12,7 +12,7 @@ use ropewalk_base::verb::{
     ForeignEnd, ForeignMessage, FrameOrder, Help, LinkId, Ordered, RemoteKey, RemoteLayout, Token,
     Urgency, Verb,
 };
-use ropewalk_core::packets::mxoe::{Foreign, Mxoe, MxoeConfig, Taken, Who};
+use ropewalk_core::packets::mxoe::{Foreign, Mxoe, MxoeConfig, MxoeCounters, Taken, Who};
 use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
 use ropewalk_wire::mxoe::Dialect;
 
@@ -35,6 +35,8 @@ pub struct Received {
     /// Bytes of the message, and of the memory that it went to.
     pub bytes: u64,
     pub room: u64,
+    /// Its bytes are those that a message of this number has.
+    pub right: bool,
 }
 
 /// What a machine told, with checks of what it promised.
@@ -54,6 +56,8 @@ pub struct Seen {
     /// Announced messages that nobody reads yet, and those that are read, by token.
     pub announced: VecDeque<(SlotId, ForeignMessage)>,
     pub reading: BTreeMap<u64, (ForeignMessage, Received, Slice)>,
+    /// Those of which the reading failed.
+    pub failed: Vec<(Received, Fault)>,
     /// Orders that wait for their outcome.
     pub pending: BTreeSet<u64>,
     pub ended: Vec<(u64, Result<(), Fault>)>,
@@ -64,23 +68,36 @@ pub struct Seen {
     pub postponed: u64,
     full: bool,
     random: Option<Random>,
-    /// What is in messages is not looked at.
+    /// Messages may be others than those that were sent.
     pub anything: bool,
+    /// The memory that may be written to: that of messages that are not here yet.
+    open: BTreeSet<u32>,
 }
+
+/// By what memory is known to be open.
+fn index_of(slice: Slice) -> u32 {
+    slice.buffer.0.index
+}
+
+/// The longest message that anybody has room for.
+const ROOM_MAX: u64 = 1 << 20;
 
 /// How much of a message its receiver has room for.
 pub fn room_for(id: u64, bytes: u64) -> u64 {
-    if id % 23 == 3 { bytes / 3 } else { bytes }
+    if id % 23 == 3 { bytes / 3 } else { bytes.min(ROOM_MAX) }
 }
 
 impl Seen {
     fn place(&mut self, link: SlotId, id: u64, bytes: u64) -> (Received, Slice) {
         let room = room_for(id, bytes);
-        (Received { link, id, bytes, room }, self.store.add(vec![0; room as usize]))
+        let slice = self.store.add(vec![0; room as usize]);
+        self.open.insert(index_of(slice));
+        (Received { link, id, bytes, room, right: true }, slice)
     }
 
     fn complete(&mut self, received: Received, slice: Slice) {
         let bytes = self.store.bytes(slice);
+        self.open.remove(&index_of(slice));
         let id = received.id;
         let right = bytes.iter().enumerate().all(|(at, byte)| *byte == pattern(id, at as u64));
         assert!(
@@ -88,7 +105,7 @@ impl Seen {
             "message {id} of {} bytes is not what was sent",
             received.bytes
         );
-        self.received.push(received);
+        self.received.push(Received { right, ..received });
     }
 
     fn is_up(&self, link: SlotId) {
@@ -103,6 +120,7 @@ impl ropewalk_core::packets::Bytes for Seen {
     }
 
     fn write(&self, to: Slice, from: &[u8]) {
+        assert!(self.open.contains(&index_of(to)), "it writes to memory that it has no more");
         self.store.write(to, from);
     }
 }
@@ -120,7 +138,14 @@ impl Foreign<u32> for Seen {
 
     fn link_down(&mut self, link: SlotId, fault: Fault) {
         assert!(self.down.insert(link, fault).is_none(), "{link:?} has two last words");
-        self.placed.retain(|_, (received, _)| received.link != link);
+        let Seen { placed, open, .. } = self;
+        placed.retain(|_, (received, slice)| {
+            let stays = received.link != link;
+            if !stays {
+                open.remove(&index_of(*slice));
+            }
+            stays
+        });
         self.announced.retain(|(other, _)| *other != link);
     }
 
@@ -163,6 +188,10 @@ impl Foreign<u32> for Seen {
 
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
         assert!(self.pending.remove(&token.0), "{token:?} is not awaited");
+        if let Some((_, _, slice)) = self.reading.get(&token.0) {
+            // Nothing is written behind a read's end.
+            self.open.remove(&index_of(*slice));
+        }
         self.ended.push((token.0, outcome));
     }
 
@@ -221,6 +250,10 @@ impl Ours {
     /// The same endpoint after a restart.
     pub fn reborn(&self, random: &mut Random) -> Ours {
         Ours::new(random, self.endpoint, self.dialect)
+    }
+
+    pub fn dialect(&self) -> Dialect {
+        self.dialect
     }
 
     pub fn close(&mut self, link: SlotId) {
@@ -315,6 +348,7 @@ impl Ours {
     /// Reads an announced message, whatever is in it; the order's token.
     pub fn read_into_nothing(&mut self, link: SlotId, message: ForeignMessage) -> u64 {
         let local = self.store.add(vec![0; message.bytes as usize]);
+        self.seen.open.insert(index_of(local));
         let (token, key) = (self.token(), message.key.expect("it is announced"));
         let (remote, help) = (RemoteLayout::At(0), Help::None);
         let verb = Verb::Read { link: of(link), key, remote, local, token, help };
@@ -366,10 +400,12 @@ impl Ours {
             }
         }
         for (token, outcome) in std::mem::take(&mut self.seen.ended) {
-            if let Some((message, received, slice)) = self.seen.reading.remove(&token)
-                && outcome.is_ok()
-            {
-                self.finish(received.link, message, received, slice);
+            let Some((message, received, slice)) = self.seen.reading.remove(&token) else {
+                continue;
+            };
+            match outcome {
+                Ok(()) => self.finish(received.link, message, received, slice),
+                Err(fault) => self.seen.failed.push((received, fault)),
             }
         }
         let done: Vec<u64> = self.seen.finished.iter().map(|(_, end)| end.number).collect();
@@ -392,7 +428,14 @@ pub trait Node {
 
 impl Node for Ours {
     fn packet(&mut self, from: u32, body: &[u8], now: Time) {
+        let counted =
+            |it: &MxoeCounters| it.received + it.wrong_endpoint + it.wrong_length + it.wrong_type;
+        let before = self.machine.counters();
         self.machine.packet(from, body, now, &mut self.seen);
+        let after = self.machine.counters();
+        let malformed = after.received == before.received && after.malformed > before.malformed;
+        let all = counted(&before) + u64::from(!malformed);
+        assert_eq!(counted(&after), all, "a packet is counted once");
     }
 
     fn pass(&mut self, now: Time, room: u64) -> Vec<(u32, Vec<u8>)> {

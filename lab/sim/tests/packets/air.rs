@@ -30,11 +30,15 @@ impl Weather {
         Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0, apart: 0, longest: usize::MAX };
 }
 
+/// What somebody on the way does to packets of a sender; which ones are spoiled, and how, is its own affair.
+pub type Meddler = Box<dyn FnMut(u32, &mut Vec<u8>)>;
+
 /// How long a packet is on its way at least.
 const LATENCY: Duration = Duration::from_micros(15);
 /// Packets on their way.
 pub struct Air {
     pub weather: Weather,
+    pub meddler: Option<Meddler>,
     random: Random,
     /// By time and number, to whom and from whom.
     packets: BTreeMap<(Time, u64), (u32, u32, Vec<u8>)>,
@@ -44,7 +48,7 @@ pub struct Air {
 impl Air {
     pub fn new(seed: u64) -> Air {
         let random = Random::from_seed(seed);
-        Air { weather: Weather::FAIR, random, packets: BTreeMap::new(), count: 0 }
+        Air { weather: Weather::FAIR, meddler: None, random, packets: BTreeMap::new(), count: 0 }
     }
 
     /// When the next packet is there.
@@ -75,6 +79,9 @@ impl Air {
             }
             if self.chance(self.weather.corruption / 2) {
                 bytes.truncate(self.random.below(bytes.len() as u64) as usize);
+            }
+            if let Some(meddler) = &mut self.meddler {
+                meddler(from, &mut bytes);
             }
             let late = Duration::from_micros(self.random.below(self.weather.lateness + 1));
             let late = late + Duration::from_micros(self.weather.apart * (self.count % 2));

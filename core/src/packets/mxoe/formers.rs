@@ -1,0 +1,74 @@
+//! Partners that were let go, and what is remembered of them.
+//!
+//! Invariants: who closes a link of which everything arrived goes on with its numbers; whoever gives one up leaves at the
+//! partner what nothing takes away but a restart, and therefore looks like one.
+
+use std::hash::Hash;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_wire::mxoe::{SESSION_UNKNOWN, Sequence};
+
+use super::machine::{Mxoe, Partner, any_session};
+
+/// Partners that were let go and are remembered.
+const FORMERS_MAX: usize = 4096;
+
+/// A partner that was let go.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Former {
+    pub session: u32,
+    /// In which session of ours it is counted on.
+    pub own: u32,
+    pub receive_next: Sequence,
+    pub connects: u8,
+    /// Acknowledgements: it believes those only that have a greater number than all before.
+    pub acks_sent: u32,
+}
+
+impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
+    pub(super) fn former(&self, station: S, endpoint: u8) -> Option<Former> {
+        self.formers.get(&(station, endpoint)).copied()
+    }
+
+    /// Remembers what came from a partner that is let go.
+    pub(super) fn remember(&mut self, state: &Partner<S>) {
+        if state.session == SESSION_UNKNOWN || !state.is_proven {
+            return;
+        }
+        let receive_next = state.receiving.acknowledged();
+        let Partner { session, own, connects, acks_sent, .. } = *state;
+        let former = Former { session, own, receive_next, connects, acks_sent };
+        self.remember_as((state.station, state.endpoint), former);
+    }
+
+    /// Ends a link with which the partner may go on: what it has of it, and what we have not, does not belong to the next
+    /// one, which is in a session of its own therefore. Where all of ours arrived and it was only closed, numbers go on.
+    pub(super) fn abandon(&mut self, id: SlotId, fault: Fault) {
+        let Some(state) = self.partners.get(id) else { return };
+        let name = (state.station, state.endpoint);
+        let done = fault == Fault::Closed && state.sending.is_done();
+        self.end(id, fault);
+        if !done {
+            self.renew(name);
+        }
+    }
+
+    pub(super) fn renew(&mut self, name: (S, u8)) {
+        if let Some(former) = self.formers.get_mut(&name) {
+            former.own = any_session(&mut self.random);
+            former.receive_next = Sequence::new(0, 1);
+        }
+    }
+
+    pub(super) fn remember_as(&mut self, name: (S, u8), former: Former) {
+        if self.formers.insert(name, former).is_none() {
+            self.former_names.push_back(name);
+        }
+        if self.former_names.len() > FORMERS_MAX
+            && let Some(oldest) = self.former_names.pop_front()
+        {
+            self.formers.remove(&oldest);
+        }
+    }
+}
