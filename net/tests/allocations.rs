@@ -1,4 +1,4 @@
-//! In steady state a message allocates nothing: neither small ones nor announced ones.
+//! In steady state a message allocates nothing: neither small ones nor announced ones. Over packets it is bounded.
 
 mod common;
 
@@ -12,11 +12,20 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 #[test]
-fn messages_allocate_nothing_once_they_flow() {
-    for medium in [Medium::Tcp, Medium::Shm, Medium::ShmRing, Medium::Loop] {
+fn messages_allocate_nothing_once_they_flow_or_over_packets_little() {
+    const MESSAGES: usize = 1000;
+    let streams = [Medium::Tcp, Medium::Shm, Medium::ShmRing, Medium::Loop];
+    let streams = streams.map(|medium| (medium, [(8, 0), (1 << 20, 0)]));
+    // Over packets one for each message of several packets, and in MXoE one for each that is acknowledged; and, as it
+    // happens, one for a timer. Twice as many would be seen.
+    let packets = [
+        (Medium::Udp, [(8, MESSAGES / 2), (8000, MESSAGES * 9 / 5)]),
+        (Medium::Mxoe, [(8, MESSAGES * 9 / 5), (8000, MESSAGES * 9 / 5)]),
+    ];
+    for (medium, lengths) in streams.into_iter().chain(packets) {
         let mut world = World::pair(medium);
         let peers = [world.peer(0, 1), world.peer(1, 0)];
-        for len in [8, 1 << 20] {
+        for (len, most) in lengths {
             let mut memories = [world.memory(len, 1), world.memory(len, 1)];
             let mut run = |count: usize| {
                 for number in 0..count {
@@ -27,7 +36,6 @@ fn messages_allocate_nothing_once_they_flow() {
                 }
             };
             run(600);
-            const MESSAGES: usize = 1000;
             let mut counts = [0; 3].map(|_| {
                 let before = ALLOCATOR.stats();
                 run(MESSAGES);
@@ -37,11 +45,7 @@ fn messages_allocate_nothing_once_they_flow() {
             counts.sort_unstable();
             // The test's own harness allocates beside, once, at its start: in one round at most. What a
             // message does now and then shows in more.
-            assert_eq!(
-                counts[..2],
-                [0, 0],
-                "{medium:?}, {len} bytes, {MESSAGES} messages: {counts:?}"
-            );
+            assert!(counts[1] <= most, "{medium:?}, {len} bytes, {MESSAGES} messages: {counts:?}");
         }
         world.nodes.clear();
     }

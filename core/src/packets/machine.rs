@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
-use ropewalk_base::shared::{Leaving, SharedBytes, SharedPart};
+use ropewalk_base::shared::{Leaving, SharedBytes};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Placement, RemoteKey, Token};
@@ -155,17 +155,15 @@ pub struct Machine<S> {
     pub(super) under_way: u32,
     pub(super) events: VecDeque<Event>,
     pub(super) spare: Vec<SharedBytes>,
-    /// What the packet that was just written has in its middle.
-    pub(super) kept: Option<SharedPart>,
     pub(super) counters: PacketCounters,
 }
 
 /// Buffers of packets that are kept for reuse.
-const SPARE_MAX: usize = 256;
+pub(super) const SPARE_MAX: usize = 256;
 
-/// Keeps a buffer, where there are not enough of them, and nothing of it is on its way any more.
-pub(super) fn recycle(spare: &mut Vec<SharedBytes>, mut buffer: SharedBytes) {
-    if spare.len() < SPARE_MAX
+/// Keeps a buffer, where there are fewer than so many, and nothing of it is on its way any more.
+pub(super) fn recycle(spare: &mut Vec<SharedBytes>, max: usize, mut buffer: SharedBytes) {
+    if spare.len() < max
         && let Some(bytes) = buffer.alone()
     {
         bytes.clear();
@@ -196,7 +194,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             under_way: 0,
             events: VecDeque::new(),
             spare: Vec::new(),
-            kept: None,
             counters: PacketCounters::default(),
         }
     }
@@ -419,30 +416,26 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         out: &mut [u8],
     ) -> Option<(S, Leaving)> {
         self.now = self.now.max(now);
-        let (station, written) = self.write_next(memory, out)?;
-        let leaving = match self.kept.take() {
-            None => Leaving::whole(written),
-            kept => Leaving { written, tail: packets::TAIL_BYTES, kept },
-        };
+        let (station, leaving) = self.write_next(memory, out)?;
         self.counters.sent += 1;
         self.counters.bytes_sent += leaving.bytes() as u64;
         Some((station, leaving))
     }
 
-    fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+    fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, Leaving)> {
         if let Some(Stateless { station, endpoint, tag }) = self.stateless.pop_front() {
             let route = Route { to: endpoint, from: self.config.endpoint, tag: 0 };
             let len = packets::seal(out, Kind::Gone, route, &tag.to_le_bytes(), 0, |_| ());
-            return Some((station, len));
+            return Some((station, Leaving::whole(len)));
         }
         while let Some(id) = self.ready.pop_front() {
             let Some(state) = self.links.get_mut(id) else { continue };
             state.is_ready = false;
             let station = state.station;
-            if let Some(len) = self.next_of(id, memory, out) {
+            if let Some(leaving) = self.next_of(id, memory, out) {
                 // It had something, and may have more.
                 self.touch_if_wanted(id);
-                return Some((station, len));
+                return Some((station, leaving));
             }
             self.wake(id);
         }
@@ -451,20 +444,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// The next packet of a link: what was lost, then the stream, then asks and pieces, then what is
     /// only to be acknowledged.
-    fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<usize> {
+    fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<Leaving> {
         let state = self.links.get_mut(id)?;
         if matches!(state.stage, Stage::Calling { .. } | Stage::Answered { .. }) {
-            return self.next_call(id, out);
+            return self.next_call(id, out).map(Leaving::whole);
         }
-        if let Some(len) = self.next_stream(id, memory, out) {
-            return Some(len);
+        if let Some(leaving) = self.next_stream(id, memory, out) {
+            return Some(leaving);
         }
-        if let Some(len) = self.next_ask(id, out) {
-            return Some(len);
-        }
-        if let Some(len) = self.next_piece(id, memory, out) {
-            return Some(len);
-        }
+        let other = self.next_ask(id, out);
+        let other = other.or_else(|| self.next_piece(id, memory, out));
+        other.or_else(|| self.next_ack(id, out)).map(Leaving::whole)
+    }
+
+    /// What arrived, where it is time to tell.
+    fn next_ack(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
         let now = self.now;
         let state = self.links.get_mut(id)?;
         if state.receiving.due() > now {
@@ -529,6 +523,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     pub(super) fn recycle(&mut self, buffer: SharedBytes) {
-        recycle(&mut self.spare, buffer);
+        recycle(&mut self.spare, SPARE_MAX, buffer);
     }
 }

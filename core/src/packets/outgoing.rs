@@ -15,7 +15,7 @@ use super::machine::Bytes;
 pub(super) const FULL_MAX: usize = 8;
 
 /// A packet of the stream, as it is kept.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sent {
     pub record: u32,
     pub offset: u32,
@@ -83,6 +83,19 @@ impl Payload {
         }
     }
 
+    /// Likewise, to be sent from there; copied into a buffer that nobody else has, where there is one.
+    pub fn into_shared(self, spare: Option<SharedBytes>, memory: &dyn Bytes) -> SharedBytes {
+        let mut buffer = spare.unwrap_or_default();
+        match (self, buffer.alone()) {
+            (Payload::Held(slice), Some(bytes)) => {
+                bytes.resize(slice.len as usize, 0);
+                memory.read(slice, bytes);
+                buffer
+            }
+            (payload, _) => SharedBytes::new(payload.into_bytes(memory)),
+        }
+    }
+
     pub fn len(&self) -> u64 {
         match self {
             Payload::Held(slice) => slice.len,
@@ -130,13 +143,7 @@ impl Outgoing {
     pub fn next(&mut self, probes: bool) -> Option<Sent> {
         let sent = self.full.pop_front().or_else(|| self.building.take());
         let probe = sent.is_none() && probes && self.current.is_none();
-        let empty = Sent {
-            record: self.next_record,
-            offset: 0,
-            bytes: SharedBytes::default(),
-            payload_bytes: 0,
-        };
-        sent.or_else(|| probe.then_some(empty))
+        sent.or_else(|| probe.then(|| Sent { record: self.next_record, ..Sent::default() }))
     }
 
     pub fn find(&mut self, token: Token) -> Option<&mut Queued> {

@@ -11,7 +11,7 @@ use std::hash::Hash;
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::HEADER_BYTES_MAX;
 use ropewalk_base::memory::Slice;
-use ropewalk_base::shared::SharedPart;
+use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{FrameOrder, Header, Ordered, Placement, Token, Urgency};
 use ropewalk_wire::packets::{
@@ -20,7 +20,7 @@ use ropewalk_wire::packets::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::link::{Link, Stage};
-use super::machine::{Above, Bytes, Event, Machine, recycle};
+use super::machine::{Above, Bytes, Event, Machine, SPARE_MAX, recycle};
 use super::outgoing::{Cutting, FULL_MAX, Payload, Queued, Sent};
 use super::receiving::Arrival;
 
@@ -187,7 +187,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         id: SlotId,
         memory: &dyn Bytes,
         out: &mut [u8],
-    ) -> Option<usize> {
+    ) -> Option<Leaving> {
         let (now, route) = (self.now, self.route(id)?);
         let state = self.links.get_mut(id)?;
         // The content is borrowed from the window, which the acknowledgement is not part of.
@@ -195,12 +195,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if let Some((number, sent)) = sending.again(now) {
             let ack = receiving.tell(now).into();
             self.counters.resent += 1;
-            let (written, kept) = write(out, route, ack, number, sent);
-            if kept.is_none() {
+            let leaving = write(out, route, ack, number, sent);
+            if leaving.kept.is_none() {
                 self.counters.bytes_copied += sent.payload_bytes as u64;
             }
-            self.kept = kept;
-            return Some(written);
+            return Some(leaving);
         }
         if !state.sending.has_room() {
             return None;
@@ -211,13 +210,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let sent = state.out.next(probes)?;
         let ack = state.receiving.tell(now).into();
         let number = state.sending.next_number();
-        let (written, kept) = write(out, route, ack, number, &sent);
-        if kept.is_none() {
+        let leaving = write(out, route, ack, number, &sent);
+        if leaving.kept.is_none() {
             self.counters.bytes_copied += sent.payload_bytes as u64;
         }
         state.sending.push(sent, now);
-        self.kept = kept;
-        Some(written)
+        Some(leaving)
     }
 
     /// The other side says what it has.
@@ -226,7 +224,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some(state) = self.links.get_mut(id) else { return };
         let delay = std::time::Duration::from_micros(ack.delay.get().into());
         let spare = &mut self.spare;
-        let mut ended = |sent: Sent| recycle(spare, sent.bytes);
+        let mut ended = |sent: Sent| recycle(spare, SPARE_MAX, sent.bytes);
         let (next, early) = (ack.next.get(), ack.early.get());
         if state.sending.acknowledged(next, early, delay, now, &mut ended).is_err() {
             return self.violated(id);
@@ -440,13 +438,7 @@ impl<S> Link<S> {
 }
 
 /// Writes a packet of the stream, all of it or what is around the bytes that are kept.
-fn write(
-    out: &mut [u8],
-    route: packets::Route,
-    ack: AckBody,
-    number: u32,
-    sent: &Sent,
-) -> (usize, Option<SharedPart>) {
+fn write(out: &mut [u8], route: packets::Route, ack: AckBody, number: u32, sent: &Sent) -> Leaving {
     let body = StreamBody {
         ack,
         number: number.into(),
@@ -457,10 +449,11 @@ fn write(
     let (bytes, body) = (&sent.bytes, body.as_bytes());
     if bytes.len() >= APART_BYTES_MIN {
         let written = packets::seal_around(out, Kind::Stream, route, body, bytes);
-        return (written, Some(bytes.part(0..bytes.len())));
+        let kept = Some(bytes.part(0..bytes.len()));
+        return Leaving { written, tail: packets::TAIL_BYTES, kept };
     }
     let fill = |to: &mut [u8]| to.copy_from_slice(bytes);
-    (packets::seal(out, Kind::Stream, route, body, bytes.len(), fill), None)
+    Leaving::whole(packets::seal(out, Kind::Stream, route, body, bytes.len(), fill))
 }
 
 /// The beginning of a record of so many bytes.

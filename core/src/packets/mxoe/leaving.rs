@@ -33,29 +33,30 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         out: &mut [u8],
     ) -> Option<(S, Leaving)> {
         self.now = self.now.max(now);
-        let (station, written) = self.write_next(memory, out)?;
-        let mut leaving = Leaving { written, tail: 0, kept: self.kept.take() };
+        let (station, mut leaving) = self.write_next(memory, out)?;
         self.counters.sent += 1;
         self.counters.bytes_sent += leaving.bytes() as u64;
         if leaving.kept.is_none() {
+            let written = leaving.written;
             leaving.written = written.max(BODY_BYTES_MIN);
             out[written..leaving.written].fill(0);
         }
         Some((station, leaving))
     }
 
-    fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
+    fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, Leaving)> {
         if let Some(Stateless { station, index, packet }) = self.stateless.pop_front() {
-            return Some((station, emit(&packet, index, self.config.dialect, out)));
+            let written = emit(&packet, index, self.config.dialect, out);
+            return Some((station, Leaving::whole(written)));
         }
         while let Some(id) = self.ready.pop_front() {
             let Some(state) = self.partners.get_mut(id) else { continue };
             state.is_ready = false;
             let station = state.station;
-            if let Some(len) = self.next_of(id, memory, out) {
+            if let Some(leaving) = self.next_of(id, memory, out) {
                 // It had something, and may have more.
                 self.touch_if_wanted(id);
-                return Some((station, len));
+                return Some((station, leaving));
             }
             self.wake(id);
         }
@@ -64,20 +65,21 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// The next packet of a partner: what makes the session, messages, asks and replies, and then what is only
     /// to be acknowledged.
-    fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<usize> {
-        if let Some(len) = self.next_connect(id, out) {
-            return Some(len);
+    fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<Leaving> {
+        if let Some(written) = self.next_connect(id, out) {
+            return Some(Leaving::whole(written));
         }
         self.number(id, memory);
-        if let Some(len) = self.next_message(id, out) {
-            return Some(len);
+        if let Some(leaving) = self.next_message(id, out) {
+            return Some(leaving);
         }
-        if let Some(len) = self.next_pull(id, out) {
-            return Some(len);
-        }
-        if let Some(len) = self.next_reply(id, memory, out) {
-            return Some(len);
-        }
+        let other = self.next_pull(id, out);
+        let other = other.or_else(|| self.next_reply(id, memory, out));
+        other.or_else(|| self.next_ack(id, out)).map(Leaving::whole)
+    }
+
+    /// What arrived, where it is time to tell; a link that was closed and has told all of it ends.
+    fn next_ack(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
         let now = self.now;
         let state = self.partners.get_mut(id)?;
         let closed = matches!(state.stage, Stage::Closing { .. }) && state.sending.is_done();
@@ -99,7 +101,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     /// The next message, or fragment of one.
-    pub(super) fn next_message(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
+    pub(super) fn next_message(&mut self, id: SlotId, out: &mut [u8]) -> Option<Leaving> {
         let (now, dialect, from) = (self.now, self.config.dialect, self.config.endpoint);
         let state = self.partners.get_mut(id)?;
         if state.introduction.is_some() {
@@ -115,7 +117,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let message =
             |match_info| Message { to, from, session, sequence, acknowledged, match_info };
         let mut last = true;
-        let len = match kept {
+        let mut apart = None;
+        let written = match kept {
             Kept::Eager { bits, bytes, .. } => {
                 let message = message(*bits);
                 let unit = dialect.fragment_bytes() as usize;
@@ -134,7 +137,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 };
                 let header = emit(&packet, index, dialect, out);
                 if part.len() >= APART_BYTES_MIN {
-                    self.kept = Some(bytes.part(begin..begin + part.len()));
+                    apart = Some(bytes.part(begin..begin + part.len()));
                     header
                 } else {
                     out[header..header + part.len()].copy_from_slice(part);
@@ -168,6 +171,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             }
         };
         sending.left(last, &round_trip, now);
-        Some(len)
+        Some(Leaving { written, tail: 0, kept: apart })
     }
 }

@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
-use ropewalk_base::shared::SharedPart;
+use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage, RemoteKey, Token};
@@ -304,8 +304,8 @@ pub struct Mxoe<S> {
     pub(super) ready: VecDeque<SlotId>,
     pub(super) stateless: VecDeque<Stateless<S>>,
     pub(super) timers: BTreeSet<(Time, SlotId)>,
-    /// What the packet that was just written has in its middle.
-    pub(super) kept: Option<SharedPart>,
+    /// Buffers for messages that are kept.
+    pub(super) spare: Vec<SharedBytes>,
     pub(super) pulls: Slots<Pulling>,
     pub(super) by_token: HashMap<u64, SlotId>,
     pub(super) by_handle: HashMap<u32, SlotId>,
@@ -347,7 +347,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             ready: VecDeque::new(),
             stateless: VecDeque::new(),
             timers: BTreeSet::new(),
-            kept: None,
+            spare: Vec::new(),
             pulls: Slots::with_limit(super::pulling::PULLS_MAX),
             by_token: HashMap::new(),
             by_handle: HashMap::new(),

@@ -13,6 +13,10 @@ use super::connect::{Purpose, Stage};
 use super::machine::{Event, Foreign, Mxoe, Taken, write};
 use super::receiving::{Arrival, Early, Part, Partial};
 use super::sending::{Kept, Named};
+use crate::packets::machine::recycle;
+
+/// Buffers of messages that were sent, which wait for the next ones: a mebibyte of the longest.
+const SPARE_MAX: usize = 32;
 
 /// Bytes of what came before its turn, of all partners; and what each one may have beside the others.
 const EARLY_BYTES_MAX: usize = 32 << 20;
@@ -297,10 +301,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// Messages of ours are at the partner.
     pub(super) fn have_arrived(&mut self, id: SlotId, done: Vec<Kept>) {
         for kept in done {
-            if let Kept::Eager { bytes, told: Some(Named { channel, number }), .. } = kept {
+            let Kept::Eager { bytes, told, .. } = kept else { continue };
+            if let Some(Named { channel, number }) = told {
                 let end = ForeignEnd { channel, number, bytes: bytes.len() as u64 };
                 self.events.push_back(Event::Finished { link: id, end });
             }
+            recycle(&mut self.spare, SPARE_MAX, bytes);
         }
     }
 

@@ -3,7 +3,6 @@
 use std::hash::Hash;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{FrameOrder, Ordered, RemoteLayout, Token, Verb};
 use ropewalk_wire::frame::{self, Arrived};
@@ -112,7 +111,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let Some(waiting) = state.sending.waiting.pop_front() else { return };
             let kept = match waiting {
                 Waiting::Eager { bits, payload, token, told } => {
-                    let bytes = SharedBytes::new(payload.into_bytes(memory));
+                    let bytes = payload.into_shared(self.spare.pop(), memory);
                     if token != Token::NONE {
                         self.events.push_back(Event::Ended { token, outcome: Ok(()) });
                     }
