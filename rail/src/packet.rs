@@ -28,11 +28,6 @@ impl Packet {
         Packet { written, tail, kept: Some(kept) }
     }
 
-    /// What of it is in the arena.
-    pub fn written(&self) -> Range<usize> {
-        self.written.clone()
-    }
-
     /// Its bytes.
     #[allow(clippy::len_without_is_empty, reason = "none is empty")]
     pub fn len(&self) -> usize {

@@ -70,8 +70,10 @@ pub trait Port: Send {
 
     /// Likewise around bytes that are kept elsewhere, which together are no longer than the slot.
     fn commit_around(&mut self, to: Self::Station, leaving: Leaving) {
-        let bytes = self.slot().map_or(0, |slot| leaving.join(slot));
-        self.commit(to, bytes);
+        // It is there: what leaves was written to it.
+        if let Some(bytes) = self.slot().map(|slot| leaving.join(slot)) {
+            self.commit(to, bytes);
+        }
     }
 
     /// Sends what was committed. False where some of it has to wait for room.

@@ -220,18 +220,13 @@ impl Port for EtherPort {
         self.arena[begin..begin + ETHERNET_BYTES].copy_from_slice(&ethernet.to_bytes());
         let end = begin + ETHERNET_BYTES + leaving.written;
         let padding = FRAME_BYTES_MIN.saturating_sub(ETHERNET_BYTES + leaving.bytes());
-        let frame = match leaving.kept {
-            Some(kept) if padding == 0 => Packet::around(begin..end, leaving.tail, kept),
-            kept => {
-                let leaving = Leaving { kept, ..leaving };
-                let bytes = leaving.join(&mut self.arena[begin + ETHERNET_BYTES..]);
-                let end = begin + ETHERNET_BYTES + bytes;
-                self.arena[end..end + padding].fill(0);
-                Packet::whole(begin..end + padding)
-            }
-        };
-        self.filled = begin + frame.written().len();
-        self.frames.push(frame);
+        self.arena[end..end + padding].fill(0);
+        let written = begin..end + padding;
+        self.filled = written.end;
+        self.frames.push(match leaving.kept {
+            None => Packet::whole(written),
+            Some(kept) => Packet::around(written, leaving.tail + padding, kept),
+        });
     }
 
     fn flush(&mut self) -> bool {

@@ -251,7 +251,7 @@ pub fn send(
         [libc::sockaddr_storage; MESSAGES_MAX],
         [libc::mmsghdr; MESSAGES_MAX],
     ) = unsafe { (zeroed(), zeroed()) };
-    let mut vectors = Vectors::new();
+    let (mut vectors, mut firsts) = (Vectors::new(), [0; MESSAGES_MAX]);
     let mut controls = [Control([0; CONTROL_BYTES]); MESSAGES_MAX];
     for (index, run) in runs[..count].iter().enumerate() {
         let first = vectors.count;
@@ -262,7 +262,7 @@ pub fn send(
         let header = &mut headers[index].msg_hdr;
         header.msg_name = ptr::from_mut(&mut names[index]).cast();
         header.msg_namelen = name_bytes;
-        header.msg_iov = vectors.entries[first].as_mut_ptr();
+        firsts[index] = first;
         header.msg_iovlen = (vectors.count - first) as _;
         if run.segment < run.bytes {
             header.msg_control = controls[index].0.as_mut_ptr().cast();
@@ -277,6 +277,11 @@ pub fn send(
                 libc::CMSG_DATA(control).cast::<u16>().write_unaligned(run.segment as u16);
             }
         }
+    }
+    // Only now do the entries stay as they are.
+    let entries = vectors.entries.as_mut_ptr().cast::<libc::iovec>();
+    for (header, first) in headers.iter_mut().zip(firsts) {
+        header.msg_hdr.msg_iov = entries.wrapping_add(first);
     }
     // SAFETY: the headers name `buffer` and what packets keep, which is only read, and values of this function.
     let sent =
