@@ -112,10 +112,8 @@ impl Room {
         format!("{:?}", self.hosts[0].machine).len()
     }
 
-    /// He connects; how he is called then.
-    pub fn let_him_in(&mut self) -> SlotId {
-        self.say(HIS_STATION, &Packet::Connect(connect(1)));
-        self.run(Duration::from_millis(1));
+    /// He answers our connecting, which is under way: the message that he expects next.
+    pub fn let_us_in(&mut self, receive_next: Sequence) {
         let asked =
             self.others.drain(..).find_map(|(_, body)| match Packet::parse(&body, self.dialect) {
                 Ok((_, Packet::Connect(asked))) => Some(asked),
@@ -127,11 +125,18 @@ impl Room {
             index: 1,
             asker: SESSION,
             session: 77,
-            receive_next: Sequence(1),
-            connect: asked.expect("we connect, too").connect,
+            receive_next,
+            connect: asked.expect("we connect").connect,
             status: 0,
         };
         self.say(HIS_STATION, &Packet::ConnectReply(reply));
+    }
+
+    /// He connects; how he is called then.
+    pub fn let_him_in(&mut self) -> SlotId {
+        self.say(HIS_STATION, &Packet::Connect(connect(1)));
+        self.run(Duration::from_millis(1));
+        self.let_us_in(Sequence(1));
         self.hosts[0].seen.anything = true;
         let links = &self.hosts[0].seen.up;
         let (link, _) = links.iter().find(|(_, (who, _))| who.station == HIS_STATION).unwrap();
