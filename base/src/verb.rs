@@ -244,6 +244,9 @@ pub struct Capabilities {
     pub native_write: bool,
     /// Longest payload of a frame, in bytes.
     pub frame_payload_bytes_max: u32,
+    /// Messages up to so many bytes had better leave at once than be announced and read. At most
+    /// [`EAGER_BYTES_MAX`](crate::limits::EAGER_BYTES_MAX).
+    pub eager_bytes: u32,
     /// How well it serves a peer that several rails reach: the highest wins.
     pub preference: u8,
     /// Works between processes of one host only; used after memory was proven to be shared.

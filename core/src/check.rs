@@ -138,11 +138,11 @@ impl Core {
             assert!(!over, "{id:?} should have completed");
         }
         assert!(holds.operations.is_empty(), "ended operations hold: {:?}", holds.operations);
-        let eager = u64::from(self.config.eager_bytes_max);
-        let long = self.operations.iter().filter(
-            |(_, it)| matches!(&it.kind, Kind::Receive(state) if state.receive.into.len > eager),
-        );
-        assert_eq!(self.awaited as usize, long.count(), "receives for announced messages");
+        let awaited = self.operations.iter().map(|(_, operation)| match &operation.kind {
+            Kind::Receive(state) => self.awaits(state.receive.into.len),
+            _ => 0,
+        });
+        assert_eq!(self.awaited, awaited.sum::<u32>(), "receives for announced messages");
         for (slot, peer) in self.peers.iter() {
             let counted = holds.frames.remove(&PeerId(slot)).unwrap_or_default();
             let noted = (peer.frames_pending, peer.bulk_pending);

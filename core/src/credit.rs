@@ -360,10 +360,10 @@ impl Core {
         }
     }
 
-    /// The smallest windows with which nothing gets stuck. A longer message than `eager_bytes_max` may
+    /// The smallest windows with which nothing gets stuck. A message that is too long for them may
     /// be announced, a longer request may not.
     pub(crate) fn least_windows(&self) -> Windows {
-        let eager = self.config.eager_bytes_max;
+        let eager = self.eager_bytes_most();
         Windows { eager: window_min(eager), request: window_min(REQUEST_BYTES_MAX) }
     }
 
@@ -372,7 +372,7 @@ impl Core {
         let announces = u64::from(self.config.announce_window);
         self.lent_bytes += windows.sum();
         let now = self.now;
-        let eager = charge_bytes(u64::from(self.config.eager_bytes_max));
+        let eager = charge_bytes(u64::from(self.eager_bytes_most()));
         let request = charge_bytes(u64::from(REQUEST_BYTES_MAX));
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.received.eager = Account::begin(windows.eager, eager, now);

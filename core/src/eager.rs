@@ -1,10 +1,10 @@
 //! Small messages: sent at once where credit allows, matched at arrival.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::REQUEST_BYTES_MAX;
+use ropewalk_base::limits::{EAGER_BYTES, REQUEST_BYTES_MAX};
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{LinkId, Placement, Token, Urgency};
+use ropewalk_base::verb::{Capabilities, LinkId, Placement, Token, Urgency};
 use ropewalk_wire::frame::{EagerBody, FLAG_PAYLOAD_CHECKSUM, FinishBody, Prefix, status_to_wire};
 
 use crate::api::*;
@@ -16,7 +16,23 @@ use crate::operation::{Ending, Kind, ReceiveStage, ReceiveState, SendStage, Send
 use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
 use crate::rendezvous::Announced;
 
+impl Config {
+    /// Up to how many bytes messages leave at once over a link; without one, over the rails that want least.
+    #[inline]
+    pub(crate) fn eager_bytes(&self, rails: &[Capabilities], link: Option<LinkId>) -> u64 {
+        let rail = || link.and_then(|link| rails.get(usize::from(link.rail)));
+        let wanted = || rail().map_or(EAGER_BYTES, |rail| rail.eager_bytes);
+        u64::from(self.eager_bytes_max.unwrap_or_else(wanted))
+    }
+}
+
 impl Core {
+    /// The longest message that may leave at once over any rail.
+    pub(crate) fn eager_bytes_most(&self) -> u32 {
+        let wanted = || self.rails.iter().map(|rail| rail.eager_bytes).max().unwrap_or(EAGER_BYTES);
+        self.config.eager_bytes_max.unwrap_or_else(wanted)
+    }
+
     /// Ends a post that the driver itself refuses.
     pub fn refuse_post(&mut self, id: OperationId, fault: Fault) {
         let (outcome, peer) = (Err(fault), None);
@@ -67,7 +83,7 @@ impl Core {
         // A foreign peer tells the match of no message but an announced one.
         let tells = !peer.foreign || send.level != Level::Matched;
         let small = send.channel == Channel::Request
-            || (tells && send.payload.len <= u64::from(self.config.eager_bytes_max));
+            || (tells && send.payload.len <= self.config.eager_bytes(&self.rails, peer.link()));
         let message = peer.send_next[send.channel as usize];
         if small && peer.granted.take_eager(send.channel, send.payload.len) {
             peer.send_next[send.channel as usize] += 1;
@@ -231,7 +247,7 @@ impl Core {
     /// Whether an announced message may end a receive with so much room, as a number.
     #[inline]
     pub(crate) fn awaits(&self, room: u64) -> u32 {
-        u32::from(room > u64::from(self.config.eager_bytes_max))
+        u32::from(room > u64::from(self.config.eager_bytes_max.unwrap_or(EAGER_BYTES)))
     }
 
     /// All bytes of a receive's message are in its memory.

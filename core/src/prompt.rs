@@ -15,13 +15,15 @@ impl Core {
     /// answer goes to [`Core::prompt_sent`]; if not, nothing happened.
     #[inline]
     pub fn prompt(&mut self, id: OperationId, send: &mut Send) -> bool {
-        let small = send.payload.len <= u64::from(self.config.eager_bytes_max);
-        if send.level != Level::Buffered || !small || self.closing || self.has_outputs() {
+        if send.level != Level::Buffered || self.closing || self.has_outputs() {
             return false;
         }
         send.peer = self.resolve(send.peer);
         let Some(peer) = self.peers.get_mut(send.peer.0) else { return false };
         let Some(link) = peer.link() else { return false };
+        if send.payload.len > self.config.eager_bytes(&self.rails, Some(link)) {
+            return false;
+        }
         let channel = send.channel as usize;
         let waits = !peer.waiting[channel].is_empty()
             || peer.frames_pending >= FRAMES_PENDING_MAX

@@ -237,6 +237,8 @@ const CAPABILITIES: Capabilities = Capabilities {
     native_read: true,
     native_write: true,
     frame_payload_bytes_max: EAGER_BYTES_MAX,
+    // An announced message takes three packets more, each of which costs as much as some thousand bytes.
+    eager_bytes: EAGER_BYTES_MAX,
     preference: 40,
     same_host_only: false,
     foreign: false,

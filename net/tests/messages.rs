@@ -663,3 +663,23 @@ fn large_messages_of_another_process_are_read_or_sent_as_the_rail_says() {
         world.nodes.iter().for_each(|node| node.endpoint.check());
     }
 }
+
+#[test]
+fn messages_of_20000_bytes_are_announced_where_that_costs_less() {
+    let media = [
+        (Medium::Tcp, false),
+        (Medium::Shm, false),
+        (Medium::Loop, false),
+        (Medium::Udp, true),
+        (Medium::Mxoe, true),
+    ];
+    for (medium, at_once) in media {
+        let world = World::pair(medium);
+        let (sender, receiver) = (&world.nodes[0], &world.nodes[1]);
+        let memories = [world.memory(20_000, 1), world.memory(20_000, 1)];
+        common::message(sender, receiver, world.peer(0, 1), memories);
+        let (counters, _) = sender.endpoint.counters();
+        let sent = (counters.messages_eager_sent, counters.messages_announced);
+        assert_eq!(sent, if at_once { (1, 0) } else { (0, 1) }, "{medium:?}");
+    }
+}

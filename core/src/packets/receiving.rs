@@ -8,8 +8,8 @@ use ropewalk_wire::packets::AckBody;
 /// Packets after the first missing one that are taken and told of.
 pub const EARLY_MAX: u32 = 64;
 /// A packet that arrived is told of at the latest after so many, or after that time: a promise to the
-/// sender's timers.
-pub const ACKNOWLEDGE_EVERY: u32 = 4;
+/// sender's timers. No more than the narrowest window holds, or its sender would wait for the time each time.
+pub const ACKNOWLEDGE_EVERY: u32 = 8;
 pub const ACKNOWLEDGE_AFTER: Duration = Duration::from_micros(100);
 
 /// Packets from one peer.
@@ -164,12 +164,14 @@ mod tests {
         assert_eq!(receiving.due(), Time::NEVER);
         take(&mut receiving, &[0]);
         assert_eq!(receiving.due(), Time(1000) + ACKNOWLEDGE_AFTER);
-        take(&mut receiving, &[1, 2, 3]);
+        take(&mut receiving, &[1, 2, 3, 4, 5, 6]);
+        assert_eq!(receiving.due(), Time(1000) + ACKNOWLEDGE_AFTER);
+        take(&mut receiving, &[7]);
         assert_eq!(receiving.due(), Time::ZERO);
         let told = receiving.tell(Time(6000));
-        assert_eq!(told, Told { next: 4, early: 0, delay: Duration::from_micros(5) });
+        assert_eq!(told, Told { next: 8, early: 0, delay: Duration::from_micros(5) });
         assert_eq!(receiving.due(), Time::NEVER);
-        take(&mut receiving, &[5]);
+        take(&mut receiving, &[9]);
         assert_eq!(receiving.due(), Time::ZERO, "one is missing");
         receiving.tell(Time(6000));
         receiving.owe(Time(7000));

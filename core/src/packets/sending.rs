@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
-use super::receiving::{ACKNOWLEDGE_AFTER, EARLY_MAX};
+use super::receiving::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_EVERY, EARLY_MAX};
 use super::round_trip::RoundTrip;
 
 /// Packets under way: at first, at least and at most.
 const WINDOW_FIRST: u32 = 32;
-const WINDOW_MIN: u32 = 8;
+const WINDOW_MIN: u32 = ACKNOWLEDGE_EVERY;
 pub const WINDOW_MAX: u32 = EARLY_MAX;
 
 /// Packets to one peer.

@@ -55,7 +55,7 @@ impl Options {
 pub fn from_environment(config: &mut EndpointConfig) -> Result<(), String> {
     let max = i64::from(ropewalk_base::limits::EAGER_BYTES_MAX);
     if let Some(bytes) = number_of(EAGER_BYTES, 0, max)? {
-        config.core.eager_bytes_max = bytes as u32;
+        config.core.eager_bytes_max = Some(bytes as u32);
     }
     if let Some(links) = number_of(SOCKETS, 1, 1 << 20)? {
         config.core.links_max = links as usize;

@@ -178,7 +178,7 @@ impl Ep {
         let shares = !process.options.shared_disabled;
         let rails = rails(&own, nic, number, settings.key, shares)?;
         let mut config = EndpointConfig::new(CLUSTER);
-        config.core.eager_bytes_max = process.options.rendezvous_bytes;
+        config.core.eager_bytes_max = Some(process.options.rendezvous_bytes);
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
         config.core.operations_max = REQUESTS_MAX;
         config.core.peers_max = PEERS_MAX;

@@ -76,6 +76,7 @@ impl<'a> Player<'a> {
             native_read: native,
             native_write: native,
             frame_payload_bytes_max: 256 * 1024,
+            eager_bytes: 16 * 1024,
             preference: 1,
             same_host_only: false,
             foreign: false,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX;
+use ropewalk_base::limits::{EAGER_BYTES, FRAME_PAYLOAD_BYTES_MAX};
 use ropewalk_base::memory::BufferTable;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
@@ -614,6 +614,7 @@ impl Rail for ShmRail {
             native_read: true,
             native_write: true,
             frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
+            eager_bytes: EAGER_BYTES,
             preference: 100,
             same_host_only: true,
             foreign: false,

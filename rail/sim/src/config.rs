@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ropewalk_base::limits::FRAME_PAYLOAD_BYTES_MAX;
+use ropewalk_base::limits::{EAGER_BYTES, FRAME_PAYLOAD_BYTES_MAX};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::Capabilities;
 
@@ -46,6 +46,7 @@ impl SimConfig {
                 native_read: false,
                 native_write: false,
                 frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
+                eager_bytes: EAGER_BYTES,
                 preference: 50,
                 same_host_only: false,
                 foreign: false,

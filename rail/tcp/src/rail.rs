@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, QUEUED_FRAMES_MAX};
+use ropewalk_base::limits::{EAGER_BYTES, FRAME_PAYLOAD_BYTES_MAX, QUEUED_FRAMES_MAX};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
@@ -306,6 +306,7 @@ impl Rail for TcpRail {
             native_read: false,
             native_write: false,
             frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
+            eager_bytes: EAGER_BYTES,
             preference: 50,
             same_host_only: false,
             foreign: false,

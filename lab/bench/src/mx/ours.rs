@@ -64,7 +64,7 @@ impl Ours {
         config.host = 0;
         config.service_thread = role.service;
         if role.eager > 0 {
-            config.core.eager_bytes_max = role.eager as u32;
+            config.core.eager_bytes_max = Some(role.eager as u32);
         }
         let endpoint = Endpoint::open(config, vec![rail])?;
         let context = endpoint.context(false)?;

@@ -48,7 +48,7 @@ struct World {
 }
 
 fn config(plant: Plant) -> Config {
-    Config { links_max: LINKS_MAX, eager_bytes_max: 1024, plant, ..Config::default() }
+    Config { links_max: LINKS_MAX, eager_bytes_max: Some(1024), plant, ..Config::default() }
 }
 
 fn rail(kind: u64) -> SimConfig {
