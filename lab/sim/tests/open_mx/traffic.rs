@@ -293,7 +293,7 @@ fn a_peer_that_restarts_is_a_new_one() {
         let time = Duration::from_millis(world.below(1500));
         world.pass(time);
         // Whoever began anew connects first; else its peer would count on from old numbers.
-        world.join(1, 0);
+        world.join_anew(1, 0);
         let sends = first.sent.values().flatten().filter(|sent| sent.from == 0);
         for sent in sends {
             let status = world.end(0, sent.request).status;
