@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use ropewalk_rail_ether::bare::frames_of;
 use ropewalk_rail_udp::bare::{cut, join};
+use ropewalk_wire::mxoe::Dialect;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -113,23 +114,32 @@ struct Frames {
     socket: OwnedFd,
     waiter: Waiter,
     station: String,
-    mtu: usize,
+    body_bytes_max: usize,
     out: Vec<u8>,
     into: Vec<u8>,
 }
 
 impl Frames {
+    /// Frames as long as those that they are a reference of: wire-compatible ones end at 4 KiB, whatever fits.
+    fn body_bytes_max(role: &Role) -> usize {
+        match role.network {
+            Network::Compatible => role.mtu.min(Dialect::compatible().body_bytes_max()),
+            _ => role.mtu,
+        }
+    }
+
     fn open(role: &Role) -> anyhow::Result<Frames> {
         let all = ropewalk_rail_ether::interfaces();
         let card = all.into_iter().find(|it| it.name == CARD).context("there is no card")?;
         let socket = frames_of(CARD, ETHERTYPE)?;
         let waiter = Waiter::new(role, socket.as_fd())?;
-        let mut out = vec![7; HEADER_BYTES + role.mtu];
+        let body_bytes_max = Frames::body_bytes_max(role);
+        let mut out = vec![7; HEADER_BYTES + body_bytes_max];
         out[6..12].copy_from_slice(&card.station.0);
         out[12..HEADER_BYTES].copy_from_slice(&ETHERTYPE.to_be_bytes());
         let into = vec![0; out.len()];
         let station = card.station.to_string();
-        Ok(Frames { socket, waiter, station, mtu: role.mtu, out, into })
+        Ok(Frames { socket, waiter, station, body_bytes_max, out, into })
     }
 }
 
@@ -145,7 +155,7 @@ impl Carrier for Frames {
     }
 
     fn bytes_max(&self) -> usize {
-        self.mtu
+        self.body_bytes_max
     }
 
     fn send(&mut self, bytes: usize, count: usize, number: u64) -> Result<()> {
@@ -465,5 +475,16 @@ mod tests {
         assert_eq!(datagrams(32, 10, 1500), (32, 10));
         assert_eq!(datagrams(1500, 3, 1500), (1500, 3));
         assert_eq!(datagrams(4000, 3, 1500), (1500, 8));
+    }
+
+    #[test]
+    fn a_reference_has_frames_as_long_as_what_it_is_a_reference_of() {
+        let role = |network: Network, mtu: usize| {
+            let text = format!("{} true {mtu} true false true 1 0 0 1 0", network.name());
+            Role::decode(&text).expect("it is a role")
+        };
+        let of = |network, mtu| Frames::body_bytes_max(&role(network, mtu));
+        assert_eq!((of(Network::Ether, 9000), of(Network::Compatible, 9000)), (9000, 4130));
+        assert_eq!(of(Network::Compatible, 1500), 1500);
     }
 }
