@@ -124,6 +124,8 @@ pub(super) struct Asks {
     heard_at: Time,
     /// The window was narrowed then.
     narrowed_at: Time,
+    /// It waits for its share of what the ring can take.
+    is_hungry: bool,
 }
 
 impl Default for Asks {
@@ -136,6 +138,7 @@ impl Default for Asks {
             round_trip: RoundTrip::default(),
             heard_at: Time::ZERO,
             narrowed_at: Time::ZERO,
+            is_hungry: false,
         }
     }
 }
@@ -381,6 +384,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 state.takings.remove(&offer);
             }
         }
+        self.feed();
         Some(reading)
     }
 
@@ -478,19 +482,58 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 asks.active.push_back(reading);
             }
         }
-        for reading in &asks.active {
-            let Some(entry) = self.readings.get_mut(*reading) else { continue };
-            let count = entry.pull.next_fresh();
+        let fresh = asks.active.iter().find_map(|reading| {
+            let count = self.readings.get(*reading)?.pull.next_fresh();
             // Where nothing is under way something may be, however little there is room for.
             let room = asks.under_way + count <= asks.window || asks.under_way == 0;
-            let budget = self.under_way + count <= self.config.pieces_max || self.under_way == 0;
-            if count > 0 && room && budget {
-                asks.under_way += count;
-                self.under_way += count;
-                return Some((*reading, entry.pull.ask(now)));
-            }
+            (count > 0 && room).then_some((*reading, count))
+        });
+        let Some((reading, count)) = fresh else {
+            self.not_hungry(id);
+            return None;
+        };
+        if !self.has_share(id, count) {
+            return None;
         }
-        None
+        self.not_hungry(id);
+        let asks = &mut self.links.get_mut(id)?.asks;
+        asks.under_way += count;
+        self.under_way += count;
+        self.feed();
+        Some((reading, self.readings.get_mut(reading)?.pull.ask(now)))
+    }
+
+    /// Whether the ring can take so many pieces more, and no other link has waited for that longer. If not it
+    /// waits for its turn: one ask, and then the others'.
+    fn has_share(&mut self, id: SlotId, count: u32) -> bool {
+        let fits = self.under_way + count <= self.config.pieces_max || self.under_way == 0;
+        if fits && self.hungry.front().is_none_or(|first| *first == id) {
+            return true;
+        }
+        let Some(state) = self.links.get_mut(id) else { return false };
+        if !std::mem::replace(&mut state.asks.is_hungry, true) {
+            self.hungry.push_back(id);
+        }
+        false
+    }
+
+    /// A link waits for no share any more.
+    pub(super) fn not_hungry(&mut self, id: SlotId) {
+        if let Some(state) = self.links.get_mut(id)
+            && std::mem::take(&mut state.asks.is_hungry)
+        {
+            self.hungry.retain(|other| *other != id);
+            self.feed();
+        }
+    }
+
+    /// There may be room in the ring: whoever's turn it is looks.
+    fn feed(&mut self) {
+        if (self.under_way == 0 || self.under_way + PIECES_PER_ASK <= self.config.pieces_max)
+            && let Some(first) = self.hungry.front()
+        {
+            self.touch(*first);
+        }
     }
 
     /// Pieces of a region are asked for.
@@ -576,6 +619,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 asks.window = (asks.window + 1).min(WINDOW_MAX);
             }
         }
+        self.feed();
         if complete {
             self.reading_complete(reading);
         }

@@ -146,6 +146,8 @@ pub struct Machine<S> {
     pub(super) half_open: VecDeque<SlotId>,
     /// Links that may have something to send, in turn.
     pub(super) ready: VecDeque<SlotId>,
+    /// Links that wait for their share of what the ring can take, in turn.
+    pub(super) hungry: VecDeque<SlotId>,
     pub(super) stateless: VecDeque<Stateless<S>>,
     pub(super) timers: BTreeSet<(Time, SlotId)>,
     pub(super) readings: Slots<Reading>,
@@ -186,6 +188,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             called: HashMap::new(),
             half_open: VecDeque::new(),
             ready: VecDeque::new(),
+            hungry: VecDeque::new(),
             stateless: VecDeque::new(),
             timers: BTreeSet::new(),
             readings: Slots::with_limit(1 << 20),
@@ -497,6 +500,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     fn forget(&mut self, id: SlotId) {
+        self.not_hungry(id);
         let Some(mut state) = self.links.remove(id) else { return };
         self.timers.remove(&(state.timer, id));
         let name = (state.station, state.theirs);

@@ -2,6 +2,7 @@
 
 mod air;
 mod hostile;
+mod shares;
 mod world;
 
 use std::collections::BTreeMap;
