@@ -248,14 +248,16 @@ impl Hub {
 
     /// No more packets for an endpoint.
     pub fn leave(&self, endpoint: u8) {
+        // A process that was forked off has the parent's socket and the parent's epoll sets, and leaves them as they
+        // are.
+        if self.key.process != std::process::id() {
+            return;
+        }
         self.watch.leave(endpoint, self.looks());
         let mut reader = self.ring.lock();
         reader.with.remove(endpoint);
-        // A process that was forked off has the parent's socket, and leaves it as it is.
-        if self.key.process == std::process::id() {
-            // Where the kernel has no memory the packets go on coming, and are counted.
-            let _ = self.filter(&reader.with.numbers);
-        }
+        // Where the kernel has no memory the packets go on coming, and are counted.
+        let _ = self.filter(&reader.with.numbers);
     }
 
     /// The kernel exchanges filters in one step: each frame passes the old one or the new one.

@@ -83,7 +83,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let now = self.now;
         let state = self.partners.get_mut(id)?;
         let closed = matches!(state.stage, Stage::Closing { .. }) && state.sending.is_done();
-        if state.receiving.due() > now || state.session == SESSION_UNKNOWN {
+        // Who goes says first what it has: nobody would answer what comes again.
+        let due = state.receiving.due();
+        let waits = due > now && (!closed || due == Time::NEVER);
+        if waits || state.session == SESSION_UNKNOWN {
             if closed {
                 self.end(id, Fault::Closed);
             }

@@ -384,7 +384,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Whether [`Mxoe::next`] may have a packet, or [`Mxoe::drained`] something to report.
     pub fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.stateless.is_empty() || !self.events.is_empty()
+        let packets = !self.ready.is_empty() || !self.stateless.is_empty();
+        packets || !self.events.is_empty() || !self.retries.is_empty()
     }
 
     /// Whether something waits for being sent or acknowledged.

@@ -176,3 +176,39 @@ fn those_who_only_connect_make_room_for_those_who_say_more() {
     room.innocent_between([1, 0], links);
     room.innocent_between([2, 0], others[0]);
 }
+
+#[test]
+fn who_closes_says_first_what_has_arrived() {
+    let mut room = Room::new(2, config(200));
+    let [a, b] = room.join(0, 1);
+    room.hosts[0].send(a, 1, 20, false);
+    for (_, body) in room.hosts[0].pass(room.now, 10) {
+        room.hosts[1].packet(0, &body, room.now);
+    }
+    assert!(room.hosts[0].machine.owes());
+    room.hosts[1].close(b);
+    // Sooner than an acknowledgement would be due.
+    room.run(Duration::from_micros(400));
+    assert_eq!(room.hosts[1].seen.down.get(&b), Some(&Fault::Closed));
+    assert_eq!(room.hosts[0].machine.counters().resent, 0);
+    assert!(!room.hosts[0].machine.owes(), "what arrived was not acknowledged");
+}
+
+#[test]
+fn room_for_what_waits_is_work_for_a_pass() {
+    let mut room = Room::new(2, config(200));
+    let [a, _] = room.join(0, 1);
+    room.hosts[1].seen.later = 1000;
+    room.hosts[0].send(a, 1, 20, true);
+    for (_, body) in room.hosts[0].pass(room.now, 10) {
+        room.hosts[1].packet(0, &body, room.now);
+    }
+    room.hosts[1].seen.later = 0;
+    // It looks at nothing that waits after it heard that there is room.
+    room.hosts[1].pass(room.now, 10);
+    assert!(room.hosts[1].seen.received.is_empty());
+    assert!(room.hosts[1].machine.has_work(), "a sleeper would not be woken");
+    room.hosts[1].pass(room.now, 10);
+    assert_eq!(room.hosts[1].seen.received.len(), 1);
+    assert!(!room.hosts[1].machine.has_work());
+}

@@ -103,6 +103,7 @@ pub struct Xdp {
     socket: Arc<OwnedFd>,
     received: Arc<Ring<xdp_desc>>,
     sent: Arc<Ring<xdp_desc>>,
+    fill: Arc<Ring<u64>>,
     sender: Mutex<Sender>,
     /// Frames wait for the kernel, which had no room for them.
     stuck: AtomicBool,
@@ -216,6 +217,7 @@ fn open_as(wanted: &Opening, copy: u16, place: u32) -> Result<(Xdp, Receiver), X
         endpoints,
         received: taker.ring().clone(),
         sent: sender.give.ring().clone(),
+        fill: fill.ring().clone(),
         sender: Mutex::new(sender),
         stuck: AtomicBool::new(false),
         frame_bytes_max,
@@ -320,9 +322,10 @@ impl Xdp {
         self.received.waiting() > 0
     }
 
-    /// Somebody looked and found nothing: where the card is polled busily, that is done now.
+    /// Somebody looked and found nothing: where the card is polled busily, or its driver stopped because it had no
+    /// chunks, that is done now.
     pub fn found_nothing(&self) {
-        if self.polls {
+        if self.polls || self.fill.wants_wake() {
             kernel::drive(self.socket());
         }
     }
