@@ -205,7 +205,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// Our call is answered.
-    pub(super) fn answered(&mut self, id: SlotId, endpoint: u8, body: &CallBody) {
+    pub(super) fn answered(&mut self, id: SlotId, endpoint: u8, body: &CallBody, bytes: usize) {
         let now = self.now;
         let Some(state) = self.links.get_mut(id) else { return };
         let Stage::Calling { call, .. } = state.stage else {
@@ -221,6 +221,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
         if body.refusal != 0 {
             return self.end(id, Fault::Unreachable);
+        }
+        // It proves that packets of that length get through; or it was for a longer call, and the other side does not
+        // know yet that this one is shorter.
+        if bytes < packet_bytes || packet_bytes > state.packet_bytes {
+            return;
         }
         state.theirs = body.tag.get();
         state.packet_bytes = state.packet_bytes.min(packet_bytes);
@@ -260,6 +265,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let now = self.now;
         let from = self.config.endpoint;
         let state = self.links.get_mut(id)?;
+        let mut padded = true;
         let (kind, call) = match &mut state.stage {
             Stage::Calling { again_at, .. } if *again_at > now => return None,
             Stage::Calling { call, again_at, tries } => {
@@ -273,6 +279,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
             Stage::Answered { again_at, .. } if *again_at > now => return None,
             Stage::Answered { call, again_at, tries } => {
+                // Nobody asked for the next ones, who may not be who he says he is: they only tell one who knows of the
+                // link to say so.
+                padded = *tries == 0;
                 *again_at = now + call_again(*tries);
                 *tries += 1;
                 (Kind::Answer, *call)
@@ -288,7 +297,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             reserved: [0; 7],
         };
         let route = Route { to: state.endpoint, from, tag: state.theirs };
-        let padding = state.packet_bytes - packets::overhead(kind);
+        let padding = if padded { state.packet_bytes - packets::overhead(kind) } else { 0 };
         Some(packets::seal(out, kind, route, body.as_bytes(), padding, |bytes| bytes.fill(0)))
     }
 

@@ -349,7 +349,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return;
         };
         match opened.packet {
-            Packet::Answer(answer) => self.answered(id, endpoint, answer),
+            Packet::Answer(answer) => {
+                let bytes = usize::from(opened.head.bytes.get());
+                self.answered(id, endpoint, answer, bytes);
+            }
             packet => {
                 self.heard(id);
                 self.report(above);

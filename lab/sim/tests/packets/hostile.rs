@@ -1,5 +1,7 @@
 //! A caller who knows the packets and keeps to nothing else.
 
+use std::time::Duration;
+
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_wire::packets::{
@@ -29,6 +31,17 @@ fn call(named: usize, padding: usize) -> Vec<u8> {
     out
 }
 
+/// What the node says at a time.
+fn said_at(node: &mut Node, now: Time) -> Vec<Vec<u8>> {
+    node.machine.drained(now, &mut node.seen);
+    let (mut out, mut all) = (vec![0; 9000], Vec::new());
+    while let Some((_, len)) = node.machine.next(now, &node.store, &mut out) {
+        all.push(out[..len].to_vec());
+    }
+    node.machine.report(&mut node.seen);
+    all
+}
+
 /// What the node says next.
 fn said(node: &mut Node) -> Option<Vec<u8>> {
     let mut out = vec![0; PACKET_BYTES];
@@ -45,6 +58,46 @@ fn a_call_is_answered_by_no_more_bytes_than_it_has() {
     let honest = call(PACKET_BYTES, PACKET_BYTES - packets::overhead(Kind::Call));
     node.machine.packet(STATION, &honest, NOW, &mut node.seen);
     assert_eq!(said(&mut node).expect("an answer").len(), honest.len());
+    // Nor by much more in the time after it, if nobody calls again.
+    let mut more = 0;
+    for millisecond in 1..10_000 {
+        let now = NOW + Duration::from_millis(millisecond);
+        more += said_at(&mut node, now).iter().map(Vec::len).sum::<usize>();
+    }
+    assert!(more < honest.len(), "{more} bytes for {}", honest.len());
+}
+
+#[test]
+fn an_answer_to_a_longer_call_or_one_that_is_cut_short_makes_no_link() {
+    let mut node = Node::new(&mut Random::from_seed(1), 8986, 64);
+    let link = node.machine.connect(STATION, 1, NOW).unwrap();
+    let (mut now, mut calls) = (NOW, Vec::new());
+    while calls.last().is_none_or(|last: &Vec<u8>| last.len() > PACKET_BYTES) {
+        calls.extend(said_at(&mut node, now));
+        now = now + Duration::from_millis(1);
+    }
+    let answer = |length: usize, padded: bool| {
+        let Packet::Call(call) = packets::open(&calls[0]).unwrap().packet else {
+            panic!("no call")
+        };
+        let body = CallBody { tag: 99.into(), packet_bytes: (length as u16).into(), ..*call };
+        let mut out = vec![0; length];
+        let route = Route { to: 1, from: 1, tag: call.tag.get() };
+        let padding = if padded { length - packets::overhead(Kind::Answer) } else { 0 };
+        let bytes = body.as_bytes();
+        let len = packets::seal(&mut out, Kind::Answer, route, bytes, padding, |_| ());
+        out.truncate(len);
+        out
+    };
+    for (answer, makes) in [
+        (answer(8986, true), false),
+        (answer(PACKET_BYTES, false), false),
+        (answer(PACKET_BYTES, true), true),
+    ] {
+        node.machine.packet(STATION, &answer, now, &mut node.seen);
+        said_at(&mut node, now);
+        assert_eq!(node.seen.up.contains(&link), makes, "an answer of {} bytes", answer.len());
+    }
 }
 
 #[test]
