@@ -288,6 +288,19 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         (state.ours == tag && state.station == from).then_some(id)
     }
 
+    /// The link that an answer names. Who is called by one of several addresses may answer from another: there the
+    /// link is from now on, if nobody but him can know what the call said.
+    fn called_by_us(&mut self, tag: u32, from: S, answered: u64) -> Option<SlotId> {
+        let id = self.links.id_at(tag & (LINKS_MAX as u32 - 1))?;
+        let state = self.links.get_mut(id)?;
+        if matches!(state.stage, Stage::Calling { call, .. } if call == answered)
+            && state.ours == tag
+        {
+            state.station = from;
+        }
+        (state.ours == tag && state.station == from).then_some(id)
+    }
+
     /// The link may have something to send, and its timer may be another.
     pub(super) fn touch(&mut self, id: SlotId) {
         let Some(state) = self.links.get_mut(id) else { return };
@@ -341,7 +354,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
             _ => {}
         }
-        let Some(id) = self.by_tag(tag, from) else {
+        let id = match opened.packet {
+            Packet::Answer(answer) => self.called_by_us(tag, from, answer.call.get()),
+            _ => self.by_tag(tag, from),
+        };
+        let Some(id) = id else {
             self.counters.strangers += 1;
             if let Packet::Stream(..) | Packet::Pull(_) = opened.packet {
                 self.send_away(from, endpoint, tag);

@@ -76,19 +76,7 @@ fn an_answer_to_a_longer_call_or_one_that_is_cut_short_makes_no_link() {
         calls.extend(said_at(&mut node, now));
         now = now + Duration::from_millis(1);
     }
-    let answer = |length: usize, padded: bool| {
-        let Packet::Call(call) = packets::open(&calls[0]).unwrap().packet else {
-            panic!("no call")
-        };
-        let body = CallBody { tag: 99.into(), packet_bytes: (length as u16).into(), ..*call };
-        let mut out = vec![0; length];
-        let route = Route { to: 1, from: 1, tag: call.tag.get() };
-        let padding = if padded { length - packets::overhead(Kind::Answer) } else { 0 };
-        let bytes = body.as_bytes();
-        let len = packets::seal(&mut out, Kind::Answer, route, bytes, padding, |_| ());
-        out.truncate(len);
-        out
-    };
+    let answer = |length, padded| answer_to(&calls[0], length, padded, 0);
     for (answer, makes) in [
         (answer(8986, true), false),
         (answer(PACKET_BYTES, false), false),
@@ -98,6 +86,38 @@ fn an_answer_to_a_longer_call_or_one_that_is_cut_short_makes_no_link() {
         said_at(&mut node, now);
         assert_eq!(node.seen.up.contains(&link), makes, "an answer of {} bytes", answer.len());
     }
+}
+
+/// An answer to a call, or to another one by `off`, that names a length, and has it where it is padded.
+fn answer_to(call: &[u8], length: usize, padded: bool, off: u64) -> Vec<u8> {
+    let Packet::Call(call) = packets::open(call).unwrap().packet else { panic!("no call") };
+    let (packet_bytes, number) = ((length as u16).into(), (call.call.get() ^ off).into());
+    let body = CallBody { tag: 99.into(), packet_bytes, call: number, ..*call };
+    let mut out = vec![0; length];
+    let route = Route { to: 1, from: 1, tag: call.tag.get() };
+    let padding = if padded { length - packets::overhead(Kind::Answer) } else { 0 };
+    let len = packets::seal(&mut out, Kind::Answer, route, body.as_bytes(), padding, |_| ());
+    out.truncate(len);
+    out
+}
+
+#[test]
+fn who_is_called_by_one_of_several_addresses_may_answer_from_another() {
+    const OTHER: u32 = STATION + 1;
+    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
+    let link = node.machine.connect(STATION, 1, NOW).unwrap();
+    let calls = said_at(&mut node, NOW);
+    let wrong = answer_to(&calls[0], PACKET_BYTES, true, 1);
+    node.machine.packet(OTHER, &wrong, NOW, &mut node.seen);
+    assert_eq!(node.machine.station(link), Some(STATION), "he does not know the call");
+    let right = answer_to(&calls[0], PACKET_BYTES, true, 0);
+    node.machine.packet(OTHER, &right, NOW, &mut node.seen);
+    let news = said_at(&mut node, NOW);
+    assert!(node.seen.up.contains(&link) && !news.is_empty());
+    assert_eq!(node.machine.station(link), Some(OTHER));
+    // Whoever overheard the call comes too late.
+    node.machine.packet(STATION + 2, &right, NOW, &mut node.seen);
+    assert_eq!(node.machine.station(link), Some(OTHER));
 }
 
 #[test]
