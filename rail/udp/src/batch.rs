@@ -124,7 +124,9 @@ impl Incoming {
         // SAFETY: initialised memory of ours, in which the kernel writes within `receive` only.
         let buffers = unsafe { &(*self.call.as_ptr()).bytes };
         let all = &buffers[begin..begin + bytes.min(MESSAGE_BYTES)];
-        Some((self.from[index]?, all.chunks(segment.max(1))))
+        // One without bytes is a datagram, too.
+        let empty = all.is_empty().then_some(all);
+        Some((self.from[index]?, all.chunks(segment.max(1)).chain(empty)))
     }
 }
 

@@ -188,9 +188,8 @@ impl Port for UdpPort {
     }
 
     fn receive(&mut self, max: usize, to: &mut dyn FnMut(SocketAddr, &[u8])) -> Received {
-        // A message without bytes shows nothing, and counts all the same, or many would keep us here.
-        let (mut packets, mut looked) = (0, 0);
-        while looked < max {
+        let mut packets = 0;
+        while packets < max {
             self.counters.system_calls += 1;
             let (count, all) = match self.incoming.receive(self.socket.as_fd()) {
                 Ok(received) => received,
@@ -199,7 +198,6 @@ impl Port for UdpPort {
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => continue,
                 Err(_) => return Received { packets, empty: true },
             };
-            looked += count;
             for index in 0..count {
                 let Some((from, datagrams)) = self.incoming.message(index) else { continue };
                 for datagram in datagrams {
@@ -207,7 +205,6 @@ impl Port for UdpPort {
                     to(from, datagram);
                 }
             }
-            looked = looked.max(packets);
             if all || count < MESSAGES_MAX {
                 // Where there may be more, whoever waits for what came does not wait for that look.
                 return Received { packets, empty: all };
