@@ -46,7 +46,7 @@ impl Role {
     }
 
     /// From what [`Role::encode`] says.
-    pub fn decode(text: &str) -> Option<Role> {
+    fn decode(text: &str) -> Option<Role> {
         let words: Vec<&str> = text.split(' ').collect();
         let [network, bare, mtu, spins, service, pinned, holder, side, rest @ ..] = &words[..]
         else {
