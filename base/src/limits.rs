@@ -6,8 +6,8 @@ pub const HEADER_BYTES_MAX: usize = 104;
 pub const FRAME_PAYLOAD_BYTES_MAX: u32 = 256 * 1024;
 /// Longest eager message, in bytes; longer ones are announced.
 pub const EAGER_BYTES_MAX: u32 = 32 * 1024;
-/// Where a stream carries messages, or one side reads the other's memory, announcing longer ones costs less than
-/// copying them once more would, should nobody have posted for them.
+/// Messages up to so many bytes leave at once over every rail. Where a stream carries them, or one side reads the other's
+/// memory, announcing longer ones costs less than one more copy, should nobody have posted for them.
 pub const EAGER_BYTES: u32 = 16 * 1024;
 /// Longest request (unexpected message), in bytes.
 pub const REQUEST_BYTES_MAX: u32 = 32 * 1024;

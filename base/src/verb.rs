@@ -244,8 +244,8 @@ pub struct Capabilities {
     pub native_write: bool,
     /// Longest payload of a frame, in bytes.
     pub frame_payload_bytes_max: u32,
-    /// Messages up to so many bytes had better leave at once than be announced and read. At most
-    /// [`EAGER_BYTES_MAX`](crate::limits::EAGER_BYTES_MAX).
+    /// Messages up to so many bytes had better leave at once than be announced and read. From
+    /// [`EAGER_BYTES`](crate::limits::EAGER_BYTES) to [`EAGER_BYTES_MAX`](crate::limits::EAGER_BYTES_MAX).
     pub eager_bytes: u32,
     /// How well it serves a peer that several rails reach: the highest wins.
     pub preference: u8,

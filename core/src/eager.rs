@@ -17,7 +17,7 @@ use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
 use crate::rendezvous::Announced;
 
 impl Config {
-    /// Up to how many bytes messages leave at once over a link; without one, over the rails that want least.
+    /// Up to how many bytes messages leave at once over a link; without one, what no rail wants less than.
     #[inline]
     pub(crate) fn eager_bytes(&self, rails: &[Capabilities], link: Option<LinkId>) -> u64 {
         let rail = || link.and_then(|link| rails.get(usize::from(link.rail)));
@@ -247,7 +247,7 @@ impl Core {
     /// Whether an announced message may end a receive with so much room, as a number.
     #[inline]
     pub(crate) fn awaits(&self, room: u64) -> u32 {
-        u32::from(room > u64::from(self.config.eager_bytes_max.unwrap_or(EAGER_BYTES)))
+        u32::from(room > self.config.eager_bytes(&self.rails, None))
     }
 
     /// All bytes of a receive's message are in its memory.

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::{SlotId, Slots};
@@ -156,6 +157,13 @@ const IN_TABLE: u64 = 1 << 31;
 /// landings, whose indices stay below.
 pub(crate) const OF_RECEIVE: u64 = 1 << 31;
 
+fn check_eager(rail: &Capabilities) {
+    assert!(
+        (EAGER_BYTES..=EAGER_BYTES_MAX).contains(&rail.eager_bytes),
+        "what a rail wants at once"
+    );
+}
+
 impl Core {
     /// A core without peers. `greeting`: the text that peers are told about how to reach this endpoint.
     pub fn new(
@@ -165,6 +173,7 @@ impl Core {
         greeting: Slice,
         random: Random,
     ) -> Core {
+        rails.iter().for_each(check_eager);
         assert!(
             greeting.len <= u64::from(frame::HELLO_PAYLOAD_BYTES_MAX),
             "the addresses of an endpoint fit a frame"
@@ -245,6 +254,7 @@ impl Core {
 
     /// One more rail, behind those that it has.
     pub fn add_rail(&mut self, rail: Capabilities, scheme: &'static str) {
+        check_eager(&rail);
         self.rails.push(rail);
         self.schemes.push(scheme);
     }
