@@ -90,6 +90,8 @@ pub(super) struct Reading {
     total_bytes: u64,
     into: Slice,
     purpose: Purpose,
+    /// What is under way is part of what the ring is expected to take.
+    counted: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -124,8 +126,6 @@ pub(super) struct Asks {
     heard_at: Time,
     /// The window was narrowed then.
     narrowed_at: Time,
-    /// It waits for its share of what the ring can take.
-    is_hungry: bool,
 }
 
 impl Default for Asks {
@@ -138,7 +138,6 @@ impl Default for Asks {
             round_trip: RoundTrip::default(),
             heard_at: Time::ZERO,
             narrowed_at: Time::ZERO,
-            is_hungry: false,
         }
     }
 }
@@ -258,7 +257,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let piece_bytes = (state.packet_bytes - packets::overhead(Kind::Piece)) as u32;
         let total_bytes = into.len;
         let pull = Pull::new(total_bytes, piece_bytes);
-        let reading = Reading { link: id, source, offset, pull, total_bytes, into, purpose };
+        let counted = true;
+        let reading =
+            Reading { link: id, source, offset, pull, total_bytes, into, purpose, counted };
         let Ok(reading) = self.readings.insert(reading) else { return false };
         state.asks.waiting.push_back(reading);
         match purpose {
@@ -376,10 +377,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     fn end_reading(&mut self, id: SlotId) -> Option<Reading> {
         let reading = self.readings.remove(id)?;
         let under_way = reading.pull.under_way();
-        self.under_way -= under_way;
+        if reading.counted {
+            self.share.free(under_way);
+        }
         if let Some(state) = self.links.get_mut(reading.link) {
             state.asks.under_way -= under_way;
             state.asks.active.retain(|other| *other != id);
+            if state.asks.is_empty() {
+                self.share.leave(reading.link);
+            }
             if let Purpose::Take { offer, .. } = reading.purpose {
                 state.takings.remove(&offer);
             }
@@ -471,6 +477,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 let reading = *reading;
                 self.counters.asked_again += u64::from(ask.pieces.count_ones());
                 asks.narrow(now);
+                // Others do not wait for what does not come.
+                if entry.pull.misses() > 0 && std::mem::take(&mut entry.counted) {
+                    self.share.free(entry.pull.under_way());
+                    self.feed();
+                }
                 return Some((reading, ask));
             }
         }
@@ -483,56 +494,29 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
         }
         let fresh = asks.active.iter().find_map(|reading| {
-            let count = self.readings.get(*reading)?.pull.next_fresh();
+            let entry = self.readings.get(*reading).filter(|entry| entry.counted)?;
+            let count = entry.pull.next_fresh();
             // Where nothing is under way something may be, however little there is room for.
             let room = asks.under_way + count <= asks.window || asks.under_way == 0;
             (count > 0 && room).then_some((*reading, count))
         });
         let Some((reading, count)) = fresh else {
-            self.not_hungry(id);
+            self.share.leave(id);
+            self.feed();
             return None;
         };
-        if !self.has_share(id, count) {
+        if !self.share.take(id, count) {
             return None;
         }
-        self.not_hungry(id);
-        let asks = &mut self.links.get_mut(id)?.asks;
         asks.under_way += count;
-        self.under_way += count;
         self.feed();
         Some((reading, self.readings.get_mut(reading)?.pull.ask(now)))
     }
 
-    /// Whether the ring can take so many pieces more, and no other link has waited for that longer. If not it
-    /// waits for its turn: one ask, and then the others'.
-    fn has_share(&mut self, id: SlotId, count: u32) -> bool {
-        let fits = self.under_way + count <= self.config.pieces_max || self.under_way == 0;
-        if fits && self.hungry.front().is_none_or(|first| *first == id) {
-            return true;
-        }
-        let Some(state) = self.links.get_mut(id) else { return false };
-        if !std::mem::replace(&mut state.asks.is_hungry, true) {
-            self.hungry.push_back(id);
-        }
-        false
-    }
-
-    /// A link waits for no share any more.
-    pub(super) fn not_hungry(&mut self, id: SlotId) {
-        if let Some(state) = self.links.get_mut(id)
-            && std::mem::take(&mut state.asks.is_hungry)
-        {
-            self.hungry.retain(|other| *other != id);
-            self.feed();
-        }
-    }
-
     /// There may be room in the ring: whoever's turn it is looks.
-    fn feed(&mut self) {
-        if (self.under_way == 0 || self.under_way + PIECES_PER_ASK <= self.config.pieces_max)
-            && let Some(first) = self.hungry.front()
-        {
-            self.touch(*first);
+    pub(super) fn feed(&mut self) {
+        if let Some(first) = self.share.turn() {
+            self.touch(first);
         }
     }
 
@@ -602,11 +586,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some(entry) = self.readings.get_mut(reading).filter(|it| it.link == id) else {
             return self.counters.doubled += 1;
         };
+        let under_way = entry.pull.under_way();
         let Some(piece) = entry.pull.arrived(body.piece.get(), bytes.len() as u32, now) else {
             return self.counters.doubled += 1;
         };
+        if !std::mem::replace(&mut entry.counted, true) {
+            self.share.take_back(under_way);
+        }
         memory.write(entry.into.part(piece.offset, piece.bytes.into()), bytes);
-        self.under_way -= 1;
+        self.share.free(1);
         let complete = entry.pull.is_complete();
         if let Some(state) = self.links.get_mut(id) {
             let asks = &mut state.asks;

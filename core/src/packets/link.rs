@@ -204,8 +204,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.touch(id);
     }
 
-    /// Our call is answered.
-    pub(super) fn answered(&mut self, id: SlotId, endpoint: u8, body: &CallBody, bytes: usize) {
+    /// Our call is answered, by a packet of so many bytes.
+    pub(super) fn answered(
+        &mut self,
+        id: SlotId,
+        (from, endpoint): (S, u8),
+        body: &CallBody,
+        bytes: usize,
+    ) {
         let now = self.now;
         let Some(state) = self.links.get_mut(id) else { return };
         let Stage::Calling { call, .. } = state.stage else {
@@ -222,13 +228,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if body.refusal != 0 {
             return self.end(id, Fault::Unreachable);
         }
-        // It proves that packets of that length get through; or it was for a longer call, and the other side does not
-        // know yet that this one is shorter.
+        // One that came again proves no length; one to a longer call is from somebody who does not know yet that ours
+        // are shorter. The next call is answered by what counts.
         if bytes < packet_bytes || packet_bytes > state.packet_bytes {
-            return;
+            return self.counters.doubled += 1;
         }
+        state.station = from;
         state.theirs = body.tag.get();
-        state.packet_bytes = state.packet_bytes.min(packet_bytes);
+        state.packet_bytes = packet_bytes;
         state.stage = Stage::Up;
         state.heard_at = now;
         // The other side counts the link as made when it hears of us again.
@@ -265,8 +272,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let now = self.now;
         let from = self.config.endpoint;
         let state = self.links.get_mut(id)?;
-        let mut padded = true;
-        let (kind, call) = match &mut state.stage {
+        let (kind, call, padded) = match &mut state.stage {
             Stage::Calling { again_at, .. } if *again_at > now => return None,
             Stage::Calling { call, again_at, tries } => {
                 *again_at = now + call_again(*tries);
@@ -275,16 +281,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 if *tries > CALLS_AT_LENGTH {
                     state.packet_bytes = state.packet_bytes.min(USUAL_BYTES);
                 }
-                (Kind::Call, *call)
+                (Kind::Call, *call, true)
             }
             Stage::Answered { again_at, .. } if *again_at > now => return None,
             Stage::Answered { call, again_at, tries } => {
                 // Nobody asked for the next ones, who may not be who he says he is: they only tell one who knows of the
                 // link to say so.
-                padded = *tries == 0;
+                let padded = *tries == 0;
                 *again_at = now + call_again(*tries);
                 *tries += 1;
-                (Kind::Answer, *call)
+                (Kind::Answer, *call, padded)
             }
             Stage::Up | Stage::Closing => return None,
         };

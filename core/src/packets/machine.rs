@@ -7,7 +7,8 @@
 //! * [`Machine::next`] writes one packet after the other, as long as the port has room for them.
 //!
 //! Invariants:
-//! * what a peer sends is believed after its checksum, and only where it names a link of its station;
+//! * what a peer sends is believed after its checksum, and only where it names a link of its station, or answers
+//!   the call that makes it;
 //! * a peer can make the machine keep no more than its window of early packets, the asks for as many pieces
 //!   as may be under way, and a bounded number of offers;
 //! * an order that was answered with `Pending` is reported exactly once, before its link's last word.
@@ -29,6 +30,8 @@ use zerocopy::IntoBytes;
 
 use super::access::{Access, Reading};
 use super::link::{CALLS_MAX, Link, Stage};
+use super::pull::PIECES_PER_ASK;
+use super::share::Share;
 
 /// Settings of a machine.
 #[derive(Debug, Clone)]
@@ -146,15 +149,13 @@ pub struct Machine<S> {
     pub(super) half_open: VecDeque<SlotId>,
     /// Links that may have something to send, in turn.
     pub(super) ready: VecDeque<SlotId>,
-    /// Links that wait for their share of what the ring can take, in turn.
-    pub(super) hungry: VecDeque<SlotId>,
     pub(super) stateless: VecDeque<Stateless<S>>,
     pub(super) timers: BTreeSet<(Time, SlotId)>,
     pub(super) readings: Slots<Reading>,
     pub(super) accesses: Slots<Access>,
     pub(super) by_token: HashMap<u64, SlotId>,
     /// Pieces that are asked for and not here, of all links.
-    pub(super) under_way: u32,
+    pub(super) share: Share,
     pub(super) events: VecDeque<Event>,
     pub(super) spare: Vec<SharedBytes>,
     pub(super) counters: PacketCounters,
@@ -181,6 +182,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         assert!(lengths.contains(&config.packet_bytes), "no packet is so long");
         Machine {
             links: Slots::with_limit(config.links_max),
+            share: Share::new(config.pieces_max, PIECES_PER_ASK),
             config,
             random,
             now: Time::ZERO,
@@ -188,13 +190,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             called: HashMap::new(),
             half_open: VecDeque::new(),
             ready: VecDeque::new(),
-            hungry: VecDeque::new(),
             stateless: VecDeque::new(),
             timers: BTreeSet::new(),
             readings: Slots::with_limit(1 << 20),
             accesses: Slots::with_limit(1 << 20),
             by_token: HashMap::new(),
-            under_way: 0,
             events: VecDeque::new(),
             spare: Vec::new(),
             counters: PacketCounters::default(),
@@ -281,24 +281,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Some(id)
     }
 
-    /// The link that a tag names, if it comes from the right place.
-    fn by_tag(&self, tag: u32, from: S) -> Option<SlotId> {
+    /// The link that a tag names, if the packet comes from the right place. Who is called by one of several
+    /// addresses may answer from another: that is right, too, where nobody else can know what the call said.
+    fn by_tag(&self, tag: u32, from: S, packet: &Packet<'_>) -> Option<SlotId> {
         let id = self.links.id_at(tag & (LINKS_MAX as u32 - 1))?;
         let state = self.links.get(id)?;
-        (state.ours == tag && state.station == from).then_some(id)
-    }
-
-    /// The link that an answer names. Who is called by one of several addresses may answer from another: there the
-    /// link is from now on, if nobody but him can know what the call said.
-    fn called_by_us(&mut self, tag: u32, from: S, answered: u64) -> Option<SlotId> {
-        let id = self.links.id_at(tag & (LINKS_MAX as u32 - 1))?;
-        let state = self.links.get_mut(id)?;
-        if matches!(state.stage, Stage::Calling { call, .. } if call == answered)
-            && state.ours == tag
-        {
-            state.station = from;
-        }
-        (state.ours == tag && state.station == from).then_some(id)
+        let knows = match (packet, &state.stage) {
+            (Packet::Answer(answer), Stage::Calling { call, .. }) => answer.call.get() == *call,
+            _ => false,
+        };
+        (state.ours == tag && (state.station == from || knows)).then_some(id)
     }
 
     /// The link may have something to send, and its timer may be another.
@@ -354,11 +346,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
             _ => {}
         }
-        let id = match opened.packet {
-            Packet::Answer(answer) => self.called_by_us(tag, from, answer.call.get()),
-            _ => self.by_tag(tag, from),
-        };
-        let Some(id) = id else {
+        let Some(id) = self.by_tag(tag, from, &opened.packet) else {
             self.counters.strangers += 1;
             if let Packet::Stream(..) | Packet::Pull(_) = opened.packet {
                 self.send_away(from, endpoint, tag);
@@ -368,7 +356,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         match opened.packet {
             Packet::Answer(answer) => {
                 let bytes = usize::from(opened.head.bytes.get());
-                self.answered(id, endpoint, answer, bytes);
+                self.answered(id, (from, endpoint), answer, bytes);
             }
             packet => {
                 self.heard(id);
@@ -520,7 +508,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     fn forget(&mut self, id: SlotId) {
-        self.not_hungry(id);
+        self.share.leave(id);
+        self.feed();
         let Some(mut state) = self.links.remove(id) else { return };
         self.timers.remove(&(state.timer, id));
         let name = (state.station, state.theirs);

@@ -3,6 +3,7 @@
 //! * [`machine`]: links and what is told about them; [`link`]: how they begin and end;
 //! * [`stream`]: frames made of packets, and packets of frames, which [`outgoing`] cuts;
 //! * [`access`]: reads and writes of remote memory; [`pull`]: one of them, piece by piece;
+//! * [`share`]: what all reads together may ask for;
 //! * [`sending`] and [`receiving`]: numbered packets to a peer and from it;
 //! * [`round_trip`]: how long to wait for what;
 //! * [`mxoe`]: the same with hosts that speak another language.
@@ -16,6 +17,7 @@ pub mod pull;
 pub mod receiving;
 pub mod round_trip;
 pub mod sending;
+mod share;
 mod stream;
 
 pub use machine::{Above, Bytes, Machine, PacketConfig, PacketCounters};

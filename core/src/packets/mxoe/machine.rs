@@ -37,6 +37,7 @@ use super::regions::{Region, Serving};
 use super::sending::{Sending, Waiting};
 use crate::packets::machine::Bytes;
 use crate::packets::round_trip::RoundTrip;
+use crate::packets::share::Share;
 
 /// Settings of a machine.
 #[derive(Debug, Clone)]
@@ -204,10 +205,8 @@ pub(super) struct Partner<S> {
     pub acks_heard: u32,
     /// The layer above has room again, perhaps: it is in `retries`.
     pub retry: bool,
-    /// A message of ours waits for a region, or a pull for its share of what may be under way: it is in
-    /// `awaiting_region`, or `hungry`.
+    /// A message of ours waits for a region: it is in `awaiting_region`.
     pub awaits_region: bool,
-    pub is_hungry: bool,
     /// Announces of the partner's that were told and are not over: their regions.
     pub announced: HashMap<u64, (u8, u8)>,
     /// What it may read.
@@ -243,7 +242,6 @@ impl<S> Partner<S> {
             acks_heard: 0,
             retry: false,
             awaits_region: false,
-            is_hungry: false,
             announced: HashMap::new(),
             exposed: HashMap::new(),
             asks: Asks::default(),
@@ -266,7 +264,6 @@ impl<S> Partner<S> {
             || self.sending.wants()
             || !self.asks.is_empty()
             || !self.serving.is_empty()
-            || self.is_hungry
             || self.receiving.due() <= now
     }
 
@@ -310,9 +307,7 @@ pub struct Mxoe<S> {
     pub(super) by_token: HashMap<u64, SlotId>,
     pub(super) by_handle: HashMap<u32, SlotId>,
     /// Replies that are asked for and not here, of all pulls.
-    pub(super) under_way: u32,
-    /// Partners of which pulls found that too many are; the first one's turn it is.
-    pub(super) hungry: VecDeque<SlotId>,
+    pub(super) share: Share,
     pub(super) regions: Vec<Region>,
     pub(super) awaiting_region: Vec<SlotId>,
     /// Partners of which messages may find room above by now.
@@ -335,6 +330,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     pub fn in_session(config: MxoeConfig, random: Random, session: u32) -> Mxoe<S> {
         Mxoe {
             partners: Slots::with_limit(config.partners_max),
+            share: Share::new(config.frames_max, config.dialect.replies_per_block()),
             config,
             random,
             now: Time::ZERO,
@@ -351,8 +347,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             pulls: Slots::with_limit(super::pulling::PULLS_MAX),
             by_token: HashMap::new(),
             by_handle: HashMap::new(),
-            under_way: 0,
-            hungry: VecDeque::new(),
             regions: super::regions::table(),
             awaiting_region: Vec::new(),
             retries: Vec::new(),
@@ -608,7 +602,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     pub(super) fn end(&mut self, id: SlotId, fault: Fault) {
         self.end_pulls(id, fault);
         self.forget_regions(id);
-        self.not_hungry(id);
+        self.share.leave(id);
+        self.feed();
         let Some(state) = self.partners.remove(id) else { return };
         self.trim_half_open();
         self.timers.remove(&(state.timer, id));

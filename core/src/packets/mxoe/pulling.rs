@@ -157,7 +157,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             }
         }
         if !starved {
-            self.not_hungry(id);
+            self.share.leave(id);
+            self.feed();
         }
         None
     }
@@ -181,7 +182,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         if pulling.pull.misses() > 0 && std::mem::take(&mut pulling.counted) {
             // Others do not wait for what does not come.
-            self.under_way -= pulling.pull.under_way();
+            self.share.free(pulling.pull.under_way());
             self.feed();
         }
         let pulling = self.pulls.get_mut(slot)?;
@@ -189,15 +190,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let window = BLOCKS_AT_ONCE * dialect.replies_per_block();
         if pulling.asks.is_empty() && fresh > 0 {
             let one = pulling.counted && pulling.pull.under_way() + fresh <= window;
-            if one && self.may_ask(id, fresh) {
-                self.under_way += fresh;
-                let pulling = self.pulls.get_mut(slot)?;
+            let waited = self.share.waits(id);
+            if one && self.share.take(id, fresh) {
                 let ask = pulling.pull.ask(now);
                 pulling.add_asks(ask, dialect.replies_per_block(), false);
-                // The others have a turn before it has another.
-                self.not_hungry(id);
-            } else {
-                *starved |= one;
+                self.feed();
+            } else if one {
+                *starved = true;
+                self.counters.awaited_share += u64::from(!waited);
             }
         }
         let (state, pulling) = (self.partners.get(id)?, self.pulls.get_mut(slot)?);
@@ -244,9 +244,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let piece = expected.and_then(|it| pulling.pull.arrived(it, bytes.len() as u32, now));
         let Some(piece) = piece else { return self.counters.doubled += 1 };
         if !std::mem::replace(&mut pulling.counted, true) {
-            self.under_way += under_way;
+            self.share.take_back(under_way);
         }
-        self.under_way -= 1;
+        self.share.free(1);
         self.counters.bytes_native += bytes.len() as u64;
         write(pulling.into, reply.offset, bytes, above);
         let (link, complete) = (pulling.link, pulling.pull.is_complete());
@@ -294,10 +294,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.by_token.remove(&pulling.token.0);
         self.by_handle.remove(&pulling.handle);
         if pulling.counted {
-            self.under_way -= pulling.pull.under_way();
+            self.share.free(pulling.pull.under_way());
         }
         if let Some(state) = self.partners.get_mut(pulling.link) {
             state.asks.active.retain(|other| *other != slot);
+            if state.asks.is_empty() {
+                self.share.leave(pulling.link);
+            }
             // Its other pulls may go on, and nothing else tells of that.
             self.touch(pulling.link);
         }
@@ -305,38 +308,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         Some(pulling)
     }
 
-    /// Whether so many more replies may be under way, of a partner that waits its turn with the others.
-    fn may_ask(&mut self, id: SlotId, fresh: u32) -> bool {
-        let fits = self.under_way == 0 || self.under_way + fresh <= self.config.frames_max;
-        let first = self.hungry.front().copied();
-        if fits && first.is_none_or(|first| first == id) {
-            return true;
-        }
-        let Some(state) = self.partners.get_mut(id) else { return false };
-        if !std::mem::replace(&mut state.is_hungry, true) {
-            self.hungry.push_back(id);
-            self.counters.awaited_share += 1;
-        }
-        false
-    }
-
-    /// A partner asks for nothing that it waits for any more.
-    pub(super) fn not_hungry(&mut self, id: SlotId) {
-        if let Some(state) = self.partners.get_mut(id)
-            && std::mem::take(&mut state.is_hungry)
-        {
-            self.hungry.retain(|other| *other != id);
-            self.feed();
-        }
-    }
-
     /// Fewer are under way: whose turn it is is looked at.
-    fn feed(&mut self) {
-        let block = self.config.dialect.replies_per_block();
-        if (self.under_way == 0 || self.under_way + block <= self.config.frames_max)
-            && let Some(first) = self.hungry.front()
-        {
-            self.touch(*first);
+    pub(super) fn feed(&mut self) {
+        if let Some(first) = self.share.turn() {
+            self.touch(first);
         }
     }
 

@@ -3,28 +3,37 @@
 use std::time::Duration;
 
 use ropewalk_base::slots::SlotId;
-use ropewalk_base::verb::{Help, RemoteKey, RemoteLayout, Verb};
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::{Help, RemoteKey, RemoteLayout, Token, Urgency, Verb};
 
 use crate::world::{World, of};
 
-/// Node 0 reads from all others, each over a link of its own, as many bytes as `lens` says; how long after the
-/// beginning each read had ended.
-fn read_from_all(seed: u64, pieces_max: u32, lens: &[u64]) -> Vec<Duration> {
-    let mut world = World::new(seed, 1 + lens.len() as u32, 1486, pieces_max);
-    let links: Vec<SlotId> = (1..=lens.len())
-        .map(|owner| {
-            let (ours, theirs) = world.connect(0, owner);
-            let region = world.nodes[owner].store.patterned(owner as u64, lens[owner - 1]);
-            let expose =
-                Verb::Expose { link: of(theirs), key: key(owner), region, writable: false };
-            assert!(world.take_back(owner, &expose));
-            ours
-        })
-        .collect();
-    world.pass(Duration::from_millis(5));
-    let begun = world.now;
-    let tokens: Vec<u64> = (0..lens.len())
-        .map(|at| {
+/// Node 0, which reads from all others, each over a link of its own.
+struct Readers {
+    world: World,
+    links: Vec<SlotId>,
+    begun: Time,
+    /// Of each read.
+    tokens: Vec<u64>,
+}
+
+impl Readers {
+    /// As many bytes as `lens` says from each; those that `silent` names are there no more when they are asked.
+    fn new(seed: u64, pieces_max: u32, lens: &[u64], silent: &[usize]) -> Readers {
+        let mut world = World::new(seed, 1 + lens.len() as u32, 1486, pieces_max);
+        let links: Vec<SlotId> = (1..=lens.len())
+            .map(|owner| {
+                let (ours, theirs) = world.connect(0, owner);
+                let region = world.nodes[owner].store.patterned(owner as u64, lens[owner - 1]);
+                let (link, key) = (of(theirs), key(owner));
+                let expose = Verb::Expose { link, key, region, writable: false };
+                assert!(world.take_back(owner, &expose));
+                ours
+            })
+            .collect();
+        world.pass(Duration::from_millis(5));
+        silent.iter().for_each(|at| world.nodes[1 + at].alive = false);
+        let read = |at: usize| {
             let local = world.nodes[0].store.add(vec![0; lens[at] as usize]);
             world.order(0, links[at], |link, token| Verb::Read {
                 link,
@@ -34,18 +43,28 @@ fn read_from_all(seed: u64, pieces_max: u32, lens: &[u64]) -> Vec<Duration> {
                 token,
                 help: Help::None,
             })
-        })
-        .collect();
-    let after = |token: &u64, world: &mut World| {
-        world.until("the end of a read", |world| world.nodes[0].seen.ended.contains_key(token));
-        assert_eq!(world.nodes[0].seen.ended[token], Ok(()), "seed {seed}");
-        world.now.since(begun)
-    };
+        };
+        let tokens = (0..lens.len()).map(read).collect();
+        Readers { begun: world.now, world, links, tokens }
+    }
+
+    /// How long after the beginning a read has ended, which is waited for.
+    fn end(&mut self, at: usize) -> Duration {
+        let token = self.tokens[at];
+        self.world
+            .until("the end of a read", |world| world.nodes[0].seen.ended.contains_key(&token));
+        assert_eq!(self.world.nodes[0].seen.ended[&token], Ok(()));
+        self.world.now.since(self.begun)
+    }
+}
+
+/// How long after the beginning each read had ended.
+fn read_from_all(seed: u64, pieces_max: u32, lens: &[u64]) -> Vec<Duration> {
+    let mut readers = Readers::new(seed, pieces_max, lens, &[]);
     // The shorter ones are behind the first, and are waited for first.
-    let mut ends: Vec<Duration> =
-        tokens[1..].iter().map(|token| after(token, &mut world)).collect();
-    ends.insert(0, after(&tokens[0], &mut world));
-    let again: u64 = world.nodes[0].machine.counters().asked_again;
+    let mut ends: Vec<Duration> = (1..lens.len()).map(|at| readers.end(at)).collect();
+    ends.insert(0, readers.end(0));
+    let again = readers.world.nodes[0].machine.counters().asked_again;
     assert_eq!(again, 0, "seed {seed}: nothing was lost");
     ends
 }
@@ -73,5 +92,32 @@ fn a_long_read_leaves_their_turns_to_short_ones() {
         let ends = read_from_all(seed, 64, &[1 << 21, 30_000, 30_000, 30_000]);
         let (long, short) = ends.split_first().unwrap();
         assert!(short.iter().all(|end| *end < *long / 4), "{ends:?}");
+    }
+}
+
+#[test]
+fn who_is_silent_keeps_nobody_from_reading() {
+    for seed in 0..10 {
+        let mut lens = vec![65_536; 8];
+        (lens[0], lens[1]) = (1 << 20, 1 << 20);
+        let mut readers = Readers::new(seed, 64, &lens, &[0, 1]);
+        let end = (2..lens.len()).map(|at| readers.end(at)).max().unwrap();
+        assert!(end < Duration::from_millis(200), "seed {seed}: {end:?}");
+    }
+}
+
+#[test]
+fn who_takes_a_read_back_leaves_the_turn_to_others() {
+    for seed in 0..10 {
+        let mut readers = Readers::new(seed, 8, &[200_000; 6], &[]);
+        readers.world.pass(Duration::from_micros(20));
+        for at in [0, 1, 2] {
+            let (link, token) = (of(readers.links[at]), Token(readers.tokens[at]));
+            // It has something else to say before it sees that it has nothing to ask for.
+            readers.world.send(0, readers.links[at], 1, 30_000, Urgency::Urgent);
+            assert!(readers.world.take_back(0, &Verb::Stop { link, token }));
+        }
+        let end = (3..6).map(|at| readers.end(at)).max().unwrap();
+        assert!(end < Duration::from_millis(100), "seed {seed}: {end:?}");
     }
 }
