@@ -214,13 +214,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     ) {
         let now = self.now;
         let Some(state) = self.links.get_mut(id) else { return };
-        let Stage::Calling { call, .. } = state.stage else {
+        let Stage::Calling { .. } = state.stage else {
             // The other side does not know yet that we know.
             state.receiving.owe(now);
             return self.touch(id);
         };
         let packet_bytes = usize::from(body.packet_bytes.get());
-        let ours = call == body.call.get() && endpoint == state.endpoint;
+        let ours = endpoint == state.endpoint;
         let legal = body.version.get() == packets::VERSION && body.tag.get() != 0;
         if !ours || !legal || packet_bytes < PACKET_BYTES_MIN {
             return self.counters.strangers += 1;

@@ -281,16 +281,17 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Some(id)
     }
 
-    /// The link that a tag names, if the packet comes from the right place. Who is called by one of several
-    /// addresses may answer from another: that is right, too, where nobody else can know what the call said.
+    /// The link that a tag names, if the packet comes from the right place. While we call that is an answer only; who
+    /// is called by one of several addresses may answer from another, since nobody else can know what the call said.
     fn by_tag(&self, tag: u32, from: S, packet: &Packet<'_>) -> Option<SlotId> {
         let id = self.links.id_at(tag & (LINKS_MAX as u32 - 1))?;
         let state = self.links.get(id)?;
-        let knows = match (packet, &state.stage) {
+        let right = match (packet, &state.stage) {
             (Packet::Answer(answer), Stage::Calling { call, .. }) => answer.call.get() == *call,
-            _ => false,
+            (_, Stage::Calling { .. }) => false,
+            _ => state.station == from,
         };
-        (state.ours == tag && (state.station == from || knows)).then_some(id)
+        (state.ours == tag && right).then_some(id)
     }
 
     /// The link may have something to send, and its timer may be another.

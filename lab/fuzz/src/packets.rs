@@ -108,9 +108,11 @@ pub fn packets(input: &[u8]) {
             6 => Kind::Refusal,
             _ => Kind::Gone,
         };
-        // A call is as long as it says; how long that is stands behind its version.
+        // A call is as long as it says, and so is an answer; how long that is stands behind its version.
         let named = match (kind, layout.get(2..4)) {
-            (Kind::Call, Some(named)) => usize::from(named[0]) | usize::from(named[1]) << 8,
+            (Kind::Call | Kind::Answer, Some(named)) => {
+                usize::from(named[0]) | usize::from(named[1]) << 8
+            }
             _ => 0,
         };
         let room = PACKET_BYTES - layout.len() - 32;

@@ -102,6 +102,31 @@ fn answer_to(call: &[u8], length: usize, padded: bool, off: u64) -> Vec<u8> {
 }
 
 #[test]
+fn who_is_called_says_nothing_else_before_his_answer() {
+    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
+    node.machine.connect(STATION, 1, NOW).unwrap();
+    let calls = said_at(&mut node, NOW);
+    let Packet::Call(call) = packets::open(&calls[0]).unwrap().packet else { panic!("no call") };
+    let body = StreamBody {
+        ack: AckBody { next: 0.into(), delay: 0.into(), early: 0.into() },
+        number: 0.into(),
+        record: 0.into(),
+        offset: 0.into(),
+        reserved: 0.into(),
+    };
+    // A frame, with a header of 17 bytes and no payload.
+    let record = [3, 17, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut out = vec![0; PACKET_BYTES];
+    let route = Route { to: 1, from: 1, tag: call.tag.get() };
+    let len = packets::seal(&mut out, Kind::Stream, route, body.as_bytes(), record.len(), |rest| {
+        rest.copy_from_slice(&record);
+    });
+    node.machine.packet(STATION, &out[..len], NOW, &mut node.seen);
+    assert_eq!(node.machine.counters().strangers, 1);
+    assert!(node.seen.up.is_empty() && node.seen.frames.iter().all(Vec::is_empty));
+}
+
+#[test]
 fn who_is_called_by_one_of_several_addresses_may_answer_from_another() {
     const OTHER: u32 = STATION + 1;
     let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
