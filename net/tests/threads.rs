@@ -309,11 +309,12 @@ fn beside_a_polling_application_the_service_thread_makes_no_passes() {
             if begin.elapsed() < Duration::from_millis(100) {
                 (before, own) = (left.passes(), 0);
             }
-            let memory = filled(&pool, 8, 3);
             let context = &contexts[1];
-            right
-                .post_send(context, peer, Channel::Request, 1, memory, Level::Buffered, 0)
-                .unwrap();
+            // Where a thread is stopped that has the other engine nobody takes them for a while, and the pool runs dry.
+            if let Some(buffer) = pool.copy_of(&[3; 8]) {
+                let (memory, request) = (Memory::pooled(buffer), Channel::Request);
+                right.post_send(context, peer, request, 1, memory, Level::Buffered, 0).unwrap();
+            }
             for _ in 0..20 {
                 left.progress();
                 own += 1;
