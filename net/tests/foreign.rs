@@ -92,3 +92,30 @@ fn a_sender_learns_how_much_was_taken() {
     let sent = world.take(0, 1);
     assert_eq!((sent.outcome, sent.bytes), (Ok(()), 60_000));
 }
+
+/// Who is forgotten may be wanted again at once, also while messages are under way.
+#[test]
+fn who_was_forgotten_is_reached_again_at_once() {
+    for under_way in [0, 1, 20] {
+        let mut world = World::pair(Medium::Mxoe);
+        let mut next = 0;
+        for round in 0..4 {
+            let peer = world.peer(0, 1);
+            send(&mut world, peer, Channel::Tagged, 10, next);
+            receive(&mut world, 10, next);
+            assert_eq!(world.take(1, next).outcome, Ok(()), "{under_way} under way, round {round}");
+            assert_eq!(world.take(0, next).outcome, Ok(()));
+            next += 1;
+            for user in next..next + under_way {
+                send(&mut world, peer, Channel::Tagged, 50_000, user);
+            }
+            world.nodes[0].endpoint.forget(peer);
+            for user in next..next + under_way {
+                assert_eq!(world.take(0, user).outcome, Err(Fault::Cancelled));
+            }
+            next += under_way;
+        }
+        let counters = world.nodes[0].endpoint.counters().0;
+        assert_eq!(counters.sessions, 4);
+    }
+}

@@ -48,6 +48,10 @@ impl Core {
         if self.is_same_foreign(peer, link) {
             return;
         }
+        if let Some(former) = self.links.in_slot_of(link) {
+            // The rail's last word about it is on the way.
+            self.link_down(former, Fault::Closed);
+        }
         let nonce = self.random.next_u64() as u32;
         let state = Link { upgrade, insist, ..Link::new(Some(peer), nonce) };
         self.links.insert(link, state);

@@ -52,6 +52,14 @@ impl Links {
         (entry.generation == id.slot.generation).then_some(&mut entry.link)
     }
 
+    /// The link that is in the slot of another one.
+    pub fn in_slot_of(&self, id: LinkId) -> Option<LinkId> {
+        let row = self.rows.get(row_of(id.rail))?;
+        let generation = row.get(id.slot.index as usize)?.as_ref()?.generation;
+        let slot = SlotId { generation, ..id.slot };
+        (slot != id.slot).then_some(LinkId { slot, ..id })
+    }
+
     /// Adds a link. One that had its slot before is gone by then: its rail said so.
     pub fn insert(&mut self, id: LinkId, link: Link) {
         let (row, index) = (row_of(id.rail), id.slot.index as usize);
