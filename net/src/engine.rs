@@ -76,6 +76,8 @@ pub(crate) struct Engine {
     pub events: VecDeque<PeerEvent>,
     /// Events so far.
     pub event_count: Arc<AtomicU64>,
+    /// Contexts that are told of them.
+    event_queues: Vec<Arc<Queue>>,
     /// Announced messages whose receivers may need us, as [`Core::announced`] had it last.
     pub announced: Arc<AtomicU32>,
     /// Receives that wait for such messages, as [`Core::awaited`] had it last.
@@ -177,6 +179,7 @@ impl Engine {
             answer: NO_ANSWER,
             events: VecDeque::new(),
             event_count: Arc::default(),
+            event_queues: Vec::new(),
             announced: Arc::default(),
             awaited: Arc::default(),
             arrivals: Arc::default(),
@@ -597,7 +600,14 @@ impl Engine {
             self.events.pop_front();
         }
         self.events.push_back(event);
-        self.event_count.fetch_add(1, Ordering::Release);
+        // In one order with the sleeper's flag, like the count of completions.
+        self.event_count.fetch_add(1, Ordering::SeqCst);
+        self.event_queues.iter().for_each(|queue| queue.ring());
+    }
+
+    /// A context that is told, from now on, when sessions change.
+    pub fn tell_of_events(&mut self, queue: &Arc<Queue>) {
+        self.event_queues.push(queue.clone());
     }
 
     /// Orders that are not frames to a peer.

@@ -56,6 +56,8 @@ pub trait Language<S>: Send {
     fn deadline(&self) -> Time;
     /// Who is at the other end of a link.
     fn station(&self, link: SlotId) -> Option<S>;
+    /// Since when it owes an acknowledgement.
+    fn owed_since(&self, link: SlotId) -> Time;
     /// Shows a key to it.
     fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
         let _ = (link, key);
@@ -342,6 +344,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
         Machine::station(self, link)
     }
 
+    fn owed_since(&self, link: SlotId) -> Time {
+        Machine::owed_since(self, link)
+    }
+
     fn counted(&self) -> Counted {
         let it = self.counters();
         Counted {
@@ -386,6 +392,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
 
     fn station(&self, link: SlotId) -> Option<S> {
         self.who(link).map(|who| who.station)
+    }
+
+    fn owed_since(&self, link: SlotId) -> Time {
+        Mxoe::owed_since(self, link)
     }
 
     fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {

@@ -378,6 +378,10 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
     }
 
+    fn owed_since(&self, link: LinkId) -> Time {
+        self.machine.owed_since(link.slot)
+    }
+
     fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
         let (station, endpoint, session) = self.machine.foreign(link.slot)?;
         Some(ForeignName { station: self.port.host(station)?, endpoint, session })

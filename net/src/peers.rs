@@ -1,13 +1,16 @@
 //! Peers of an endpoint: looking them up, and what is known about them.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId};
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::{ForeignName, LinkId};
 use ropewalk_core::PeerId;
 use ropewalk_rail::address::Address;
 
+use crate::context::Context;
 use crate::endpoint::Endpoint;
 use crate::engine::PeerEvent;
 
@@ -60,6 +63,15 @@ impl Endpoint {
         let shown = rail.show_key(link, key);
         engine.drain();
         shown
+    }
+
+    /// How long a peer owes an acknowledgement of something that was sent to it, without having acknowledged anything since.
+    /// `None` where it owes none, as far as its rail knows.
+    pub fn owed_for(&self, peer: PeerId) -> Option<Duration> {
+        let engine = self.locked();
+        let link = engine.core.peer_link(peer)?;
+        let since = engine.rails.get(usize::from(link.rail))?.owed_since(link);
+        (since != Time::NEVER).then(|| engine.now().since(since))
     }
 
     /// The host that a peer is connected from or to, without a port; `None` where there is no session,
@@ -117,6 +129,11 @@ impl Endpoint {
 
     /// How many changes of sessions there were: whoever has seen as many need not ask.
     pub fn event_count(&self) -> u64 {
-        self.shared.event_count.load(Ordering::Acquire)
+        self.shared.event_count.load(Ordering::SeqCst)
+    }
+
+    /// From now on this context is rung when sessions change.
+    pub fn tell_of_events(&self, context: &Context) {
+        self.locked().tell_of_events(&context.queue);
     }
 }

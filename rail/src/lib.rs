@@ -156,6 +156,13 @@ pub trait Rail: Send {
         None
     }
 
+    /// Since when the other end of a link owes an acknowledgement of what was sent, by the time of polls: `NEVER` where
+    /// it owes none, or the rail does not know.
+    fn owed_since(&self, link: LinkId) -> Time {
+        let _ = link;
+        Time::NEVER
+    }
+
     /// Who the foreign peer at the other end of a link is; `None` where it is none.
     fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
         let _ = link;

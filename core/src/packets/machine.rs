@@ -222,6 +222,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         links.any(|(_, link)| link.is_up() && !(link.sending.is_empty() && link.out.is_empty()))
     }
 
+    /// Since when the other end of a link owes an acknowledgement.
+    pub fn owed_since(&self, link: SlotId) -> Time {
+        self.links.get(link).map_or(Time::NEVER, |state| state.sending.silent_since())
+    }
+
     /// The station at the other end of a link.
     pub fn station(&self, link: SlotId) -> Option<S> {
         self.links.get(link).map(|state| state.station)

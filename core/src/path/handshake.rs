@@ -524,6 +524,8 @@ impl Core {
             // To resume a session in which a peer broke the protocol would be to hear it again.
             return match state.broken {
                 true => self.end_session(id, Fault::PeerReset),
+                // Its rail knows how its partner ended.
+                false if peer.foreign => self.end_session(id, fault),
                 false => self.session_link_lost(id),
             };
         }

@@ -122,10 +122,12 @@ fn keep(weak: &Weak<Ep>) {
         if endpoint.is_closing.load(Ordering::SeqCst) {
             return;
         }
+        let events = endpoint.net.event_count();
         let due = endpoint.keep();
         let limit = due.saturating_duration_since(Instant::now()).min(LOOK_AFTER);
-        let closing = || endpoint.is_closing.load(Ordering::SeqCst);
-        endpoint.net.sleep_beside(&endpoint.control, limit, &closing);
+        let is_closing = || endpoint.is_closing.load(Ordering::SeqCst);
+        let news = || is_closing() || endpoint.net.event_count() != events;
+        endpoint.net.sleep_beside(&endpoint.control, limit, &news);
     }
 }
 
@@ -159,7 +161,7 @@ impl Ep {
         let peer = self.peer_to_ask(state, partner, &urls)?;
         let limit = limit.or(state.timeout).unwrap_or(self.process.options.give_up_after);
         let deadline = Instant::now() + limit;
-        request.deadline = Some(deadline);
+        request.limit_to(Some(limit));
         let request = state.requests.add(request).ok_or(NO_RESOURCES)?;
         let (again_at, operation) = (None, None);
         let is_foreign = self.is_foreign && !is_local;
@@ -205,12 +207,22 @@ impl Ep {
         Ok(peer)
     }
 
+    /// Whether endpoints of a card are reached through memory.
+    fn is_shared(&self, nic: u64) -> bool {
+        self.shares && self.process.boards().board_of(nic).is_some()
+    }
+
+    /// Whether endpoints of a card speak MXoE with us.
+    pub fn speaks_mxoe(&self, nic: u64) -> bool {
+        self.is_foreign && !self.is_shared(nic)
+    }
+
     /// Where an endpoint of a card is, and whether that is on this host.
     fn urls_of(&self, nic: u64, number: u32, key: u32) -> Result<(String, bool), Code> {
-        let boards = self.process.boards();
-        if self.shares && boards.board_of(nic).is_some() {
+        if self.is_shared(nic) {
             return Ok((format!("shm://{}", Board::shared_name(nic, number)), true));
         }
+        let boards = self.process.boards();
         let place = boards.place_of(nic).ok_or(NIC_NOT_FOUND)?;
         let own = boards.boards.get(self.board as usize).ok_or(BOARD_UNKNOWN)?;
         own.url(&place, number, key).map(|url| (url, false)).ok_or(BAD_ENDPOINT_ID)
@@ -454,12 +466,12 @@ impl Ep {
         numbers.into_iter().for_each(|number| self.connected(state, number, UNREACHABLE));
     }
 
-    /// Sets until when a request may take.
-    pub fn set_deadline(&self, state: &mut State, id: SlotId, deadline: Option<Instant>) {
+    /// Sets how long a request may take from now on.
+    pub fn set_limit(&self, state: &mut State, id: SlotId, limit: Option<Duration>) {
         if let Some(request) = state.requests.get_mut(id) {
-            request.deadline = deadline;
+            request.limit_to(limit);
         }
-        let late = deadline.unwrap_or(Instant::now() + self.process.options.give_up_after);
+        let late = Instant::now() + limit.unwrap_or(self.process.options.give_up_after);
         let asked = state.connects.asked.values_mut();
         asked.filter(|connect| connect.request == id).for_each(|it| it.deadline = late);
         self.control.wake();
@@ -493,16 +505,31 @@ impl Ep {
                 due = due.min(deadline);
                 continue;
             }
-            let Some(request) = state.requests.get_mut(id) else { continue };
-            // Messages that their peer has, and does not receive, are not late.
-            request.deadline = None;
-            let Some(operation) = request.operation else { continue };
-            if self.net.is_unsent(operation) {
-                request.ending = Some(TIMEOUT);
-                self.net.cancel(operation);
+            let next = self.late(state, id, now);
+            if let Some(request) = state.requests.get_mut(id) {
+                request.deadline = next;
             }
+            due = due.min(next.unwrap_or(due));
         }
         due
+    }
+
+    /// The time of a send is over: it ends unless its peer has it. Messages that their peer has, and does not receive, are
+    /// not late. When it is looked at again.
+    fn late(&self, state: &mut State, id: SlotId, now: Instant) -> Option<Instant> {
+        let request = state.requests.get(id)?;
+        let (operation, limit, to) = (request.operation?, request.limit?, request.outcome.source);
+        if !self.net.is_unsent(operation) {
+            let partner = state.partners.find(self.place, to)?;
+            let owed = self.net.owed_for(state.partners.get(partner)?.peer?)?;
+            if owed < limit {
+                // It has acknowledged something meanwhile, perhaps not this.
+                return Some(now + (limit - owed));
+            }
+        }
+        state.requests.get_mut(id)?.ending = Some(TIMEOUT);
+        self.net.cancel(operation);
+        None
     }
 }
 

@@ -1,7 +1,6 @@
 //! What an endpoint is asked to do: sends, receives, tests, probes, cancels. Codes are native ones.
 
 use std::ffi::c_void;
-use std::time::Instant;
 
 use ropewalk_base::memory::{Memory, Segment};
 use ropewalk_base::slots::SlotId;
@@ -62,8 +61,8 @@ impl Ep {
         request.forgotten = !posting.is_wanted;
         request.outcome.message_bytes = bytes;
         request.outcome.source = to;
-        request.deadline = state.timeout.map(|limit| Instant::now() + limit);
-        let timed = request.deadline.is_some();
+        request.limit_to(state.timeout);
+        let timed = request.limit.is_some();
         let request = state.requests.add(request).ok_or(NO_RESOURCES)?;
         // Its former life is gone, and it did not connect again.
         let Some(peer) = peer else {
@@ -409,7 +408,7 @@ impl Ep {
             None => state.timeout = limit,
             Some(handle) => {
                 let id = self.find(&state, handle)?;
-                self.set_deadline(&mut state, id, limit.map(|limit| Instant::now() + limit));
+                self.set_limit(&mut state, id, limit);
             }
         }
         Ok(())

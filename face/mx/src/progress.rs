@@ -173,10 +173,25 @@ impl Ep {
             // Where its sender is forgotten, that is why.
             Err(Fault::Cancelled) if source != Address::default() => ABORTED,
             Err(Fault::Busy) => NO_RESOURCES,
-            Err(_) => UNREACHABLE,
+            Err(fault) => self.lost(state, completed.peer, fault),
         };
         // Who cancels knows of it.
         state.requests.end(id, code, code != CANCELLED);
+    }
+
+    /// Why something with a peer failed. Where MXoE is spoken, hosts say whether an endpoint was closed, or is another
+    /// one by now.
+    fn lost(&self, state: &State, peer: Option<PeerId>, fault: Fault) -> Code {
+        let partner = peer.and_then(|peer| state.partners.of_peer(peer));
+        let nic = partner.and_then(|id| state.partners.get(id)).map(|partner| partner.nic);
+        match fault {
+            Fault::Closed | Fault::PeerReset if !nic.is_some_and(|nic| self.speaks_mxoe(nic)) => {
+                UNREACHABLE
+            }
+            Fault::Closed => ENDPOINT_CLOSED,
+            Fault::PeerReset => BAD_SESSION,
+            _ => UNREACHABLE,
+        }
     }
 
     /// The address of who sent something.
@@ -258,7 +273,7 @@ impl Ep {
     ) -> Result<Option<T>, Code> {
         let wakeups = self.wakeups.load(Ordering::SeqCst);
         loop {
-            let arrivals = self.net.arrivals();
+            let (arrivals, events) = (self.net.arrivals(), self.net.event_count());
             let mut state = self.progress();
             if let Some(found) = find(&mut state) {
                 return Ok(Some(found));
@@ -278,7 +293,8 @@ impl Ep {
             }
             let until = deadline.min(now + LOOK_AFTER);
             let changed = || self.version.load(Ordering::SeqCst) != version;
-            let news = || changed() || self.net.arrivals() != arrivals;
+            let told = || self.net.arrivals() != arrivals || self.net.event_count() != events;
+            let news = || changed() || told();
             if frozen {
                 self.turn.rest(until, &changed);
             } else if self.turn.take(until, &news) {

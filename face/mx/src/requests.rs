@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_net::OperationId;
@@ -60,6 +60,8 @@ pub struct Request {
     pub ending: Option<Code>,
     /// It has left its memory though it is under way.
     pub copied: bool,
+    /// How long its peer may take to acknowledge it, and when that is looked at.
+    pub limit: Option<Duration>,
     pub deadline: Option<Instant>,
 }
 
@@ -82,8 +84,14 @@ impl Request {
             hidden: false,
             ending: None,
             copied: false,
+            limit: None,
             deadline: None,
         }
+    }
+
+    /// From now on it may take so long; without a limit for good.
+    pub fn limit_to(&mut self, limit: Option<Duration>) {
+        (self.limit, self.deadline) = (limit, limit.map(|limit| Instant::now() + limit));
     }
 
     /// The user's number for it.

@@ -58,6 +58,12 @@ fn programs_reach_each_other_as_hosts_with_open_mx_do() {
     }
 }
 
+#[test]
+fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
+    let Some(namespace) = Namespace::make() else { return };
+    run(&namespace, "foreign.c", "mxoe://one", "mxoe://two");
+}
+
 fn run(namespace: &Namespace, source: &str, one: &str, two: &str) {
     let Some(program) = compile(source, "gcc", "myriexpress") else { return };
     let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);

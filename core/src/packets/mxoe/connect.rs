@@ -89,7 +89,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 return Ok(id);
             }
             // Whoever closed it goes on with another one, and with its numbers.
-            self.abandon(id, Fault::Closed);
+            self.leave(id);
         }
         let former = self.former(station, endpoint);
         let next = former.map_or(Sequence::new(0, 1), |former| former.receive_next);
@@ -100,12 +100,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Shows a key to the partner of a link; `key_judged` tells what it says.
     pub fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
-        let Some(state) = self.partners.get(link) else { return Err(Fault::PeerReset) };
-        if state.granted == Some(key) {
-            // Its endpoint has one key as long as it is open.
-            self.events.push_back(Event::Judged { link, key, right: true });
-            return Ok(());
-        }
         self.want(link, key)?;
         self.show_next(link);
         Ok(())
@@ -415,10 +409,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if !right && connecting {
             return self.not_let_in(id, introduction.key);
         }
-        state.is_proven = true;
-        if right && introduction.purpose == Purpose::Asked {
-            state.granted = Some(introduction.key);
-        }
+        (state.is_proven, state.heard_at) = (true, now);
         let mut done = Vec::new();
         if state.session != reply.session {
             state.session = reply.session;

@@ -43,14 +43,20 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     /// Ends a link with which the partner may go on: what it has of it, and what we have not, does not belong to the next
-    /// one, which is in a session of its own therefore. Where all of ours arrived and it was only closed, numbers go on.
+    /// one, which is in a session of its own therefore.
     pub(super) fn abandon(&mut self, id: SlotId, fault: Fault) {
         let Some(state) = self.partners.get(id) else { return };
         let name = (state.station, state.endpoint);
-        let done = fault == Fault::Closed && state.sending.is_done();
         self.end(id, fault);
-        if !done {
-            self.renew(name);
+        self.renew(name);
+    }
+
+    /// Ends a link that was closed: where all of ours arrived numbers go on.
+    pub(super) fn leave(&mut self, id: SlotId) {
+        let Some(state) = self.partners.get(id) else { return };
+        match state.sending.is_done() {
+            true => self.end(id, Fault::Closed),
+            false => self.abandon(id, Fault::Closed),
         }
     }
 

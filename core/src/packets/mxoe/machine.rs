@@ -181,9 +181,8 @@ pub(super) struct Partner<S> {
     pub stage: Stage,
     /// What we connect with.
     pub key: u32,
-    /// Keys that it is to be shown, and the last one that it said is right.
+    /// Keys that it is to be shown.
     pub wanted: VecDeque<u32>,
-    pub granted: Option<u32>,
     /// How often we connected.
     pub connects: u8,
     /// We connect, and are not answered yet.
@@ -194,6 +193,8 @@ pub(super) struct Partner<S> {
     pub answers: VecDeque<(u8, u8)>,
     /// It named our session: it has heard us, and is where it says that it is.
     pub is_proven: bool,
+    /// When it was heard last in this session.
+    pub heard_at: Time,
     pub is_ready: bool,
     /// When it is looked at; `NEVER` where it is not among the timers.
     pub timer: Time,
@@ -209,6 +210,8 @@ pub(super) struct Partner<S> {
     pub awaits_region: bool,
     /// Announces of the partner's that were told and are not over: their regions.
     pub announced: HashMap<u64, (u8, u8)>,
+    /// Numbers of regions that our announces to it have: it owes their ends.
+    pub regions: u32,
     /// What it may read.
     pub exposed: HashMap<u64, (u64, Slice)>,
     pub asks: Asks,
@@ -227,12 +230,12 @@ impl<S> Partner<S> {
             stage: Stage::Connecting,
             key: 0,
             wanted: VecDeque::new(),
-            granted: None,
             connects: 0,
             introduction: None,
             heard_connect: None,
             answers: VecDeque::new(),
             is_proven: false,
+            heard_at: Time::ZERO,
             is_ready: false,
             timer: Time::NEVER,
             round_trip: RoundTrip::default(),
@@ -243,6 +246,7 @@ impl<S> Partner<S> {
             retry: false,
             awaits_region: false,
             announced: HashMap::new(),
+            regions: 0,
             exposed: HashMap::new(),
             asks: Asks::default(),
             serving: VecDeque::new(),
@@ -268,11 +272,19 @@ impl<S> Partner<S> {
     }
 
     /// When something is due.
-    fn due(&self, pulls: &Slots<Pulling>) -> Time {
+    fn due(&self, pulls: &Slots<Pulling>, probed_after: Duration) -> Time {
         let introduction = self.introduction.as_ref().map_or(Time::NEVER, |it| it.again_at);
         let ends = if let Stage::Closing { until } = self.stage { until } else { Time::NEVER };
         let messages = self.sending.due().min(self.receiving.due());
-        introduction.min(ends).min(messages).min(self.asks.due(pulls, &self.round_trip))
+        let probed = if self.is_probed() { self.heard_at + probed_after } else { Time::NEVER };
+        let asks = self.asks.due(pulls, &self.round_trip);
+        introduction.min(ends).min(messages).min(asks).min(probed)
+    }
+
+    /// Whether it is asked who it is when it is silent for long. What it owes otherwise goes again, and is that
+    /// question.
+    fn is_probed(&self) -> bool {
+        self.regions > 0 && self.is_up() && self.introduction.is_none()
     }
 }
 
@@ -388,6 +400,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         !self.stateless.is_empty() || self.partners.iter().any(|(_, state)| owes(state))
     }
 
+    /// Since when the other end of a link owes an acknowledgement.
+    pub fn owed_since(&self, link: SlotId) -> Time {
+        self.partners.get(link).map_or(Time::NEVER, |state| state.sending.silent_since())
+    }
+
     /// Who is at the other end of a link.
     pub fn who(&self, link: SlotId) -> Option<Who<S>> {
         let Partner { station, endpoint, session, .. } = *self.partners.get(link)?;
@@ -433,8 +450,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Makes sure that the partner is looked at in time. What is due later by then is not taken back.
     pub(super) fn wake(&mut self, id: SlotId) {
+        let probed_after = self.probed_after();
         let Some(state) = self.partners.get_mut(id) else { return };
-        let due = state.due(&self.pulls);
+        let due = state.due(&self.pulls, probed_after);
         if due < state.timer {
             if state.timer < Time::NEVER {
                 self.timers.remove(&(state.timer, id));
@@ -560,14 +578,22 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.report(above);
     }
 
+    /// A partner that has messages of ours, and neither takes them nor is heard, is asked after so long.
+    fn probed_after(&self) -> Duration {
+        self.config.give_up_after / 16
+    }
+
     fn run_timer(&mut self, id: SlotId) {
         let (now, give_up_after) = (self.now, self.config.give_up_after);
-        let connect_for = self.config.connect_for;
+        let (connect_for, probed_after) = (self.config.connect_for, self.probed_after());
         let Some(state) = self.partners.get_mut(id) else { return };
         if matches!(state.stage, Stage::Closing { until } if until <= now) {
-            return self.abandon(id, Fault::Closed);
+            return self.leave(id);
         }
-        if state.introduction.as_ref().is_some_and(|it| it.begun + connect_for <= now) {
+        // One that we know may be computing, and answers when it is done.
+        let is_known = state.is_up() && state.is_proven;
+        let patience = if is_known { give_up_after } else { connect_for };
+        if state.introduction.as_ref().is_some_and(|it| it.begun + patience <= now) {
             return match state.is_up() {
                 true => self.abandon(id, Fault::Unreachable),
                 false => self.end(id, Fault::Unreachable),
@@ -576,7 +602,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.counters.resent += state.sending.expire(&state.round_trip, now);
         let owed = state.sending.silent_since().min(state.asks.silent_since(&self.pulls));
         if owed + give_up_after <= now {
-            self.abandon(id, Fault::PeerReset);
+            return self.abandon(id, Fault::Unreachable);
+        }
+        if state.is_probed() && state.heard_at + probed_after <= now {
+            self.ask_who(id);
         }
     }
 

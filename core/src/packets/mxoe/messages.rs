@@ -32,7 +32,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return None;
         }
         match state {
-            Some(state) => state.is_proven = true,
+            Some(state) => (state.is_proven, state.heard_at) = (true, self.now),
             None => self.counters.strangers += 1,
         }
         id
@@ -144,7 +144,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(state) = self.partners.get_mut(id) else { return };
         if state.receiving.is_stuck_for(now) >= give_up_after {
             self.counters.stuck += 1;
-            self.abandon(id, Fault::PeerReset);
+            self.abandon(id, Fault::Unreachable);
         }
     }
 
@@ -334,7 +334,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             if nack.sequence.number() == 0 {
                 match state.stage {
                     Stage::Connecting => self.end(id, Fault::Closed),
-                    _ => self.abandon(id, Fault::PeerReset),
+                    // It was there before, and its endpoint is closed by now.
+                    _ => self.abandon(id, Fault::Closed),
                 }
             }
         } else if state.sending.is_under_way(nack.sequence) {

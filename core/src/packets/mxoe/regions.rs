@@ -64,18 +64,22 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         key_slot: u64,
         named: Named,
     ) -> Result<(u8, u8), Fault> {
-        let state = self.partners.get(id).ok_or(Fault::PeerReset)?;
+        let state = self.partners.get_mut(id).ok_or(Fault::PeerReset)?;
         let (_, slice) = *state.exposed.get(&key_slot).ok_or(Fault::BadKey)?;
         let free = self.regions.iter().take(REGIONS_MAX).position(|region| region.used.is_none());
         let number = free.ok_or(Fault::Busy)?;
         let region = &mut self.regions[number];
         region.used = Some(Used { link: id, slice: Some(slice), key_slot, named });
+        state.regions += 1;
         Ok((number as u8, region.sequence))
     }
 
     fn free_region(&mut self, number: u8) {
         let region = &mut self.regions[usize::from(number)];
-        region.used = None;
+        let used = region.used.take();
+        if let Some(state) = used.and_then(|used| self.partners.get_mut(used.link)) {
+            state.regions -= 1;
+        }
         region.sequence = region.sequence.wrapping_add(1);
         // Whoever waits for a number gets it, and who finds none waits on.
         for id in std::mem::take(&mut self.awaiting_region) {

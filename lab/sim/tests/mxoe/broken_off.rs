@@ -50,7 +50,7 @@ fn a_partner_that_goes_on_without_what_is_missing_is_given_up() {
         repeat(&mut room, again, GIVE_UP_AFTER - AGAIN);
         assert!(room.hosts[0].seen.down.is_empty(), "{again:?}: it may come yet");
         repeat(&mut room, again, 2 * AGAIN);
-        assert_eq!(room.hosts[0].seen.down.get(&link), Some(&Fault::PeerReset), "{again:?}");
+        assert_eq!(room.hosts[0].seen.down.get(&link), Some(&Fault::Unreachable), "{again:?}");
         assert_eq!(room.counters().stuck, 1);
     }
     let mut room = Room::new(1, config(200));
@@ -200,7 +200,7 @@ fn who_gave_up_in_the_midst_of_messages_goes_on_with_nothing_of_them() {
         scene.world.air.weather.loss = 1000;
         let old = scene.link;
         scene.world.until("its end", |world| world.nodes.0.seen.down.contains_key(&old));
-        assert_eq!(scene.world.nodes.0.seen.down[&old], Fault::PeerReset);
+        assert_eq!(scene.world.nodes.0.seen.down[&old], Fault::Unreachable);
         scene.world.air.weather = Weather::FAIR;
         if seed % 2 == 0 {
             // They give up, too, or hear from us that something else begins.

@@ -15,6 +15,7 @@ mod keys;
 #[path = "../open_mx/recorded.rs"]
 mod recorded;
 mod room;
+mod silence;
 mod spoiler;
 mod world;
 
