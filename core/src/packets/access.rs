@@ -1,4 +1,4 @@
-//! Native access: reads that pull, writes that are offered and pulled, and regions that serve.
+//! Native access: reads that pull, writes that are offered ([`super::offers`]) and pulled, and regions that serve.
 //!
 //! Both directions end in a [`Reading`] at the side to which the bytes go: it asks for what its ring can
 //! take, and it alone writes. So nothing lands late: whoever ends a reading has ended it.
@@ -16,22 +16,18 @@ use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Ordered, RemoteKey, RemoteLayout, Token, Verb};
-use ropewalk_wire::packets::{
-    self, Kind, OfferRecord, PieceBody, PullBody, RecordKind, RefusalBody, TakenRecord,
-};
+use ropewalk_wire::packets::{self, Kind, PieceBody, PullBody, RefusalBody};
 use zerocopy::IntoBytes;
 
 use super::machine::{Bytes, Event, Machine};
+use super::offers::{BAD_KEY, GIVEN_UP, TAKEN};
 use super::pull::{Ask, PIECES_PER_ASK, Pull};
 use super::round_trip::RoundTrip;
-use super::stream::prefix_of;
 
 /// Asks of one link that wait for being served. A correct peer has fewer under way.
 const SERVING_MAX: usize = 256;
 /// Refusals that wait.
 const REFUSALS_MAX: usize = 64;
-/// Offers of one peer that are not over. A correct one has as many segments under way.
-const TAKINGS_MAX: usize = 8192;
 /// Pieces that one link may have under way: at first, at least and at most. The least still leaves asks
 /// behind the one that lost a piece, whose answers tell of the loss long before a time-out does.
 const WINDOW_FIRST: u32 = 128;
@@ -40,32 +36,19 @@ const WINDOW_MAX: u32 = 512;
 /// Readings of a link of which pieces are asked for at a time.
 const READINGS_AT_ONCE: usize = 16;
 
-/// What a refusal or the end of an offer says.
-const TAKEN: u8 = 0;
-const BAD_KEY: u8 = 1;
-const GIVEN_UP: u8 = 2;
-
 /// Memory that the other side of a link may access.
 #[derive(Debug)]
 pub(super) struct Exposed {
-    secret: u64,
-    slice: Slice,
-    writable: bool,
-}
-
-/// Memory that the other side is to pull.
-#[derive(Debug)]
-pub(super) struct Offer {
-    secret: u64,
-    slice: Slice,
-    access: SlotId,
+    pub secret: u64,
+    pub slice: Slice,
+    pub writable: bool,
 }
 
 /// Pieces to be sent.
 #[derive(Debug)]
 pub(super) struct Serving {
     handle: u64,
-    source: Source,
+    pub source: Source,
     /// The whole transfer.
     slice: Slice,
     piece_bytes: u32,
@@ -75,9 +58,9 @@ pub(super) struct Serving {
 /// Where bytes come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Source {
-    slot: u64,
-    secret: u64,
-    offered: bool,
+    pub slot: u64,
+    pub secret: u64,
+    pub offered: bool,
 }
 
 /// A transfer to us.
@@ -95,7 +78,7 @@ pub(super) struct Reading {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Purpose {
+pub(super) enum Purpose {
     /// A read of ours.
     Read { access: SlotId },
     /// A write of theirs, to this region.
@@ -108,10 +91,10 @@ pub(super) struct Access {
     link: SlotId,
     token: Token,
     /// Segments that are not over.
-    left: u32,
+    pub left: u32,
     /// Its readings, or the numbers of its offers.
     readings: Vec<SlotId>,
-    offers: Vec<u64>,
+    pub offers: Vec<u64>,
 }
 
 /// The readings of a link.
@@ -245,7 +228,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// Begins a transfer to us; false where there are too many.
-    fn read(
+    pub(super) fn read(
         &mut self,
         id: SlotId,
         source: Source,
@@ -276,77 +259,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         true
     }
 
-    fn offer(&mut self, id: SlotId, access: SlotId, key: RemoteKey, offset: u64, slice: Slice) {
-        let (offer, secret) = (self.random.next_u64(), self.random.next_u64());
-        let Some(state) = self.links.get_mut(id) else { return };
-        state.offers.insert(offer, Offer { secret, slice, access });
-        if let Some(access) = self.accesses.get_mut(access) {
-            access.left += 1;
-            access.offers.push(offer);
-        }
-        let record = OfferRecord {
-            prefix: prefix_of(RecordKind::Offer, size_of::<OfferRecord>()),
-            offer: offer.into(),
-            secret: secret.into(),
-            key_slot: key.slot.to_u64().into(),
-            key_secret: key.secret.into(),
-            offset: offset.into(),
-            total_bytes: slice.len.into(),
-        };
-        self.tell(id, record.as_bytes());
-    }
-
-    /// The other side offers bytes for a region.
-    pub(super) fn offered(&mut self, id: SlotId, record: &OfferRecord) {
-        let Some(state) = self.links.get(id) else { return };
-        let (offer, region) = (record.offer.get(), record.key_slot.get());
-        if state.takings.len() >= TAKINGS_MAX || state.takings.contains_key(&offer) {
-            return self.violated(id);
-        }
-        let (offset, len) = (record.offset.get(), record.total_bytes.get());
-        let legal = |exposed: &&Exposed| {
-            exposed.secret == record.key_secret.get()
-                && exposed.writable
-                && offset.checked_add(len).is_some_and(|end| end <= exposed.slice.len)
-        };
-        match state.exposed.get(&region).filter(legal) {
-            Some(exposed) if len > 0 => {
-                let into = exposed.slice.part(offset, len);
-                let source = Source { slot: offer, secret: record.secret.get(), offered: true };
-                if !self.read(id, source, 0, into, Purpose::Take { offer, region }) {
-                    self.take_over(id, offer, GIVEN_UP);
-                }
-            }
-            Some(_) => self.take_over(id, offer, TAKEN),
-            None => self.take_over(id, offer, BAD_KEY),
-        }
-    }
-
-    /// Says that an offer is over.
-    fn take_over(&mut self, id: SlotId, offer: u64, status: u8) {
-        let prefix = prefix_of(RecordKind::Taken, size_of::<TakenRecord>());
-        let record = TakenRecord { prefix, offer: offer.into(), status, reserved: [0; 7] };
-        self.tell(id, record.as_bytes());
-    }
-
-    /// An offer of ours is over.
-    pub(super) fn offer_taken(&mut self, id: SlotId, record: &TakenRecord) {
-        let Some(state) = self.links.get_mut(id) else { return };
-        // One that was given up is not here any more.
-        let Some(offer) = state.offers.remove(&record.offer.get()) else { return };
-        state.serving.retain(|it| !it.source.offered || it.source.slot != record.offer.get());
-        let outcome = match record.status {
-            TAKEN => Ok(()),
-            _ => Err(Fault::BadKey),
-        };
-        if outcome.is_ok() {
-            self.counters.bytes_native += offer.slice.len;
-        }
-        self.segment_over(offer.access, outcome);
-    }
-
     /// A segment of an access is over; with the last one, or one that failed, so is the access.
-    fn segment_over(&mut self, id: SlotId, outcome: Result<(), Fault>) {
+    pub(super) fn segment_over(&mut self, id: SlotId, outcome: Result<(), Fault>) {
         let Some(access) = self.accesses.get_mut(id) else { return };
         access.left = access.left.saturating_sub(1);
         if outcome.is_ok() && access.left > 0 {
@@ -366,7 +280,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
         if let Some(state) = self.links.get_mut(access.link) {
             for offer in access.offers {
-                if state.offers.remove(&offer).is_some() {
+                if state.offers.withdraw(offer) {
                     state.serving.retain(|it| !it.source.offered || it.source.slot != offer);
                 }
             }
@@ -527,7 +441,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let source = Source { slot, secret: body.key_secret.get(), offered: body.offered == 1 };
         let (offset, total) = (body.offset.get(), body.total_bytes.get());
         let region = match source.offered {
-            true => state.offers.get(&slot).map(|it| (it.secret, it.slice)),
+            true => state.offers.get(slot).map(|it| (it.secret, it.slice)),
             false => state.exposed.get(&slot).map(|it| (it.secret, it.slice)),
         };
         let end = offset.checked_add(total).filter(|_| total > 0);

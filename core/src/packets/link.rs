@@ -12,8 +12,9 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::packets::{self, CallBody, Kind, PACKET_BYTES_MIN, Route};
 use zerocopy::IntoBytes;
 
-use super::access::{Asks, Exposed, Offer, Reading, Serving};
+use super::access::{Asks, Exposed, Reading, Serving};
 use super::machine::{Event, Machine};
+use super::offers::Offers;
 use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
 use super::sending::Sending;
@@ -80,7 +81,7 @@ pub(super) struct Link<S> {
     pub incoming: Option<Incoming>,
 
     pub exposed: HashMap<u64, Exposed>,
-    pub offers: HashMap<u64, Offer>,
+    pub offers: Offers,
     /// Offers of the other side that we pull.
     pub takings: HashMap<u64, SlotId>,
     pub asks: Asks,
@@ -115,7 +116,7 @@ impl<S> Link<S> {
             record: 0,
             incoming: None,
             exposed: HashMap::new(),
-            offers: HashMap::new(),
+            offers: Offers::default(),
             takings: HashMap::new(),
             asks: Asks::default(),
             serving: VecDeque::new(),

@@ -12,6 +12,7 @@ mod access;
 mod link;
 pub mod machine;
 pub mod mxoe;
+mod offers;
 mod outgoing;
 pub mod pull;
 pub mod receiving;

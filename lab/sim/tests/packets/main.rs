@@ -2,6 +2,7 @@
 
 mod air;
 mod hostile;
+mod offers;
 mod shares;
 mod world;
 
