@@ -156,6 +156,8 @@ pub struct Machine<S> {
     pub(super) by_token: HashMap<u64, SlotId>,
     /// Pieces that are asked for and not here, of all links.
     pub(super) share: Share,
+    /// Bytes of early packets, of all links.
+    pub(super) early_bytes: usize,
     pub(super) events: VecDeque<Event>,
     pub(super) spare: Vec<SharedBytes>,
     pub(super) counters: PacketCounters,
@@ -195,6 +197,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             readings: Slots::with_limit(1 << 20),
             accesses: Slots::with_limit(1 << 20),
             by_token: HashMap::new(),
+            early_bytes: 0,
             events: VecDeque::new(),
             spare: Vec::new(),
             counters: PacketCounters::default(),
@@ -518,6 +521,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.feed();
         let Some(mut state) = self.links.remove(id) else { return };
         self.timers.remove(&(state.timer, id));
+        self.early_bytes -= state.early_bytes();
         let name = (state.station, state.theirs);
         if self.by_theirs.get(&name) == Some(&id) {
             self.by_theirs.remove(&name);

@@ -26,8 +26,10 @@ use super::receiving::Arrival;
 
 /// Bytes that are not copied into their packet: to name fewer to the kernel takes longer than to copy them.
 pub(super) const APART_BYTES_MIN: usize = 512;
-/// Bytes of early packets of one link.
-const EARLY_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of early packets of one link, where all links together have no more than so many, and where they have.
+const EARLY_BYTES_EACH: usize = 2 << 20;
+const EARLY_BYTES_ALL: usize = 32 << 20;
+const EARLY_BYTES_CROWDED: usize = 4096;
 
 /// A packet that came before its turn.
 #[derive(Debug)]
@@ -255,8 +257,17 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
             Arrival::Early => {
                 self.counters.early += 1;
-                let kept = state.take_early(number, record, offset, bytes, above, now);
-                self.counters.bytes_copied += kept as u64;
+                let room = match self.early_bytes < EARLY_BYTES_ALL {
+                    true => EARLY_BYTES_EACH,
+                    false => EARLY_BYTES_CROWDED,
+                };
+                match state.take_early(number, record, offset, bytes, above, room, now) {
+                    Some(kept) => {
+                        self.early_bytes += kept;
+                        self.counters.bytes_copied += kept as u64;
+                    }
+                    None => self.counters.beyond += 1,
+                }
             }
             Arrival::Again => {
                 self.counters.doubled += 1;
@@ -276,6 +287,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 return;
             };
             let early = state.early.swap_remove(index);
+            self.early_bytes -= early.rest.len();
             self.consume(id, &early, &early.rest, above);
             number = number.wrapping_add(1);
         }
@@ -404,8 +416,14 @@ impl Incoming {
 }
 
 impl<S> Link<S> {
-    /// Takes a packet that others are missing before, where there is room for it; how many bytes were copied
-    /// to wait for their turn.
+    /// Bytes that wait for their turn.
+    pub(super) fn early_bytes(&self) -> usize {
+        self.early.iter().map(|early| early.rest.len()).sum()
+    }
+
+    /// Takes a packet that others are missing before; how many bytes were copied to wait for their turn. `None` where
+    /// there is no room for it.
+    #[expect(clippy::too_many_arguments, reason = "what a packet is, and where it goes")]
     fn take_early(
         &mut self,
         number: u32,
@@ -413,8 +431,9 @@ impl<S> Link<S> {
         offset: u32,
         bytes: &[u8],
         memory: &dyn Bytes,
+        room: usize,
         now: ropewalk_base::time::Time,
-    ) -> usize {
+    ) -> Option<usize> {
         let at = offset as usize;
         let placed = match &self.incoming {
             Some(incoming)
@@ -426,14 +445,14 @@ impl<S> Link<S> {
             }
             _ => 0,
         };
-        let rest = bytes[placed..].to_vec();
-        let waits = rest.len();
-        let kept: usize = self.early.iter().map(|early| early.rest.len()).sum();
-        if kept + rest.len() <= EARLY_BYTES_MAX {
-            self.early.push(Early { number, record, offset, placed, rest });
-            self.receiving.taken(number, now);
+        let rest = &bytes[placed..];
+        if self.early_bytes() + rest.len() > room {
+            return None;
         }
-        waits
+        let (kept, rest) = (rest.len(), rest.to_vec());
+        self.early.push(Early { number, record, offset, placed, rest });
+        self.receiving.taken(number, now);
+        Some(kept)
     }
 }
 

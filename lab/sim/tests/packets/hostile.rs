@@ -24,7 +24,7 @@ fn call(named: usize, padding: usize) -> Vec<u8> {
         refusal: 0,
         reserved: [0; 7],
     };
-    let mut out = vec![0; PACKET_BYTES];
+    let mut out = vec![0; named.max(PACKET_BYTES)];
     let route = Route { to: 1, from: 1, tag: 0 };
     let len = packets::seal(&mut out, Kind::Call, route, body.as_bytes(), padding, |_| ());
     out.truncate(len);
@@ -192,4 +192,38 @@ fn offers_of_one_who_reads_no_answers_end_the_link_and_not_the_memory() {
         sent += 1;
         assert!(sent * OFFERS < 100_000, "what it is owed has no end");
     }
+}
+
+#[test]
+fn what_comes_before_its_turn_is_bounded_over_all_links() {
+    const LONG: usize = 9000;
+    const LINKS: u32 = 64;
+    let mut node = Node::new(&mut Random::from_seed(1), LONG, 64);
+    for station in 0..LINKS {
+        let honest = call(LONG, LONG - packets::overhead(Kind::Call));
+        node.machine.packet(STATION + station, &honest, NOW, &mut node.seen);
+        let tag_of = |said: Vec<u8>| match packets::open(&said).unwrap().packet {
+            Packet::Answer(answer) => Some(answer.tag.get()),
+            _ => None,
+        };
+        let tag = said_at(&mut node, NOW).into_iter().find_map(tag_of).expect("an answer");
+        let route = Route { to: 1, from: 1, tag };
+        for number in 1..64 {
+            let body = StreamBody {
+                ack: AckBody { next: 0.into(), delay: 0.into(), early: 0.into() },
+                number: number.into(),
+                record: number.into(),
+                offset: 0.into(),
+                reserved: 0.into(),
+            };
+            let mut out = vec![0; LONG];
+            let len = LONG - packets::overhead(Kind::Stream);
+            packets::seal(&mut out, Kind::Stream, route, body.as_bytes(), len, |to| to.fill(7));
+            node.machine.packet(STATION + station, &out, NOW, &mut node.seen);
+        }
+    }
+    let counters = node.machine.counters();
+    assert_eq!(counters.early, u64::from(LINKS) * 63);
+    assert!(counters.bytes_copied <= (32 << 20) + u64::from(LINKS) * 4096, "{counters:#?}");
+    assert!(counters.bytes_copied > 16 << 20 && counters.beyond > 0, "{counters:#?}");
 }
