@@ -339,10 +339,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return None;
         }
         if state.session == SESSION_UNKNOWN {
-            // Both connect at once: its session is known now, and whether it takes us will be.
+            // Both connect at once: its session is known now, and what it says is heard. What it says of the key with which
+            // we connect, we learn from its answer; nothing of ours goes before that.
             state.session = connect.session;
             state.heard_connect = Some(connect.connect);
             state.sending.restart(connect.receive_next);
+            state.stage = Stage::Up;
+            self.events.push_back(Event::Up { link: id, accepted: false });
             return Some(id);
         }
         // It began anew, and knows nothing of us; but an attempt of ours that is under way may be there first,

@@ -109,7 +109,8 @@ fn who_connects_to_us_under_a_wrong_key_is_refused_though_we_connect_to_it() {
     assert_eq!(status(&mut room, WRONG, 3), Some((3, 11)));
     assert_eq!(status(&mut room, 5, 4), Some((4, 11)), "the key of its own");
     assert_eq!(status(&mut room, KEY, 5), Some((5, 0)));
-    assert!(room.hosts[0].seen.up.is_empty() && room.hosts[0].seen.down.is_empty());
+    // Under the right one it has a link, whatever it will say of ours.
+    assert!(room.hosts[0].seen.up.len() == 1 && room.hosts[0].seen.down.is_empty());
 }
 
 #[test]
@@ -152,6 +153,36 @@ fn both_connect_at_once_and_one_of_them_under_a_wrong_key() {
             *seen.up.keys().find(|link| !seen.down.contains_key(link)).expect("a link")
         });
         room.innocent(links);
+    }
+}
+
+#[test]
+fn who_connects_while_we_do_is_heard_before_it_answers() {
+    for key in [KEY, WRONG] {
+        let mut room = Room::new(1, config(200));
+        let now = room.now;
+        let link = room.hosts[0].machine.connect(HIS_STATION, HIS, key, now).unwrap();
+        room.run(Duration::from_millis(1));
+        room.hosts[0].seen.anything = true;
+        // His answer to ours is lost, and that to his is not.
+        room.say(HIS_STATION, &Packet::Connect(connect(1)));
+        room.say(HIS_STATION, &Packet::Tiny(message(1, 5), b"first"));
+        assert_eq!(room.hosts[0].seen.told, [(link, 5)], "key {key:#x}");
+        assert_eq!(room.counters().unready, 0);
+        // Ours waits until it knows our session.
+        let named = room.hosts[0].send(link, 6, 10, true);
+        room.run(Duration::from_millis(1));
+        let is_tiny = |(_, body): &(u32, Vec<u8>)| {
+            matches!(Packet::parse(body, room.dialect), Ok((_, Packet::Tiny(..))))
+        };
+        assert!(!room.others.iter().any(is_tiny), "message {named}");
+        room.let_us_in(Sequence(1));
+        room.run(Duration::from_millis(1));
+        let is_tiny = |(_, body): &(u32, Vec<u8>)| {
+            matches!(Packet::parse(body, room.dialect), Ok((_, Packet::Tiny(..))))
+        };
+        assert!(room.others.iter().any(is_tiny));
+        assert_eq!(room.hosts[0].seen.up.len(), 1, "it is one link");
     }
 }
 

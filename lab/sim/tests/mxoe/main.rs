@@ -217,8 +217,11 @@ fn a_restart_ends_the_link_and_a_new_one_begins_with_nothing_of_the_old() {
         let now = scene.world.now;
         let b = scene.world.nodes.1.machine.connect(0, 3, KEY, now).unwrap();
         let old = scene.links[0];
+        // The new one hears of it by its answer, or by a connect of before its restart.
         scene.world.until("the end of the old link", |world| {
-            world.nodes.0.seen.down.contains_key(&old) && world.nodes.1.seen.up.contains_key(&b)
+            world.nodes.0.seen.down.contains_key(&old)
+                && world.nodes.0.seen.up.len() > 1
+                && world.nodes.1.seen.up.contains_key(&b)
         });
         let a = *scene.world.nodes.0.seen.up.keys().find(|link| **link != old).unwrap();
         assert!(!scene.world.nodes.0.seen.down.contains_key(&a), "seed {seed}");
