@@ -15,6 +15,7 @@
 
 pub mod agent;
 mod awake;
+pub mod boards;
 pub mod capture;
 pub mod context;
 pub mod counts;

@@ -267,8 +267,9 @@ fn registered(scheme: &str) -> Option<Module> {
 }
 
 fn unknown(scheme: &str) -> ModuleError {
-    let known: Vec<String> = schemes().iter().map(|it| format!("{it}://")).collect();
-    ModuleError::Unknown { scheme: scheme.to_string(), known: known.join(" and ") }
+    let foreign = BUILT_IN.iter().filter(|module| module.foreign).map(|module| module.scheme);
+    let known = schemes().into_iter().chain(foreign).map(|it| format!("{it}://"));
+    ModuleError::Unknown { scheme: scheme.to_string(), known: known.collect::<Vec<_>>().join(", ") }
 }
 
 fn open_shm(listen: &Listen<'_>) -> Result<Box<dyn Rail>, ModuleError> {
@@ -376,6 +377,17 @@ impl Wire {
 
 /// What Open-MX is set to where nobody says otherwise.
 const MXOE_FRAME_BYTES_MAX: usize = 9000;
+
+/// Whether this may be said behind the `?` of an interface, on which MXoE is spoken or our own language.
+pub fn check_wire(foreign: bool, said: &str, mtu: usize) -> Result<(), ModuleError> {
+    if !foreign {
+        Sockets::default().read(said)?;
+        return Ok(());
+    }
+    let mut wire = Wire::default();
+    wire.read(said)?;
+    wire.dialect(mtu).map(drop)
+}
 
 /// A number as people write keys: decimal, or hexadecimal with `0x`.
 pub(crate) fn number(text: &str) -> Option<u32> {

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::slots::SlotId;
+use ropewalk_net::boards::Board;
 use ropewalk_net::{Address, Channel, Level, OperationId, PeerId, Posted, Request as Letter};
 use ropewalk_wire::mxoe::Station;
 
-use crate::boards::Board;
 use crate::codes::*;
 use crate::endpoint::{Ep, State};
 use crate::requests::{Kind, Request, Stage};

@@ -14,12 +14,12 @@ use std::time::Duration;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
+use ropewalk_net::boards::{Board, ENDPOINTS_MAX};
 use ropewalk_net::modules::{self, Listen, ModuleError};
 use ropewalk_net::turn::Turn;
 use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig};
 
 use crate::abi::{ANY, Address, ErrorHandler, UnexpectedHandler};
-use crate::boards::{Board, ENDPOINTS_MAX};
 use crate::codes::*;
 use crate::connect::{self, Connects};
 use crate::partners::Partners;
@@ -152,13 +152,20 @@ pub fn open(
     }
     let boards = if board == ANY { 0..count } else { board..board + 1 };
     let numbers = if number == ANY { 0..ENDPOINTS_MAX } else { number..number + 1 };
+    let mut boards: Vec<u32> = boards.collect();
     let mut code = NO_DEVICE;
     // All boards for a number, then the next number: load is spread over boards.
     for number in numbers {
-        for board in boards.clone() {
+        let mut next = 0;
+        while let Some(board) = boards.get(next).copied() {
             match Ep::open(process, place, board, number, settings) {
                 Ok(endpoint) => return Ok(endpoint),
-                Err(other) => code = other,
+                Err(BUSY) => (code, next) = (BUSY, next + 1),
+                Err(other) => {
+                    // Nor would there be any other of its endpoints.
+                    code = other;
+                    boards.remove(next);
+                }
             }
         }
     }
@@ -201,7 +208,7 @@ impl Ep {
             session,
             settings,
             shares,
-            is_foreign: own.wire.is_some(),
+            is_foreign: own.is_foreign,
             net,
             main,
             control,

@@ -2,18 +2,34 @@
 
 use std::time::Duration;
 
-/// URLs of boards, in their order: `ether://eth0,udp://10.0.0.1:7100`.
-pub const BOARDS: &str = "ROPEWALK_MX_BOARDS";
-/// The file with the table of peers.
-pub const PEERS: &str = "ROPEWALK_MX_PEERS";
-/// Where it is without that.
-pub const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
-
 /// Longest message that is sent before its receiver asks for it.
 const EAGER_BYTES_MAX: u64 = ropewalk_base::limits::EAGER_BYTES_MAX as u64;
 
 /// How long a resend of Open-MX takes: its limits are counted in them.
 const RESEND: Duration = Duration::from_millis(512);
+
+/// Variables of Open-MX and MX about what is not here: how often to look, interrupts, acknowledgements and registered
+/// memory take care of themselves.
+const MEANINGLESS: [&str; 13] = [
+    "OMX_WAITSPIN",
+    "OMX_WAITINTR",
+    "OMX_CONNECT_POLLALL",
+    "OMX_NOTACKED_MAX",
+    "MX_IMM_ACK",
+    "OMX_RCACHE",
+    "MX_RCACHE",
+    "OMX_PRCACHE",
+    "OMX_PROCESS_BINDING",
+    "OMX_MEDIUM_SENDQ",
+    "OMX_SHARED_RNDV_THRESHOLD",
+    "OMX_ZOMBIE_SEND",
+    "MX_ZOMBIE_SEND",
+];
+
+/// Those of them that are set.
+pub fn meaningless() -> impl Iterator<Item = &'static str> {
+    MEANINGLESS.into_iter().filter(|name| text(name).is_some())
+}
 
 /// What the environment decides.
 #[derive(Debug, Clone)]

@@ -17,7 +17,6 @@
 //! * no handle and no address is ever read through: what they name is looked up.
 
 pub mod abi;
-mod boards;
 pub mod codes;
 mod connect;
 mod endpoint;

@@ -7,12 +7,13 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
+use ropewalk_net::boards::Boards;
+
 use crate::abi::{API, Handle};
-use crate::boards::Boards;
 use crate::codes::NOT_INITIALIZED;
 use crate::codes::{ALREADY_INITIALIZED, BAD_LIBRARY_VERSION, Code, FAILURE, NO_RESOURCES};
 use crate::endpoint::Ep;
-use crate::environment::Options;
+use crate::environment::{self, Options};
 
 /// Endpoints of a process.
 pub const ENDPOINTS_MAX: usize = 1 << PLACE_BITS;
@@ -148,6 +149,9 @@ pub fn initialize(api: u32) -> Result<(), Code> {
         FAILURE
     })?;
     if options.verbose {
+        for name in environment::meaningless() {
+            eprintln!("libmyriexpress: {name} means nothing here");
+        }
         for board in &boards.boards {
             eprintln!("libmyriexpress: board {} is {:?}", board.name, board.place);
         }

@@ -64,6 +64,50 @@ fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
     run(&namespace, "foreign.c", "mxoe://one", "mxoe://two");
 }
 
+/// What a program that opens an endpoint on these boards prints, and what it says on its standard error.
+fn opened(namespace: &Namespace, boards: &str) -> Option<(String, String)> {
+    let program = compile("boards.c", "gcc", "myriexpress")?;
+    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
+    command.arg(program).env("ROPEWALK_MX_BOARDS", boards).env("MX_ERRORS_ARE_FATAL", "0");
+    command.env("OMX_VERBOSE", "1").env("OMX_WAITSPIN", "1").env("MX_RCACHE", "");
+    let output = command.output().expect("the program starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
+    Some((text(&output.stdout), text(&output.stderr)))
+}
+
+#[test]
+fn boards_that_cannot_be_are_told_at_once_and_why_once() {
+    let Some(namespace) = Namespace::make() else { return };
+    for (boards, why) in [
+        ("ether://one?socket=banana", "socket=banana"),
+        ("mxoe://one?frame=10", "frame=10"),
+        ("mxoe://one?frame=9000", "do not fit"),
+        ("ether://two,ether://none", "there is no interface none"),
+        ("mxoe://lo", "no Ethernet interface"),
+        (",", "names no board"),
+        ("tcp://10.0.0.1", "is no place"),
+    ] {
+        let Some((told, said)) = opened(&namespace, boards) else { return };
+        // Before there is a library every error ends the program.
+        assert_eq!(told, "", "{boards}: {said}");
+        assert!(said.contains(why) && said.contains("ROPEWALK_MX_BOARDS"), "{boards}: {said}");
+    }
+    let Some((told, said)) = opened(&namespace, "ether://one?socket=packet,mxoe://two") else {
+        return;
+    };
+    assert_eq!(told, "init 0\nopen 0", "{said}");
+    assert!(said.contains("OMX_WAITSPIN means nothing") && !said.contains("MX_RCACHE"), "{said}");
+    // It is there, and cannot be used: all its endpoints alike.
+    assert!(ip(&format!("-n {} link set one down", namespace.0)));
+    let Some((told, said)) = opened(&namespace, "ether://one") else { return };
+    assert_eq!(told.lines().next(), Some("init 0"));
+    assert!(!told.contains("open 0"), "{told}");
+    assert_eq!(said.matches("is down").count(), 1, "{said}");
+    // Another board may do.
+    let both = opened(&namespace, "ether://one,ether://two").map(|it| it.0);
+    assert_eq!(both.as_deref(), Some("init 0\nopen 0"));
+}
+
 fn run(namespace: &Namespace, source: &str, one: &str, two: &str) {
     let Some(program) = compile(source, "gcc", "myriexpress") else { return };
     let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);

@@ -91,7 +91,7 @@ pub enum EtherError {
     NoneUp,
     #[error(
         "there are several interfaces, {0}: say which, in an address to listen at as in \
-         ether://{first}/3, and in one to call as in ether://02:00:00:00:00:01%{first}/3",
+         {first}/3, and in one to call as in 02:00:00:00:00:01%{first}/3, behind ether:// or mxoe://",
         first = .0.split(", ").next().unwrap_or_default()
     )]
     Several(String),
@@ -112,7 +112,7 @@ pub enum EtherError {
     RawTaken(String),
     #[error("all 255 endpoints of {0} are taken")]
     AllTaken(String),
-    #[error("'{0}' is no interface with an endpoint; write one like eth0 or eth0/3")]
+    #[error("'{0}' is no interface with an endpoint from 0 to 254; write one like eth0 or eth0/3")]
     BadAddress(String),
     #[error(
         "'{0}' says nothing about sockets; there is socket=packet, xdp or auto, queue=N, and poll=MICROSECONDS"

@@ -2,11 +2,11 @@
 
 use std::ffi::{c_char, c_void};
 
+use ropewalk_net::boards::ENDPOINTS_MAX;
 use ropewalk_net::raw::RawCounts;
 
 use super::{ask_process, returned};
 use crate::abi::{Handle, LABEL_BYTES};
-use crate::boards::ENDPOINTS_MAX;
 use crate::codes::{BAD_INFO_KEY, BAD_INFO_LENGTH, BOARD_UNKNOWN, Code, Family};
 use crate::process::{self, Process};
 use crate::raw;

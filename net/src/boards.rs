@@ -1,4 +1,4 @@
-//! Boards: the networks of this host, and where peers are.
+//! Boards: the networks of this host as programs that use MX know them, and where peers are.
 //!
 //! A board is an Ethernet interface, whose endpoints have their numbers on it, or a host's address with a
 //! port for UDP: endpoint 0 listens at that port, endpoint 1 at the next one, and so on.
@@ -9,14 +9,20 @@
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use ropewalk_net::agent::{AgentClient, Map};
-use ropewalk_net::modules;
 use ropewalk_wire::mxoe::Station;
 
-use crate::environment;
+use crate::agent::{AgentClient, Map};
+use crate::modules;
 
-/// Endpoints of a board have numbers below.
-pub const ENDPOINTS_MAX: u32 = 32;
+/// URLs of boards, in their order: `ether://eth0,udp://10.0.0.1:7100`.
+pub const BOARDS_VARIABLE: &str = "ROPEWALK_MX_BOARDS";
+/// The file with the table of peers.
+pub const PEERS_VARIABLE: &str = "ROPEWALK_MX_PEERS";
+/// Where it is without that.
+const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
+
+/// Endpoints of a board have numbers below. Open-MX has 32 unless it is told otherwise, and a byte for them.
+pub const ENDPOINTS_MAX: u32 = 255;
 
 /// The port of endpoint 0 where no other is named.
 const PORT: u16 = 7100;
@@ -36,8 +42,10 @@ pub struct Board {
     pub interface: String,
     /// As it is called where nobody says otherwise.
     pub name: String,
-    /// MXoE is spoken there, with all others, and how, as the query of an address says.
-    pub wire: Option<String>,
+    /// MXoE is spoken there, with all others.
+    pub is_foreign: bool,
+    /// How, and by which sockets, as the query of an address says.
+    pub said: String,
 }
 
 /// A host that is known.
@@ -117,33 +125,44 @@ impl FromStr for Place {
 }
 
 impl Board {
+    fn at(place: Place, interface: String) -> Board {
+        Board { place, interface, name: String::new(), is_foreign: false, said: String::new() }
+    }
+
     /// Where an endpoint of it listens: the scheme of a module and its address.
     pub fn listen(&self, endpoint: u32, key: u32) -> Option<(&'static str, String)> {
-        let interface = &self.interface;
-        match (&self.place, &self.wire) {
-            (Place::Ether(_), Some(wire)) => {
-                Some(("mxoe", format!("{interface}/{endpoint}?key={key}&{wire}")))
+        let Board { interface, said, .. } = self;
+        match &self.place {
+            Place::Ether(_) if self.is_foreign => {
+                Some(("mxoe", format!("{interface}/{endpoint}?key={key}&{said}")))
             }
-            (Place::Ether(_), None) => Some(("ether", format!("{interface}/{endpoint}"))),
-            (Place::Udp(address), _) => {
-                Some(("udp", endpoint_address(*address, endpoint)?.to_string()))
-            }
+            Place::Ether(_) => Some(("ether", format!("{interface}/{endpoint}?{said}"))),
+            Place::Udp(address) => Some(("udp", endpoint_address(*address, endpoint)?.to_string())),
         }
     }
 
     /// Where those who call an endpoint of another board of its network find it.
     pub fn url(&self, place: &Place, endpoint: u32, key: u32) -> Option<String> {
-        match (place, &self.wire) {
-            (Place::Ether(station), Some(_)) => {
+        match place {
+            Place::Ether(station) if self.is_foreign => {
                 Some(format!("mxoe://{station}%{}/{endpoint}?key={key}", self.interface))
             }
-            (place, _) => place.url(endpoint),
+            place => place.url(endpoint),
+        }
+    }
+
+    /// As lists of boards name it.
+    pub fn own_url(&self) -> String {
+        match &self.place {
+            Place::Ether(_) if self.is_foreign => format!("mxoe://{}", self.interface),
+            Place::Ether(_) => format!("ether://{}", self.interface),
+            Place::Udp(address) => format!("udp://{address}"),
         }
     }
 
     /// Where its raw endpoint is; `None` where no MXoE is spoken.
     pub fn raw(&self) -> Option<String> {
-        self.wire.as_ref().map(|wire| format!("{}?{wire}", self.interface))
+        self.is_foreign.then(|| format!("{}?{}", self.interface, self.said))
     }
 
     /// The agent of its interface, where there is one.
@@ -156,7 +175,7 @@ impl Board {
     /// What others call it: what its agent tells them, where there is one.
     fn current_name(&self) -> String {
         let told = || self.agent()?.name_of(self.place.nic()).ok()?;
-        let told = self.wire.as_ref().and_then(|_| told());
+        let told = Some(self.is_foreign).filter(|it| *it).and_then(|_| told());
         told.unwrap_or_else(|| self.name.clone())
     }
 
@@ -175,19 +194,19 @@ impl Boards {
     /// As the environment says, or what there is.
     pub fn find() -> Result<Boards, String> {
         let host = host_name();
-        let mut boards = match environment::text(environment::BOARDS) {
-            Some(text) => listed(&text)?,
+        let mut boards = match variable(BOARDS_VARIABLE) {
+            Some(text) => listed(&text).map_err(|error| format!("{BOARDS_VARIABLE}: {error}"))?,
             None => usual(),
         };
         for (number, board) in boards.iter_mut().enumerate() {
             board.name = format!("{host}:{number}");
         }
-        let (peers, has_table) = match environment::text(environment::PEERS) {
+        let (peers, has_table) = match variable(PEERS_VARIABLE) {
             Some(path) => {
                 let text = std::fs::read_to_string(&path);
                 (table(&text.map_err(|error| format!("{path}: {error}"))?)?, true)
             }
-            None => match std::fs::read_to_string(environment::PEERS_FILE) {
+            None => match std::fs::read_to_string(PEERS_FILE) {
                 Ok(text) => (table(&text)?, true),
                 Err(_) => (Vec::new(), false),
             },
@@ -249,36 +268,39 @@ impl Boards {
 
 /// Boards as the environment lists them.
 fn listed(text: &str) -> Result<Vec<Board>, String> {
-    let mut boards = Vec::new();
-    for word in text.split([',', ' ']).filter(|word| !word.is_empty()) {
-        let foreign = word.strip_prefix("mxoe://");
-        let board = match foreign.or(word.strip_prefix("ether://")) {
-            Some(interface) => {
-                let (interface, wire) = interface.split_once('?').unwrap_or((interface, ""));
-                let interface = interface.trim_end_matches('/');
-                let all = modules::interfaces();
-                let found = all.into_iter().find(|it| it.name == interface);
-                let found = found.ok_or_else(|| {
-                    format!("{word}: there is no interface {interface}; `ip link` shows them")
-                })?;
-                Board { wire: foreign.map(|_| wire.to_string()), ..on_interface(&found) }
-            }
-            None => {
-                let place = Place::from_str(word)?;
-                if matches!(place, Place::Ether(_)) {
-                    return Err(format!("'{word}': name the interface, like ether://eth0"));
-                }
-                Board { place, interface: String::new(), name: String::new(), wire: None }
-            }
-        };
-        boards.push(board);
+    let words = text.split([',', ' ']).filter(|word| !word.is_empty());
+    let boards: Vec<Board> = words.map(board).collect::<Result<_, _>>()?;
+    if boards.is_empty() {
+        return Err(format!("'{text}' names no board; write one like ether://eth0"));
     }
     Ok(boards)
 }
 
+/// A board by its URL.
+fn board(url: &str) -> Result<Board, String> {
+    let foreign = url.strip_prefix("mxoe://");
+    let Some(rest) = foreign.or(url.strip_prefix("ether://")) else {
+        return match Place::from_str(url)? {
+            Place::Ether(_) => Err(format!("'{url}': name the interface, like ether://eth0")),
+            place => Ok(Board::at(place, String::new())),
+        };
+    };
+    let (interface, said) = rest.split_once('?').unwrap_or((rest, ""));
+    let interface = interface.trim_end_matches('/');
+    let found = modules::interfaces().into_iter().find(|it| it.name == interface);
+    let found = found
+        .ok_or_else(|| format!("{url}: there is no interface {interface}; `ip link` shows them"))?;
+    if !found.is_ethernet || found.is_loopback {
+        return Err(format!("{url}: {interface} is no Ethernet interface"));
+    }
+    modules::check_wire(foreign.is_some(), said, found.mtu)
+        .map_err(|error| format!("{url}: {error}"))?;
+    let (is_foreign, said) = (foreign.is_some(), said.to_string());
+    Ok(Board { is_foreign, said, ..on_interface(&found) })
+}
+
 fn on_interface(interface: &modules::Interface) -> Board {
-    let (place, interface) = (Place::Ether(interface.station), interface.name.clone());
-    Board { place, interface, name: String::new(), wire: None }
+    Board::at(Place::Ether(interface.station), interface.name.clone())
 }
 
 /// Boards without a word of the user: interfaces in the order of their numbers, without loopback; where raw
@@ -293,7 +315,7 @@ fn usual() -> Vec<Board> {
         }
     }
     let place = Place::Udp(modules::reachable_address(PORT));
-    vec![Board { place, interface: String::new(), name: String::new(), wire: None }]
+    vec![Board::at(place, String::new())]
 }
 
 /// The table of peers: a name and a place on each line, `#` begins a comment.
@@ -312,6 +334,12 @@ fn table(text: &str) -> Result<Vec<Peer>, String> {
         }
     }
     Ok(peers)
+}
+
+/// A variable, where it is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    let text = std::env::var_os(name)?.to_string_lossy().into_owned();
+    (!text.is_empty()).then_some(text)
 }
 
 fn host_name() -> String {
