@@ -160,6 +160,39 @@ fn whoever_lacks_rights_or_boards_is_told_so() {
     let rights = kind(&all, "advice")[0];
     assert!(rights["problem"].as_str().unwrap().contains("CAP_NET_RAW"));
     assert!(rights["remedy"].as_str().unwrap().contains("udp://"));
+    // What programs have meanwhile.
+    let board = kind(&all, "board")[0];
+    assert_eq!((&board["board"], &board["interface"]), (&json!(0), &Value::Null));
+    assert!(board["url"].as_str().unwrap().starts_with("udp://"), "{board}");
+}
+
+/// Boards as the list of this name says, and what is said of them.
+fn listed(list: &str) -> (Vec<(Value, String)>, Vec<String>) {
+    let mut command = Command::new(PROGRAM);
+    command.args(["mx", "info", "--json"]).env("ROPEWALK_MX_BOARDS", list);
+    let all = objects(&output(command));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
+    let boards = kind(&all, "board").into_iter().map(|it| (it["board"].clone(), text(&it["url"])));
+    let lists = kind(&all, "advice").into_iter().filter(|it| it["topic"] == "list");
+    (boards.collect(), lists.map(|it| text(&it["problem"])).collect())
+}
+
+#[test]
+fn boards_are_those_that_programs_have() {
+    let Some(_namespace) = Namespace::enter("list") else { return };
+    assert!(ip("link add card0 type veth peer name card1"));
+    assert!(ip("link set card0 up") && ip("link set card1 up"));
+    let (boards, why) = listed("udp://10.0.0.1:7200,mxoe://card1?frame=1500");
+    let url = |number: Value, url: &str| (number, url.to_string());
+    let expected = [
+        url(json!(0), "udp://10.0.0.1:7200"),
+        url(json!(1), "mxoe://card1"),
+        url(Value::Null, "ether://card0"),
+    ];
+    assert_eq!((boards.as_slice(), why.len()), (&expected[..], 0));
+    let (boards, why) = listed("ether://card7");
+    assert!(boards.iter().all(|it| it.0 == Value::Null), "{boards:?}");
+    assert!(why.len() == 1 && why[0].contains("card7"), "{why:?}");
 }
 
 #[test]
@@ -460,6 +493,19 @@ fn a_board_is_called_by_its_name_and_whoever_is_not_there_is_said_not_to_be() {
     assert!(text.contains("mx perf' has to wait there"), "{text}");
     let text = refused("mxoe://02:00:00:00:00:07/7?key=0");
     assert!(text.contains("this side itself"), "{text}");
+    for (wrong, why) in [
+        ("mxoe://02:00:00:00:00:07/x", "like mxoe://02:00:00:00:00:07/0"),
+        ("ether://card1/0", "like ether://02:00:00:00:00:07/0"),
+    ] {
+        let text = refused(wrong);
+        assert!(text.contains(why) && !text.contains("has to wait there"), "{text}");
+    }
+    // Somebody is there, whose key is another one; and then nobody any more.
+    let own_key = ["--board", "mxoe://card1/4?key=5"];
+    let mut waits = Process::start(&[&["mx", "perf"][..], &own_key].concat(), "waiting at");
+    let text = refused("mxoe://02:00:00:00:00:08/4?key=6");
+    assert!(text.contains("another key") && text.contains("?key=NUMBER"), "{text}");
+    waits.stop();
     let text = refused("nobody:3/0");
     assert!(text.contains("nobody:3") && text.contains("mx peers"), "{text}");
     let text = refused("nobody");

@@ -21,6 +21,10 @@ pub struct Settings {
     pub receive_wait_us: Option<u32>,
     /// Whether that time changes with the traffic.
     pub adaptive: bool,
+    /// Nanoseconds for which the kernel looks by itself, with the card's interrupts switched off, after it has found
+    /// nothing more (`gro_flush_timeout`), and how often it does so (`napi_defer_hard_irqs`).
+    pub deferred_ns: Option<u64>,
+    pub deferred_times: Option<u32>,
 }
 
 /// `struct ethtool_drvinfo`.
@@ -86,7 +90,15 @@ pub fn settings(name: &str) -> Settings {
         found.receive_wait_us = Some(coalescing.receive_us);
         found.adaptive = coalescing.adaptive_receive != 0;
     }
+    found.deferred_ns = number_in(name, "gro_flush_timeout");
+    found.deferred_times = number_in(name, "napi_defer_hard_irqs").map(|times| times as u32);
     found
+}
+
+/// What a file of an interface says.
+fn number_in(name: &str, file: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?;
+    text.trim().parse().ok()
 }
 
 /// Lets the kernel join received segments of streams (GRO), or not.

@@ -1,11 +1,13 @@
 //! What is wrong with a host or a board, and what to set instead.
 
+use ropewalk_net::boards::BOARDS_VARIABLE;
+
 use super::host::Host;
 use super::info::Board;
 
 /// Longest payload of frames that most networks can be set to.
 const MTU_WANTED: usize = 9000;
-/// Microseconds that a card may wait before it interrupts, and a processor need to wake up.
+/// Microseconds that a card, or the kernel, may wait before it tells of what came, and a processor need to wake up.
 const WAIT_US_MAX: u32 = 10;
 const WAKE_US_MAX: u32 = 20;
 /// What a UDP socket asks for.
@@ -22,10 +24,20 @@ pub struct Advice {
     pub remedy: String,
 }
 
-/// All advice: that of the host first.
-pub fn advice(host: &Host, boards: &[Board]) -> Vec<Advice> {
+/// All advice: that of the host first. `why`: why there are no boards.
+pub fn advice(host: &Host, boards: &[Board], why: Option<String>) -> Vec<Advice> {
     let mut all = of_host(host);
-    if !boards.iter().any(|board| board.number.is_some()) {
+    if let Some(problem) = why {
+        all.push(Advice {
+            board: None,
+            topic: "list",
+            problem,
+            remedy: format!("programs that use MX do not begin before that is mended; without {BOARDS_VARIABLE} they have \
+                     what there is"),
+        });
+    }
+    let is_up = |board: &Board| board.interface.as_ref().is_some_and(|it| it.is_up);
+    if !boards.iter().any(is_up) {
         all.push(Advice {
             board: None,
             topic: "boards",
@@ -76,15 +88,16 @@ fn of_host(host: &Host) -> Vec<Advice> {
 }
 
 fn of_board(board: &Board) -> Vec<Advice> {
-    let name = &board.interface.name;
+    let Some(interface) = &board.interface else { return Vec::new() };
+    let name = &interface.name;
     let mut all = Vec::new();
     let mut say = |topic, problem, remedy| {
         all.push(Advice { board: Some(name.clone()), topic, problem, remedy });
     };
-    if board.interface.mtu < MTU_WANTED {
+    if interface.mtu < MTU_WANTED {
         say(
             "MTU",
-            format!("frames of {} bytes: long messages cost more packets", board.interface.mtu),
+            format!("frames of {} bytes: long messages cost more packets", interface.mtu),
             format!("`ip link set {name} mtu 9000`, where all hosts and switches take that"),
         );
     }
@@ -102,18 +115,33 @@ fn of_board(board: &Board) -> Vec<Advice> {
             format!("`ethtool -C {name} adaptive-rx off rx-usecs 0`"),
         );
     }
+    let deferred = settings.deferred_ns.filter(|_| settings.deferred_times.unwrap_or(0) > 0);
+    if let Some(nanos) = deferred.filter(|nanos| *nanos > u64::from(WAIT_US_MAX) * 1000) {
+        say(
+            "deferred interrupts",
+            format!(
+                "the kernel looks for frames each {} us instead of being interrupted (napi_defer_hard_irqs, \
+                 gro_flush_timeout)",
+                nanos / 1000
+            ),
+            format!(
+                "`echo 0 > /sys/class/net/{name}/napi_defer_hard_irqs`, unless programs poll busily \
+                 (poll=MICROSECONDS)"
+            ),
+        );
+    }
     all
 }
 
 #[cfg(test)]
 mod tests {
-    use ropewalk_rail_ether::Settings;
+    use ropewalk_rail_ether::{Interface, Settings};
 
     use super::super::info::tests::board;
     use super::*;
 
     fn topics(host: &Host, boards: &[Board]) -> Vec<&'static str> {
-        advice(host, boards).iter().map(|advice| advice.topic).collect()
+        advice(host, boards, None).iter().map(|advice| advice.topic).collect()
     }
 
     #[test]
@@ -141,7 +169,7 @@ mod tests {
         let bad = Board { settings: settings.clone(), ..board("eth0", 1500) };
         let expected = ["rights", "receive buffer", "sleeping processors", "MTU", "interrupts"];
         assert_eq!(topics(&host, std::slice::from_ref(&bad)), expected);
-        let all = advice(&host, &[bad]);
+        let all = advice(&host, &[bad], None);
         assert!(all[0].problem.contains("CAP_NET_RAW") && all[0].remedy.contains("udp://"));
         assert!(all[1].problem.contains("208 KiB") && all[1].remedy.contains("rmem_max"));
         assert!(all[3].remedy.contains("ip link set eth0 mtu 9000"));
@@ -149,7 +177,24 @@ mod tests {
         let adaptive = Settings { receive_wait_us: Some(3), ..settings };
         let bad = Board { settings: adaptive, ..board("eth1", 9000) };
         assert_eq!(topics(&Host { raw: true, ..Host::default() }, &[bad]), ["interrupts"]);
-        let down = Board { number: None, ..board("eth2", 1500) };
-        assert_eq!(topics(&Host { raw: true, ..Host::default() }, &[down]), ["boards"]);
+        let deferred = |nanos, times| Settings {
+            deferred_ns: Some(nanos),
+            deferred_times: Some(times),
+            ..Settings::default()
+        };
+        let host = Host { raw: true, ..Host::default() };
+        for (settings, told) in [
+            (deferred(200_000, 2), vec!["deferred interrupts"]),
+            (deferred(200_000, 0), vec![]),
+            (deferred(1000, 2), vec![]),
+        ] {
+            assert_eq!(topics(&host, &[Board { settings, ..board("eth1", 9000) }]), told);
+        }
+        let down = board("eth2", 1500);
+        let interface = down.interface.clone().map(|it| Interface { is_up: false, ..it });
+        let down = Board { number: None, interface, ..down };
+        assert_eq!(topics(&host, std::slice::from_ref(&down)), ["boards"]);
+        let listed = advice(&host, &[down], Some("no such thing".to_string()));
+        assert_eq!((listed[0].topic, listed[0].problem.as_str()), ("list", "no such thing"));
     }
 }

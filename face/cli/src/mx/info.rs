@@ -1,5 +1,6 @@
 //! `ropewalk mx info`.
 
+use ropewalk_net::boards::{self, Boards};
 use ropewalk_rail_ether::{Interface, Settings, interfaces, settings};
 use serde_json::json;
 
@@ -13,54 +14,86 @@ use crate::report::{print, print_json, table};
   ropewalk mx info           the boards of this host, and what to set
   ropewalk mx info --json    an object a line
 
-A board is an Ethernet interface that is up; its number is that of programs that use MX, its id is \
-the address of the interface as one number. AF_XDP: the queue that a process takes frames from past \
+A board is a network of programs that use MX; its number is theirs: what ROPEWALK_MX_BOARDS lists, else each \
+Ethernet interface that is up, and without the right to raw frames the host's first address, over UDP. Its id is \
+the address of the interface as one number. Interfaces without a number are no boards. AF_XDP: the queue that a process takes frames from past \
 the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.")]
 pub struct Info {
-    /// A JSON object for the host, one for each interface, and one for each piece of advice: 'kind' is host, board
+    /// A JSON object for the host, one for each board and each other interface, and one for each piece of advice: 'kind' is host, board
     /// or advice.
     #[arg(long)]
     json: bool,
 }
 
-/// An Ethernet interface.
+/// A network, or an Ethernet interface that programs do not have as one.
 #[derive(Debug, Clone)]
 pub struct Board {
-    /// `None` where it cannot be used.
+    /// What programs know it by.
     pub number: Option<u32>,
-    pub interface: Interface,
+    /// As lists of boards name it, and the number that stands for its card.
+    pub url: String,
+    pub nic: u64,
+    /// `None` over UDP.
+    pub interface: Option<Interface>,
     pub settings: Settings,
-    /// How many endpoints of it are taken.
-    pub endpoints: usize,
+    /// How many endpoints of it are taken, where that is seen.
+    pub endpoints: Option<usize>,
     /// The queue that a process takes frames from by AF_XDP.
     pub xdp_queue: Option<u32>,
 }
 
-/// All Ethernet interfaces; those that can be used have numbers.
-fn boards(files: &Files) -> Vec<Board> {
+/// The boards of programs that are started now, and the Ethernet interfaces that are none; or why there are no boards.
+fn all_boards(files: &Files) -> (Vec<Board>, Option<String>) {
     let (claims, queues) = (files.claims(), files.queues());
-    let mut numbers = 0..;
     let ethernet = |it: &Interface| it.is_ethernet && !it.is_loopback;
-    let board = |interface: Interface| Board {
-        number: numbers.next().filter(|_| interface.is_up),
-        settings: settings(&interface.name),
-        endpoints: claims.iter().filter(|claim| claim.interface == interface.index).count(),
-        xdp_queue: queues.iter().find(|it| it.0 == interface.index).map(|(_, queue)| *queue),
-        interface,
+    let mut interfaces: Vec<Interface> = interfaces().into_iter().filter(ethernet).collect();
+    let of = |number, url, nic, interface: Option<Interface>| {
+        let index = interface.as_ref().map(|it| it.index);
+        let taken = |index| claims.iter().filter(|claim| claim.interface == index).count();
+        let queue = queues.iter().find(|it| Some(it.0) == index);
+        Board {
+            number,
+            url,
+            nic,
+            settings: interface.as_ref().map(|it| settings(&it.name)).unwrap_or_default(),
+            endpoints: index.map(taken),
+            xdp_queue: queue.map(|(_, queue)| *queue),
+            interface,
+        }
     };
-    // Those that are up come first, so that their numbers have no holes.
-    let (up, down): (Vec<_>, Vec<_>) =
-        interfaces().into_iter().filter(ethernet).partition(|interface| interface.is_up);
-    up.into_iter().chain(down).map(board).collect()
+    let (found, why) = match Boards::find() {
+        Ok(found) => (found.boards, None),
+        Err(why) => (Vec::new(), Some(why)),
+    };
+    let known =
+        |board: &boards::Board| interfaces.iter().find(|it| it.name == board.interface).cloned();
+    let numbered = (0..).zip(&found);
+    let mut all: Vec<Board> = numbered
+        .map(|(number, board)| of(Some(number), board.own_url(), board.place.nic(), known(board)))
+        .collect();
+    interfaces.retain(|it| !found.iter().any(|board| board.interface == it.name));
+    all.extend(interfaces.into_iter().map(|interface| {
+        let url = format!("ether://{}", interface.name);
+        of(None, url, interface.station.nic_id(), Some(interface))
+    }));
+    (all, why)
 }
 
 impl Board {
     /// Its state as people say it.
     fn state(&self) -> &'static str {
-        match (self.interface.is_up, self.interface.is_running) {
-            (false, _) => "down",
-            (true, false) => "no carrier",
-            (true, true) => "up",
+        match self.interface.as_ref().map(|it| (it.is_up, it.is_running)) {
+            Some((false, _)) => "down",
+            Some((true, false)) => "no carrier",
+            Some((true, true)) | None => "up",
+        }
+    }
+
+    /// The address of its card, or the number that stands for it.
+    fn card(&self) -> String {
+        match &self.interface {
+            Some(interface) => format!("{} ({:#014x})", interface.station, self.nic),
+            None => format!("{:#014x}", self.nic),
         }
     }
 }
@@ -68,8 +101,9 @@ impl Board {
 /// Shows the boards.
 pub fn run(arguments: &Info) -> anyhow::Result<()> {
     let files = Files::default();
-    let (host, boards) = (files.host(), boards(&files));
-    let advice = advice(&host, &boards);
+    let (boards, why) = all_boards(&files);
+    let host = files.host();
+    let advice = advice(&host, &boards, why);
     if arguments.json {
         return print_objects(&host, &boards, &advice);
     }
@@ -82,8 +116,8 @@ pub fn run(arguments: &Info) -> anyhow::Result<()> {
 }
 
 const HEADER: [&str; 10] = [
-    "interface",
     "board",
+    "network",
     "state",
     "nic id",
     "MTU",
@@ -97,11 +131,11 @@ const HEADER: [&str; 10] = [
 fn row(board: &Board) -> Vec<String> {
     let or_not = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
     vec![
-        board.interface.name.clone(),
         or_not(board.number.map(|number| number.to_string())),
+        board.url.clone(),
         board.state().to_string(),
-        format!("{} ({:#014x})", board.interface.station, board.interface.station.nic_id()),
-        board.interface.mtu.to_string(),
+        board.card(),
+        or_not(board.interface.as_ref().map(|it| it.mtu.to_string())),
         or_not(board.settings.speed.map(|speed| match speed {
             0..1000 => format!("{speed} Mbit/s"),
             _ => format!("{} Gbit/s", f64::from(speed) / 1000.0),
@@ -112,7 +146,7 @@ fn row(board: &Board) -> Vec<String> {
             false => wait.to_string(),
         })),
         or_not(board.xdp_queue.map(|queue| format!("queue {queue}"))),
-        board.endpoints.to_string(),
+        or_not(board.endpoints.map(|count| count.to_string())),
     ]
 }
 
@@ -125,18 +159,22 @@ fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Re
         "processor_wake_us": host.wake_us,
     }))?;
     for board in boards {
+        let interface = board.interface.as_ref();
         print_json(&json!({
             "kind": "board",
-            "interface": board.interface.name,
             "board": board.number,
+            "url": board.url,
+            "interface": interface.map(|it| &it.name),
             "state": board.state(),
-            "address": board.interface.station.to_string(),
-            "nic_id": board.interface.station.nic_id(),
-            "mtu": board.interface.mtu,
+            "address": interface.map(|it| it.station.to_string()),
+            "nic_id": board.nic,
+            "mtu": interface.map(|it| it.mtu),
             "speed_mbits": board.settings.speed,
             "driver": board.settings.driver,
             "receive_wait_us": board.settings.receive_wait_us,
             "adaptive": board.settings.adaptive,
+            "deferred_ns": board.settings.deferred_ns,
+            "deferred_times": board.settings.deferred_times,
             "xdp_queue": board.xdp_queue,
             "endpoints": board.endpoints,
         }))?;
@@ -168,27 +206,46 @@ pub mod tests {
             is_loopback: false,
             is_ethernet: true,
         };
-        let settings = Settings::default();
-        Board { number: Some(0), interface, settings, endpoints: 0, xdp_queue: None }
+        Board {
+            number: Some(0),
+            url: format!("ether://{name}"),
+            nic: interface.station.nic_id(),
+            interface: Some(interface),
+            settings: Settings::default(),
+            endpoints: Some(0),
+            xdp_queue: None,
+        }
+    }
+
+    #[test]
+    fn a_board_over_udp_has_no_interface() {
+        let url = "udp://10.0.0.1:7100".to_string();
+        let board = Board { url, nic: 0x0212, interface: None, endpoints: None, ..board("", 0) };
+        let id = "0x000000000212";
+        let shown = ["0", "udp://10.0.0.1:7100", "up", id, "-", "-", "-", "-", "-", "-"];
+        assert_eq!(row(&board), shown);
     }
 
     #[test]
     fn a_row_says_what_is_known_and_states_are_words() {
         let id = "02:00:00:00:00:01 (0x020000000001)";
-        let idle = ["eth0", "0", "up", id, "1500", "-", "-", "-", "-", "0"];
+        let idle = ["0", "ether://eth0", "up", id, "1500", "-", "-", "-", "-", "0"];
         assert_eq!(row(&board("eth0", 1500)), idle);
         let settings = Settings {
             driver: Some("mlx5".into()),
             speed: Some(25_000),
             receive_wait_us: Some(8),
             adaptive: true,
+            ..Settings::default()
         };
-        let mut busy = Board { settings, endpoints: 2, xdp_queue: Some(3), ..board("eth1", 9000) };
+        let mut busy =
+            Board { settings, endpoints: Some(2), xdp_queue: Some(3), ..board("eth1", 9000) };
         assert_eq!(row(&busy)[5..], ["25 Gbit/s", "mlx5", "8, adaptive", "queue 3", "2"]);
         assert_eq!(busy.state(), "up");
-        busy.interface.is_running = false;
+        let interface = busy.interface.clone().unwrap();
+        busy.interface = Some(Interface { is_running: false, ..interface.clone() });
         assert_eq!(busy.state(), "no carrier");
-        busy.interface.is_up = false;
+        busy.interface = Some(Interface { is_up: false, ..interface });
         assert_eq!(busy.state(), "down");
     }
 }

@@ -124,7 +124,7 @@ mod tests {
             is_own: false,
             age: Duration::from_millis(7900),
         };
-        let interface = board("eth0", 1500).interface;
+        let interface = board("eth0", 1500).interface.expect("one");
         let id = "02:00:00:00:00:02 (0x020000000002)";
         assert_eq!(row(&interface, &peer, false), ["eth0", "3", "-", id, "-", "-", "7 s ago"]);
         let met = KnownPeer { serial: Some(1), ..peer.clone() };

@@ -46,9 +46,38 @@ fn called(text: &str) -> anyhow::Result<Called> {
     })
 }
 
+/// Whether an address is one at which somebody can be, as far as it tells by itself.
+fn check(address: &Address) -> anyhow::Result<()> {
+    for (scheme, place) in address.parts() {
+        let (place, said) = place.split_once('?').unwrap_or((place, ""));
+        let example = match scheme {
+            "ether" | "mxoe" => "02:00:00:00:00:07/0",
+            _ => "10.0.0.1:7100",
+        };
+        if !modules::makes_sense(scheme, place) {
+            bail!("'{place}' is no address of {scheme}://; write one like {scheme}://{example}");
+        }
+        if !said.is_empty() && (scheme != "mxoe" || !is_key(said)) {
+            bail!("'{said}' says nothing about a peer; mxoe:// has ?key=NUMBER");
+        }
+    }
+    Ok(())
+}
+
+fn is_key(said: &str) -> bool {
+    let key = said.strip_prefix("key=");
+    key.is_some_and(|key| match key.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).is_ok(),
+        None => key.parse::<u32>().is_ok(),
+    })
+}
+
 /// This side, and whoever waits at `to`.
 pub fn meet(to: &str, own: Option<&str>, stop: &Stop) -> anyhow::Result<(Side, PeerId)> {
     let called = called(to)?;
+    if let Called::Address(text) = &called {
+        check(&Address::parse(text)?)?;
+    }
     let rail = match (own, &called) {
         (Some(own), _) => board(own)?,
         (None, Called::Address(text)) => rail_to(&Address::parse(text)?)?,
@@ -110,6 +139,25 @@ fn find(name: &str, interface: u32, stop: &Stop) -> anyhow::Result<Station> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_peer_can_be_at_is_said_before_it_is_called() {
+        let check = |text: &str| check(&Address::parse(text).unwrap()).map_err(|it| it.to_string());
+        for good in ["udp://10.0.0.1:7", "mxoe://02:00:00:00:00:07%eth1/3?key=0x10", "shm://there"]
+        {
+            assert_eq!(check(good), Ok(()));
+        }
+        for (bad, why) in [
+            ("udp://10.0.0.1", "like udp://10.0.0.1:7100"),
+            ("ether://eth0/x", "like ether://02:00:00:00:00:07/0"),
+            ("mxoe://02:00:00:00:00:07/300", "like mxoe://02:00:00:00:00:07/0"),
+            ("mxoe://02:00:00:00:00:07/3?key=x", "?key=NUMBER"),
+            ("ether://02:00:00:00:00:07/3?key=1", "?key=NUMBER"),
+        ] {
+            let error = check(bad).expect_err(bad);
+            assert!(error.contains(why), "{bad}: {error}");
+        }
+    }
 
     #[test]
     fn a_peer_is_an_address_or_the_name_of_a_board() {

@@ -165,7 +165,14 @@ impl Side {
         };
         others.append(&mut self.early);
         self.early = others;
-        found.outcome.map_err(|fault| anyhow!("{fault}"))?;
+        found.outcome.map_err(|fault| match fault {
+            // Nothing else of what is said here is not allowed.
+            Fault::NotPermitted => {
+                anyhow!("the endpoint there has another key: write it behind the address, as in /0?key=NUMBER")
+            }
+            Fault::Closed => anyhow!("the endpoint there is not open"),
+            fault => anyhow!("{fault}"),
+        })?;
         Ok(found)
     }
 
