@@ -35,8 +35,15 @@ const MINUTE: Duration = Duration::from_secs(60);
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The crates that hold unsafe code or hand memory to those that do.
-const SANITIZED: &[&str] =
-    &["ropewalk-base", "ropewalk-rail-shm", "ropewalk-rail-tcp", "ropewalk-net"];
+const SANITIZED: &[&str] = &[
+    "ropewalk-base",
+    "ropewalk-rail",
+    "ropewalk-rail-shm",
+    "ropewalk-rail-tcp",
+    "ropewalk-rail-udp",
+    "ropewalk-rail-ether",
+    "ropewalk-net",
+];
 
 /// The test that runs suites of others.
 const SUITES: &str = "mount_suites";

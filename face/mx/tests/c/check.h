@@ -95,6 +95,8 @@ static inline void choose_board(const char *medium, int base, int which)
         CHECK(setenv("OMX_DISABLE_SHARED", "1", 1) == 0);
         return;
     }
+    /* Each side has a file of its own: the other one may read while this one writes. */
+    snprintf(path, sizeof path, "%s/mx-peers-%d-%d", folder == NULL ? "/tmp" : folder, base, which);
     if (strcmp(medium, "udp") == 0)
         CHECK(setenv("OMX_DISABLE_SHARED", "1", 1) == 0);
     else
@@ -102,7 +104,6 @@ static inline void choose_board(const char *medium, int base, int which)
     snprintf(boards, sizeof boards, "udp://127.0.0.1:%d", base + 40 * which);
     snprintf(table, sizeof table, "one udp://127.0.0.1:%d\ntwo udp://127.0.0.1:%d # a comment\n", base,
              base + 40);
-    snprintf(path, sizeof path, "%s/mx-peers-%d", folder == NULL ? "/tmp" : folder, base);
     file = fopen(path, "w");
     CHECK(file != NULL && fputs(table, file) >= 0 && fclose(file) == 0);
     CHECK(setenv("ROPEWALK_MX_BOARDS", boards, 1) == 0);
