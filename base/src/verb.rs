@@ -110,8 +110,21 @@ impl fmt::Debug for Header {
 pub enum Urgency {
     /// Control and eager messages; in the order of the orders.
     Urgent,
+    /// The same, and nobody waits for it yet: it may wait a little for others to leave with.
+    Patient,
     /// Data frames.
     Bulk,
+}
+
+impl Urgency {
+    /// As a rail sees it that lets nothing wait.
+    #[inline]
+    pub fn at_once(self) -> Urgency {
+        match self {
+            Urgency::Patient => Urgency::Urgent,
+            other => other,
+        }
+    }
 }
 
 /// An order of the core to a rail: send header and payload as one frame.

@@ -80,10 +80,19 @@ impl Outputs {
         &mut frame.header
     }
 
-    /// The frame that was added last may wait. Nothing where something else came last.
+    /// The frame that was added last may wait: for the next pass, and where its rail makes packets for others.
+    /// Nothing where something else came last.
     pub fn last_is_patient(&mut self) {
         if let Some(mark) = self.marks.last_pushed().filter(|mark| **mark == Next::Frame) {
             *mark = Next::PatientFrame;
+            self.frames.last_pushed().into_iter().for_each(|it| it.urgency = Urgency::Patient);
+        }
+    }
+
+    /// The frame that was added last may wait for others, in a rail that makes packets of them.
+    pub fn last_joins_others(&mut self) {
+        if self.marks.last_pushed().is_some_and(|mark| *mark == Next::Frame) {
+            self.frames.last_pushed().into_iter().for_each(|it| it.urgency = Urgency::Patient);
         }
     }
 

@@ -167,6 +167,10 @@ impl Core {
         let channel = state.receive.channel;
         self.not_fetching(peer, channel, message);
         self.emit_finish(peer, channel, message, outcome, bytes);
+        if self.peers.get(peer.0).is_some_and(Peer::has_more_to_do) {
+            // Its sender lacks no work of ours.
+            self.outputs.last_joins_others();
+        }
         match outcome {
             Ok(()) => self.receive_done(id),
             // The region of an announced message is closed only when its sender gives it up.

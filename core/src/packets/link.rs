@@ -139,7 +139,7 @@ impl<S> Link<S> {
     pub fn wants(&self, now: Time) -> bool {
         let opening = matches!(self.stage, Stage::Calling { .. } | Stage::Answered { .. });
         let stream = self.sending.goes_again()
-            || (self.sending.has_room() && (self.probes || !self.out.is_empty()));
+            || (self.sending.has_room() && (self.probes || self.out.is_due(now)));
         opening
             || stream
             || !self.asks.is_empty()
@@ -155,7 +155,7 @@ impl<S> Link<S> {
             Stage::Up | Stage::Closing => {
                 let stream = self.sending.due().min(self.receiving.due());
                 let silent = if self.sending.is_empty() { self.silent_at() } else { Time::NEVER };
-                stream.min(silent).min(self.asks.due(readings))
+                stream.min(silent).min(self.asks.due(readings)).min(self.out.due())
             }
         }
     }

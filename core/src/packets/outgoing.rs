@@ -3,14 +3,19 @@
 //! Invariant: a header is never cut; what was begun is finished before another record begins.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::shared::SharedBytes;
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Header, Token, Urgency};
 
 use super::machine::Bytes;
 
+/// Frames that are in no hurry leave together: so many of them, or after so long, or with any other.
+const PATIENT_MAX: usize = 4;
+const PATIENT_FOR: Duration = Duration::from_micros(50);
 /// Full packets that may wait for the window.
 pub(super) const FULL_MAX: usize = 8;
 
@@ -25,7 +30,7 @@ pub(super) struct Sent {
 }
 
 /// Records on their way out.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Outgoing {
     pub urgent: VecDeque<Queued>,
     pub bulk: VecDeque<Queued>,
@@ -38,6 +43,9 @@ pub(super) struct Outgoing {
     pub next_record: u32,
     /// More waits than a peer that reads can bring about.
     pub overflown: bool,
+    /// When what waits goes: `ZERO` at once, `NEVER` where nothing does. And how many frames wait that are in no hurry.
+    goes_at: Time,
+    patient: usize,
 }
 
 /// A record of which something has left, or is to leave next.
@@ -104,6 +112,22 @@ impl Payload {
     }
 }
 
+impl Default for Outgoing {
+    fn default() -> Outgoing {
+        Outgoing {
+            urgent: VecDeque::new(),
+            bulk: VecDeque::new(),
+            current: None,
+            building: None,
+            full: VecDeque::new(),
+            next_record: 0,
+            overflown: false,
+            goes_at: Time::NEVER,
+            patient: 0,
+        }
+    }
+}
+
 impl Outgoing {
     /// Whether everything left.
     pub fn is_empty(&self) -> bool {
@@ -115,9 +139,39 @@ impl Outgoing {
         self.urgent.is_empty() && self.bulk.is_empty() && self.current.is_none()
     }
 
-    pub fn push(&mut self, queued: Queued, urgency: Urgency) {
+    /// Whether something is to go now.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.goes_at <= now && !self.is_empty()
+    }
+
+    /// When something is to go that waits for others now.
+    pub fn due(&self) -> Time {
+        if self.goes_at == Time::ZERO { Time::NEVER } else { self.goes_at }
+    }
+
+    /// Nothing waits any more.
+    pub fn hurry(&mut self) {
+        (self.goes_at, self.patient) = (Time::ZERO, 0);
+    }
+
+    /// Nothing of what waits does any more.
+    pub fn hurry_if_any(&mut self) {
+        if !self.is_empty() {
+            self.hurry();
+        }
+    }
+
+    pub fn push(&mut self, queued: Queued, urgency: Urgency, now: Time) {
+        let waits = self.goes_at > Time::ZERO;
+        match urgency {
+            Urgency::Patient if waits && self.patient + 1 < PATIENT_MAX => {
+                self.patient += 1;
+                self.goes_at = self.goes_at.min(now + PATIENT_FOR);
+            }
+            _ => self.hurry(),
+        }
         let queue = match urgency {
-            Urgency::Urgent => &mut self.urgent,
+            Urgency::Urgent | Urgency::Patient => &mut self.urgent,
             Urgency::Bulk => &mut self.bulk,
         };
         self.overflown |= queue.len() >= QUEUED_FRAMES_MAX;
@@ -142,6 +196,9 @@ impl Outgoing {
     /// records.
     pub fn next(&mut self, probes: bool) -> Option<Sent> {
         let sent = self.full.pop_front().or_else(|| self.building.take());
+        if self.is_empty() {
+            (self.goes_at, self.patient) = (Time::NEVER, 0);
+        }
         let probe = sent.is_none() && probes && self.current.is_none();
         sent.or_else(|| probe.then(|| Sent { record: self.next_record, ..Sent::default() }))
     }

@@ -71,7 +71,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let queued = Queued { header: frame.header, payload, token: frame.token };
         let held = frame.payload.len > 0;
         let first = state.out.is_cut();
-        state.out.push(queued, frame.urgency);
+        state.out.push(queued, frame.urgency, self.now);
         if state.out.overflown {
             // Told with the link's end.
             self.end(id, Fault::PeerReset);
@@ -90,7 +90,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some(state) = self.links.get_mut(id) else { return };
         let header = Header::new(record);
         let payload = Payload::Own(Vec::new());
-        state.out.push(Queued { header, payload, token: Token::NONE }, Urgency::Urgent);
+        let queued = Queued { header, payload, token: Token::NONE };
+        state.out.push(queued, Urgency::Urgent, self.now);
         if state.out.overflown {
             // A peer that makes us answer and does not read.
             return self.end(id, Fault::PeerReset);
@@ -109,6 +110,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 let header = Header::new(prefix.as_bytes());
                 let payload = Payload::Own(Vec::new());
                 state.out.bulk.push_back(Queued { header, payload, token: Token::NONE });
+                state.out.hurry();
                 self.touch(id);
             }
             Stage::Closing => {}
@@ -204,6 +206,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return Some(leaving);
         }
         if !state.sending.has_room() {
+            return None;
+        }
+        if state.receiving.due() <= now || state.probes {
+            // Something goes in any case: an acknowledgement, or a question.
+            state.out.hurry_if_any();
+        }
+        if !state.out.is_empty() && !state.out.is_due(now) {
             return None;
         }
         self.cut(id, memory, false);

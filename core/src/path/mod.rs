@@ -36,6 +36,8 @@ pub(crate) const BULK_PENDING_BYTES: u64 = 512 << 10;
 pub(crate) const BULK_PENDING_SHORT_MAX: u64 = 32;
 /// Announced messages of a peer that are not over, beyond which another announce is in no hurry.
 const ANNOUNCES_AHEAD: usize = 8;
+/// Messages that are being fetched beside one whose end may be told a little later.
+const FETCHES_AHEAD: usize = 4;
 /// Bytes of data frames in one pass, to all peers together: some 200 us of the processor's time.
 pub(crate) const BULK_BYTES_PER_PASS: u64 = 1 << 20;
 /// Gets and puts of ours to one peer at a time.
@@ -265,6 +267,11 @@ impl Peer {
     /// in no hurry.
     pub fn has_enough_to_do(&self) -> bool {
         self.unfinished.len() > ANNOUNCES_AHEAD
+    }
+
+    /// Whether we fetch so many messages of its that it need not know at once of one that is done.
+    pub fn has_more_to_do(&self) -> bool {
+        self.fetching.len() >= FETCHES_AHEAD
     }
 
     pub fn new(reachable: bool) -> Peer {

@@ -198,7 +198,7 @@ impl Link {
         common: &mut Common,
     ) -> Ordered {
         let FrameOrder { header, payload, urgency, token, .. } = frame;
-        let (payload, urgency, token) = (*payload, *urgency, *token);
+        let (payload, urgency, token) = (*payload, urgency.at_once(), *token);
         if let Some(fault) = self.refusal() {
             return Ordered::Refused(fault);
         }
@@ -210,7 +210,7 @@ impl Link {
             return Ordered::Refused(Fault::Invalid);
         }
         let waits = match urgency {
-            Urgency::Urgent => !self.queues[0].is_empty(),
+            Urgency::Urgent | Urgency::Patient => !self.queues[0].is_empty(),
             Urgency::Bulk => self.queues.iter().any(|queue| !queue.is_empty()),
         };
         if !waits {

@@ -113,7 +113,7 @@ impl Network {
         }
         let outgoing = Outgoing { number, frame: Frame { header: order.header, payload } };
         match order.urgency {
-            Urgency::Urgent => lane.urgent.push_back(outgoing),
+            Urgency::Urgent | Urgency::Patient => lane.urgent.push_back(outgoing),
             Urgency::Bulk => lane.bulk.push_back(outgoing),
         }
         self.pump(id, side);

@@ -85,7 +85,7 @@ impl Outbound {
     #[inline]
     pub fn queue(&mut self, urgency: Urgency) -> &mut VecDeque<Outgoing> {
         match urgency {
-            Urgency::Urgent => &mut self.urgent,
+            Urgency::Urgent | Urgency::Patient => &mut self.urgent,
             Urgency::Bulk => &mut self.bulk,
         }
     }

@@ -241,7 +241,7 @@ impl TcpRail {
     /// Sends a frame, or queues it; one that is `followed` by others waits for them.
     fn take(&mut self, frame: &FrameOrder, buffers: &BufferTable, followed: bool) -> Ordered {
         let FrameOrder { link: id, header, payload, urgency, token } = frame;
-        let (id, payload, urgency, token) = (*id, *payload, *urgency, *token);
+        let (id, payload, urgency, token) = (*id, *payload, urgency.at_once(), *token);
         if !is_legal(header, payload, buffers) {
             return Ordered::Refused(Fault::Invalid);
         }

@@ -100,7 +100,11 @@ impl Scene {
             _ => self.below(40_000),
         };
         let bulk = self.below(4) == 0;
-        let urgency = if bulk { Urgency::Bulk } else { Urgency::Urgent };
+        let urgency = match self.below(3) {
+            _ if bulk => Urgency::Bulk,
+            0 => Urgency::Patient,
+            _ => Urgency::Urgent,
+        };
         let id = self.next_id;
         self.next_id += 1;
         self.sent[node][usize::from(bulk)].push(id);
@@ -281,6 +285,45 @@ fn what_is_taken_back_is_touched_no_more_and_harms_nothing_else() {
     for seed in seeds(100_000, 60) {
         traffic(seed, FOUL, true);
     }
+}
+
+#[test]
+fn frames_that_are_in_no_hurry_leave_together_or_with_others_and_soon() {
+    let mut world = World::new(5, 2, 1486, 64);
+    let (link, _) = world.connect(0, 1);
+    world.pass(Duration::from_millis(5));
+    let mut id = 0;
+    // How many packets went for frames of these urgencies, and when all were there.
+    let mut send = |world: &mut World, urgencies: &[Urgency]| {
+        let (begun, before) = (world.now, world.nodes[0].machine.counters().sent);
+        let wanted = world.nodes[1].seen.frames[0].len() + urgencies.len();
+        let Node { machine, seen, .. } = &mut world.nodes[0];
+        machine.drained(begun, seen);
+        for urgency in urgencies {
+            id += 1;
+            world.send(0, link, id, 20, *urgency);
+        }
+        world.until("all", |world| world.nodes[1].seen.frames[0].len() >= wanted);
+        let took = world.now.since(begun);
+        let sent = world.nodes[0].machine.counters().sent - before;
+        world.pass(Duration::from_millis(5));
+        (sent, took)
+    };
+    use Urgency::{Patient, Urgent};
+    let (sent, alone) = send(&mut world, &[Urgent]);
+    assert_eq!(sent, 1);
+    let (sent, waited) = send(&mut world, &[Patient]);
+    assert_eq!(sent, 1);
+    let longer = waited.saturating_sub(alone);
+    assert!(longer > Duration::from_micros(20) && longer < Duration::from_millis(1), "{longer:?}");
+    for together in [&[Patient, Urgent][..], &[Patient, Patient, Patient, Patient]] {
+        let (sent, took) = send(&mut world, together);
+        assert_eq!(sent, 1, "{together:?}");
+        assert!(took < waited, "{together:?}: {took:?}");
+    }
+    // None of them waits behind another for longer than the first.
+    let (_, took) = send(&mut world, &[Patient; 7]);
+    assert!(took < waited + Duration::from_millis(1), "{took:?}");
 }
 
 #[test]
