@@ -985,7 +985,7 @@ local packet_layouts = {
 
 -- Bytes of a kind's layout; and whether more may follow.
 local body_bytes = {
-    [0xc0] = { 24, true }, [0xc1] = { 24, true }, [0xc2] = { 32, true }, [0xc3] = { 16, false }, [0xc4] = { 56, false },
+    [0xc0] = { 24, true }, [0xc1] = { 24, true }, [0xc2] = { 32, true }, [0xc3] = { 16, false }, [0xc4] = { 56, true },
     [0xc5] = { 16, true }, [0xc6] = { 16, false }, [0xc7] = { 4, false },
 }
 
@@ -1059,17 +1059,29 @@ bodies[0xc3] = function(packet, tree, at)
     return "Ack " .. (ack or "")
 end
 
-bodies[0xc4] = function(packet, tree, at)
+local function pull(packet, tree, at)
     local it
     it, at = read(packet, tree, packet_layouts.pull, at)
-    if not it then return "Pull" end
+    if not it then return at, "Pull" end
     local handle, bytes = it["ropewalk.handle"]:tohex(), it["ropewalk.pull.piece_bytes"]
     asks(packet, tree, "pull " .. handle)
     if bytes == 0 then complain(packet, tree, "field", "Pieces have no length") end
     local pieces = ranges(packet.tvb(at - 8, 8), it["ropewalk.pull.first"])
     tree:append_text(", pieces " .. pieces)
-    return string.format("Pull 0x%s: pieces %s, %d B each, of %s B%s", handle:gsub("^0+(.)", "%1"), pieces, bytes,
+    return at, string.format("Pull 0x%s: pieces %s, %d B each, of %s B%s", handle:gsub("^0+(.)", "%1"), pieces, bytes,
         tostring(it["ropewalk.total_bytes"]), it["ropewalk.pull.offered"] == 1 and " that were offered" or "")
+end
+
+-- Several may be in a packet.
+bodies[0xc4] = function(packet, tree, at, ends)
+    local first, text, others
+    at, first = pull(packet, tree, at)
+    others = 0
+    while at and at < ends and others < 8 do
+        at, text = pull(packet, tree, at)
+        others = others + 1
+    end
+    return others > 0 and string.format("%s, and %d more", first, others) or first
 end
 
 bodies[0xc5] = function(packet, tree, at, ends)

@@ -624,7 +624,16 @@ impl Engine {
                 (*link, Token::NONE)
             }
         };
-        let answer = self.rails[usize::from(link.rail)].order(verb, &self.buffers);
+        let rail = &mut self.rails[usize::from(link.rail)];
+        let answer = match verb {
+            // Of several that are ordered at once the asks may leave together.
+            Verb::Read { .. } => {
+                self.keeps_frames = true;
+                self.patient_frames = None;
+                rail.order_followed(verb, &self.buffers)
+            }
+            _ => rail.order(verb, &self.buffers),
+        };
         match (verb, answer) {
             // The rail holds nothing under that key. Whatever else it answers, only its report says
             // that nobody holds the region.

@@ -263,22 +263,29 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         if !self.is_mine(frame.link) {
             return Ordered::Refused(Fault::PeerReset);
         }
-        self.machine.send(frame, &Table(buffers))
+        // Whoever sleeps on the rail knows of no time that came after.
+        let urgency = if self.armed { frame.urgency.at_once() } else { frame.urgency };
+        self.machine.send(&FrameOrder { urgency, ..*frame }, &Table(buffers))
     }
 
     fn push(&mut self, report: &mut dyn Report) -> bool {
         let any = self.machine.has_work();
         self.leave(report.buffers());
+        self.ring();
         let PacketRail { index, machine, links_up, links_down, .. } = self;
         machine.report(&mut Upwards { index: *index, report, links_up, links_down, told: false });
         any
     }
 
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
-        let outcome = self.machine.order(verb, &Table(buffers));
+        let outcome = self.order_followed(verb, buffers);
         self.leave(buffers);
         self.ring();
         outcome
+    }
+
+    fn order_followed(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
+        self.machine.order(verb, &Table(buffers))
     }
 
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {

@@ -105,6 +105,11 @@ pub trait Rail: Send {
     /// does. They work on links that are closing, too.
     fn order(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered;
 
+    /// [`Rail::order`] of one that others may follow at once, before [`Rail::push`].
+    fn order_followed(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
+        self.order(verb, buffers)
+    }
+
     /// Makes progress: receives, sends what is queued, accepts. Returns true where anything
     /// happened. One call does a bounded amount of work and serves all its links in turn.
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool;

@@ -81,7 +81,7 @@ layouts! {
         offset: U32,
         reserved: U32,
     } 32
-    /// Asks for pieces of a region, or of what was offered.
+    /// Asks for pieces of a region, or of what was offered. Others may follow in the same packet.
     PullBody {
         /// The asker's name for the transfer.
         handle: U64,
@@ -183,7 +183,8 @@ pub enum Packet<'a> {
     Answer(&'a CallBody),
     Stream(&'a StreamBody, &'a [u8]),
     Ack(&'a AckBody),
-    Pull(&'a PullBody),
+    /// At least one, and at most [`PULLS_MAX`].
+    Pull(&'a [PullBody]),
     Piece(&'a PieceBody, &'a [u8]),
     Refusal(&'a RefusalBody),
     /// The link is unknown to the receiver of a packet with this tag.
@@ -201,7 +202,10 @@ pub enum PacketError {
     Checksum,
 }
 
-/// Bytes of a packet of a kind besides its payload.
+/// Pulls in one packet.
+pub const PULLS_MAX: usize = 8;
+
+/// Bytes of a packet of a kind besides its payload, and besides further pulls.
 pub const fn overhead(kind: Kind) -> usize {
     FRAME_BYTES
         + match kind {
@@ -251,7 +255,10 @@ fn parse(kind: u8, rest: &[u8]) -> Option<Packet<'_>> {
             Packet::Stream(body, bytes)
         }
         kind if kind == Kind::Ack as u8 => Packet::Ack(exact(rest)?),
-        kind if kind == Kind::Pull as u8 => Packet::Pull(exact(rest)?),
+        kind if kind == Kind::Pull as u8 => {
+            let pulls = <[PullBody]>::ref_from_bytes(rest).ok();
+            Packet::Pull(pulls.filter(|pulls| (1..=PULLS_MAX).contains(&pulls.len()))?)
+        }
         kind if kind == Kind::Piece as u8 => {
             let (body, bytes) = PieceBody::ref_from_prefix(rest).ok()?;
             Packet::Piece(body, bytes)
@@ -387,6 +394,17 @@ mod tests {
         {
             seal(&mut out, kind, ROUTE, &[], bytes, |_| ());
             assert_eq!(open(&out).err(), Some(PacketError::Shape), "{kind:?}");
+        }
+        let mut out = vec![0; 1000];
+        for (count, good) in [(0, false), (1, true), (PULLS_MAX, true), (PULLS_MAX + 1, false)] {
+            let bytes = count * size_of::<PullBody>();
+            seal(&mut out, Kind::Pull, ROUTE, &[], bytes, |rest| rest.fill(0));
+            let pulls = open(&out).map(|opened| match opened.packet {
+                Packet::Pull(pulls) => pulls.len(),
+                _ => 0,
+            });
+            let wanted = if good { Ok(count) } else { Err(PacketError::Shape) };
+            assert_eq!(pulls, wanted, "{count} pulls");
         }
         assert_eq!(open(&[0, 0, 0x25]).err(), Some(PacketError::Foreign));
     }

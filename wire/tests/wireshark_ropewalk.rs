@@ -225,6 +225,18 @@ fn pieces_are_pulled() {
             ("ropewalk.pull.pieces", "0x800000010000000f"),
         ],
     );
+    // Several at a time.
+    let other = PullBody { handle: 0x78.into(), pieces: 1.into(), ..pull() };
+    script.here(
+        &packet(Kind::Pull, THEIRS, other.as_bytes(), other.as_bytes()),
+        &[
+            (
+                "_ws.col.Info",
+                "Pull 0x78: pieces 64, 1400 B each, of 5000000000 B that were offered, and 1 more",
+            ),
+            ("ropewalk.handle", "0x0000000000000078,0x0000000000000078"),
+        ],
+    );
     script.there(
         &piece(65, b"hello"),
         &[

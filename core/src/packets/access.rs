@@ -17,7 +17,7 @@ use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Ordered, RemoteKey, RemoteLayout, Token, Verb};
 use ropewalk_wire::packets::{self, Kind, PieceBody, PullBody, RefusalBody};
-use zerocopy::IntoBytes;
+use zerocopy::{FromZeros, IntoBytes};
 
 use super::machine::{Bytes, Event, Machine};
 use super::offers::{BAD_KEY, GIVEN_UP, TAKEN};
@@ -354,7 +354,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
-    /// The next ask of a link, or a refusal of one of theirs.
+    /// The next asks of a link, or a refusal of one of theirs.
     pub(super) fn next_ask(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
         let route = self.route(id)?;
         let state = self.links.get_mut(id)?;
@@ -362,22 +362,31 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             let body = RefusalBody { handle: handle.into(), reason, reserved: [0; 7] };
             return Some(packets::seal(out, Kind::Refusal, route, body.as_bytes(), 0, |_| ()));
         }
-        let (reading, ask) = self.choose(id)?;
-        let piece_bytes = self.links.get(id)?.packet_bytes - packets::overhead(Kind::Piece);
-        let entry = self.readings.get(reading)?;
-        let body = PullBody {
-            handle: reading.to_u64().into(),
-            key_slot: entry.source.slot.into(),
-            key_secret: entry.source.secret.into(),
-            offset: entry.offset.into(),
-            total_bytes: entry.total_bytes.into(),
-            piece_bytes: (piece_bytes as u16).into(),
-            offered: entry.source.offered.into(),
-            reserved: 0,
-            first: ask.first.into(),
-            pieces: ask.pieces.into(),
-        };
-        Some(packets::seal(out, Kind::Pull, route, body.as_bytes(), 0, |_| ()))
+        let packet_bytes = state.packet_bytes;
+        let piece_bytes = packet_bytes - packets::overhead(Kind::Piece);
+        let more = (packet_bytes - packets::overhead(Kind::Pull)) / size_of::<PullBody>();
+        let mut pulls = [PullBody::new_zeroed(); packets::PULLS_MAX];
+        let mut count = 0;
+        while count < pulls.len().min(1 + more)
+            && let Some((reading, ask)) = self.choose(id)
+            && let Some(entry) = self.readings.get(reading)
+        {
+            pulls[count] = PullBody {
+                handle: reading.to_u64().into(),
+                key_slot: entry.source.slot.into(),
+                key_secret: entry.source.secret.into(),
+                offset: entry.offset.into(),
+                total_bytes: entry.total_bytes.into(),
+                piece_bytes: (piece_bytes as u16).into(),
+                offered: entry.source.offered.into(),
+                reserved: 0,
+                first: ask.first.into(),
+                pieces: ask.pieces.into(),
+            };
+            count += 1;
+        }
+        let pulls = pulls[..count].as_bytes();
+        (count > 0).then(|| packets::seal(out, Kind::Pull, route, pulls, 0, |_| ()))
     }
 
     /// What to ask for: what was lost, or what is new where the windows allow it.

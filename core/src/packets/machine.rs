@@ -373,7 +373,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 match packet {
                     Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above),
                     Packet::Ack(ack) => self.acknowledged(id, ack),
-                    Packet::Pull(pull) => self.asked(id, pull),
+                    Packet::Pull(pulls) => pulls.iter().for_each(|pull| self.asked(id, pull)),
                     Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, above),
                     Packet::Refusal(refusal) => self.pull_refused(id, refusal),
                     Packet::Call(_) | Packet::Answer(_) | Packet::Gone(_) => {}
