@@ -155,7 +155,10 @@ impl<S> Link<S> {
             Stage::Up | Stage::Closing => {
                 let stream = self.sending.due().min(self.receiving.due());
                 let silent = if self.sending.is_empty() { self.silent_at() } else { Time::NEVER };
-                stream.min(silent).min(self.asks.due(readings)).min(self.out.due())
+                // An acknowledgement makes room first where there is none.
+                let room = self.sending.has_room();
+                let patient = if room { self.out.due() } else { Time::NEVER };
+                stream.min(silent).min(self.asks.due(readings)).min(patient)
             }
         }
     }

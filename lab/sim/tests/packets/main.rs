@@ -326,6 +326,49 @@ fn frames_that_are_in_no_hurry_leave_together_or_with_others_and_soon() {
     assert!(took < waited + Duration::from_millis(1), "{took:?}");
 }
 
+/// Sends frames to somebody who is not there any more, until one waits, of which that with the number `left` is in
+/// no hurry: how many they were, and how many passes a second has then.
+fn passes_beside_the_window(left: u64) -> (u64, u32) {
+    let mut world = World::new(6, 2, 1486, 64);
+    let (link, _) = world.connect(0, 1);
+    world.nodes[1].alive = false;
+    let mut out = vec![0; 1486];
+    let mut pass = |world: &mut World| {
+        let Node { machine, seen, store, .. } = &mut world.nodes[0];
+        machine.drained(world.now, seen);
+        while machine.next(world.now, store, &mut out).is_some() {}
+        machine.deadline()
+    };
+    // Until the window is full, and one frame waits for it.
+    let mut id = 0;
+    for window in 1..200 {
+        id += 1;
+        let before = world.nodes[0].machine.counters().sent;
+        let urgency = if window < left { Urgency::Urgent } else { Urgency::Patient };
+        world.send(0, link, id, 1000, urgency);
+        pass(&mut world);
+        if window >= left || world.nodes[0].machine.counters().sent == before {
+            break;
+        }
+    }
+    let mut passes = 0;
+    let end = world.now + Duration::from_secs(1);
+    while world.now < end {
+        world.now = pass(&mut world).max(world.now + Duration::from_nanos(200));
+        passes += 1;
+    }
+    (id, passes)
+}
+
+#[test]
+fn what_waits_for_the_window_wakes_nobody() {
+    // How many leave before it is full, and then one more in no hurry.
+    let (first_that_waits, _) = passes_beside_the_window(u64::MAX);
+    assert!(first_that_waits > 8);
+    let (_, passes) = passes_beside_the_window(first_that_waits);
+    assert!(passes < 200, "{passes} passes in a second");
+}
+
 #[test]
 fn in_fair_weather_nothing_goes_twice() {
     for seed in seeds(200_000, 20) {
