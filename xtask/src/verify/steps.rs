@@ -52,11 +52,11 @@ const SUITES: &str = "mount_suites";
 const PEERS: &str = "process_peers";
 
 /// Minutes for each test that runs thousands of seeds in `--deep`: the dear ones get as far as they get.
-const SEED_MINUTES: &str = "5";
+const SEED_MINUTES: &str = "2";
 
 /// The fuzzing crate, and seconds for each of its targets in `--deep`.
 const FUZZ: &str = "ropewalk-fuzz";
-const FUZZ_SECONDS: &str = "60";
+const FUZZ_SECONDS: &str = "30";
 
 /// All steps of `depth`.
 pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
