@@ -12,7 +12,8 @@ use namespace::{Namespace, card, ip};
 use ropewalk_net::capture::{Capture, CaptureConfig, Captured};
 use ropewalk_rail::conformance::run_all;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherError, EtherPort};
+use ropewalk_rail_ether::{EtherConfig, EtherError, EtherPort, Language};
+use ropewalk_wire::mxoe::Order;
 
 #[test]
 fn the_suite_of_all_rails_passes_in_usual_frames() {
@@ -50,8 +51,12 @@ fn endpoints_are_claimed_and_mistakes_are_named() {
     let third = open(&card).unwrap();
     assert_eq!([first.endpoint(), second.endpoint(), third.endpoint()], [0, 7, 1]);
     let several = open("").unwrap_err().to_string();
-    assert!(several.contains("02:00:00:00:00:01%bridge/3"), "{several}");
+    assert!(several.contains("ether://02:00:00:00:00:01%bridge/3"), "{several}");
     assert!(several.contains(&card), "{several}");
+    let language = Language::Mxoe(Order::Big);
+    let several = EtherPort::open(&EtherConfig { language, ..EtherConfig::default() });
+    let several = several.unwrap_err().to_string();
+    assert!(several.contains("as in mxoe://bridge/3"), "{several}");
     let calling = EtherConfig::calling(&format!("02:00:00:00:00:01%{card}/3"));
     assert_eq!(EtherPort::open(&calling).unwrap().interface().name, card);
     assert!(matches!(open(&format!("{card}/7")), Err(EtherError::Taken { endpoint: 7, .. })));

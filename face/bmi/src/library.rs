@@ -256,7 +256,7 @@ fn code_of(error: &ModuleError) -> ErrorCode {
         ModuleError::Ether(
             EtherError::NoInterface(_)
             | EtherError::NoneUp
-            | EtherError::Several(_)
+            | EtherError::Several { .. }
             | EtherError::Down(_),
         ) => EADDRNOTAVAIL,
         ModuleError::Descriptors(_) => EMFILE,

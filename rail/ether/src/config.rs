@@ -76,6 +76,16 @@ pub enum Language {
     Mxoe(Order),
 }
 
+impl Language {
+    /// How addresses of its endpoints begin.
+    pub fn scheme(self) -> &'static str {
+        match self {
+            Language::Ours => "ether",
+            Language::Mxoe(_) => "mxoe",
+        }
+    }
+}
+
 /// Numbers that endpoints of an interface can have.
 pub const ENDPOINTS: std::ops::Range<u8> = 0..255;
 /// The number that the raw endpoint of an interface is claimed by; no packet goes to it.
@@ -90,11 +100,11 @@ pub enum EtherError {
     #[error("no interface but loopback is up; `ip link set NAME up` brings one up")]
     NoneUp,
     #[error(
-        "there are several interfaces, {0}: say which, in an address to listen at as in \
-         {first}/3, and in one to call as in 02:00:00:00:00:01%{first}/3, behind ether:// or mxoe://",
-        first = .0.split(", ").next().unwrap_or_default()
+        "there are several interfaces, {names}: say which, in an address to listen at as in \
+         {scheme}://{first}/3, and in one to call as in {scheme}://02:00:00:00:00:01%{first}/3",
+        first = .names.split(", ").next().unwrap_or_default()
     )]
-    Several(String),
+    Several { names: String, scheme: &'static str },
     #[error("{0} is no Ethernet interface")]
     NoEthernet(String),
     #[error("{0} is down; `ip link set {0} up` brings it up")]

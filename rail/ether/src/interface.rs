@@ -2,7 +2,7 @@
 
 use ropewalk_wire::mxoe::Station;
 
-use crate::config::EtherError;
+use crate::config::{EtherError, Language};
 use crate::socket;
 
 /// A card, or what the kernel has instead.
@@ -29,7 +29,7 @@ pub fn interfaces() -> Vec<Interface> {
 }
 
 /// The only one that frames can leave by, and that is no loopback.
-fn only() -> Result<Interface, EtherError> {
+fn only(language: Language) -> Result<Interface, EtherError> {
     let mut usable = interfaces();
     usable.retain(|it| it.is_up && it.is_running && it.is_ethernet && !it.is_loopback);
     match usable.len() {
@@ -37,14 +37,14 @@ fn only() -> Result<Interface, EtherError> {
         1 => Ok(usable.remove(0)),
         _ => {
             let names: Vec<String> = usable.into_iter().map(|it| it.name).collect();
-            Err(EtherError::Several(names.join(", ")))
+            Err(EtherError::Several { names: names.join(", "), scheme: language.scheme() })
         }
     }
 }
 
-/// The one of this name; without a name the only one.
-pub fn find(name: Option<&str>) -> Result<Interface, EtherError> {
-    let Some(name) = name else { return only() };
+/// The one of this name; without a name the only one, which is wanted for this language.
+pub fn find(name: Option<&str>, language: Language) -> Result<Interface, EtherError> {
+    let Some(name) = name else { return only(language) };
     let none = |_| EtherError::NoInterface(name.to_string());
     let interface = socket::interface(name).map_err(none)?;
     if !interface.is_ethernet && !interface.is_loopback {

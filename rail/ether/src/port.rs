@@ -71,7 +71,7 @@ fn parse(text: &str) -> Option<(Station, u8)> {
 impl EtherPort {
     /// A port as configured.
     pub fn open(config: &EtherConfig) -> Result<EtherPort, EtherError> {
-        let interface = find(config.interface.as_deref())?;
+        let interface = find(config.interface.as_deref(), config.language)?;
         let hub = Hub::on(&interface, config.language, config.sockets)?;
         let claim = Claim::new(&interface, config.language, config.endpoint)?;
         let failed = |cause| EtherError::Socket { interface: interface.name.clone(), cause };
@@ -133,10 +133,7 @@ impl Port for EtherPort {
     type Station = Station;
 
     fn scheme(&self) -> &'static str {
-        match self.hub.language() {
-            Language::Ours => "ether",
-            Language::Mxoe(_) => "mxoe",
-        }
+        self.hub.language().scheme()
     }
 
     fn endpoint(&self) -> u8 {

@@ -63,8 +63,8 @@ fn count(what: &AtomicU64) {
 impl RawSocket {
     /// The raw endpoint of the interface of this name, which is up.
     pub fn open(name: &str, order: Order) -> Result<RawSocket, EtherError> {
-        let interface = interface::find(Some(name))?;
         let language = Language::Mxoe(order);
+        let interface = interface::find(Some(name), language)?;
         let claim = Claim::new(&interface, language, Some(RAW_ENDPOINT))
             .map_err(|_| EtherError::RawTaken(interface.name.clone()))?;
         let open = || {
