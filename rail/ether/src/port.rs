@@ -14,7 +14,7 @@ use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::claim::Claim;
-use crate::config::{ENDPOINTS, EtherConfig, EtherError, Language};
+use crate::config::{ENDPOINTS, EtherConfig, EtherError};
 use crate::hub::Hub;
 use crate::inbox::{Batch, INBOX_BYTES, Inbox};
 use crate::interface::{Interface, find};
