@@ -8,6 +8,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::time::Duration;
 
 use ropewalk_wire::mxoe::Station;
 
@@ -130,11 +131,20 @@ impl Board {
     }
 
     /// Where an endpoint of it listens: the scheme of a module and its address.
-    pub fn listen(&self, endpoint: u32, key: u32) -> Option<(&'static str, String)> {
+    ///
+    /// `silence`: how long a foreign host may leave messages unanswered, where the board says nothing of it.
+    pub fn listen(
+        &self,
+        endpoint: u32,
+        key: u32,
+        silence: Duration,
+    ) -> Option<(&'static str, String)> {
         let Board { interface, said, .. } = self;
         match &self.place {
             Place::Ether(_) if self.is_foreign => {
-                Some(("mxoe", format!("{interface}/{endpoint}?key={key}&{said}")))
+                let silence = silence.as_secs_f64();
+                let wire = format!("key={key}&silence={silence}&{said}");
+                Some(("mxoe", format!("{interface}/{endpoint}?{wire}")))
             }
             Place::Ether(_) => Some(("ether", format!("{interface}/{endpoint}?{said}"))),
             Place::Udp(address) => Some(("udp", endpoint_address(*address, endpoint)?.to_string())),

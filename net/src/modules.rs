@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, Once, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
@@ -99,8 +99,8 @@ pub enum ModuleError {
     Shm(#[from] ShmError),
     #[error(
         "'{0}' says nothing about a wire of MXoE; there is key=N, frame=BYTES (256 to 65000), \
-         order=big or little, mode=native or compatible, socket=packet, xdp or auto, queue=N, and \
-         poll=MICROSECONDS, with & between"
+         order=big or little, mode=native or compatible, silence=SECONDS, socket=packet, xdp or auto, \
+         queue=N, and poll=MICROSECONDS, with & between"
     )]
     BadWire(String),
     #[error(
@@ -329,19 +329,26 @@ struct Wire {
     key: u32,
     /// Longest frame; 0: what the interface takes.
     frame_bytes: u16,
+    /// How long a host may leave messages unanswered.
+    silence: Option<Duration>,
     little: bool,
     compatible: bool,
     sockets: Sockets,
 }
 
 impl Wire {
-    /// `key=N`, `frame=N`, `order=little`, `mode=compatible`, and what is said of sockets, with `&` between.
+    /// `key=N`, `frame=N`, `order=little`, `mode=compatible`, `silence=SECONDS`, and what is said of sockets, with
+    /// `&` between.
+    ///
+    /// `silence` is how long a host may leave messages unanswered before it is given up: 512 s where nobody says
+    /// otherwise, as with Open-MX, whose programs answer nothing while they compute.
     fn read(&mut self, text: &str) -> Result<(), ModuleError> {
         for part in text.split('&').filter(|part| !part.is_empty()) {
             let bad = || ModuleError::BadWire(part.to_string());
             match part.split_once('=').ok_or_else(bad)? {
                 ("key", key) => self.key = number(key).ok_or_else(bad)?,
                 ("frame", bytes) => self.frame_bytes = bytes.parse().map_err(|_| bad())?,
+                ("silence", seconds) => self.silence = Some(duration(seconds).ok_or_else(bad)?),
                 ("order", "little") => self.little = true,
                 ("order", "big") => self.little = false,
                 ("mode", "compatible") => self.compatible = true,
@@ -397,6 +404,13 @@ pub(crate) fn number(text: &str) -> Option<u32> {
     }
 }
 
+/// A number of seconds, more than none and no more than a year, with or without decimals.
+fn duration(text: &str) -> Option<Duration> {
+    const YEAR: f64 = 366.0 * 86_400.0;
+    let seconds: f64 = text.parse().ok()?;
+    (seconds > 0.0 && seconds <= YEAR).then(|| Duration::from_secs_f64(seconds))
+}
+
 fn open_mxoe(
     config: EtherConfig,
     wire: Wire,
@@ -406,7 +420,11 @@ fn open_mxoe(
     let mut port = EtherPort::open(&EtherConfig { language, sockets: wire.sockets, ..config })?;
     tell_refused(&port);
     let here = port.interface().station;
-    let settings = MxoeSettings { dialect: wire.dialect(port.packet_bytes())?, key: wire.key };
+    let settings = MxoeSettings {
+        dialect: wire.dialect(port.packet_bytes())?,
+        key: wire.key,
+        give_up_after: wire.silence,
+    };
     // Hosts with Open-MX talk to those only of whom an agent has told them.
     if let Some(member) = agent::join(port.interface(), settings.dialect, port.endpoint()) {
         port.keep(Box::new(member));

@@ -89,6 +89,8 @@ pub struct MxoeSettings {
     pub dialect: Dialect,
     /// What others have to name.
     pub key: u32,
+    /// How long a host may leave messages unanswered, where it is not what hosts with Open-MX are left.
+    pub give_up_after: Option<Duration>,
 }
 
 impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
@@ -99,6 +101,7 @@ impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
         random: Random,
         clock: SharedClock,
     ) -> std::io::Result<PacketRail<P, Mxoe<P::Station>>> {
+        let give_up_after = settings.give_up_after.unwrap_or(FOREIGN_GIVE_UP_AFTER);
         let config = MxoeConfig {
             endpoint: port.endpoint(),
             dialect: settings.dialect,
@@ -106,8 +109,8 @@ impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
             accepts: !port.addresses().is_empty(),
             partners_max: LINKS_MAX,
             frames_max: (port.packets_max() / 2).max(1),
-            give_up_after: FOREIGN_GIVE_UP_AFTER,
-            connect_for: GIVE_UP_AFTER,
+            give_up_after,
+            connect_for: GIVE_UP_AFTER.min(give_up_after),
         };
         PacketRail::speaking(Mxoe::new(config, random), port, clock)
     }

@@ -120,6 +120,10 @@ fn what_a_wire_cannot_be_is_said() {
         ("frame=10", "says nothing"),
         ("order=middle", "says nothing"),
         ("secret=1", "says nothing"),
+        ("silence=0", "says nothing"),
+        ("silence=-1", "says nothing"),
+        ("silence=nan", "says nothing"),
+        ("silence=1e30", "says nothing"),
     ] {
         let error = rail(&format!("{card}/1?{wire}")).err().expect("it cannot be").to_string();
         assert!(error.contains(says), "{wire}: {error}");

@@ -22,6 +22,7 @@ use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig};
 use crate::abi::{ANY, Address, ErrorHandler, UnexpectedHandler};
 use crate::codes::*;
 use crate::connect::{self, Connects};
+use crate::environment::Options;
 use crate::partners::Partners;
 use crate::process::Process;
 use crate::requests::{REQUESTS_MAX, Requests};
@@ -182,8 +183,7 @@ impl Ep {
     ) -> Result<Arc<Ep>, Code> {
         let own = process.boards().boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
         let nic = own.place.nic();
-        let shares = !process.options.shared_disabled;
-        let rails = rails(&own, nic, number, settings.key, shares)?;
+        let rails = rails(&process.options, &own, number, settings.key)?;
         let mut config = EndpointConfig::new(CLUSTER);
         config.core.eager_bytes_max = Some(process.options.rendezvous_bytes);
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
@@ -207,7 +207,7 @@ impl Ep {
             number: number as u8,
             session,
             settings,
-            shares,
+            shares: !process.options.shared_disabled,
             is_foreign: own.is_foreign,
             net,
             main,
@@ -286,20 +286,20 @@ impl Ep {
 
 /// The rail of the board, which makes sure that nobody else has the number, and shared memory.
 fn rails(
+    options: &Options,
     board: &Board,
-    nic: u64,
     number: u32,
     key: u32,
-    shares: bool,
 ) -> Result<Vec<Box<dyn ropewalk_net::modules::Rail>>, Code> {
-    let (scheme, address) = board.listen(number, key).ok_or(BAD_ENDPOINT)?;
+    let silence = options.give_up_after;
+    let (scheme, address) = board.listen(number, key, silence).ok_or(BAD_ENDPOINT)?;
     let open = |scheme, address: &str| {
         let listen = Listen::At { address, exactly: true };
         modules::open(scheme, &listen).map_err(|error| code_of(&error))
     };
     let mut rails = vec![open(scheme, &address)?];
-    if shares {
-        rails.push(open("shm", &Board::shared_name(nic, number))?);
+    if !options.shared_disabled {
+        rails.push(open("shm", &Board::shared_name(board.place.nic(), number))?);
     }
     Ok(rails)
 }

@@ -7,6 +7,8 @@ const EAGER_BYTES_MAX: u64 = ropewalk_base::limits::EAGER_BYTES_MAX as u64;
 
 /// How long a resend of Open-MX takes: its limits are counted in them.
 const RESEND: Duration = Duration::from_millis(512);
+/// Half a year of them is as good as any more.
+const RESENDS_MAX: u64 = 1 << 25;
 
 /// Variables of Open-MX and MX about what is not here: how often to look, interrupts, acknowledgements and registered
 /// memory take care of themselves.
@@ -95,7 +97,7 @@ impl Options {
             shared_disabled: switch("OMX_DISABLE_SHARED", Some("MX_DISABLE_SHMEM"))
                 .unwrap_or(false),
             rendezvous_bytes: threshold.clamp(128, EAGER_BYTES_MAX) as u32,
-            give_up_after: RESEND * u32::try_from(resends.max(1)).unwrap_or(u32::MAX),
+            give_up_after: RESEND * resends.clamp(1, RESENDS_MAX) as u32,
             any_endpoint: switch("OMX_ANY_ENDPOINT", None).unwrap_or(false),
             context_bits: small(bits),
             context_shift: small(shift),

@@ -137,7 +137,7 @@ impl World {
                 let (random, clock) = (Random::from_seed(number), self.config(number).clock);
                 let port = UdpPort::open(config).unwrap();
                 let dialect = Dialect::native(1466, Order::Big).unwrap();
-                let settings = MxoeSettings { dialect, key: 7 };
+                let settings = MxoeSettings { dialect, key: 7, give_up_after: None };
                 Box::new(PacketRail::foreign(port, settings, random, clock).unwrap())
             }
         }
