@@ -1,10 +1,13 @@
 //! Raw Ethernet frames, in a network namespace with a bridge and a pair of virtual cards for each endpoint, or
 //! with all endpoints on one interface.
 
+mod bond;
 mod bridge;
 mod captures;
 mod namespace;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use bridge::Bridge;
@@ -19,6 +22,15 @@ use ropewalk_wire::mxoe::Order;
 fn the_suite_of_all_rails_passes_in_usual_frames() {
     let Some(_namespace) = Namespace::enter() else { return };
     run_all(|| Bridge::new(1500));
+}
+
+#[test]
+fn the_suite_of_all_rails_passes_over_bonded_links() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let overtaken = Arc::<AtomicU64>::default();
+    run_all(|| Bridge::new(1500).bonded(&overtaken));
+    let overtaken = overtaken.load(Ordering::Relaxed);
+    assert!(overtaken > 1000, "{overtaken} frames were overtaken");
 }
 
 #[test]

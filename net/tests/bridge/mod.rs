@@ -1,7 +1,9 @@
 //! Endpoints behind a bridge, or on one interface, for the suite of all rails.
 #![allow(dead_code)]
 
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use ropewalk_base::random::Random;
@@ -12,6 +14,7 @@ use ropewalk_rail::conformance::Fixture;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherPort, SocketKind, Sockets};
 
+use crate::bond::Bond;
 use crate::namespace::{card, ip};
 
 /// Endpoints on cards of their own, behind one bridge, or all of them on one.
@@ -19,12 +22,20 @@ pub struct Bridge {
     mtu: u32,
     card: Option<&'static str>,
     socket: SocketKind,
+    bonds: Option<Bonds>,
     start: Instant,
+}
+
+/// What joins cards and the bridge where that is no wire; it counts frames that were overtaken.
+struct Bonds {
+    overtaken: Arc<AtomicU64>,
+    all: RefCell<Vec<Bond>>,
 }
 
 impl Bridge {
     pub fn new(mtu: u32) -> Bridge {
-        Bridge { mtu, card: None, socket: SocketKind::Packet, start: Instant::now() }
+        let socket = SocketKind::Packet;
+        Bridge { mtu, card: None, socket, bonds: None, start: Instant::now() }
     }
 
     /// All endpoints on the loopback interface: one socket.
@@ -33,13 +44,27 @@ impl Bridge {
         Bridge { card: Some("lo"), ..Bridge::new(mtu) }
     }
 
+    /// Each card behind two ways, so that frames overtake others, which are counted.
+    pub fn bonded(self, overtaken: &Arc<AtomicU64>) -> Bridge {
+        let overtaken = overtaken.clone();
+        Bridge { bonds: Some(Bonds { overtaken, all: RefCell::default() }), ..self }
+    }
+
     /// By AF_XDP.
     pub fn xdp(self) -> Bridge {
         Bridge { socket: SocketKind::Xdp, ..self }
     }
 
     pub fn port(&self) -> EtherPort {
-        let card = self.card.map_or_else(|| card(self.mtu), str::to_string);
+        let card = match (self.card, &self.bonds) {
+            (Some(card), _) => card.to_string(),
+            (None, None) => card(self.mtu),
+            (None, Some(bonds)) => {
+                let (card, bond) = Bond::card(self.mtu, &bonds.overtaken);
+                bonds.all.borrow_mut().push(bond);
+                card
+            }
+        };
         let config = EtherConfig::listening(&card).expect("a name");
         let sockets = Sockets { kind: self.socket, ..Sockets::default() };
         let port = EtherPort::open(&EtherConfig { sockets, ..config }).expect("the card is up");
