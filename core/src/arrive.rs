@@ -3,6 +3,7 @@
 //! Frames of a running session take the short way through [`Core::place`]; those that make a session,
 //! or belong to none, go apart.
 
+use ropewalk_base::error::Fault;
 use ropewalk_base::limits::EAGER_BYTES_MAX;
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
@@ -83,7 +84,7 @@ impl Core {
     pub fn unstaged(&mut self, token: Token) -> Placement {
         if let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) {
             self.break_link(landing.link);
-            self.landing_lost(landing);
+            self.landing_lost(landing, Fault::PeerReset);
         }
         self.violation("the endpoint's staging memory is used up")
     }
@@ -319,7 +320,7 @@ impl Core {
         if let Some(peer) = landing.peer {
             if self.session_of(peer) != landing.session {
                 // Its session ended while its last bytes were on their way.
-                return self.landing_lost(landing);
+                return self.landing_lost(landing, Fault::PeerReset);
             }
             if landing.span != 0 {
                 self.span_placed(peer, landing.span);
@@ -360,7 +361,7 @@ impl Core {
             return self.close_link(link);
         }
         if let Some(landing) = self.landings.remove(slot) {
-            self.undo_landing(landing);
+            self.undo_landing(landing, Fault::PeerReset);
         }
     }
 }

@@ -156,6 +156,18 @@ impl Core {
         })
     }
 
+    /// How a send is called on the wire: its peer, its channel, and its number, where it has one.
+    pub fn sent_as(&self, id: OperationId) -> Option<(PeerId, Channel, Option<u64>)> {
+        let Kind::Send(SendState { stage, send, message }) = &self.operations.get(id)?.kind else {
+            return None;
+        };
+        let number = match stage {
+            SendStage::Waiting { .. } => None,
+            _ => Some(*message),
+        };
+        Some((send.peer, send.channel, number))
+    }
+
     /// Whether a send that is under way has let go of its memory for good.
     pub fn is_buffered(&self, id: OperationId) -> bool {
         self.operations.get(id).is_some_and(|operation| {

@@ -418,7 +418,7 @@ impl Core {
 
     fn land_again(&mut self, link: LinkId, mut landing: Landing, payload_bytes: u32) -> Placement {
         if landing.payload_bytes != payload_bytes {
-            self.landing_lost(landing);
+            self.landing_lost(landing, Fault::PeerReset);
             return self.violation("a span came again with another length");
         }
         landing.link = link;
@@ -597,7 +597,7 @@ impl Core {
             }
         }
         for landing in reliable.broken.into_values() {
-            self.landing_lost(landing);
+            self.landing_lost(landing, Fault::PeerReset);
         }
         for ((channel, _), held) in reliable.held {
             // What has not landed is let go with its landing.

@@ -213,6 +213,7 @@ impl Engine {
         queue.retire();
         self.request_queues.retain(|other| other.number != queue.number);
         self.arrival_queues.retain(|other| other.number != queue.number);
+        self.event_queues.retain(|other| other.number != queue.number);
         let nowhere = match &self.nowhere {
             Some(nowhere) => nowhere.clone(),
             // Without a descriptor to spare the old one stays; it drops everything as well.

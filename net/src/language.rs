@@ -57,7 +57,7 @@ pub trait Language<S>: Send {
     /// Who is at the other end of a link.
     fn station(&self, link: SlotId) -> Option<S>;
     /// Since when it owes an acknowledgement.
-    fn owed_since(&self, link: SlotId) -> Time;
+    fn owed_since(&self, link: SlotId, message: Option<(u8, u64)>) -> Time;
     /// Shows a key to it.
     fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {
         let _ = (link, key);
@@ -344,7 +344,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
         Machine::station(self, link)
     }
 
-    fn owed_since(&self, link: SlotId) -> Time {
+    fn owed_since(&self, link: SlotId, _: Option<(u8, u64)>) -> Time {
+        // Its peer acknowledges whatever its program does: who owes anything for long is gone.
         Machine::owed_since(self, link)
     }
 
@@ -394,8 +395,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
         self.who(link).map(|who| who.station)
     }
 
-    fn owed_since(&self, link: SlotId) -> Time {
-        Mxoe::owed_since(self, link)
+    fn owed_since(&self, link: SlotId, message: Option<(u8, u64)>) -> Time {
+        Mxoe::owed_since(self, link, message)
     }
 
     fn show_key(&mut self, link: SlotId, key: u32) -> Result<(), Fault> {

@@ -388,8 +388,8 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         Some(Account { scheme, interface, endpoint: self.port.endpoint(), counts, socket })
     }
 
-    fn owed_since(&self, link: LinkId) -> Time {
-        self.machine.owed_since(link.slot)
+    fn owed_since(&self, link: LinkId, message: Option<(u8, u64)>) -> Time {
+        self.machine.owed_since(link.slot, message)
     }
 
     fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {

@@ -7,7 +7,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{ForeignName, LinkId};
-use ropewalk_core::PeerId;
+use ropewalk_core::{OperationId, PeerId};
 use ropewalk_rail::address::Address;
 
 use crate::context::Context;
@@ -65,12 +65,14 @@ impl Endpoint {
         shown
     }
 
-    /// How long a peer owes an acknowledgement of something that was sent to it, without having acknowledged anything since.
-    /// `None` where it owes none, as far as its rail knows.
-    pub fn owed_for(&self, peer: PeerId) -> Option<Duration> {
+    /// How long the peer of a send that is under way owes acknowledgements, that of the message perhaps among them,
+    /// without having acknowledged anything since. `None` where it owes none or has the message, as far as its rail knows.
+    pub fn owed_for(&self, send: OperationId) -> Option<Duration> {
         let engine = self.locked();
+        let (peer, channel, message) = engine.core.sent_as(send)?;
         let link = engine.core.peer_link(peer)?;
-        let since = engine.rails.get(usize::from(link.rail))?.owed_since(link);
+        let rail = engine.rails.get(usize::from(link.rail))?;
+        let since = rail.owed_since(link, message.map(|number| (channel as u8, number)));
         (since != Time::NEVER).then(|| engine.now().since(since))
     }
 

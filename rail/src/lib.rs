@@ -161,10 +161,11 @@ pub trait Rail: Send {
         None
     }
 
-    /// Since when the other end of a link owes an acknowledgement of what was sent, by the time of polls: `NEVER` where
-    /// it owes none, or the rail does not know.
-    fn owed_since(&self, link: LinkId) -> Time {
-        let _ = link;
+    /// Since when the other end of a link owes acknowledgements, by the time of polls: `NEVER` where it owes none, or the
+    /// rail does not know. Where a message is named (its channel and number) also where the other end has that, and
+    /// `ZERO` where it has not left.
+    fn owed_since(&self, link: LinkId, message: Option<(u8, u64)>) -> Time {
+        let _ = (link, message);
         Time::NEVER
     }
 

@@ -468,7 +468,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let ask = Ask { first: body.first.get(), pieces: body.pieces.get() };
         let last = u64::from(ask.first) + u64::from(63 - ask.pieces.leading_zeros().min(63));
         let fits = (1..=longest as u32).contains(&piece_bytes) && ask.pieces != 0;
-        if !fits || last >= total.div_ceil(piece_bytes.into()) {
+        if !fits || last >= total.div_ceil(piece_bytes.into()) || last > u32::MAX.into() {
             return self.violated(id);
         }
         if state.serving.len() < SERVING_MAX {

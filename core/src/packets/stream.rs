@@ -26,7 +26,8 @@ use super::receiving::Arrival;
 
 /// Bytes that are not copied into their packet: to name fewer to the kernel takes longer than to copy them.
 pub(super) const APART_BYTES_MIN: usize = 512;
-/// Bytes of early packets of one link, where all links together have no more than so many, and where they have.
+/// Bytes of early packets of one link beside which another one has room: where all links together have fewer than so
+/// many, and where they have them.
 const EARLY_BYTES_EACH: usize = 2 << 20;
 const EARLY_BYTES_ALL: usize = 32 << 20;
 const EARLY_BYTES_CROWDED: usize = 4096;
@@ -455,7 +456,8 @@ impl<S> Link<S> {
             _ => 0,
         };
         let rest = &bytes[placed..];
-        if self.early_bytes() + rest.len() > room {
+        // One packet always has room: what is acknowledged behind a loss tells of it.
+        if self.early_bytes() >= room {
             return None;
         }
         let (kept, rest) = (rest.len(), rest.to_vec());

@@ -511,8 +511,12 @@ impl Core {
 
     /// A rail's last word about a link.
     pub fn link_down(&mut self, link: LinkId, fault: Fault) {
+        let peer = self.links.get(link).and_then(|state| state.peer);
+        let peer = peer.and_then(|id| self.peers.get(self.resolve(id).0));
+        // The rail of a foreign peer knows how its partner ended.
+        let lost = if peer.is_some_and(|it| it.foreign) { fault } else { Fault::PeerReset };
         for landing in self.landings.take_of(link) {
-            self.undo_landing(landing);
+            self.undo_landing(landing, lost);
         }
         let Some(state) = self.links.remove(link) else { return };
         self.revoked_by_loss(link, state.peer);
@@ -524,8 +528,7 @@ impl Core {
             // To resume a session in which a peer broke the protocol would be to hear it again.
             return match state.broken {
                 true => self.end_session(id, Fault::PeerReset),
-                // Its rail knows how its partner ended.
-                false if peer.foreign => self.end_session(id, fault),
+                false if peer.foreign => self.end_session(id, lost),
                 false => self.session_link_lost(id),
             };
         }
@@ -561,7 +564,8 @@ impl Core {
         }
     }
 
-    pub(crate) fn landing_lost(&mut self, landing: Landing) {
+    /// What was placed is lost: what it was for fails with this.
+    pub(crate) fn landing_lost(&mut self, landing: Landing, fault: Fault) {
         let staged = matches!(
             landing.kind,
             LandingKind::Hello
@@ -574,11 +578,11 @@ impl Core {
         }
         match landing.kind {
             LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
-                self.receive_broken(operation);
+                self.receive_broken(operation, fault);
                 self.let_go(operation);
             }
             LandingKind::Put { region, .. } => self.region_let_go(region),
-            LandingKind::Unmatched { message } => self.unmatched_lost(message),
+            LandingKind::Unmatched { message } => self.unmatched_lost(message, fault),
             LandingKind::Request { .. } => self.free_lost(&landing, Channel::Request),
             LandingKind::Held { channel, .. } => self.free_lost(&landing, channel),
             LandingKind::Hello => {}
@@ -593,9 +597,9 @@ impl Core {
     }
 
     /// A placement broke off: it goes on when its span comes again, or what it was for fails.
-    pub(crate) fn undo_landing(&mut self, landing: Landing) {
+    pub(crate) fn undo_landing(&mut self, landing: Landing, fault: Fault) {
         if let Err(landing) = self.keep_broken(landing) {
-            self.landing_lost(landing);
+            self.landing_lost(landing, fault);
         }
     }
 

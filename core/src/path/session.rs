@@ -393,22 +393,22 @@ impl Core {
     }
 
     /// An eager message broke off in the middle of its placement.
-    pub(crate) fn receive_broken(&mut self, id: OperationId) {
+    pub(crate) fn receive_broken(&mut self, id: OperationId, fault: Fault) {
         let placing = self.operations.get(id).is_some_and(|operation| {
             matches!(&operation.kind, Kind::Receive(state)
                 if matches!(state.stage, ReceiveStage::Placing))
         });
         if placing {
-            self.finish(id, Err(Fault::PeerReset), 0);
+            self.finish(id, Err(fault), 0);
         }
     }
 
     /// A staged message broke off.
-    pub(crate) fn unmatched_lost(&mut self, found: SlotId) {
+    pub(crate) fn unmatched_lost(&mut self, found: SlotId, fault: Fault) {
         let Some(message) = self.matching.remove_message(found) else { return };
         self.free_unmatched(&message);
         if let Content::Arriving { claimed_by: Some(operation) } = message.content {
-            self.finish(operation, Err(Fault::PeerReset), 0);
+            self.finish(operation, Err(fault), 0);
         }
     }
 

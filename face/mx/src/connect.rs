@@ -518,12 +518,11 @@ impl Ep {
     /// not late. When it is looked at again.
     fn late(&self, state: &mut State, id: SlotId, now: Instant) -> Option<Instant> {
         let request = state.requests.get(id)?;
-        let (operation, limit, to) = (request.operation?, request.limit?, request.outcome.source);
+        let (operation, limit) = (request.operation?, request.limit?);
         if !self.net.is_unsent(operation) {
-            let partner = state.partners.find(self.place, to)?;
-            let owed = self.net.owed_for(state.partners.get(partner)?.peer?)?;
+            let owed = self.net.owed_for(operation)?;
             if owed < limit {
-                // It has acknowledged something meanwhile, perhaps not this.
+                // It has acknowledged others meanwhile.
                 return Some(now + (limit - owed));
             }
         }

@@ -4,8 +4,10 @@
 //! own, and which number it expects next; the answer says the same of the other side. Each side connects by itself:
 //! Open-MX knows nobody's session who was only answered.
 //!
-//! Invariants: nothing of ours has a number before the partner has heard our session; what came from a
-//! partner is counted on as long as both sessions are the same, also over a link that was closed between.
+//! Invariants: nothing of ours has a number before the partner has heard our session; a partner that has heard it
+//! and is asked something goes on getting messages meanwhile, since it answers when its program calls, and that may wait
+//! for them; what came from a partner is counted on as long as both sessions are the same, also over a link that was
+//! closed between.
 
 use std::hash::Hash;
 use std::time::Duration;
@@ -38,7 +40,7 @@ const BAD_KEY: u8 = 11;
 /// How far a partner is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// We connect; nothing was heard of its session, or only that it connects, too.
+    /// We connect; nothing was heard of its session, or only that it connects, too: that may be news of a former life.
     Connecting,
     Up,
     /// What is under way is sent, then nothing.
@@ -55,10 +57,14 @@ pub(super) struct Introduction {
     pub begun: Time,
     pub again_at: Time,
     pub tries: u32,
-    /// The number that we expect next, as all its packets say: who did not know us begins with it.
+    /// The number that we expect next, as its latest packet said: who did not know us begins with it.
     receive_next: Sequence,
+    /// The partner may have begun anew, so that all packets of it say the same number.
+    pub fixed: bool,
     /// Why it is made.
     purpose: Purpose,
+    /// Messages wait for the answer: the partner may not know our session.
+    pub holds: bool,
 }
 
 /// What an attempt is for.
@@ -68,6 +74,8 @@ pub(super) enum Purpose {
     Asked,
     /// The partner is to hear our session; the key is the one that it named, and need not be its own.
     Return,
+    /// Whether the partner, which knew our session, is there still.
+    Probe,
 }
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
@@ -188,6 +196,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         state.connects = state.connects.wrapping_add(1);
         let connect = state.connects;
         let receive_next = state.receiving.acknowledged();
+        let is_known = state.is_up() && state.is_proven;
         state.introduction = Some(Introduction {
             connect,
             key,
@@ -195,7 +204,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             again_at: Time::ZERO,
             tries: 0,
             receive_next,
+            fixed: false,
             purpose,
+            holds: !is_known || purpose == Purpose::Return,
         });
         self.touch(id);
     }
@@ -325,7 +336,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 }
                 state.heard_connect = Some(connect.connect);
                 let (next, round_trip) = (connect.receive_next, state.round_trip);
-                let done = state.sending.expected(next, &round_trip, now);
+                let done = state.sending.expected(next, true, &round_trip, now);
                 self.have_arrived(id, done);
                 if !is_same {
                     // It forgot our session, too, if it knew it.
@@ -338,14 +349,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             self.counters.wrong_session += 1;
             return None;
         }
-        if state.session == SESSION_UNKNOWN {
-            // Both connect at once: its session is known now, and what it says is heard. What it says of the key with which
-            // we connect, we learn from its answer; nothing of ours goes before that.
+        if state.stage == Stage::Connecting {
+            // Both connect at once: this is its session, unless it is late news of a former one, which what names ours
+            // will tell. What it says of the key with which we connect, we learn from its answer; nothing of ours goes
+            // before that.
             state.session = connect.session;
             state.heard_connect = Some(connect.connect);
             state.sending.restart(connect.receive_next);
-            state.stage = Stage::Up;
-            self.events.push_back(Event::Up { link: id, accepted: false });
             return Some(id);
         }
         // It began anew, and knows nothing of us; but an attempt of ours that is under way may be there first,
@@ -419,7 +429,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             state.sending.restart(reply.receive_next);
         } else {
             let round_trip = state.round_trip;
-            done = state.sending.expected(reply.receive_next, &round_trip, now);
+            done = state.sending.expected(reply.receive_next, introduction.holds, &round_trip, now);
         }
         if connecting {
             state.stage = Stage::Up;
@@ -482,7 +492,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let introduction = state.introduction.as_mut().filter(|it| it.again_at <= now)?;
         introduction.again_at = now + (AGAIN * (1 << introduction.tries.min(8))).min(AGAIN_MAX);
         introduction.tries += 1;
-        if introduction.purpose == Purpose::Asked && state.is_proven {
+        if state.is_proven && !introduction.fixed {
             // It knows us, and would take an old number for one with which we began anew.
             introduction.receive_next = receive_next;
         }

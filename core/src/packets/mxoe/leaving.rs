@@ -107,7 +107,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     pub(super) fn next_message(&mut self, id: SlotId, out: &mut [u8]) -> Option<Leaving> {
         let (now, dialect, from) = (self.now, self.config.dialect, self.config.endpoint);
         let state = self.partners.get_mut(id)?;
-        if state.introduction.is_some() {
+        if state.is_held() {
             return None;
         }
         let (number, ..) = state.sending.next()?;

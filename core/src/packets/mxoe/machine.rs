@@ -29,12 +29,12 @@ use ropewalk_wire::mxoe::{
     SESSION_UNKNOWN, Sequence,
 };
 
-use super::connect::{Introduction, Stage};
+use super::connect::{Introduction, Purpose, Stage};
 use super::formers::Former;
 use super::pulling::{Asks, Pulling};
 use super::receiving::{Part, Receiving};
 use super::regions::{Region, Serving};
-use super::sending::{Sending, Waiting};
+use super::sending::{Named, Sending, Waiting};
 use crate::packets::machine::Bytes;
 use crate::packets::round_trip::RoundTrip;
 use crate::packets::share::Share;
@@ -253,6 +253,11 @@ impl<S> Partner<S> {
         }
     }
 
+    /// Whether messages wait until it has heard our session.
+    pub fn is_held(&self) -> bool {
+        self.introduction.as_ref().is_some_and(|it| it.holds)
+    }
+
     /// Whether it takes orders.
     pub fn is_up(&self) -> bool {
         self.stage == Stage::Up
@@ -400,9 +405,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         !self.stateless.is_empty() || self.partners.iter().any(|(_, state)| owes(state))
     }
 
-    /// Since when the other end of a link owes an acknowledgement.
-    pub fn owed_since(&self, link: SlotId) -> Time {
-        self.partners.get(link).map_or(Time::NEVER, |state| state.sending.silent_since())
+    /// Since when the other end of a link owes acknowledgements; that of the message which is named so, by channel and
+    /// number, among them: `ZERO` where that has not left.
+    pub fn owed_since(&self, link: SlotId, message: Option<(u8, u64)>) -> Time {
+        let Some(state) = self.partners.get(link) else { return Time::NEVER };
+        let Some((channel, number)) = message else { return state.sending.silent_since() };
+        let named = |region: u8| self.regions[usize::from(region)].named();
+        state.sending.owed_since(Named { channel, number }, named)
     }
 
     /// Who is at the other end of a link.
@@ -592,8 +601,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         // One that we know may be computing, and answers when it is done.
         let is_known = state.is_up() && state.is_proven;
-        let patience = if is_known { give_up_after } else { connect_for };
-        if state.introduction.as_ref().is_some_and(|it| it.begun + patience <= now) {
+        let (heard_at, patience) =
+            if is_known { (state.heard_at, give_up_after) } else { (Time::ZERO, connect_for) };
+        if state.introduction.as_ref().is_some_and(|it| it.begun.max(heard_at) + patience <= now) {
             return match state.is_up() {
                 true => self.abandon(id, Fault::Unreachable),
                 false => self.end(id, Fault::Unreachable),
@@ -605,7 +615,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return self.abandon(id, Fault::Unreachable);
         }
         if state.is_probed() && state.heard_at + probed_after <= now {
-            self.ask_who(id);
+            let key = state.key;
+            self.introduce(id, key, Purpose::Probe);
         }
     }
 

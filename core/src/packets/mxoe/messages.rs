@@ -66,8 +66,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             }
             return;
         };
-        let Some(state) = self.partners.get(id) else { return };
-        if !state.is_up() {
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if state.stage == Stage::Connecting && state.heard_connect.is_some() {
+            // It connected, too, and has heard us: the session that it named then is its own.
+            state.stage = Stage::Up;
+            self.events.push_back(Event::Up { link: id, accepted: false });
+        } else if !state.is_up() {
             // A session that has not begun, or is over: the message comes again.
             self.counters.unready += 1;
             if matches!(state.stage, Stage::Closing { .. }) {
@@ -329,9 +333,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return self.counters.strangers += 1;
         };
         let Some(state) = self.partners.get(id) else { return };
-        if state.introduction.is_some() {
-            // One that connects is refused under the number 0.
-            if nack.sequence.number() == 0 {
+        if let Some(introduction) = &state.introduction {
+            if !introduction.holds && state.sending.is_under_way(nack.sequence) {
+                // Perhaps it does not know our session any more.
+                self.ask_who(id);
+            } else if nack.sequence.number() == 0 {
+                // One that connects is refused under the number 0.
                 match state.stage {
                     Stage::Connecting => self.end(id, Fault::Closed),
                     // It was there before, and its endpoint is closed by now.
@@ -344,11 +351,17 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
     }
 
-    /// Connects to a partner that refused something, if that is not being done.
+    /// Connects to a partner that refused something, and has begun anew perhaps, if that is not being done; messages wait
+    /// for what it says.
     pub(super) fn ask_who(&mut self, id: SlotId) {
-        if let Some(state) = self.partners.get(id).filter(|it| it.introduction.is_none()) {
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if state.introduction.is_none() {
             let key = state.key;
             self.introduce(id, key, Purpose::Return);
+        }
+        let state = self.partners.get_mut(id);
+        if let Some(introduction) = state.and_then(|state| state.introduction.as_mut()) {
+            (introduction.holds, introduction.fixed) = (true, true);
         }
     }
 }

@@ -38,10 +38,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                     return Ordered::Refused(Fault::Oversize);
                 }
                 let named = Named { channel: body.channel, number: body.message.get() };
-                let told = (body.acknowledge != 0).then_some(named);
+                let tells = body.acknowledge != 0;
                 let (bits, payload) = (body.bits.get(), Payload::Held(frame.payload));
                 let token = frame.token;
-                state.sending.waiting.push_back(Waiting::Eager { bits, payload, token, told });
+                let waiting = Waiting::Eager { bits, payload, token, named, tells };
+                state.sending.waiting.push_back(waiting);
                 Ordered::Pending
             }
             Arrived::Announce(body) => {
@@ -97,7 +98,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let now = self.now;
             let Some(state) = self.partners.get_mut(id) else { return };
             // Nothing has a number before the partner knows our session: it would not hear it.
-            if state.introduction.is_some() {
+            if state.is_held() {
                 return;
             }
             if let Some(Told { bytes, region, region_sequence }) = state.sending.next_end() {
@@ -110,12 +111,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             }
             let Some(waiting) = state.sending.waiting.pop_front() else { return };
             let kept = match waiting {
-                Waiting::Eager { bits, payload, token, told } => {
+                Waiting::Eager { bits, payload, token, named, tells } => {
                     let bytes = payload.into_shared(self.spare.pop(), memory);
                     if token != Token::NONE {
                         self.events.push_back(Event::Ended { token, outcome: Ok(()) });
                     }
-                    Kept::Eager { bits, bytes, told }
+                    Kept::Eager { bits, bytes, told: tells.then_some(named) }
                 }
                 Waiting::Announce { bits, bytes, key_slot, named } => {
                     match self.claim_region(id, key_slot, named) {

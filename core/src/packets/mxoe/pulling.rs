@@ -251,7 +251,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         write(pulling.into, reply.offset, bytes, above);
         let (link, complete) = (pulling.link, pulling.pull.is_complete());
         if let Some(state) = self.partners.get_mut(link) {
-            state.asks.heard_at = now;
+            (state.asks.heard_at, state.heard_at) = (now, now);
             if let Some(round_trip) = piece.round_trip {
                 state.round_trip.measured(round_trip);
             }

@@ -37,6 +37,13 @@ struct Used {
     named: Named,
 }
 
+impl Region {
+    /// How the message that has it is called, as long as it may be read.
+    pub fn named(&self) -> Option<Named> {
+        self.used.as_ref().filter(|used| used.slice.is_some()).map(|used| used.named)
+    }
+}
+
 /// A block to be sent.
 #[derive(Debug)]
 pub(super) struct Serving {

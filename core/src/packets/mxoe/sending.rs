@@ -31,8 +31,20 @@ pub(super) const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(25);
 /// A message that has no number yet.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    Eager { bits: u64, payload: Payload, token: Token, told: Option<Named> },
-    Announce { bits: u64, bytes: u32, key_slot: u64, named: Named },
+    /// `tells`: its arrival is told.
+    Eager {
+        bits: u64,
+        payload: Payload,
+        token: Token,
+        named: Named,
+        tells: bool,
+    },
+    Announce {
+        bits: u64,
+        bytes: u32,
+        key_slot: u64,
+        named: Named,
+    },
 }
 
 /// The end of a message of the partner's.
@@ -236,9 +248,16 @@ impl Sending {
     }
 
     /// The partner says which number it expects next: it heard of all before, and of nothing after. Open-MX means
-    /// the next one that it matches, so that of messages in fragments some may be missing. What cannot be so may be
-    /// late news, or it began anew: that is believed when nothing else is heard after a message went again.
-    pub fn expected(&mut self, next: Sequence, round_trip: &RoundTrip, now: Time) -> Vec<Kept> {
+    /// the next one that it matches, so that of messages in fragments some may be missing: all that it has not go `again`.
+    /// What cannot be so may be late news, or it began anew: that is believed when nothing else is heard after a message
+    /// went again.
+    pub fn expected(
+        &mut self,
+        next: Sequence,
+        again: bool,
+        round_trip: &RoundTrip,
+        now: Time,
+    ) -> Vec<Kept> {
         if self.kept.is_empty() && !self.heard {
             // Nothing has had a number; and what it said before may have been late.
             self.restart(next);
@@ -251,7 +270,9 @@ impl Sending {
             let here = before.take_while(|sent| sent.kept.is_one_packet()).count() as u64;
             let sure = self.sequence(self.acknowledged + here);
             let done = self.acknowledge(sure, round_trip, now);
-            self.all_again();
+            if again {
+                self.all_again();
+            }
             return done;
         }
         // One that begins anew begins with the first number: others of before are late.
@@ -283,6 +304,23 @@ impl Sending {
     /// When the first message that is not acknowledged goes again.
     pub fn due(&self) -> Time {
         self.again_at
+    }
+
+    /// Whether a message has not left, or is among those that the partner has not acknowledged; `regions` tells how the
+    /// announce under a region was called. Since when the partner owes acknowledgements, for it that has left.
+    pub fn owed_since(&self, message: Named, regions: impl Fn(u8) -> Option<Named>) -> Time {
+        let waits = |it: &Waiting| match it {
+            Waiting::Eager { named, .. } | Waiting::Announce { named, .. } => *named == message,
+        };
+        if self.waiting.iter().any(waits) {
+            return Time::ZERO;
+        }
+        let is = |it: &Sent| match &it.kept {
+            Kept::Eager { told, .. } => *told == Some(message),
+            Kept::Announce { region, .. } => regions(*region) == Some(message),
+            Kept::Notify { .. } => false,
+        };
+        if self.kept.iter().any(is) { self.silent_since } else { Time::NEVER }
     }
 
     /// Since when the partner owes an acknowledgement.
@@ -422,7 +460,7 @@ mod tests {
             );
         }
         leave(&mut sending, at(0));
-        assert_eq!(sending.expected(Sequence::new(0, 4), &round_trip, at(1)).len(), 1);
+        assert_eq!(sending.expected(Sequence::new(0, 4), true, &round_trip, at(1)).len(), 1);
         assert_eq!(leave(&mut sending, at(1)), [2, 3], "both go again");
         assert_eq!(sending.acknowledge(Sequence::new(0, 4), &round_trip, at(1)).len(), 2);
     }
@@ -433,14 +471,14 @@ mod tests {
         let mut sending = Sending::new(Sequence::new(0, 1));
         (0..4).for_each(|bytes| sending.push(notify(bytes), at(0)));
         leave(&mut sending, at(0));
-        let heard = sending.expected(Sequence::new(0, 3), &round_trip, at(1));
+        let heard = sending.expected(Sequence::new(0, 3), true, &round_trip, at(1));
         assert_eq!((heard.len(), leave(&mut sending, at(1))), (2, vec![3, 4]));
-        assert!(sending.expected(Sequence::new(0, 1), &round_trip, at(2)).is_empty());
+        assert!(sending.expected(Sequence::new(0, 1), true, &round_trip, at(2)).is_empty());
         assert_eq!(sending.acknowledge(Sequence::new(0, 4), &round_trip, at(2)).len(), 1);
         let due = sending.due();
         sending.expire(&round_trip, due);
         assert_eq!(leave(&mut sending, due), [4], "it knows us: the other was late news");
-        assert!(sending.expected(Sequence::new(1, 1), &round_trip, due).is_empty());
+        assert!(sending.expected(Sequence::new(1, 1), true, &round_trip, due).is_empty());
         assert_eq!(leave(&mut sending, due), []);
         let due = sending.due();
         sending.expire(&round_trip, due);

@@ -109,7 +109,9 @@ fn who_connects_to_us_under_a_wrong_key_is_refused_though_we_connect_to_it() {
     assert_eq!(status(&mut room, WRONG, 3), Some((3, 11)));
     assert_eq!(status(&mut room, 5, 4), Some((4, 11)), "the key of its own");
     assert_eq!(status(&mut room, KEY, 5), Some((5, 0)));
-    // Under the right one it has a link, whatever it will say of ours.
+    // Under the right one it has a link, whatever it will say of ours, as soon as it has heard of us.
+    room.hosts[0].seen.anything = true;
+    room.say(HIS_STATION, &Packet::Tiny(message(1, 5), b"first"));
     assert!(room.hosts[0].seen.up.len() == 1 && room.hosts[0].seen.down.is_empty());
 }
 
@@ -199,4 +201,75 @@ fn an_endpoint_that_began_anew_is_refused_under_a_wrong_key() {
         _ => None,
     });
     assert_eq!(reply.map(|reply| (reply.asker, reply.status)), Some((78, 11)));
+}
+
+/// It was killed while it connected, and began anew; what its former life said comes late.
+#[test]
+fn who_connects_while_we_do_may_be_a_former_life() {
+    for late in [1, 2] {
+        let mut room = Room::new(1, config(200));
+        let now = room.now;
+        let link = room.hosts[0].machine.connect(HIS_STATION, HIS, KEY, now).unwrap();
+        room.run(Duration::from_millis(1));
+        for session in 0..late {
+            let former = Connect { session: 70 + session, ..connect(1) };
+            room.say(HIS_STATION, &Packet::Connect(former));
+        }
+        assert!(room.hosts[0].seen.up.is_empty(), "nobody has named our session");
+        room.let_us_in(Sequence(1));
+        let seen = &room.hosts[0].seen;
+        assert!(seen.up.contains_key(&link) && seen.down.is_empty(), "{:?}", seen.down);
+        assert_eq!(seen.up[&link].0.session, 77);
+        room.hosts[0].send(link, 6, 10, true);
+        room.others.clear();
+        room.run(Duration::from_millis(1));
+        let dialect = room.dialect;
+        let session = room.others.iter().find_map(|(_, body)| match Packet::parse(body, dialect) {
+            Ok((_, Packet::Tiny(message, _))) => Some(message.session),
+            _ => None,
+        });
+        assert_eq!(session, Some(77));
+    }
+}
+
+/// An attempt that is repeated says what has arrived by now: an old number would look as if we had begun anew.
+#[test]
+fn messages_that_come_before_an_attempt_is_repeated_are_not_lost() {
+    let mut room = Room::new(2, config(200));
+    let now = room.now;
+    let link = room.hosts[1].machine.connect(0, ENDPOINT, KEY, now).unwrap();
+    // The first one is called, and calls: its own first attempt is lost.
+    let mut lost = 0;
+    let mut exchange = |room: &mut Room, deaf: bool, rounds: u32| {
+        for _ in 0..rounds {
+            for host in [1, 0usize] {
+                for (_, body) in room.hosts[host].pass(room.now, 100) {
+                    let parsed = Packet::parse(&body, room.dialect);
+                    let is_connect = matches!(parsed, Ok((_, Packet::Connect(_))));
+                    if host == 0 && is_connect && lost == 0 {
+                        lost += 1;
+                    } else if host == 0 || !deaf {
+                        room.hosts[1 - host].packet(host as u32, &body, room.now);
+                    }
+                }
+            }
+            room.now = room.now + Duration::from_millis(1);
+        }
+    };
+    exchange(&mut room, false, 3);
+    for id in 0..3 {
+        room.hosts[1].send(link, 1 + id, 10, true);
+    }
+    exchange(&mut room, false, 10);
+    assert_eq!(room.hosts[1].seen.finished.len(), 3);
+    // The next attempt arrives; then the first one hears nothing for a while.
+    room.hosts[1].send(link, 4, 10, true);
+    exchange(&mut room, true, 400);
+    for id in 0..3 {
+        room.hosts[1].send(link, 5 + id, 10, true);
+    }
+    exchange(&mut room, false, 2000);
+    let mut told: Vec<u64> = room.hosts[0].seen.told.iter().map(|it| it.1).collect();
+    told.sort_unstable();
+    assert_eq!(told, [1, 2, 3, 4, 5, 6, 7]);
 }

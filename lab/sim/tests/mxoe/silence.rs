@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
 use ropewalk_wire::mxoe::*;
 
 use crate::room::*;
@@ -138,4 +139,124 @@ fn how_a_link_ended_is_told() {
     room.hosts[0].send(link, 5, 10, true);
     room.run(GIVE_UP_AFTER + SECOND);
     assert_eq!(down(&room, link), Some(Fault::Unreachable));
+}
+
+/// How many messages were sent to him since it was looked at last.
+fn messages(room: &mut Room) -> usize {
+    let dialect = room.dialect;
+    let is_message = |(_, body): &(u32, Vec<u8>)| {
+        matches!(Packet::parse(body, dialect), Ok((_, Packet::Tiny(..) | Packet::Notify(_))))
+    };
+    room.others.drain(..).filter(is_message).count()
+}
+
+/// It answers connects when its program calls, and that may wait for a message of ours.
+#[test]
+fn one_that_is_asked_something_goes_on_getting_messages() {
+    for shows_key in [false, true] {
+        let (mut room, link) = announced();
+        if shows_key {
+            room.hosts[0].machine.show_key(link, KEY).unwrap();
+            room.run(Duration::from_millis(1));
+        } else {
+            room.run(GIVE_UP_AFTER / 16 + Duration::from_millis(10));
+        }
+        assert_eq!(asked(&mut room).len(), 1);
+        let number = room.hosts[0].send(link, 6, 10, true);
+        room.run(Duration::from_millis(1));
+        assert_eq!(messages(&mut room), 1, "shows a key: {shows_key}");
+        // It has it, and has answered nothing else.
+        room.say(HIS_STATION, &Packet::Ack(ack(3)));
+        let finished = room.hosts[0].seen.finished.iter().map(|(_, end)| end.number);
+        assert!(finished.eq([number]));
+        // It refuses another one: perhaps it does not know us any more, and the question is one that messages wait for.
+        room.hosts[0].send(link, 7, 10, true);
+        room.run(Duration::from_millis(1));
+        assert_eq!(messages(&mut room), 1);
+        let refusal = NackLib {
+            from: HIS,
+            to: ENDPOINT,
+            reason: Nack::BadSession,
+            index: INDEX_UNKNOWN,
+            sequence: Sequence(3),
+        };
+        room.say(HIS_STATION, &Packet::NackLib(refusal));
+        room.hosts[0].send(link, 8, 10, true);
+        room.run(SECOND);
+        assert!(!asked(&mut room).is_empty());
+        room.run(SECOND);
+        assert_eq!(messages(&mut room), 0);
+        assert_eq!(down(&room, link), None);
+    }
+}
+
+#[test]
+fn one_whose_host_answers_is_not_gone_though_its_program_computes() {
+    let (mut room, link) = announced();
+    let announce = Rendezvous {
+        message: message(1, 9),
+        total_bytes: 10_000_000,
+        region: 1,
+        region_sequence: 1,
+        region_offset: 0,
+    };
+    room.say(HIS_STATION, &Packet::Rendezvous(announce));
+    room.read_all();
+    room.run(Duration::from_millis(1));
+    let dialect = room.dialect;
+    // Its driver answers a piece a second, and nobody answers anything else.
+    for _ in 0..60 {
+        let of = |(_, body): (u32, Vec<u8>)| match Packet::parse(&body, dialect) {
+            Ok((_, Packet::Pull(pull))) => Some(pull),
+            _ => None,
+        };
+        let pull = room.others.drain(..).filter_map(of).next_back().expect("it is asked again");
+        let len = pull.block_bytes.min(dialect.reply_bytes()) as usize;
+        let piece = PullReply {
+            frame: pull.frame as u8,
+            offset: pull.frame * dialect.reply_bytes(),
+            handle: pull.handle,
+            magic: pull.magic,
+        };
+        room.say(HIS_STATION, &Packet::PullReply(piece, &vec![0; len]));
+        room.run(SECOND);
+        assert_eq!(down(&room, link), None);
+    }
+    room.run(GIVE_UP_AFTER + SECOND);
+    assert_eq!(down(&room, link), Some(Fault::Unreachable), "now nothing answers");
+}
+
+#[test]
+fn since_when_a_message_is_owed_is_known_for_each() {
+    let (mut room, link) = announced();
+    let owed = |room: &Room, number| room.hosts[0].machine.owed_since(link, Some((0, number)));
+    let large = 1;
+    assert_eq!(owed(&room, large), Time::NEVER, "it has it");
+    let second = room.hosts[0].send(link, 6, 100_000, true);
+    let short = room.hosts[0].send(link, 7, 10, true);
+    let since = room.now;
+    room.run(SECOND);
+    assert_eq!([second, short].map(|number| owed(&room, number)), [since; 2]);
+    assert_eq!(owed(&room, large), Time::NEVER);
+    assert_eq!(room.hosts[0].machine.owed_since(link, None), since);
+    room.say(HIS_STATION, &Packet::Ack(ack(3)));
+    assert_eq!(owed(&room, second), Time::NEVER);
+    assert_eq!(owed(&room, short), room.now);
+    room.say(HIS_STATION, &Packet::Ack(ack(4)));
+    assert_eq!(owed(&room, short), Time::NEVER);
+    // It refused something, and messages wait for what it says.
+    let third = room.hosts[0].send(link, 8, 10, true);
+    room.run(Duration::from_millis(1));
+    let refusal = NackLib {
+        from: HIS,
+        to: ENDPOINT,
+        reason: Nack::BadSession,
+        index: INDEX_UNKNOWN,
+        sequence: Sequence(4),
+    };
+    room.say(HIS_STATION, &Packet::NackLib(refusal));
+    let fourth = room.hosts[0].send(link, 9, 10, true);
+    room.run(Duration::from_millis(1));
+    assert!(owed(&room, third) > since && owed(&room, third) < Time::NEVER);
+    assert_eq!(owed(&room, fourth), Time::ZERO, "it has not left");
 }

@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
+use ropewalk_base::verb::{LinkId, Ordered, RemoteKey, Verb};
 use ropewalk_wire::packets::{
-    self, AckBody, CallBody, Kind, OfferRecord, Packet, RecordKind, RecordPrefix, Route, StreamBody,
+    self, AckBody, CallBody, Kind, OfferRecord, Packet, PullBody, RecordKind, RecordPrefix, Route,
+    StreamBody,
 };
 use zerocopy::IntoBytes;
 
@@ -197,18 +201,18 @@ fn offers_of_one_who_reads_no_answers_end_the_link_and_not_the_memory() {
 #[test]
 fn what_comes_before_its_turn_is_bounded_over_all_links() {
     const LONG: usize = 9000;
-    const LINKS: u32 = 64;
+    const LINKS: u32 = 63;
     let mut node = Node::new(&mut Random::from_seed(1), LONG, 64);
-    for station in 0..LINKS {
+    let send_early = |node: &mut Node, station: u32, numbers: std::ops::Range<u32>| {
         let honest = call(LONG, LONG - packets::overhead(Kind::Call));
         node.machine.packet(STATION + station, &honest, NOW, &mut node.seen);
         let tag_of = |said: Vec<u8>| match packets::open(&said).unwrap().packet {
             Packet::Answer(answer) => Some(answer.tag.get()),
             _ => None,
         };
-        let tag = said_at(&mut node, NOW).into_iter().find_map(tag_of).expect("an answer");
+        let tag = said_at(node, NOW).into_iter().find_map(tag_of).expect("an answer");
         let route = Route { to: 1, from: 1, tag };
-        for number in 1..64 {
+        for number in numbers {
             let body = StreamBody {
                 ack: AckBody { next: 0.into(), delay: 0.into(), early: 0.into() },
                 number: number.into(),
@@ -221,9 +225,56 @@ fn what_comes_before_its_turn_is_bounded_over_all_links() {
             packets::seal(&mut out, Kind::Stream, route, body.as_bytes(), len, |to| to.fill(7));
             node.machine.packet(STATION + station, &out, NOW, &mut node.seen);
         }
-    }
+    };
+    (0..LINKS).for_each(|station| send_early(&mut node, station, 1..64));
     let counters = node.machine.counters();
     assert_eq!(counters.early, u64::from(LINKS) * 63);
-    assert!(counters.bytes_copied <= (32 << 20) + u64::from(LINKS) * 4096, "{counters:#?}");
+    assert!(counters.bytes_copied <= (32 << 20) + u64::from(LINKS) * LONG as u64, "{counters:#?}");
     assert!(counters.bytes_copied > 16 << 20 && counters.beyond > 0, "{counters:#?}");
+    // One link more, of which a packet is lost: its sender hears of what came behind that.
+    said_at(&mut node, NOW);
+    send_early(&mut node, LINKS, 1..4);
+    let of = |said: &Vec<u8>| match packets::open(said).unwrap().packet {
+        Packet::Ack(ack) => Some((ack.next.get(), ack.early.get())),
+        _ => None,
+    };
+    let acks: Vec<_> = said_at(&mut node, NOW).iter().filter_map(of).collect();
+    assert!(acks.contains(&(0, 1)), "{acks:?}");
+}
+
+/// A piece that is asked for lies in the region, and its number is none.
+#[test]
+fn pieces_have_numbers_that_can_be_written() {
+    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
+    let link = node.machine.connect(STATION, 1, NOW).unwrap();
+    let calls = said_at(&mut node, NOW);
+    let Packet::Call(call) = packets::open(&calls[0]).unwrap().packet else { panic!("no call") };
+    let route = Route { to: 1, from: 1, tag: call.tag.get() };
+    let answer = answer_to(&calls[0], PACKET_BYTES, true, 0);
+    node.machine.packet(STATION, &answer, NOW, &mut node.seen);
+    // Nobody reads of it: there is no such memory.
+    let held = node.store.add(vec![0; 8]);
+    let region = Slice { len: 1 << 33, ..held };
+    let key = RemoteKey { slot: SlotId { index: 1, generation: 5 }, secret: 9 };
+    let link = LinkId { rail: 0, slot: link };
+    let expose = Verb::Expose { link, key, region, writable: false };
+    assert_eq!(node.machine.order(&expose, &node.store), Ordered::Released);
+    let body = PullBody {
+        handle: 1.into(),
+        key_slot: key.slot.to_u64().into(),
+        key_secret: key.secret.into(),
+        offset: 0.into(),
+        total_bytes: region.len.into(),
+        piece_bytes: 1.into(),
+        offered: 0,
+        reserved: 0,
+        first: u32::MAX.into(),
+        pieces: 2.into(),
+    };
+    let mut out = vec![0; PACKET_BYTES];
+    let len = packets::seal(&mut out, Kind::Pull, route, body.as_bytes(), 0, |_| ());
+    node.machine.packet(STATION, &out[..len], NOW, &mut node.seen);
+    let violations = |node: &Node| node.machine.counters().violations;
+    assert_eq!(violations(&node), 1);
+    said_at(&mut node, NOW);
 }
