@@ -161,7 +161,7 @@ fn links_are_made_and_ended() {
             ("ropewalk.from", "3"),
             ("ropewalk.bytes", "242"),
             ("ropewalk.tag", "0x00000000"),
-            ("ropewalk.call.version", "1"),
+            ("ropewalk.call.version", "2"),
             ("ropewalk.call.packet_bytes", "1452"),
             ("ropewalk.call.tag", "0xabcdef01"),
             ("ropewalk.call.id", "0x0102030405060708"),

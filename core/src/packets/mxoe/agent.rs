@@ -25,6 +25,7 @@ use ropewalk_wire::mxoe::{
     INDEX_UNKNOWN, Message, Nack, NackLib, Notify, Packet, PacketError, Rendezvous, Sequence,
     Station,
 };
+use ropewalk_wire::packets;
 
 use super::machine::{emit, nack_of};
 pub use map::Map;
@@ -39,8 +40,6 @@ const BEACON_EVERY: Duration = Duration::from_secs(180);
 const ASK_EVERY: Duration = Duration::from_secs(5);
 /// A peer that was not heard for so long is not asked any more.
 const SILENT_AFTER: Duration = Duration::from_secs(600);
-/// Of the packets that only ours understand.
-const VERSION: u16 = 1;
 /// The first number that no endpoint has: the raw endpoint is taken by it.
 const ENDPOINTS: u8 = 255;
 /// Packets that wait for being sent; more are not made.
@@ -199,7 +198,7 @@ impl Agent {
 
     /// What its beacons say beside that.
     pub fn announcement(&self) -> Announcement {
-        Announcement { version: VERSION, features: 0, host: self.config.host }
+        Announcement { version: packets::VERSION, features: 0, host: self.config.host }
     }
 
     /// Its counters.
