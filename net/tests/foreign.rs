@@ -2,11 +2,23 @@
 
 mod common;
 
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
 use common::{Medium, World, check};
 use ropewalk_base::error::Fault;
+use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout};
+use ropewalk_net::packets::{MxoeSettings, PacketRail};
 use ropewalk_net::{Channel, Direction, Level, Oversize, PeerId};
+use ropewalk_rail::address::Address;
+use ropewalk_rail_udp::{UdpConfig, UdpPort};
+use ropewalk_wire::mxoe::{
+    ConnectReply, Dialect, Fragment, HEADER_BYTES_MAX, Message, Order, Packet, Sequence,
+};
 
 fn send(world: &mut World, peer: PeerId, channel: Channel, len: usize, user: u64) {
     let memory = world.memory(len, user as u8);
@@ -118,4 +130,113 @@ fn who_was_forgotten_is_reached_again_at_once() {
         let counters = world.nodes[0].endpoint.counters().0;
         assert_eq!(counters.sessions, 4);
     }
+}
+
+/// Somebody who speaks MXoE from a socket of his own.
+struct Stranger {
+    socket: UdpSocket,
+    dialect: Dialect,
+}
+
+impl Stranger {
+    fn say(&self, packet: &Packet<'_>, payload: &[u8]) {
+        let mut header = [0; HEADER_BYTES_MAX];
+        let len = packet.emit(1, self.dialect, &mut header);
+        let mut body = [&header[..len], payload].concat();
+        body.resize(body.len().max(46), 0);
+        self.socket.send(&body).expect("it is connected");
+    }
+
+    /// What he is told, where there is something now.
+    fn hears(&self, each: impl FnOnce(&Packet<'_>)) {
+        let mut body = [0; 2000];
+        let Ok((len, from)) = self.socket.recv_from(&mut body) else { return };
+        self.socket.connect(from).expect("an address of this host");
+        if let Ok((_, packet)) = Packet::parse(&body[..len], self.dialect) {
+            each(&packet);
+        }
+    }
+}
+
+/// An endpoint of MXoE behind UDP that gives up who is silent for a second.
+fn impatient(world: &mut World) -> Dialect {
+    let dialect = Dialect::native(1466, Order::Big).unwrap();
+    let settings = MxoeSettings { dialect, key: 7, give_up_after: Some(Duration::from_secs(1)) };
+    let port = UdpPort::open(UdpConfig::listening("127.0.0.1:0".parse().unwrap())).unwrap();
+    let start = Instant::now();
+    let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
+    let rail = PacketRail::foreign(port, settings, Random::from_seed(9), clock).unwrap();
+    world.add_over(Box::new(rail), |_| {});
+    dialect
+}
+
+#[test]
+fn what_was_half_received_ends_as_its_link_did() {
+    const LEN: usize = 3000;
+    let mut world = World::new(Medium::Mxoe);
+    let dialect = impatient(&mut world);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = Address::parse(&format!("udp://{}", socket.local_addr().unwrap())).unwrap();
+    let peer = world.nodes[0].endpoint.lookup(&address).unwrap();
+    let stranger = Stranger { socket, dialect };
+    let memory = world.memory(LEN, 0);
+    let node = &world.nodes[0];
+    let (tagged, cut) = (Channel::Tagged, Oversize::Truncate);
+    let posted =
+        node.endpoint.post_receive(&node.context, tagged, None, 5, u64::MAX, memory, cut, 1);
+    world.posted(0, posted);
+    send(&mut world, peer, Channel::Tagged, 10, 2);
+    // He lets us in, and says the first half of something; then nothing more, though he was sent something, too.
+    let mut said = false;
+    world.until("message to him", |_| {
+        stranger.hears(|packet| match packet {
+            Packet::Connect(it) => {
+                let reply = ConnectReply {
+                    to: it.from,
+                    from: it.to,
+                    index: 1,
+                    asker: it.session,
+                    session: 77,
+                    receive_next: Sequence(1),
+                    connect: it.connect,
+                    status: 0,
+                };
+                stranger.say(&Packet::ConnectReply(reply), b"");
+                let message = Message {
+                    to: it.from,
+                    from: it.to,
+                    session: it.session,
+                    sequence: Sequence(1),
+                    acknowledged: Sequence(1),
+                    match_info: 5,
+                };
+                let half = vec![7; dialect.fragment_bytes() as usize];
+                let first = Fragment { message, total_bytes: LEN as u32, fragment: 0, offset: 0 };
+                stranger.say(&Packet::Medium(first, &half), &half);
+            }
+            Packet::Tiny(..) => said = true,
+            _ => {}
+        });
+        said
+    });
+    let outcomes = [1, 2].map(|user| world.take(0, user).outcome);
+    assert_eq!(outcomes, [Err(Fault::Unreachable); 2]);
+}
+
+#[test]
+fn contexts_that_were_told_of_events_are_let_go() {
+    const COUNT: usize = 1000;
+    let descriptors = || std::fs::read_dir("/proc/self/fd").expect("Linux tells").count();
+    let world = World::pair(Medium::SimStream);
+    let before = descriptors();
+    for _ in 0..COUNT {
+        let context = world.nodes[0].endpoint.context(true).expect("there are descriptors");
+        world.nodes[0].endpoint.tell_of_events(&context);
+        world.nodes[0].endpoint.tell_of_arrivals(&context);
+        world.nodes[0].endpoint.retire(&context);
+    }
+    // Other tests of this process have some, too.
+    let more = descriptors().saturating_sub(before);
+    assert!(more < COUNT / 2, "{more} descriptors are left");
 }
