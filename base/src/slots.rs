@@ -40,13 +40,22 @@ pub struct Slots<T> {
     free: u32,
     len: usize,
     limit: usize,
+    /// The generation of what an index names first.
+    first: u32,
 }
 
 impl<T> Slots<T> {
     /// An empty slab that never holds more than `limit` values.
     pub fn with_limit(limit: usize) -> Slots<T> {
+        Slots::counting_from(limit, 1)
+    }
+
+    /// The same, of which generations begin with `first`, which is not 0: keys of another slab are stale here, too, where
+    /// that began elsewhere.
+    pub fn counting_from(limit: usize, first: u32) -> Slots<T> {
         assert!(limit < NONE as usize, "a slab index is 32 bits wide");
-        Slots { slots: Vec::new(), free: NONE, len: 0, limit }
+        assert!(first > 0, "no key is 0");
+        Slots { slots: Vec::new(), free: NONE, len: 0, limit, first }
     }
 
     /// How many values there are.
@@ -88,7 +97,7 @@ impl<T> Slots<T> {
         // Retired slots count, too: a slab that went through so many keys has had its day.
         assert!(self.slots.len() < NONE as usize, "a slab index is 32 bits wide");
         self.free = self.slots.len() as u32;
-        self.slots.push(Slot { generation: 1, next_free: NONE, value: None });
+        self.slots.push(Slot { generation: self.first, next_free: NONE, value: None });
     }
 
     /// The value that `id` names.

@@ -498,7 +498,7 @@ impl Core {
             _ => None,
         };
         message.content = Content::Staged(slice.buffer);
-        self.matching.arrivals += 1;
+        self.matching.landed(slot);
         if let Some(operation) = claimed {
             if self.operations.get(operation).is_some_and(|operation| !operation.cancelled) {
                 self.take_message(operation, slot);

@@ -8,8 +8,6 @@
 //! The core calls nobody: the driver asks for the next offer when its user can be asked. Until then a
 //! receive that is posted takes a message as if it had been posted before it came.
 
-use std::collections::VecDeque;
-
 use ropewalk_base::memory::BufferId;
 use ropewalk_base::slots::SlotId;
 
@@ -62,13 +60,16 @@ impl Core {
         self.matching.arrivals
     }
 
-    /// From now on messages of `channel` that no posted receive accepts are offered; `None`: not any more.
-    /// Those that wait already are not.
-    pub fn offer_unmatched(&mut self, channel: Option<Channel>) {
-        match (&mut self.offers, channel) {
-            (Some((same, _)), Some(channel)) if *same == channel => {}
-            (offers, channel) => *offers = channel.map(|channel| (channel, VecDeque::new())),
-        }
+    /// From now on messages of a channel that no posted receive accepts are offered, with those that wait already and came
+    /// after so many arrivals; `None`: not any more.
+    pub fn offer_unmatched(&mut self, wanted: Option<(Channel, u64)>) {
+        self.offers = match (self.offers.take(), wanted) {
+            (Some((same, queue)), Some((channel, _))) if same == channel => Some((same, queue)),
+            (_, Some((channel, since))) => {
+                Some((channel, self.matching.messages_since(channel, since).into()))
+            }
+            (_, None) => None,
+        };
     }
 
     /// Notes that a message waits which may have to be offered.

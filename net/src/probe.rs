@@ -40,10 +40,10 @@ impl Endpoint {
         self.locked().tell_of_arrivals(&context.queue);
     }
 
-    /// From now on messages of `channel` that no posted receive accepts are offered before they wait;
-    /// `None`: not any more. Those that wait already are not.
-    pub fn offer_unmatched(&self, channel: Option<Channel>) {
-        self.locked().core.offer_unmatched(channel);
+    /// From now on messages of a channel that no posted receive accepts are offered before they wait, with those that wait
+    /// already and came after [`Endpoint::arrivals`] had this value; `None`: not any more.
+    pub fn offer_unmatched(&self, wanted: Option<(Channel, u64)>) {
+        self.locked().core.offer_unmatched(wanted);
     }
 
     /// The next message to ask the user about, with its bytes in `bytes` where it is whole. No receive takes

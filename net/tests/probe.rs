@@ -108,7 +108,7 @@ fn messages_are_offered_once_in_order_and_taken_or_left() {
         // What waits already is not offered, and what a posted receive takes neither.
         send(&mut world, to, 90, 5, Level::Buffered, 90);
         unmatched(&mut world, 1);
-        world.nodes[1].endpoint.offer_unmatched(Some(TAGGED));
+        world.nodes[1].endpoint.offer_unmatched(Some((TAGGED, u64::MAX)));
         receive(&mut world, 2, u64::MAX, 5, 2);
         let messages = [(1, 3, Level::Buffered), (2, 5, Level::Buffered), (3, 0, Level::Matched)];
         for (bits, len, level) in messages {
@@ -168,7 +168,7 @@ fn an_offered_message_that_is_left_is_probed_and_received_later() {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         let endpoint = world.nodes[1].endpoint.clone();
-        endpoint.offer_unmatched(Some(TAGGED));
+        endpoint.offer_unmatched(Some((TAGGED, u64::MAX)));
         for (bits, len) in [(1, 100), (2, 60_000)] {
             send(&mut world, to, bits, len, Level::Buffered, bits);
         }

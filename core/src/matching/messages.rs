@@ -40,6 +40,8 @@ pub(super) struct Messages {
 #[derive(Debug)]
 struct Entry {
     message: Unmatched,
+    /// The latest of all arrivals that was its own.
+    arrival: u64,
     of_all: Neighbours,
     of_key: Neighbours,
     of_peer: Neighbours,
@@ -139,11 +141,11 @@ impl Messages {
     }
 
     /// Adds a message; `None` where there is no room.
-    pub fn add(&mut self, message: Unmatched) -> Option<SlotId> {
+    pub fn add(&mut self, message: Unmatched, arrival: u64) -> Option<SlotId> {
         let (key, number) = (key_of(&message), message.message);
         let announced = matches!(message.content, Content::Announced(..));
         let [of_all, of_key, of_peer] = [Neighbours::NONE; 3];
-        let id = self.entries.insert(Entry { message, of_all, of_key, of_peer }).ok()?;
+        let id = self.entries.insert(Entry { message, arrival, of_all, of_key, of_peer }).ok()?;
         let (channel, peer, _) = key;
         self.all.push_back(&mut OfAll(&mut self.entries), id.index);
         let list = self.by_key.entry(key).or_insert(List::EMPTY);
@@ -158,6 +160,23 @@ impl Messages {
         }
         self.views.iter_mut().for_each(|view| view.add(key, id));
         Some(id)
+    }
+
+    /// The bytes of a message arrived.
+    pub fn landed(&mut self, id: SlotId, arrival: u64) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.arrival = arrival;
+        }
+    }
+
+    /// The messages of a channel with later arrivals than this, earliest first.
+    pub fn since(&mut self, channel: Channel, arrival: u64) -> Vec<SlotId> {
+        let mut all = self.all.collect(&mut OfAll(&mut self.entries));
+        all.retain(|index| {
+            let entry = self.entries.at_mut(*index);
+            entry.is_some_and(|it| it.arrival > arrival && it.message.channel == channel)
+        });
+        all.into_iter().filter_map(|index| self.entries.id_at(index)).collect()
     }
 
     /// The message that a new receive takes: the earliest arrived that it accepts. It stays.

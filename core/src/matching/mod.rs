@@ -124,7 +124,18 @@ impl Matching {
     /// Adds a message that no receive in here accepts; `None` where there is no room.
     pub fn arrive(&mut self, message: Unmatched) -> Option<SlotId> {
         self.arrivals += 1;
-        self.messages.add(message)
+        self.messages.add(message, self.arrivals)
+    }
+
+    /// The bytes of a message are here.
+    pub fn landed(&mut self, id: SlotId) {
+        self.arrivals += 1;
+        self.messages.landed(id, self.arrivals);
+    }
+
+    /// The messages of a channel that came to wait, or of which the bytes came, after so many arrivals; earliest first.
+    pub fn messages_since(&mut self, channel: Channel, arrivals: u64) -> Vec<SlotId> {
+        self.messages.since(channel, arrivals)
     }
 
     /// The message that a new receive takes: the earliest arrived that it accepts. It stays.

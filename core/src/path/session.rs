@@ -406,6 +406,8 @@ impl Core {
     /// A staged message broke off.
     pub(crate) fn unmatched_lost(&mut self, found: SlotId, fault: Fault) {
         let Some(message) = self.matching.remove_message(found) else { return };
+        // Those behind it that are offered waited for it.
+        self.matching.arrivals += 1;
         self.free_unmatched(&message);
         if let Content::Arriving { claimed_by: Some(operation) } = message.content {
             self.finish(operation, Err(fault), 0);

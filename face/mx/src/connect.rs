@@ -122,11 +122,12 @@ fn keep(weak: &Weak<Ep>) {
         if endpoint.is_closing.load(Ordering::SeqCst) {
             return;
         }
-        let events = endpoint.net.event_count();
+        let (events, calls) = (endpoint.net.event_count(), endpoint.calls.load(Ordering::SeqCst));
         let due = endpoint.keep();
         let limit = due.saturating_duration_since(Instant::now()).min(LOOK_AFTER);
         let is_closing = || endpoint.is_closing.load(Ordering::SeqCst);
-        let news = || is_closing() || endpoint.net.event_count() != events;
+        let called = || endpoint.calls.load(Ordering::SeqCst) != calls;
+        let news = || is_closing() || called() || endpoint.net.event_count() != events;
         endpoint.net.sleep_beside(&endpoint.control, limit, &news);
     }
 }
@@ -181,7 +182,7 @@ impl Ep {
         state.connects.asked.insert(number, connect);
         self.ask(state, number);
         // The keeper has to know of the deadline.
-        self.control.wake();
+        self.rouse();
         Ok(request)
     }
 
@@ -209,7 +210,7 @@ impl Ep {
 
     /// Whether endpoints of a card are reached through memory.
     fn is_shared(&self, nic: u64) -> bool {
-        self.shares && self.process.boards().board_of(nic).is_some()
+        self.shares && self.process.boards.board_of(nic).is_some()
     }
 
     /// Whether endpoints of a card speak MXoE with us.
@@ -222,7 +223,7 @@ impl Ep {
         if self.is_shared(nic) {
             return Ok((format!("shm://{}", Board::shared_name(nic, number)), true));
         }
-        let boards = self.process.boards();
+        let boards = &self.process.boards;
         let place = boards.place_of(nic).ok_or(NIC_NOT_FOUND)?;
         let own = boards.boards.get(self.board as usize).ok_or(BOARD_UNKNOWN)?;
         own.url(&place, number, key).map(|url| (url, false)).ok_or(BAD_ENDPOINT_ID)
@@ -287,6 +288,8 @@ impl Ep {
             }
         }
         while let Some(letter) = self.net.next_request() {
+            // Where a session ended before it was written, that is over first.
+            self.take_events(&mut state);
             match Message::read(letter.bytes()).filter(|_| letter.bits == BITS) {
                 Some(message) if message.kind == QUESTION => {
                     self.asked(&mut state, &letter, &message);
@@ -305,7 +308,9 @@ impl Ep {
     fn unasked(&self, state: &mut State, number: u32) {
         let Some(connect) = state.connects.asked.get_mut(&number) else { return };
         connect.operation = None;
-        if connect.is_local {
+        // Unless it is another one by now, which is asked again.
+        let is_up = state.partners.get(connect.partner).is_some_and(|partner| partner.is_up);
+        if connect.is_local && !is_up {
             return self.connected(state, number, ENDPOINT_CLOSED);
         }
         connect.again_at = Some(Instant::now() + AGAIN_AFTER);
@@ -319,7 +324,7 @@ impl Ep {
         };
         let lost: Vec<u32> = asked.iter().filter_map(such).collect();
         lost.into_iter().for_each(|number| self.unasked(state, number));
-        self.control.wake();
+        self.rouse();
     }
 
     /// A session with a foreign partner began.
@@ -408,6 +413,11 @@ impl Ep {
             // Its former life: what was under way with it ends.
             state.partners.unname(before);
             self.net.forget(before);
+            // It is asked whatever its former life was asked.
+            let asked = state.connects.asked.values_mut();
+            for connect in asked.filter(|it| it.partner == id && !it.is_foreign) {
+                (connect.peer, connect.again_at) = (peer, Some(Instant::now()));
+            }
         }
         Some(id)
     }
@@ -474,7 +484,7 @@ impl Ep {
         let late = Instant::now() + limit.unwrap_or(self.process.options.give_up_after);
         let asked = state.connects.asked.values_mut();
         asked.filter(|connect| connect.request == id).for_each(|it| it.deadline = late);
-        self.control.wake();
+        self.rouse();
     }
 
     /// Asks again, and gives up what waited too long; when that is due the next time.

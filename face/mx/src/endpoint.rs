@@ -72,6 +72,8 @@ pub struct Ep {
     pub version: AtomicU64,
     /// How often all waiters were told to end their wait.
     pub wakeups: AtomicU64,
+    /// How often the keeper was called.
+    pub calls: AtomicU64,
     pub is_closing: AtomicBool,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -87,8 +89,9 @@ pub struct State {
     pub in_handler: Option<ThreadId>,
     /// How often progression was disabled and not enabled again.
     pub disabled: u32,
-    /// Arrivals of messages for which the handler was asked.
+    /// Arrivals of messages for which the handler was asked, and those before the program's latest call.
     pub offers_seen: u64,
+    pub arrivals_seen: u64,
     /// The bytes of the message about which it is asked.
     pub offered: Vec<u8>,
     pub events_seen: u64,
@@ -143,7 +146,7 @@ pub fn open(
     number: u32,
     settings: Settings,
 ) -> Result<Arc<Ep>, Code> {
-    let count = process.boards().boards.len() as u32;
+    let count = process.boards.boards.len() as u32;
     if board != ANY && board >= count {
         return Err(BOARD_UNKNOWN);
     }
@@ -181,7 +184,7 @@ impl Ep {
         number: u32,
         settings: Settings,
     ) -> Result<Arc<Ep>, Code> {
-        let own = process.boards().boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
+        let own = process.boards.boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
         let nic = own.place.nic();
         let rails = rails(&process.options, &own, number, settings.key)?;
         let mut config = EndpointConfig::new(CLUSTER);
@@ -217,6 +220,7 @@ impl Ep {
             state: Mutex::new(state),
             version: AtomicU64::new(0),
             wakeups: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             keeper: Mutex::new(None),
         });
@@ -255,6 +259,13 @@ impl Ep {
         }
     }
 
+    /// The keeper has something to do.
+    pub fn rouse(&self) {
+        // Where it is on its way to sleep it sees that it was called meanwhile.
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        self.control.wake();
+    }
+
     /// All waiters end their waits.
     pub fn wake_up(&self) {
         self.wakeups.fetch_add(1, Ordering::SeqCst);
@@ -265,7 +276,7 @@ impl Ep {
     pub fn close(&self) {
         self.is_closing.store(true, Ordering::SeqCst);
         self.wake_up();
-        self.control.wake();
+        self.rouse();
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(keeper) = keeper {
             // One that panicked has said so.
@@ -306,7 +317,9 @@ fn rails(
 
 impl State {
     fn new(net: &Endpoint, nic: u64, number: u8, session: u32) -> Result<State, Code> {
-        let mut partners = Partners::new();
+        // Another one of this place had other handles and addresses, in all likelihood.
+        let first = (ropewalk_net::host::random_seed() as u32 >> 1) + 1;
+        let mut partners = Partners::new(first);
         let own = partners.at(nic, number).ok_or(NO_RESOURCES)?;
         let peer = net.own_peer().map_err(|_| NO_RESOURCES)?;
         partners.name(peer, own);
@@ -317,7 +330,7 @@ impl State {
             partner.is_own = true;
         }
         Ok(State {
-            requests: Requests::new(),
+            requests: Requests::new(first),
             partners,
             own,
             connects: Connects::default(),
@@ -325,6 +338,7 @@ impl State {
             in_handler: None,
             disabled: 0,
             offers_seen: 0,
+            arrivals_seen: 0,
             offered: Vec::new(),
             events_seen: 0,
             timeout: None,
@@ -333,11 +347,12 @@ impl State {
 }
 
 impl Ep {
-    /// Sets the handler of unexpected messages; `None`: there is none any more.
+    /// Sets the handler of unexpected messages; `None`: there is none any more. It is asked about those that nobody was
+    /// asked about and that came since the program's latest call: that the library took them in is not its business.
     pub fn set_handler(&self, handler: Option<Handler>) {
         let mut state = self.lock();
         state.handler = handler;
-        state.offers_seen = self.net.arrivals();
-        self.net.offer_unmatched(handler.map(|_| Channel::Tagged));
+        state.offers_seen = self.net.arrivals().wrapping_sub(1);
+        self.net.offer_unmatched(handler.map(|_| (Channel::Tagged, state.arrivals_seen)));
     }
 }

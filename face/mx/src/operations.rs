@@ -67,6 +67,7 @@ impl Ep {
         // Its former life is gone, and it did not connect again.
         let Some(peer) = peer else {
             state.requests.end(request, UNREACHABLE, true);
+            self.announce();
             return Ok(self.handle(&state, request));
         };
         // SAFETY: the caller vouches for the segments.
@@ -81,7 +82,7 @@ impl Ep {
         drop(state);
         if timed {
             // The keeper has to know of the deadline.
-            self.control.wake();
+            self.rouse();
         }
         Ok(self.handle_of(posting, request))
     }

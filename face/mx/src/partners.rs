@@ -45,8 +45,9 @@ pub struct Partners {
 }
 
 impl Partners {
-    pub fn new() -> Partners {
-        let slots = Slots::with_limit(PARTNERS_MAX);
+    /// None; `first` is where addresses begin to count.
+    pub fn new(first: u32) -> Partners {
+        let slots = Slots::counting_from(PARTNERS_MAX, first);
         Partners { slots, by_place: HashMap::new(), by_peer: HashMap::new() }
     }
 
@@ -145,7 +146,7 @@ mod tests {
 
     #[test]
     fn an_address_names_one_partner_of_one_endpoint_until_that_is_gone() {
-        let mut partners = Partners::new();
+        let mut partners = Partners::new(1);
         let id = partners.at(7, 1).unwrap();
         assert_eq!(partners.at(7, 1), Some(id));
         partners.get_mut(id).unwrap().session = 0xa1b2_c3d4;

@@ -23,7 +23,7 @@ pub const PLACE_BITS: u32 = 12;
 /// What initialize found out.
 #[derive(Debug)]
 pub struct Process {
-    pub boards: Mutex<Boards>,
+    pub boards: Boards,
     pub options: Options,
 }
 
@@ -62,15 +62,9 @@ fn table() -> MutexGuard<'static, Table> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Process {
-    pub fn boards(&self) -> MutexGuard<'_, Boards> {
-        self.boards.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Looks at this thread's copy; a thread that is ending has none.
+/// Looks at this thread's copy.
 #[inline]
-fn seen<R>(look: impl FnOnce(&Seen) -> Option<R>) -> Option<R> {
+fn seen<R>(look: impl Fn(&Seen) -> Option<R>) -> Option<R> {
     let found = SEEN.try_with(|seen| {
         let mut seen = seen.borrow_mut();
         if seen.life != LIFE.load(Ordering::Acquire) {
@@ -78,7 +72,12 @@ fn seen<R>(look: impl FnOnce(&Seen) -> Option<R>) -> Option<R> {
         }
         look(&seen)
     });
-    found.ok().flatten()
+    found.unwrap_or_else(|_| {
+        // A thread that is ending has none any more, and may close its endpoints all the same.
+        let mut fresh = Seen { life: 0, process: None, places: Vec::new() };
+        fresh.look_again();
+        look(&fresh)
+    })
 }
 
 impl Seen {
@@ -156,7 +155,7 @@ pub fn initialize(api: u32) -> Result<(), Code> {
             eprintln!("libmyriexpress: board {} is {:?}", board.name, board.place);
         }
     }
-    table.process = Some(Arc::new(Process { boards: Mutex::new(boards), options }));
+    table.process = Some(Arc::new(Process { boards, options }));
     LIFE.fetch_add(1, Ordering::Release);
     Ok(())
 }

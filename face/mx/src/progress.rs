@@ -14,7 +14,7 @@ use crate::abi::{Address, CONTINUE, FINISHED};
 use crate::codes::*;
 use crate::endpoint::{Ep, Handler, State};
 use crate::errors;
-use crate::requests::Kind;
+use crate::requests::{Kind, Stage};
 
 /// What a program means by an endless time.
 const FOREVER: Duration = Duration::from_secs(365 * 86_400);
@@ -65,6 +65,7 @@ impl Ep {
         if any {
             self.announce();
         }
+        state.arrivals_seen = self.net.arrivals();
     }
 
     /// Calls the handlers that are to be called.
@@ -142,7 +143,11 @@ impl Ep {
             self.announce();
             match state.handler.filter(|_| state.disabled == 0) {
                 Some(next) => handler = next,
-                None => return state,
+                None => {
+                    // There may be more to ask about, later.
+                    state.offers_seen = state.offers_seen.wrapping_sub(1);
+                    return state;
+                }
             }
         }
     }
@@ -157,6 +162,10 @@ impl Ep {
             Some(Kind::Connect) | None => return,
         };
         let Some(request) = state.requests.get_mut(id) else { return };
+        if request.stage != Stage::Pending {
+            // It was cancelled, and says what it said then.
+            return;
+        }
         let outcome = &mut request.outcome;
         outcome.moved_bytes = completed.bytes as u32;
         if request.kind == Kind::Receive {

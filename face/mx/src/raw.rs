@@ -41,7 +41,7 @@ pub fn open(
     board: u32,
     error_handler: Option<ErrorHandler>,
 ) -> Result<Handle, Code> {
-    let own = process.boards().boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
+    let own = process.boards.boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
     let address = own.raw().ok_or_else(|| {
         eprintln!(
             "libmyriexpress: board {board} has no raw endpoint: no MXoE is spoken there; name it like mxoe://eth0 \

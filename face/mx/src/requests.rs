@@ -112,9 +112,10 @@ pub struct Requests {
 }
 
 impl Requests {
-    pub fn new() -> Requests {
+    /// None; `first` is where handles begin to count.
+    pub fn new(first: u32) -> Requests {
         Requests {
-            slots: Slots::with_limit(REQUESTS_MAX),
+            slots: Slots::counting_from(REQUESTS_MAX, first),
             done: VecDeque::new(),
             done_count: 0,
             failing: VecDeque::new(),
@@ -247,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_handle_names_one_request_of_one_endpoint_and_no_later_one() {
-        let mut requests = Requests::new();
+        let mut requests = Requests::new(1);
         let id = requests.add(request(1)).unwrap();
         let handle = Requests::handle(3, id);
         assert!(!handle.is_null());
@@ -262,7 +263,7 @@ mod tests {
 
     #[test]
     fn complete_requests_are_found_in_their_order_and_by_their_bits() {
-        let mut requests = Requests::new();
+        let mut requests = Requests::new(1);
         let ids: Vec<SlotId> = (0..500).map(|bits| requests.add(request(bits)).unwrap()).collect();
         ids.iter().rev().for_each(|id| requests.end(*id, SUCCESS, true));
         assert_eq!(requests.first_done(0, 0), Some(ids[499]));
@@ -279,7 +280,7 @@ mod tests {
 
     #[test]
     fn errors_wait_for_their_handler_and_what_is_forgotten_goes() {
-        let mut requests = Requests::new();
+        let mut requests = Requests::new(1);
         let failing = requests.add(request(1)).unwrap();
         requests.end(failing, 95, true);
         assert_eq!(requests.first_done(0, 0), None);

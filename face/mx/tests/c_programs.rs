@@ -64,6 +64,16 @@ fn what_was_reported_as_sent_arrives_though_its_sender_ends() {
 }
 
 #[test]
+fn endpoints_come_and_go_and_programs_do_not_always_call() {
+    run_all("lives.c");
+}
+
+#[test]
+fn programs_end_the_library_when_they_have_ended() {
+    run("atexit.c", "gcc", &[]);
+}
+
+#[test]
 fn one_process_finds_its_boards_and_itself() {
     run("alone.c", "gcc", &[]);
     run("alone.c", "g++", &[]);

@@ -14,7 +14,7 @@ use crate::process;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_open_board(board: u32, to: *mut BoardHandle) -> u32 {
     let answer = ask_process(c"open a board", |process| {
-        let count = process.boards().boards.len();
+        let count = process.boards.boards.len();
         if board as usize >= count {
             return Err(BOARD_UNKNOWN);
         }
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn mx__get_mapper_state(
     let Some(process) = process::current().filter(|_| !state.is_null()) else { return -1 };
     // SAFETY: not null, and the caller vouches for the rest.
     let number = unsafe { (*state).board };
-    let boards = process.boards();
+    let boards = &process.boards;
     let Some(board) = boards.boards.get(number as usize) else { return -1 };
     // Where nobody maps it all boards are of one network, to which everybody belongs.
     let unmapped = MapperState {

@@ -135,7 +135,7 @@ unsafe fn board_in(from: *const c_void, bytes: u32, process: &Process) -> Result
     }
     // SAFETY: it has at least four bytes.
     let board = unsafe { from.cast::<u32>().read_unaligned() };
-    let count = process.boards().boards.len();
+    let count = process.boards.boards.len();
     if (board as usize) < count { Ok(board) } else { Err(BOARD_UNKNOWN) }
 }
 
@@ -151,9 +151,9 @@ unsafe fn answer(
     // SAFETY: the caller vouches for input and output.
     unsafe {
         match key {
-            key::NIC_COUNT => out.word(process.boards().boards.len() as u32),
+            key::NIC_COUNT => out.word(process.boards.boards.len() as u32),
             key::NIC_IDS => {
-                let boards = process.boards();
+                let boards = &process.boards;
                 let ids = boards.boards.iter().flat_map(|it| it.place.nic().to_ne_bytes());
                 out.bytes(&ids.collect::<Vec<u8>>())
             }

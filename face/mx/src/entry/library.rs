@@ -82,7 +82,7 @@ pub extern "C" fn mx_strstatus(code: u32) -> *const c_char {
 
 unsafe fn nic_of_board(family: Family, board: u32, nic: *mut u64) -> u32 {
     let answer = ask_process(c"number of a board to a card", |process| {
-        let boards = process.boards();
+        let boards = &process.boards;
         let found = boards.boards.get(board as usize).ok_or(BOARD_UNKNOWN)?;
         // SAFETY: the caller vouches for it.
         unsafe { put(nic, found.place.nic()) };
@@ -113,7 +113,7 @@ pub unsafe extern "C" fn omx_board_number_to_nic_id(board: u32, nic: *mut u64) -
 
 unsafe fn board_of_nic(family: Family, nic: u64, board: *mut u32) -> u32 {
     let answer = ask_process(c"card to the number of a board", |process| {
-        let found = process.boards().board_of(nic).ok_or(BOARD_UNKNOWN)?;
+        let found = process.boards.board_of(nic).ok_or(BOARD_UNKNOWN)?;
         // SAFETY: the caller vouches for it.
         unsafe { put(board, found) };
         Ok(())
@@ -148,7 +148,7 @@ unsafe fn nic_of_name(family: Family, name: *const c_char, nic: *mut u64) -> u32
         }
         // SAFETY: not null, and the caller vouches for the rest.
         let name = unsafe { std::ffi::CStr::from_ptr(name) }.to_string_lossy();
-        let found = process.boards().nic_of_name(&name).ok_or(HOST_NOT_FOUND)?;
+        let found = process.boards.nic_of_name(&name).ok_or(HOST_NOT_FOUND)?;
         // SAFETY: the caller vouches for it.
         unsafe { put(nic, found) };
         Ok(())
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn omx_hostname_to_nic_id(name: *const c_char, nic: *mut u
 
 unsafe fn name_of_nic(family: Family, nic: u64, name: *mut c_char) -> u32 {
     let answer = ask_process(c"card to the name of a host", |process| {
-        let boards = process.boards();
+        let boards = &process.boards;
         let found = boards.name_of_nic(nic).ok_or(match family {
             Family::Mx => HOST_NOT_FOUND,
             Family::Native => NIC_NOT_FOUND,

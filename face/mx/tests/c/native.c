@@ -92,6 +92,11 @@ static void cancels(void)
     CHECK(result == 1 && receive != NULL);
     status = finish(right, receive);
     CHECK(status.code == OMX_CANCELLED && status.context == &in);
+    /* It is what it was, for whoever looks for such. */
+    OK(omx_irecv(right, in, 10, 6, ALL, &in, &receive));
+    OK(omx_cancel_notest(right, &receive, &result));
+    OK(omx_wait_any(right, 6, ALL, &status, &result, LONG));
+    CHECK(result == 1 && status.code == OMX_CANCELLED && status.match_info == 6 && status.context == &in);
     OK(omx_isend(left, out, 50000, to_right, 7, NULL, &send));
     CHECK(omx_cancel(left, &send, &result) == OMX_BAD_REQUEST);
     OK(omx_ibuffered(left, &send, &result));
