@@ -6,6 +6,7 @@ mod bridge;
 mod captures;
 mod namespace;
 
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -13,10 +14,12 @@ use std::time::Instant;
 use bridge::Bridge;
 use namespace::{Namespace, card, ip};
 use ropewalk_net::capture::{Capture, CaptureConfig, Captured};
+use ropewalk_net::modules::Listen;
 use ropewalk_rail::conformance::run_all;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherError, EtherPort, Language};
 use ropewalk_wire::mxoe::Order;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
 fn the_suite_of_all_rails_passes_in_usual_frames() {
@@ -75,6 +78,22 @@ fn endpoints_are_claimed_and_mistakes_are_named() {
     drop(second);
     assert!(open(&format!("{card}/7")).is_ok());
     assert!(matches!(open("nothing0"), Err(EtherError::NoInterface(_))));
+    // A lack of descriptors is no lack of endpoints, nor of interfaces.
+    let limit = getrlimit(Resource::Nofile);
+    let lowest = std::fs::File::open("/dev/null").unwrap().as_raw_fd() as u64;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(lowest), ..limit }).unwrap();
+    let refused = open(&card).map(drop);
+    setrlimit(Resource::Nofile, limit).unwrap();
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("Too many open files"), "{refused}");
+    assert!(ip(&format!("link set {card} mtu 255")));
+    let narrow = open(&card).unwrap_err().to_string();
+    assert!(narrow.contains("255 bytes") && narrow.contains("mtu 1500"), "{narrow}");
+    assert!(ip(&format!("link set {card} mtu 256")));
+    drop(
+        ropewalk_net::modules::open("ether", &Listen::At { address: &card, exactly: true })
+            .unwrap(),
+    );
     assert!(ip(&format!("link set {card} down")));
     assert!(matches!(open(&card), Err(EtherError::Down(_))));
 }

@@ -20,7 +20,8 @@ use ropewalk_net::modules::{Listen, open};
 use ropewalk_net::{Channel, Endpoint, EndpointConfig, Level, Oversize, PeerId, Posted};
 use ropewalk_rail::address::Address;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherPort};
+use ropewalk_rail_ether::{AgentSocket, EtherConfig, EtherPort};
+use ropewalk_wire::mxoe::Order;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 /// Nothing that is waited for takes longer.
@@ -526,6 +527,59 @@ fn an_interface_that_takes_shorter_frames_ends_its_links_and_new_ones_fit() {
     // And one that takes longer ones again.
     assert!(ip(&format!("link set {here} mtu 9000")));
     assert_eq!(send_long(&own, &other, to, 400_000), Ok(()));
+}
+
+#[test]
+fn a_frame_that_nobody_takes_does_not_hold_up_the_others() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let (here, there) = (card(9000), card(9000));
+    let (mut own, mut other) = (port(&here), port(&there));
+    let at = other.addresses().remove(0);
+    let begin = Instant::now();
+    while received(&mut other).is_empty() {
+        send(&mut own, &at, 60, 7..8);
+        assert!(begin.elapsed() < LIMIT, "the bridge forwards nothing");
+    }
+    // The other end of this wire takes usual frames only from now on.
+    assert!(ip(&format!("link set {} mtu 1500", here.replace("card", "plug"))));
+    let (station, endpoint) = own.resolve(&at).expect("an address");
+    for (number, bytes) in [(1, 9000), (2, 60), (3, 9000), (4, 1500)] {
+        let slot = own.slot().expect("nothing waits");
+        slot[..bytes].fill(0);
+        (slot[2], slot[3], slot[4]) = (0xc1, endpoint, number);
+        own.commit(station, bytes);
+    }
+    let begin = Instant::now();
+    while !own.flush() {
+        assert!(begin.elapsed() < LIMIT, "what follows never leaves");
+    }
+    assert_eq!(received(&mut other), [2, 4]);
+    assert_eq!(own.counters().drops.unsent, 2);
+}
+
+#[test]
+fn an_interface_that_is_taken_down_before_it_is_removed_is_gone() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let (here, there) = (card(1500), card(1500));
+    let (mut own, other) = (port(&here), port(&there));
+    let at = other.addresses().remove(0);
+    let interface = own.interface().clone();
+    let mut agent = AgentSocket::open(&interface, Order::Big).expect("root");
+    assert!(ip(&format!("link set {here} down")));
+    assert!(own.resolve(&at).is_ok(), "it may come up again");
+    let begin = Instant::now();
+    while !agent.is_down() {
+        agent.receive().expect("it is there");
+        assert!(begin.elapsed() < LIMIT);
+    }
+    assert!(ip(&format!("link set {here} up")) && ip(&format!("link set {here} down")));
+    assert!(agent.receive().expect("it is there").is_none());
+    assert!(ip(&format!("link del {here}")));
+    assert_eq!(own.resolve(&at), Err(Fault::Unreachable));
+    assert!(
+        agent.receive().is_err() || agent.receive().is_err(),
+        "there is nothing to hear any more"
+    );
 }
 
 #[test]

@@ -23,7 +23,7 @@ use ropewalk_rail_ether::{
 };
 use ropewalk_wire::mxoe::{ETHERTYPE, Order};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, recv, send};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// Nothing that is waited for takes longer.
@@ -321,6 +321,62 @@ fn without_the_right_to_it_packet_sockets_do_where_that_is_allowed() {
 }
 
 #[test]
+fn who_gave_the_right_away_takes_nothing_of_those_who_come_after_him() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let (here, there) = (card(1500), card(1500));
+    let (mut stays, leaves, mut other) = (xdp(&here), xdp(&here), packet(&there));
+    carries(&mut other, &mut stays, 1400);
+    let endpoint = leaves.endpoint();
+    without(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN | CapabilitySet::NET_ADMIN);
+    drop(leaves);
+    let mut next = packet(&format!("{here}/{endpoint}"));
+    carries(&mut other, &mut next, 1400);
+    carries(&mut other, &mut stays, 1400);
+    carries(&mut stays, &mut other, 1400);
+    assert_eq!(stays.counters().drops.strangers, 0);
+}
+
+#[test]
+fn who_does_without_does_not_wait_long_for_a_queue_of_the_past() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let here = card(1500);
+    let own = xdp(&here);
+    // As one who was forked off does: he has the socket, and nobody has the name of the interface's program.
+    let held = copy_of_sockets_of_xdp();
+    assert!(!held.is_empty());
+    drop(own);
+    let begin = Instant::now();
+    let waits = thread::scope(|scope| {
+        let insists = scope.spawn(|| try_port(&here, SocketKind::Xdp, Language::Ours).map(drop));
+        thread::sleep(Duration::from_millis(50));
+        let own = port(&here, SocketKind::Auto);
+        assert!(!own.has_xdp());
+        let waits = !insists.is_finished();
+        drop(held);
+        insists.join().expect("it is told").expect("it is free now");
+        waits
+    });
+    assert!(waits, "one waited for the other: {:?}", begin.elapsed());
+}
+
+/// Copies of all sockets of AF_XDP that this process has.
+fn copy_of_sockets_of_xdp() -> Vec<OwnedFd> {
+    let own = rustix::process::getpid();
+    let pid =
+        rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty()).expect("this one");
+    let flags = rustix::process::PidfdGetfdFlags::empty();
+    let numbers = std::fs::read_dir("/proc/self/fd").expect("this process").flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let copies =
+        numbers.filter_map(|number| rustix::process::pidfd_getfd(&pid, number, flags).ok());
+    copies
+        .filter(|copy| {
+            rustix::net::sockopt::socket_domain(copy).is_ok_and(|it| it == AddressFamily::XDP)
+        })
+        .collect()
+}
+
+#[test]
 fn a_flood_is_counted_and_what_comes_later_arrives() {
     let Some(_namespace) = Namespace::enter() else { return };
     let (here, there) = (card(1500), card(1500));
@@ -400,8 +456,13 @@ fn an_interface_that_goes_down_comes_back_and_one_that_is_removed_is_gone() {
     }
     carries(&mut own, &mut other, 60);
     carries(&mut other, &mut own, 60);
+    let (station, _) = own.resolve(&other_at).expect("an address");
     assert!(ip(&format!("link del {here}")));
-    post(&mut own, &other_at, 60, 0..3);
+    for _ in 0..3 {
+        own.slot().expect("nothing waits").fill(0);
+        own.commit(station, 60);
+    }
+    assert!(own.flush(), "nothing waits for room");
     assert_eq!(own.resolve(&other_at), Err(Fault::Unreachable));
     assert_eq!(received(&mut own), []);
     assert!(own.arm());

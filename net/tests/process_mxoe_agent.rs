@@ -5,7 +5,7 @@ mod common;
 mod namespace;
 
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,6 +24,9 @@ use ropewalk_net::modules::{Listen, Options, Rail, interfaces, open, open_with};
 use ropewalk_net::{Channel, Endpoint, EndpointConfig, Level, Posted};
 use ropewalk_rail::address::Address;
 use ropewalk_wire::mxoe::{Station, Type};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketAddrUnix, SocketType, recv};
+use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Nothing that is waited for takes longer.
@@ -283,4 +286,61 @@ fn the_agent_is_killed_and_another_process_takes_over() {
     assert!(came.contains(&(Type::NackLib as u8)), "{came:x?}");
     drop(rail);
     assert!(a.agent().is_none());
+}
+
+/// Connects to the agent here as often as that, as this user, and says nothing.
+fn connect(times: usize, user: u32) -> Vec<OwnedFd> {
+    let name = format!("ropewalk/mxoe/{}/agent", card().0);
+    let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("it is short");
+    let user = Uid::from_raw(user);
+    // Of this thread alone.
+    rustix::thread::set_thread_res_uid(None, Some(user), None).expect("this is root");
+    let one = || {
+        let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+        let socket = socket.expect("there are descriptors");
+        rustix::net::connect(&socket, &name).expect("the agent listens");
+        socket
+    };
+    (0..times).map(|_| one()).collect()
+}
+
+/// Those that the agent has not closed.
+fn open_ones(sockets: &[OwnedFd]) -> usize {
+    let is_open = |socket: &&OwnedFd| {
+        recv(socket, &mut [0u8; 8], RecvFlags::DONTWAIT).is_err_and(|error| error == Errno::AGAIN)
+    };
+    sockets.iter().filter(is_open).count()
+}
+
+#[test]
+fn strangers_do_not_use_up_the_descriptors_of_an_agent() {
+    let Some([a, _b]) = hosts() else { return };
+    let _rail = a.rail(3);
+    let mut agent = until("agent", || a.agent());
+    agent.peers().expect("it answers");
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(512), ..limit }).expect("it is less");
+    let strangers = a.within(|| connect(100, 65_534));
+    until("end to that", || (open_ones(&strangers) == 64).then_some(()));
+    let others = a.within(|| connect(100, 0));
+    until("end to that", || (open_ones(&others) == 63).then_some(()));
+    assert_eq!(open_ones(&strangers), 64);
+    setrlimit(Resource::Nofile, limit).expect("it was so");
+    agent.peers().expect("it answers");
+    // Those who go on saying nothing go.
+    until("end", || (open_ones(&strangers) + open_ones(&others) == 0).then_some(()));
+    agent.peers().expect("it answers");
+}
+
+#[test]
+fn an_agent_ends_where_its_interface_was_taken_down_and_removed() {
+    let Some([a, _b]) = hosts() else { return };
+    let rail = a.rail(3);
+    until("agent", || a.agent());
+    assert!(ip(&format!("-n {} link set eth0 down", a.name)));
+    let mut agent = until("agent", || a.agent());
+    assert!(agent.peers().is_ok(), "it may come up again");
+    assert!(ip(&format!("-n {} link del eth0", a.name)));
+    until("end", || agent.peers().err());
+    drop(rail);
 }

@@ -71,6 +71,11 @@ pub trait Fixture {
         false
     }
 
+    /// Whether bytes may go more than once, since frames overtake each other on their way.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// How long a property waits for anything, on the fixture's clock.
     fn patience(&self) -> Duration {
         Duration::from_secs(30)

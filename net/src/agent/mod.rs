@@ -147,6 +147,11 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
+        // A process that was forked off has no such thread, and locks may be held there for good by others that it
+        // has not either.
+        if self.keeper.key.process != std::process::id() {
+            return;
+        }
         let thread = {
             let mut keepers = keepers();
             let mut state = self.keeper.state();
@@ -163,8 +168,7 @@ impl Drop for Membership {
             }
         };
         self.keeper.ring();
-        // A process that was forked off has no such thread.
-        if let Some(thread) = thread.filter(|_| self.keeper.key.process == std::process::id()) {
+        if let Some(thread) = thread {
             drop(thread.join());
         }
     }

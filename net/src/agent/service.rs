@@ -12,13 +12,20 @@ use ropewalk_wire::mxoe::{INDEX_UNKNOWN, Station};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Resource, Uid, getrlimit};
 
 use super::client::KnownPeer;
 use super::protocol::{ANSWER_BYTES_MAX, Answer, PEER_BYTES_MAX, QUESTION_BYTES_MAX, Question};
 use super::{Keeper, Teller, local, usual_name};
 
-/// Connections at a time.
+/// Connections at a time: so many, but of the descriptors that this process may have a part only, and half of them of
+/// one user who is neither root nor ours.
 const CLIENTS_MAX: usize = 1024;
+const DESCRIPTORS_PER_CLIENT: u64 = 4;
+/// How long somebody may be connected and say nothing at all.
+const SILENT_FOR: Duration = Duration::from_secs(5);
+/// How often it is asked whether an interface that is down is still there.
+const DOWN_FOR: Duration = Duration::from_secs(1);
 /// Packets that are looked at before those who ask get their turn.
 const PACKETS_PER_PASS: usize = 256;
 /// How long nobody is let in where there are no descriptors.
@@ -28,7 +35,10 @@ const DEAF_FOR: Duration = Duration::from_millis(100);
 struct Client {
     socket: OwnedFd,
     holds: BTreeSet<u8>,
+    user: Option<Uid>,
     may_change: bool,
+    /// Since when it has said nothing; `None`: it has said something.
+    silent_since: Option<Instant>,
 }
 
 struct Service<'a> {
@@ -75,6 +85,12 @@ pub fn serve(keeper: &Keeper, listener: OwnedFd) -> Result<(), EtherError> {
         .map_err(|cause| EtherError::Socket { interface: keeper.interface.name.clone(), cause })
 }
 
+/// Connections that this process can afford.
+fn clients_max() -> usize {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(limit / DESCRIPTORS_PER_CLIENT).unwrap_or(CLIENTS_MAX).min(CLIENTS_MAX)
+}
+
 /// Who has something to say.
 #[derive(Default)]
 struct Ready {
@@ -112,7 +128,7 @@ impl Service<'_> {
             if let Some(teller) = teller.filter(|_| ready.asked) {
                 self.keeper.tell(&teller);
             }
-            if ready.packets {
+            if ready.packets || self.socket.is_down() {
                 self.receive()?;
             }
             // From the end, since those who are gone are taken out.
@@ -124,6 +140,7 @@ impl Service<'_> {
             if ready.newcomer {
                 self.let_in();
             }
+            self.clients.retain(|it| it.silent_since.is_none_or(|it| it.elapsed() < SILENT_FOR));
         }
         Ok(())
     }
@@ -133,6 +150,9 @@ impl Service<'_> {
         let deaf = self.deaf_until.map_or(Duration::ZERO, |until| until - now);
         let due = self.agent.deadline().since(self.now());
         let due = if deaf > Duration::ZERO { due.min(deaf) } else { due };
+        let due = if self.socket.is_down() { due.min(DOWN_FOR) } else { due };
+        let silent = self.clients.iter().filter_map(|it| it.silent_since).min();
+        let due = silent.map_or(due, |since| due.min(SILENT_FOR.saturating_sub(since.elapsed())));
         // Rounded up: a moment too early would be a turn for nothing.
         let due = Timespec::try_from(due + Duration::from_micros(50)).ok();
         let hears = if deaf > Duration::ZERO { PollFlags::empty() } else { PollFlags::IN };
@@ -191,13 +211,18 @@ impl Service<'_> {
     fn let_in(&mut self) {
         self.deaf_until = None;
         match local::accept(&self.listener) {
-            Ok(socket) if self.clients.len() < CLIENTS_MAX => {
+            Ok(socket) => {
                 let own = rustix::process::geteuid();
-                let user = socket_peercred(&socket).map(|it| it.uid);
-                let may_change = user.is_ok_and(|user| user.is_root() || user == own);
-                self.clients.push(Client { socket, holds: BTreeSet::new(), may_change });
+                let user = socket_peercred(&socket).map(|it| it.uid).ok();
+                let may_change = user.is_some_and(|user| user.is_root() || user == own);
+                let same = self.clients.iter().filter(|it| !may_change && it.user == user).count();
+                let most = clients_max();
+                if self.clients.len() < most && same < most.div_ceil(2) {
+                    let (holds, silent_since) = (BTreeSet::new(), Some(Instant::now()));
+                    self.clients.push(Client { socket, holds, user, may_change, silent_since });
+                }
             }
-            Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
             Err(_) => self.deaf_until = Some(Instant::now() + DEAF_FOR),
         }
     }
@@ -213,6 +238,7 @@ impl Service<'_> {
             Err(_) => return false,
         };
         let Some(question) = question else { return false };
+        client.silent_since = None;
         let answer = match question {
             Question::Hold(endpoint) => {
                 if self.claims.has(endpoint) {

@@ -117,6 +117,10 @@ impl Fixture for Bridge {
         true
     }
 
+    fn repeats(&self) -> bool {
+        self.bonds.is_some()
+    }
+
     fn native_needs_target_polls(&self) -> bool {
         true
     }

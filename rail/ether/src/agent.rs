@@ -26,6 +26,8 @@ pub struct AgentSocket {
     interface: Interface,
     language: Language,
     buffer: Box<[u8]>,
+    /// The kernel has said so of the interface, and nothing came since then.
+    is_down: bool,
 }
 
 /// Who has which endpoint of an interface, as far as processes say.
@@ -70,6 +72,7 @@ impl AgentSocket {
             interface: interface.clone(),
             language: Language::Mxoe(order),
             buffer: vec![0; ETHERNET_BYTES + BODY_BYTES_MAX].into_boxed_slice(),
+            is_down: false,
         })
     }
 
@@ -85,6 +88,12 @@ impl AgentSocket {
         Claims { interface: self.interface.clone(), language: self.language }
     }
 
+    /// The interface is down, as far as is known: whether it is still there has to be asked now and then, by
+    /// [`receive`](AgentSocket::receive).
+    pub fn is_down(&self) -> bool {
+        self.is_down
+    }
+
     /// What came, where there is something. An error: the interface is not there any more.
     pub fn receive(&mut self) -> io::Result<Option<Heard<'_>>> {
         let len = loop {
@@ -92,12 +101,18 @@ impl AgentSocket {
                 Ok((len, _)) if len < ETHERNET_BYTES => {}
                 Ok((len, _)) => break len,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                // It is told once that the interface is down; it may come up again.
-                Err(_) if socket::is_bound(self.socket.as_fd()) => return Ok(None),
+                Err(Errno::AGAIN) if !self.is_down => return Ok(None),
+                // It is told once that the interface is down; it may come up again, or be removed, of which nothing
+                // is told any more.
+                Err(_) if socket::is_bound(self.socket.as_fd()) => {
+                    self.is_down = true;
+                    return Ok(None);
+                }
+                Err(Errno::AGAIN) => return Err(Errno::NODEV.into()),
                 Err(error) => return Err(error.into()),
             }
         };
+        self.is_down = false;
         let frame = Ethernet::split(&self.buffer[..len]);
         Ok(frame.map(|(ethernet, body)| Heard {
             from: ethernet.source,

@@ -1,6 +1,7 @@
 //! Who has which endpoint of an interface: a claim is a name in the abstract namespace of Unix sockets,
 //! which belongs to the network namespace and ends with the process, however that ends.
 
+use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -25,21 +26,32 @@ impl Claim {
         match wanted {
             Some(endpoint) => {
                 let taken = EtherError::Taken { interface: name(), endpoint };
-                Claim::one(interface, language, endpoint).ok_or(taken)
+                Claim::one(interface, language, endpoint)?.ok_or(taken)
             }
             None => {
-                let mut free =
-                    ENDPOINTS.filter_map(|endpoint| Claim::one(interface, language, endpoint));
-                free.next().ok_or_else(|| EtherError::AllTaken(name()))
+                let one = |endpoint| Claim::one(interface, language, endpoint).transpose();
+                ENDPOINTS
+                    .filter_map(one)
+                    .next()
+                    .unwrap_or_else(|| Err(EtherError::AllTaken(name())))
             }
         }
     }
 
-    fn one(interface: &Interface, language: Language, endpoint: u8) -> Option<Claim> {
-        let address =
-            SocketAddr::from_abstract_name(name_of(interface, language, endpoint)).ok()?;
-        let socket = UnixDatagram::bind_addr(&address).ok()?;
-        Some(Claim { endpoint, _socket: socket })
+    /// `None`: somebody has it.
+    fn one(
+        interface: &Interface,
+        language: Language,
+        endpoint: u8,
+    ) -> Result<Option<Claim>, EtherError> {
+        let socket = SocketAddr::from_abstract_name(name_of(interface, language, endpoint))
+            .and_then(|address| UnixDatagram::bind_addr(&address));
+        match socket {
+            Ok(socket) => Ok(Some(Claim { endpoint, _socket: socket })),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => Ok(None),
+            // No descriptor is left, say.
+            Err(cause) => Err(EtherError::Socket { interface: interface.name.clone(), cause }),
+        }
     }
 }
 

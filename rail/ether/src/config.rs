@@ -107,6 +107,11 @@ pub enum EtherError {
     Several { names: String, scheme: &'static str },
     #[error("{0} is no Ethernet interface")]
     NoEthernet(String),
+    #[error(
+        "frames of {interface} hold {mtu} bytes, and packets need 256; `ip link set {interface} mtu 1500` gives it \
+         usual ones"
+    )]
+    TooNarrow { interface: String, mtu: usize },
     #[error("{0} is down; `ip link set {0} up` brings it up")]
     Down(String),
     #[error(

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use ropewalk_base::verb::PacketDrops;
 use ropewalk_rail::packet::Packet;
@@ -36,6 +37,11 @@ use crate::xdp::{self, Xdp, XdpError};
 
 /// Longest body, whatever the interface takes.
 pub const BODY_BYTES_MAX: usize = 9000;
+
+/// For how long the kernel may say that somebody has a queue who is gone: that is waited for by who insists, and by
+/// who does without as well.
+const GIVEN_BACK: Duration = Duration::from_secs(3);
+const GIVEN_BACK_SOON: Duration = Duration::from_millis(200);
 
 /// What a hub is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,16 +132,35 @@ impl Hub {
         sockets: Sockets,
     ) -> Result<Arc<Hub>, EtherError> {
         let key = Key::of(interface, language, sockets);
-        let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
-        hubs.retain(|hub| hub.strong_count() > 0);
-        let mut living = hubs.iter().filter_map(Weak::upgrade);
-        if let Some(hub) = living.find(|hub| hub.key == key && socket::is_bound(hub.socket())) {
-            return Ok(hub);
-        }
-        let hub = Hub::open(key, interface).map_err(|cause| match socket::is_right(&cause) {
-            true => EtherError::NotPermitted(interface.name.clone()),
-            false => EtherError::Socket { interface: interface.name.clone(), cause },
-        })?;
+        let begin = Instant::now();
+        let patience = match sockets.kind {
+            SocketKind::Packet => Duration::ZERO,
+            SocketKind::Xdp => GIVEN_BACK,
+            SocketKind::Auto => GIVEN_BACK_SOON,
+        };
+        let (mut hubs, beside) = loop {
+            let mut hubs = HUBS.lock().unwrap_or_else(PoisonError::into_inner);
+            hubs.retain(|hub| hub.strong_count() > 0);
+            let mut living = hubs.iter().filter_map(Weak::upgrade);
+            if let Some(hub) = living.find(|hub| hub.key == key && socket::is_bound(hub.socket())) {
+                return Ok(hub);
+            }
+            match beside(&key, interface) {
+                // Others need not wait for that.
+                (Beside::Refused(error), _)
+                    if error.is_of_the_past() && begin.elapsed() < patience =>
+                {
+                    drop(hubs);
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                beside => break (hubs, beside),
+            }
+        };
+        let hub =
+            Hub::open(key, interface, beside).map_err(|cause| match socket::is_right(&cause) {
+                true => EtherError::NotPermitted(interface.name.clone()),
+                false => EtherError::Socket { interface: interface.name.clone(), cause },
+            })?;
         if let (SocketKind::Xdp, Beside::Refused(error)) = (sockets.kind, &hub.beside) {
             let (interface, why) = (interface.name.clone(), error.to_string());
             return Err(EtherError::Xdp { interface, why });
@@ -145,7 +170,11 @@ impl Hub {
         Ok(hub)
     }
 
-    fn open(key: Key, interface: &Interface) -> std::io::Result<Hub> {
+    fn open(
+        key: Key,
+        interface: &Interface,
+        (beside, xdp): (Beside, Option<xdp::Receiver>),
+    ) -> std::io::Result<Hub> {
         let socket = socket::open()?;
         let fd = socket.as_fd();
         let numbers = Numbers::default();
@@ -153,10 +182,6 @@ impl Hub {
         // Frames that leave are not shown to those who sent them, where the kernel knows of that.
         let _ = socket::set(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
         let frame_bytes = interface.mtu.min(BODY_BYTES_MAX) + ETHERNET_BYTES;
-        let (beside, xdp) = match key.sockets.kind {
-            SocketKind::Packet => (Beside::Nothing, None),
-            SocketKind::Xdp | SocketKind::Auto => beside(&key, interface),
-        };
         let mut sockets = vec![socket.try_clone()?];
         if let Beside::Xdp(xdp) = &beside {
             sockets.push(xdp.socket().try_clone_to_owned()?);
@@ -256,14 +281,26 @@ impl Hub {
         self.watch.leave(endpoint, self.looks());
         let mut reader = self.ring.lock();
         reader.with.remove(endpoint);
+        let numbers = &reader.with.numbers;
         // Where the kernel has no memory the packets go on coming, and are counted.
-        let _ = self.filter(&reader.with.numbers);
+        let _ = self.filter_packets(numbers);
+        if let Some(xdp) = self.xdp()
+            && xdp.tell(numbers).is_err()
+        {
+            // The right to it was given away. Frames of whoever has the number next may not end here: all go by the
+            // packet socket from now on.
+            xdp.detach();
+        }
     }
 
     /// The kernel exchanges filters in one step: each frame passes the old one or the new one.
     fn filter(&self, numbers: &Numbers) -> std::io::Result<()> {
-        socket::filter(self.socket(), program(self.key.station, self.key.language, numbers))?;
+        self.filter_packets(numbers)?;
         self.xdp().map_or(Ok(()), |xdp| xdp.tell(numbers))
+    }
+
+    fn filter_packets(&self, numbers: &Numbers) -> std::io::Result<()> {
+        socket::filter(self.socket(), program(self.key.station, self.key.language, numbers))
     }
 
     /// The ring, where nobody else looks at it.
@@ -385,6 +422,15 @@ impl Hub {
         self.gone.load(Ordering::Relaxed)
     }
 
+    /// As `is_gone`, but asks the kernel: of an interface that was taken down before it was removed it tells nothing
+    /// by itself.
+    pub fn is_gone_by_now(&self) -> bool {
+        if !socket::is_bound(self.socket()) {
+            self.set_gone();
+        }
+        self.is_gone()
+    }
+
     /// The kernel counts from the last question on.
     fn ask_after_drops(&self) {
         self.no_room.fetch_add(socket::dropped(self.socket()), Ordering::Relaxed);
@@ -403,8 +449,11 @@ impl Hub {
     }
 }
 
-/// AF_XDP for a hub that is about to be opened, and what receives there; or why not.
+/// AF_XDP for a hub that is about to be opened, where that is wished for, and what receives there; or why not.
 fn beside(key: &Key, interface: &Interface) -> (Beside, Option<xdp::Receiver>) {
+    if key.sockets.kind == SocketKind::Packet {
+        return (Beside::Nothing, None);
+    }
     let opening = xdp::Opening {
         interface: interface.index,
         station: interface.station,

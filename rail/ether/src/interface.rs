@@ -45,8 +45,13 @@ fn only(language: Language) -> Result<Interface, EtherError> {
 /// The one of this name; without a name the only one, which is wanted for this language.
 pub fn find(name: Option<&str>, language: Language) -> Result<Interface, EtherError> {
     let Some(name) = name else { return only(language) };
-    let none = |_| EtherError::NoInterface(name.to_string());
-    let interface = socket::interface(name).map_err(none)?;
+    let interface = socket::interface(name).map_err(|cause| {
+        let interface = name.to_string();
+        match cause.raw_os_error() {
+            None | Some(libc::ENODEV | libc::ENXIO) => EtherError::NoInterface(interface),
+            Some(_) => EtherError::Socket { interface, cause },
+        }
+    })?;
     if !interface.is_ethernet && !interface.is_loopback {
         return Err(EtherError::NoEthernet(name.to_string()));
     }

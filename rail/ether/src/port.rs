@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::shared::Leaving;
@@ -11,6 +12,7 @@ use ropewalk_rail::Sight;
 use ropewalk_rail::packet::Packet;
 use ropewalk_rail::port::{Port, PortCounters, Received};
 use ropewalk_wire::mxoe::{ETHERNET_BYTES, ETHERTYPE, Ethernet, FRAME_BYTES_MIN, Station};
+use ropewalk_wire::packets::PACKET_BYTES_MIN;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::claim::Claim;
@@ -26,6 +28,10 @@ const SLEEPS_PER_QUESTION: u32 = 8;
 /// Packets without a sleep after which the port is busy: until then it costs less to be told of each than to ask for
 /// that again.
 const BUSY_AFTER: usize = 32;
+
+/// How long a frame may be refused for want of room before it is given up, as it could be one that nobody behind the
+/// card takes: those behind it wait. On a slow line this is the time of a few frames.
+const REFUSED_FOR: Duration = Duration::from_millis(10);
 
 /// Packets in Ethernet frames.
 #[derive(Debug)]
@@ -47,6 +53,8 @@ pub struct EtherPort {
     frames: Vec<Packet>,
     system_calls: u64,
     unsent: u64,
+    /// Since when the first frame that waits is refused.
+    refused_since: Option<Instant>,
     asleep: bool,
     /// Packets came since the last sleep; sleeps since packets came.
     any: bool,
@@ -72,6 +80,10 @@ impl EtherPort {
     /// A port as configured.
     pub fn open(config: &EtherConfig) -> Result<EtherPort, EtherError> {
         let interface = find(config.interface.as_deref(), config.language)?;
+        if interface.mtu < PACKET_BYTES_MIN {
+            let (interface, mtu) = (interface.name, interface.mtu);
+            return Err(EtherError::TooNarrow { interface, mtu });
+        }
         let hub = Hub::on(&interface, config.language, config.sockets)?;
         let claim = Claim::new(&interface, config.language, config.endpoint)?;
         let failed = |cause| EtherError::Socket { interface: interface.name.clone(), cause };
@@ -93,6 +105,7 @@ impl EtherPort {
             frames: Vec::new(),
             system_calls: 0,
             unsent: 0,
+            refused_since: None,
             asleep: false,
             any: false,
             sleeps: 0,
@@ -155,7 +168,7 @@ impl Port for EtherPort {
     }
 
     fn resolve(&mut self, address: &str) -> Result<(Station, u8), Fault> {
-        if self.hub.is_gone() {
+        if self.hub.is_gone_by_now() {
             return Err(Fault::Unreachable);
         }
         parse(address).ok_or(Fault::Invalid)
@@ -228,6 +241,8 @@ impl Port for EtherPort {
 
     fn flush(&mut self) -> bool {
         let mut done = 0;
+        // The first one that waits may have been refused before; each other one is new.
+        let mut refused_since = self.refused_since.take();
         while done < self.frames.len() {
             if self.hub.is_gone() {
                 self.unsent += (self.frames.len() - done) as u64;
@@ -235,10 +250,19 @@ impl Port for EtherPort {
             }
             self.system_calls += 1;
             match self.hub.send(&self.arena, &self.frames[done..]) {
-                Ok(sent) => done += sent.max(1),
+                Ok(sent) => (done, refused_since) = (done + sent.max(1), None),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EINTR) => {}
-                    Some(libc::EAGAIN | libc::ENOBUFS) => {
+                    Some(libc::EAGAIN) => {
+                        self.refused_since = refused_since;
+                        self.frames.drain(..done);
+                        return false;
+                    }
+                    // No room; or nobody behind the card takes a frame like this one, and none ever will.
+                    Some(libc::ENOBUFS)
+                        if refused_since.is_none_or(|since| since.elapsed() < REFUSED_FOR) =>
+                    {
+                        self.refused_since = refused_since.or_else(|| Some(Instant::now()));
                         self.frames.drain(..done);
                         return false;
                     }
@@ -247,7 +271,7 @@ impl Port for EtherPort {
                     // The interface is down, or takes shorter frames now: as good as lost.
                     _ => {
                         self.unsent += 1;
-                        done += 1;
+                        (done, refused_since) = (done + 1, None);
                     }
                 },
             }

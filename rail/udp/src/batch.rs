@@ -18,7 +18,7 @@ pub const PACKETS_MAX: usize = 64;
 /// Messages of one system call.
 pub const MESSAGES_MAX: usize = 16;
 /// Longest message: what the kernel joins.
-pub const MESSAGE_BYTES: usize = 1 << 16;
+const MESSAGE_BYTES: usize = 1 << 16;
 /// Places of bytes of one system call: those of all packets that may wait.
 const VECTORS_MAX: usize = PACKETS_MAX * PARTS;
 /// Bytes for one control message, of a segment's length.
@@ -228,6 +228,13 @@ pub struct Run {
     pub segment: usize,
 }
 
+impl Run {
+    /// Whether the kernel is to cut it.
+    pub fn is_cut(&self) -> bool {
+        self.segment < self.bytes
+    }
+}
+
 /// Sends runs of packets, of which what was written is in `buffer`; how many runs left.
 pub fn send(
     socket: BorrowedFd<'_>,
@@ -266,7 +273,7 @@ pub fn send(
         header.msg_namelen = name_bytes;
         firsts[index] = first;
         header.msg_iovlen = (vectors.count - first) as _;
-        if run.segment < run.bytes {
+        if run.is_cut() {
             header.msg_control = controls[index].0.as_mut_ptr().cast();
             // SAFETY: pure arithmetic.
             header.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;

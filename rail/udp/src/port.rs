@@ -1,7 +1,7 @@
 //! The port: a socket, an arena for what leaves, and buffers for what comes.
 
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
@@ -11,11 +11,15 @@ use ropewalk_rail::packet::Packet;
 use ropewalk_rail::port::{Found, Port, PortCounters, Received};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::batch::{self, Incoming, MESSAGE_BYTES, MESSAGES_MAX, PACKETS_MAX, Run};
+use crate::batch::{self, Incoming, MESSAGES_MAX, PACKETS_MAX, Run};
 use crate::config::{UdpConfig, UdpError};
 
 /// Datagrams that the kernel cuts out of one message, at most.
 const SEGMENTS_MAX: usize = 44;
+/// Bytes of such a message, at most: what a datagram of IPv4 holds.
+const RUN_BYTES_MAX: usize = 65_507;
+/// Hosts behind narrow paths that are remembered, at most.
+const NARROW_MAX: usize = 256;
 /// What the kernel counts for a packet beside its bytes.
 const OVERHEAD_BYTES: usize = 768;
 /// The endpoint of a socket: each has its own port number.
@@ -36,6 +40,8 @@ pub struct UdpPort {
     counters: PortCounters,
     /// The kernel cuts messages.
     cuts: bool,
+    /// But not for these, whose paths take less than a packet: it splits each packet by itself.
+    narrow: Vec<IpAddr>,
     /// Names that are looked up, from the first one on; tickets count.
     lookups: Option<Lookups>,
     tickets: u64,
@@ -81,6 +87,7 @@ impl UdpPort {
             runs: Vec::new(),
             counters: PortCounters::default(),
             cuts: joins,
+            narrow: Vec::new(),
             lookups: None,
             tickets: 0,
             set: None,
@@ -109,11 +116,25 @@ impl UdpPort {
         }
     }
 
-    /// The kernel does not cut messages after all.
-    fn cut_here(&mut self) {
-        self.cuts = false;
+    /// Whether the kernel cuts messages to there.
+    fn may_cut(&self, to: SocketAddr) -> bool {
+        self.cuts && (self.narrow.is_empty() || !self.narrow.contains(&to.ip()))
+    }
+
+    /// The kernel does not cut the first message, though it may cut others: not for that host, or not at all.
+    fn cut_here(&mut self, is_narrow: bool) {
+        match self.runs.first() {
+            Some(run) if is_narrow && self.narrow.len() < NARROW_MAX => {
+                self.narrow.push(run.to.ip());
+            }
+            _ => self.cuts = false,
+        }
         let runs = std::mem::take(&mut self.runs);
         for run in runs {
+            if self.may_cut(run.to) {
+                self.runs.push(run);
+                continue;
+            }
             for index in run.packets {
                 let bytes = self.packets[index].len();
                 let packets = index..index + 1;
@@ -121,6 +142,12 @@ impl UdpPort {
             }
         }
     }
+}
+
+/// What the kernel says where it does not cut messages, and where a path is too narrow for what it would cut.
+fn is_about_cutting(error: &std::io::Error) -> bool {
+    let known = [libc::EIO, libc::EINVAL, libc::ENOPROTOOPT, libc::EMSGSIZE];
+    error.raw_os_error().is_some_and(|number| known.contains(&number))
 }
 
 impl Port for UdpPort {
@@ -200,6 +227,10 @@ impl Port for UdpPort {
             };
             for index in 0..count {
                 let Some((from, datagrams)) = self.incoming.message(index) else { continue };
+                // To whom there is no answer.
+                if from.port() == 0 {
+                    continue;
+                }
                 for datagram in datagrams {
                     packets += 1;
                     to(from, datagram);
@@ -234,13 +265,14 @@ impl Port for UdpPort {
             Some(kept) => Packet::around(written, leaving.tail, kept),
         });
         // All datagrams of a run but the last have one length.
+        let cuts = self.may_cut(to);
         if let Some(run) = self.runs.last_mut()
-            && self.cuts
+            && cuts
             && run.to == to
             && run.bytes % run.segment == 0
             && bytes <= run.segment
             && run.bytes / run.segment < SEGMENTS_MAX
-            && run.bytes + bytes < MESSAGE_BYTES
+            && run.bytes + bytes <= RUN_BYTES_MAX
         {
             run.bytes += bytes;
             run.packets.end += 1;
@@ -260,16 +292,10 @@ impl Port for UdpPort {
                     self.runs.drain(..done);
                     return false;
                 }
-                Err(error)
-                    if self.cuts
-                        && matches!(
-                            error.raw_os_error(),
-                            Some(libc::EIO | libc::EINVAL | libc::ENOPROTOOPT)
-                        ) =>
-                {
+                Err(error) if self.runs[done].is_cut() && is_about_cutting(&error) => {
                     self.runs.drain(..done);
                     done = 0;
-                    self.cut_here();
+                    self.cut_here(error.raw_os_error() == Some(libc::EMSGSIZE));
                 }
                 // A packet that cannot leave is as good as lost.
                 Err(_) => {

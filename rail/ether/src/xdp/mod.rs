@@ -20,8 +20,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use libc::xdp_desc;
 use ropewalk_rail::packet::Packet;
@@ -43,9 +42,8 @@ const CHUNK_BYTES: usize = 4096;
 const CHUNK_BYTES_SHORT: usize = 2048;
 /// What the kernel puts in front of a frame.
 const FRONT_BYTES: usize = 256;
-/// The step in which the kernel says that somebody has the queue, and for how long it may say so of one who is gone.
+/// The step in which the kernel says that somebody has the queue.
 const BIND: &str = "bind";
-const GIVEN_BACK: Duration = Duration::from_secs(3);
 /// Frames that busy polling takes at a time.
 const POLL_BUDGET: i32 = 64;
 
@@ -88,6 +86,14 @@ impl fmt::Display for XdpError {
     }
 }
 
+impl XdpError {
+    /// The interface has no program but ours, so that who had the queue is gone: the kernel gives it back a little
+    /// later, or once each process that was forked off has closed it, too.
+    pub fn is_of_the_past(&self) -> bool {
+        self.step == BIND && self.cause.raw_os_error() == Some(libc::EBUSY)
+    }
+}
+
 /// Says which step an error belongs to.
 fn at<T>(step: &'static str, result: io::Result<T>) -> Result<T, XdpError> {
     result.map_err(|cause| XdpError { step, cause })
@@ -97,7 +103,7 @@ fn at<T>(step: &'static str, result: io::Result<T>) -> Result<T, XdpError> {
 #[derive(Debug)]
 pub struct Xdp {
     /// The program leaves the interface first.
-    _link: Link,
+    link: Link,
     _queues: OwnedFd,
     endpoints: OwnedFd,
     socket: Arc<OwnedFd>,
@@ -142,22 +148,6 @@ pub struct Receiver {
 /// Opens a socket on a queue that nobody has, and has the frames for its endpoints come there: by the driver
 /// without a copy where it can do that, and else behind it.
 pub fn open(wanted: &Opening) -> Result<(Xdp, Receiver), XdpError> {
-    let begin = Instant::now();
-    loop {
-        match open_once(wanted) {
-            // The interface has no program but ours, so that who had the queue is gone: the kernel gives it back a
-            // little later.
-            Err(XdpError { cause, step: BIND })
-                if cause.raw_os_error() == Some(libc::EBUSY) && begin.elapsed() < GIVEN_BACK =>
-            {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            result => return result,
-        }
-    }
-}
-
-fn open_once(wanted: &Opening) -> Result<(Xdp, Receiver), XdpError> {
     // Where a frame may be longer than a chunk few drivers put it there themselves.
     if wanted.frame_bytes + FRONT_BYTES <= CHUNK_BYTES
         && let Ok(opened) = open_as(wanted, libc::XDP_ZEROCOPY, IN_DRIVER)
@@ -212,7 +202,7 @@ fn open_as(wanted: &Opening, copy: u16, place: u32) -> Result<(Xdp, Receiver), X
     let free = chunks(RECEIVED_BYTES..bytes).collect();
     let sender = Sender { memory: memory.clone(), give, completed, free, chunk_bytes };
     let xdp = Xdp {
-        _link: link,
+        link,
         _queues: queues,
         endpoints,
         received: taker.ring().clone(),
@@ -255,17 +245,27 @@ fn poll_busily(fd: BorrowedFd<'_>, microseconds: u32) -> io::Result<()> {
 /// What keeps a program at work.
 #[derive(Debug)]
 struct Link {
-    descriptor: OwnedFd,
+    descriptor: Mutex<Option<OwnedFd>>,
     process: u32,
+}
+
+impl Link {
+    fn end(&self) {
+        let mut descriptor = self.descriptor.lock().unwrap_or_else(PoisonError::into_inner);
+        // At once, and not only when a process that is forked off just now has closed it, too. It ends in the
+        // process that made it: in one that was forked off nothing is closed for the other. Without the right to
+        // that it ends as it is closed.
+        if let Some(descriptor) = descriptor.take()
+            && self.process == std::process::id()
+        {
+            kernel::detach(descriptor.as_fd());
+        }
+    }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // At once, and not only when a process that is forked off just now has closed it, too. It ends in the
-        // process that made it: in one that was forked off nothing is closed for the other.
-        if self.process == std::process::id() {
-            kernel::detach(self.descriptor.as_fd());
-        }
+        self.end();
     }
 }
 
@@ -296,7 +296,7 @@ fn attach(
     });
     let program = at("program", kernel::load(&instructions))?;
     let descriptor = at("link", kernel::link(program.as_fd(), interface, place))?;
-    let link = Link { descriptor, process: std::process::id() };
+    let link = Link { descriptor: Mutex::new(Some(descriptor)), process: std::process::id() };
     Ok(Attached { link, queues, endpoints })
 }
 
@@ -315,6 +315,11 @@ impl Xdp {
     pub fn tell(&self, endpoints: &Numbers) -> io::Result<()> {
         let own: [u8; 256] = std::array::from_fn(|number| endpoints.contains(number as u8).into());
         kernel::update(self.endpoints.as_fd(), 0, &own)
+    }
+
+    /// No more frames come here.
+    pub fn detach(&self) {
+        self.link.end();
     }
 
     /// Whether a frame waits that nobody has looked at to the end.
