@@ -292,7 +292,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let reading = self.readings.remove(id)?;
         let under_way = reading.pull.under_way();
         if reading.counted {
-            self.share.free(under_way);
+            self.share.free(reading.link, under_way);
         }
         if let Some(state) = self.links.get_mut(reading.link) {
             state.asks.under_way -= under_way;
@@ -402,7 +402,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 asks.narrow(now);
                 // Others do not wait for what does not come.
                 if entry.pull.misses() > 0 && std::mem::take(&mut entry.counted) {
-                    self.share.free(entry.pull.under_way());
+                    self.share.free(id, entry.pull.under_way());
                     self.feed();
                 }
                 return Some((reading, ask));
@@ -432,6 +432,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return None;
         }
         asks.under_way += count;
+        // The next ask is another one's: a long one would keep short ones waiting.
+        if let Some(index) = asks.active.iter().position(|other| *other == reading) {
+            asks.active.rotate_left(index + 1);
+        }
         self.feed();
         Some((reading, self.readings.get_mut(reading)?.pull.ask(now)))
     }
@@ -514,10 +518,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return self.counters.doubled += 1;
         };
         if !std::mem::replace(&mut entry.counted, true) {
-            self.share.take_back(under_way);
+            self.share.take_back(id, under_way);
         }
         memory.write(entry.into.part(piece.offset, piece.bytes.into()), bytes);
-        self.share.free(1);
+        self.share.free(id, 1);
         let complete = entry.pull.is_complete();
         if let Some(state) = self.links.get_mut(id) {
             let asks = &mut state.asks;

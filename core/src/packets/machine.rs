@@ -462,8 +462,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         None
     }
 
-    /// The next packet of a link: what was lost, then the stream, then asks and pieces, then what is
-    /// only to be acknowledged.
+    /// The next packet of a link: what was lost, then the stream, then what is only to be acknowledged, then asks and
+    /// pieces: pieces may be many, and whoever waits for the other would take its packets for lost.
     fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<Leaving> {
         let state = self.links.get_mut(id)?;
         if matches!(state.stage, Stage::Calling { .. } | Stage::Answered { .. }) {
@@ -472,9 +472,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if let Some(leaving) = self.next_stream(id, memory, out) {
             return Some(leaving);
         }
-        let other = self.next_ask(id, out);
-        let other = other.or_else(|| self.next_piece(id, memory, out));
-        other.or_else(|| self.next_ack(id, out)).map(Leaving::whole)
+        let other = self.next_ack(id, out).or_else(|| self.next_ask(id, out));
+        other.or_else(|| self.next_piece(id, memory, out)).map(Leaving::whole)
     }
 
     /// What arrived, where it is time to tell.

@@ -66,6 +66,11 @@ impl RoundTrip {
         if self.measured { (self.shortest / 4).max(OVERTAKEN_MIN) } else { OVERTAKEN_MIN }
     }
 
+    /// The shortest one that was measured; none: nothing.
+    pub fn shortest(&self) -> Duration {
+        if self.measured { self.shortest } else { Duration::ZERO }
+    }
+
     /// The usual one.
     pub fn usual(&self) -> Duration {
         self.smoothed

@@ -1,6 +1,7 @@
 //! Numbered packets on their way to a peer: kept until they are acknowledged, and sent again where lost.
 //!
-//! A packet counts as lost when one that left some time after it has arrived (RACK, RFC 8985). Where
+//! A packet counts as lost when one that left some time after it has arrived, or some time after one that left
+//! behind it has (RACK, RFC 8985): that time grows where packets turn out to have been late only. Where
 //! nothing comes back at all, the last packet goes again as a probe, and then, at intervals that
 //! double, all of them. Loss narrows the window of packets under way, arrival widens it.
 //!
@@ -26,8 +27,13 @@ pub struct Sending<T> {
     first: u32,
     kept: VecDeque<Kept<T>>,
     round_trip: RoundTrip,
-    /// When the latest packet left that is known to have arrived.
+    /// When the latest packet left that is known to have arrived, and its number.
     arrived_sent_at: Time,
+    arrived_number: u32,
+    /// How long packets were late that were taken for lost.
+    late: Duration,
+    /// When the first packet counts as lost that others have overtaken.
+    overtaken_due: Time,
     /// Kept packets that are to go again.
     lost: u32,
     window: u32,
@@ -47,9 +53,22 @@ struct Kept<T> {
     /// Taken at its acknowledgement.
     content: Option<T>,
     sent_at: Time,
-    /// It went more than once: its acknowledgement tells no round trip.
+    /// From when on a round trip is measured. Where nothing came in time that is the first time that it went: a peer
+    /// that has become slow would otherwise never be known for it, and each packet would go several times for good.
+    measured_from: Option<Time>,
+    /// It went more than once.
     again: bool,
     lost: bool,
+    /// Since when one is known to have arrived that left after it.
+    overtaken_at: Time,
+    /// Where it was taken for lost since others had overtaken it: when, and by how much.
+    late_from: Time,
+    late_by: Duration,
+}
+
+/// Whether a number comes after another.
+fn is_after(number: u32, other: u32) -> bool {
+    number != other && number.wrapping_sub(other) <= u32::MAX / 2
 }
 
 /// A peer acknowledged what never left.
@@ -63,6 +82,9 @@ impl<T> Default for Sending<T> {
             kept: VecDeque::new(),
             round_trip: RoundTrip::default(),
             arrived_sent_at: Time::ZERO,
+            arrived_number: 0,
+            late: Duration::ZERO,
+            overtaken_due: Time::NEVER,
             lost: 0,
             window: WINDOW_FIRST,
             grown: 0,
@@ -102,8 +124,12 @@ impl<T> Sending<T> {
         self.kept.push_back(Kept {
             content: Some(content),
             sent_at: now,
+            measured_from: Some(now),
             again: false,
             lost: false,
+            overtaken_at: Time::NEVER,
+            late_from: Time::NEVER,
+            late_by: Duration::ZERO,
         });
         if self.silent_since == Time::NEVER {
             self.silent_since = now;
@@ -130,13 +156,16 @@ impl<T> Sending<T> {
         if count as usize > self.kept.len() {
             return Err(NeverSent);
         }
-        let before = self.arrived_sent_at;
         let mut arrived = 0;
         for index in 0..count as usize {
             arrived += u32::from(self.arrived(index, delay, now, ended));
         }
         self.kept.drain(..count as usize);
         self.first = next;
+        if next.wrapping_sub(self.narrowed_before) <= u32::MAX / 2 {
+            // It would be taken for one that is yet to come some day.
+            self.narrowed_before = next;
+        }
         let mut bits = early;
         while bits != 0 {
             let index = bits.trailing_zeros() as usize + 1;
@@ -152,9 +181,7 @@ impl<T> Sending<T> {
             self.widen(arrived);
             self.set_alarm(now);
         }
-        if self.arrived_sent_at > before {
-            self.find_overtaken();
-        }
+        self.find_overtaken(now);
         Ok(())
     }
 
@@ -170,26 +197,62 @@ impl<T> Sending<T> {
         let Some(content) = packet.content.take() else { return false };
         ended(content);
         self.lost -= u32::from(std::mem::take(&mut packet.lost));
-        if !packet.again {
-            self.round_trip.measured(now.since(packet.sent_at).saturating_sub(delay));
+        let ago = now.since(packet.sent_at).saturating_sub(delay);
+        let number = self.first.wrapping_add(index as u32);
+        if packet.again && ago < self.round_trip.shortest() * 3 / 4 {
+            // It cannot have come of that: it was late and not lost.
+            let late = packet.late_by + (packet.sent_at + ago).since(packet.late_from);
+            self.late = self.late.max(late.min(self.round_trip.usual()));
+            return true;
         }
-        self.arrived_sent_at = self.arrived_sent_at.max(packet.sent_at);
+        if let Some(from) = packet.measured_from {
+            self.round_trip.measured(now.since(from).saturating_sub(delay));
+        }
+        if packet.sent_at > self.arrived_sent_at {
+            (self.arrived_sent_at, self.arrived_number) = (packet.sent_at, number);
+        } else if packet.sent_at == self.arrived_sent_at && is_after(number, self.arrived_number) {
+            self.arrived_number = number;
+        }
         true
     }
 
-    /// Packets that were overtaken by more than can be chance are lost.
-    fn find_overtaken(&mut self) {
-        let limit = self.arrived_sent_at - self.round_trip.overtaken();
+    /// By how much a packet may be overtaken before it counts as lost.
+    fn overtaken(&self) -> Duration {
+        self.round_trip.overtaken().max(self.late)
+    }
+
+    /// Packets that were overtaken by more than can be chance are lost, and those that were so for a time that cannot
+    /// be chance either.
+    fn find_overtaken(&mut self, now: Time) {
+        self.overtaken_due = Time::NEVER;
+        let apart = self.overtaken();
+        let latest = self.arrived_sent_at;
         let mut newest = None;
         for (index, packet) in self.kept.iter_mut().enumerate() {
-            if !packet.again && packet.sent_at >= limit {
+            let number = self.first.wrapping_add(index as u32);
+            let before = packet.sent_at < latest
+                || packet.sent_at == latest && is_after(self.arrived_number, number);
+            if !before && !packet.again {
                 // What follows left no earlier.
                 break;
             }
-            if packet.content.is_some() && !packet.lost && packet.sent_at < limit {
+            if !before || packet.content.is_none() || packet.lost {
+                continue;
+            }
+            packet.overtaken_at = packet.overtaken_at.min(now);
+            // Acknowledgements may overtake each other as well.
+            let due = packet.overtaken_at + apart * 2;
+            if packet.sent_at + apart < latest || due <= now {
+                if packet.late_from == Time::NEVER {
+                    packet.late_from = packet.overtaken_at;
+                    packet.late_by = latest.since(packet.sent_at);
+                }
                 packet.lost = true;
+                packet.measured_from = None;
                 self.lost += 1;
-                newest = Some(self.first.wrapping_add(index as u32));
+                newest = Some(number);
+            } else {
+                self.overtaken_due = self.overtaken_due.min(due);
             }
         }
         if let Some(newest) = newest {
@@ -217,7 +280,7 @@ impl<T> Sending<T> {
 
     /// When [`Sending::expire`] has something to do.
     pub fn due(&self) -> Time {
-        self.alarm
+        self.alarm.min(self.overtaken_due)
     }
 
     /// Since when the peer owes a sign of life; `NEVER` where it owes none.
@@ -234,8 +297,12 @@ impl<T> Sending<T> {
         };
     }
 
-    /// The time came, and nothing had come by then: the last packet is to go again, or all of them.
+    /// The time came, and nothing had come by then: what others have overtaken is to go again, or the last packet, or
+    /// all of them.
     pub fn expire(&mut self, now: Time) {
+        if now >= self.overtaken_due {
+            self.find_overtaken(now);
+        }
         if now < self.alarm {
             return;
         }
@@ -262,6 +329,7 @@ impl<T> Sending<T> {
         self.lost -= 1;
         let packet = &mut self.kept[index];
         (packet.lost, packet.again, packet.sent_at) = (false, true, now);
+        packet.overtaken_at = Time::NEVER;
         let content = packet.content.as_ref().expect("a packet that arrived is not lost");
         Some((self.first.wrapping_add(index as u32), content))
     }
@@ -274,6 +342,7 @@ impl<T> Sending<T> {
     /// Every content that is still kept: the link ends.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         (self.lost, self.alarm, self.silent_since) = (0, Time::NEVER, Time::NEVER);
+        self.overtaken_due = Time::NEVER;
         self.kept.drain(..).filter_map(|packet| packet.content)
     }
 }
@@ -355,6 +424,87 @@ mod tests {
         assert!(sending.has_room());
         acknowledge(&mut sending, first + 3, 0, at(180));
         assert!(sending.is_empty());
+    }
+
+    #[test]
+    fn a_loss_within_a_burst_is_found_long_before_anything_is_asked() {
+        let mut sending = used();
+        let first = sending.push(0, at(0));
+        for content in 1..4 {
+            sending.push(content, at(0));
+        }
+        let alarm = sending.due();
+        acknowledge(&mut sending, first, 0b010, at(40));
+        assert_eq!(again(&mut sending, at(40)), [], "they may go over two paths");
+        let due = sending.due();
+        assert!(due < at(100) && due < alarm, "{due:?}");
+        sending.expire(due - US);
+        assert_eq!(again(&mut sending, due), []);
+        sending.expire(due);
+        assert_eq!(again(&mut sending, due), [first, first + 1], "and not what nothing overtook");
+        // What went again is not overtaken by what left before it.
+        acknowledge(&mut sending, first, 0b110, due + US);
+        assert_eq!((sending.goes_again(), sending.due() > alarm), (false, true));
+        acknowledge(&mut sending, first + 4, 0, due + ROUND_TRIP);
+        assert!(sending.is_empty() && sending.due() == Time::NEVER);
+    }
+
+    #[test]
+    fn what_was_only_late_is_given_more_time_from_then_on() {
+        let mut sending = used();
+        let round = |sending: &mut Sending<u32>, begin: u64| {
+            let first = sending.push(0, at(begin));
+            sending.push(1, at(begin));
+            acknowledge(sending, first, 0b1, at(begin + 40));
+            sending.expire(at(begin + 85));
+            let count = again(sending, at(begin + 85)).len();
+            // The other path takes 50 microseconds more.
+            acknowledge(sending, first + 2, 0, at(begin + 90));
+            count
+        };
+        assert_eq!(round(&mut sending, 0), 1);
+        for begin in 1..20 {
+            assert_eq!(round(&mut sending, begin * 1000), 0);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_becomes_slow_is_known_for_it_and_each_packet_goes_once_again() {
+        let mut sending = used();
+        let mut copies = Vec::new();
+        for round in 0..40 {
+            let begin = at(round * 100_000);
+            let number = sending.push(0, begin);
+            let mut count = 1;
+            while sending.due() < begin + 500 * ROUND_TRIP {
+                let due = sending.due();
+                sending.expire(due);
+                count += again(&mut sending, due).len();
+            }
+            acknowledge(&mut sending, number + 1, 0, begin + 500 * ROUND_TRIP);
+            copies.push(count);
+        }
+        assert!(copies[0] > 1 && copies[20..].iter().all(|count| *count == 1), "{copies:?}");
+    }
+
+    #[test]
+    fn losses_are_told_apart_by_their_numbers_however_many_packets_went_well() {
+        let mut sending = used();
+        sending.window = WINDOW_MAX;
+        sending.narrow(sending.first);
+        let window = sending.window;
+        assert!(window < WINDOW_MAX);
+        // Two thousand million packets later.
+        for _ in 0..3 {
+            let number = sending.first.wrapping_add(1 << 30);
+            (sending.first, sending.window) = (number, window);
+            let number = sending.push(0, at(0));
+            acknowledge(&mut sending, number.wrapping_add(1), 0, at(40));
+        }
+        let number = sending.push(0, at(1000));
+        sending.push(1, at(2000));
+        acknowledge(&mut sending, number, 1, at(2040));
+        assert!(sending.window < window, "{} {window}", sending.window);
     }
 
     #[test]

@@ -3,11 +3,16 @@
 //! Invariants:
 //! * no more is under way than there is room for, but for one ask where nothing else is;
 //! * who waits has its turn before any other link asks twice, as long as whoever has the turn asks or
-//!   [leaves](Share::leave).
+//!   [leaves](Share::leave);
+//! * a link whose pieces come slowly holds its part of the room and no more while others wait, and there is room for
+//!   the first ask of another one.
 
 use std::collections::{HashSet, VecDeque};
 
 use ropewalk_base::slots::SlotId;
+
+/// Asks that a ring has room for at least where one of them is kept for a link that has nothing under way.
+const ASKS_BESIDE_ONE: u32 = 4;
 
 /// Packets that are asked for and not here, of all links, and the links that found that they are too many.
 #[derive(Debug)]
@@ -15,6 +20,10 @@ pub struct Share {
     room: u32,
     ask: u32,
     under_way: u32,
+    /// Of those, how many are of each link, by its index.
+    held: Vec<u32>,
+    /// Links that hold some, or wait.
+    asking: u32,
     queue: VecDeque<SlotId>,
     members: HashSet<SlotId>,
 }
@@ -22,35 +31,65 @@ pub struct Share {
 impl Share {
     /// A ring that takes `room` packets at a time, of links that ask for `ask` of them at most.
     pub fn new(room: u32, ask: u32) -> Share {
-        Share { room, ask, under_way: 0, queue: VecDeque::new(), members: HashSet::new() }
+        let (held, queue, members) = (Vec::new(), VecDeque::new(), HashSet::new());
+        Share { room, ask, under_way: 0, held, asking: 0, queue, members }
     }
 
     /// Room for an ask, where there is some and no other link has waited for longer. If not the link waits.
     pub fn take(&mut self, link: SlotId, packets: u32) -> bool {
-        let first = self.queue.front().is_none_or(|first| *first == link);
-        if !first || !self.fits(packets) {
-            if self.members.insert(link) {
-                self.queue.push_back(link);
-            }
+        let mut earlier = self.queue.iter().take_while(|other| **other != link);
+        let first = !earlier.any(|other| !self.has_its_part(*other, self.ask));
+        if !first || !self.fits(packets) || self.has_its_part(link, packets) {
+            self.wait(link);
             return false;
         }
         self.leave(link);
-        self.under_way += packets;
+        self.hold(link, packets);
         true
     }
 
     /// Packets that nobody counted on any more are under way after all.
-    pub fn take_back(&mut self, packets: u32) {
+    pub fn take_back(&mut self, link: SlotId, packets: u32) {
+        self.hold(link, packets);
+    }
+
+    fn hold(&mut self, link: SlotId, packets: u32) {
+        let index = link.index as usize;
+        if index >= self.held.len() {
+            self.held.resize(index + 1, 0);
+        }
+        if self.held[index] == 0 && packets > 0 && !self.waits(link) {
+            self.asking += 1;
+        }
+        self.held[index] += packets;
         self.under_way += packets;
     }
 
     /// Packets came, or are not counted on any more.
-    pub fn free(&mut self, packets: u32) {
+    pub fn free(&mut self, link: SlotId, packets: u32) {
+        let Some(held) = self.held.get_mut(link.index as usize).filter(|_| packets > 0) else {
+            return;
+        };
+        *held -= packets;
         self.under_way -= packets;
+        if *held == 0 && !self.waits(link) {
+            self.asking -= 1;
+        }
+    }
+
+    fn held(&self, link: SlotId) -> u32 {
+        self.held.get(link.index as usize).copied().unwrap_or(0)
     }
 
     pub fn waits(&self, link: SlotId) -> bool {
         self.members.contains(&link)
+    }
+
+    fn wait(&mut self, link: SlotId) {
+        if self.members.insert(link) {
+            self.queue.push_back(link);
+            self.asking += u32::from(self.held(link) == 0);
+        }
     }
 
     /// The link has nothing to ask for.
@@ -58,6 +97,7 @@ impl Share {
         if !self.members.remove(&link) {
             return;
         }
+        self.asking -= u32::from(self.held(link) == 0);
         if self.queue.front() == Some(&link) {
             self.queue.pop_front();
         } else {
@@ -65,14 +105,32 @@ impl Share {
         }
     }
 
-    /// Who has waited longest, where there is room for an ask.
+    /// Who has waited longest of those that may ask, where there is room for an ask.
     pub fn turn(&self) -> Option<SlotId> {
-        self.queue.front().copied().filter(|_| self.fits(self.ask))
+        if !self.fits(self.ask) {
+            return None;
+        }
+        self.queue.iter().copied().find(|link| !self.has_its_part(*link, self.ask))
     }
 
     /// Where nothing is under way something may be, however little there is room for.
     fn fits(&self, packets: u32) -> bool {
         self.under_way == 0 || self.under_way + packets <= self.room
+    }
+
+    /// Whether a link has under way what it may have: where others wait as much as each of them, and else all but an
+    /// ask, with which another one begins.
+    fn has_its_part(&self, link: SlotId, packets: u32) -> bool {
+        let own = self.held(link);
+        let others = self.members.len() - usize::from(self.waits(link));
+        if own == 0 {
+            false
+        } else if others > 0 {
+            own >= self.room / self.asking.max(1)
+        } else {
+            let kept = if self.room >= ASKS_BESIDE_ONE * self.ask { self.ask } else { 0 };
+            own + packets > self.room - kept
+        }
     }
 }
 
@@ -90,11 +148,11 @@ mod tests {
         assert!(share.take(link(1), 32) && share.take(link(1), 32) && share.take(link(2), 32));
         assert!(!share.take(link(3), 32) && !share.take(link(1), 32) && !share.take(link(3), 32));
         assert_eq!(share.turn(), None);
-        share.free(28);
+        share.free(link(1), 28);
         assert_eq!(share.turn(), Some(link(3)));
         assert!(!share.take(link(2), 1), "there is room, and others have waited");
         assert!(share.take(link(3), 32) && !share.waits(link(3)));
-        share.free(32);
+        share.free(link(1), 32);
         assert_eq!(share.turn(), Some(link(1)));
         share.leave(link(1));
         assert_eq!(share.turn(), Some(link(2)));
@@ -106,11 +164,41 @@ mod tests {
     fn an_ask_is_under_way_however_little_room_there_is() {
         let mut share = Share::new(8, 32);
         assert!(share.take(link(1), 32) && !share.take(link(2), 1));
-        share.free(31);
+        share.free(link(1), 31);
         assert_eq!(share.turn(), None);
-        share.free(1);
+        share.free(link(1), 1);
         assert_eq!(share.turn(), Some(link(2)));
-        share.take_back(32);
+        share.take_back(link(1), 32);
         assert_eq!(share.turn(), None);
+    }
+
+    #[test]
+    fn who_holds_its_part_waits_while_others_do_and_leaves_room_for_one_more() {
+        let mut share = Share::new(256, 32);
+        let asks = (0..20).take_while(|_| share.take(link(1), 32)).count();
+        assert_eq!(asks, 7, "an ask of another one has room");
+        assert!(share.take(link(2), 32) && !share.take(link(2), 32));
+        assert!(!share.take(link(1), 32));
+        // Whatever comes of the first one's is the other's, until they have the same.
+        for _ in 0..3 {
+            share.free(link(1), 32);
+            assert_eq!(share.turn(), Some(link(2)));
+            assert!(
+                !share.take(link(1), 32) && share.take(link(2), 32) && !share.take(link(2), 32)
+            );
+        }
+        share.free(link(1), 32);
+        assert_eq!(share.turn(), Some(link(1)));
+        assert!(share.take(link(1), 32));
+        // One that waits and has its part is passed over.
+        assert!(!share.take(link(3), 32));
+        share.free(link(1), 32);
+        assert_eq!(share.turn(), Some(link(3)));
+        assert!(!share.take(link(2), 32) && share.take(link(3), 32));
+        assert_eq!((share.asking, share.under_way), (3, 256));
+        share.leave(link(2));
+        share.free(link(2), 128);
+        share.free(link(3), 32);
+        assert_eq!((share.asking, share.under_way), (1, 96));
     }
 }

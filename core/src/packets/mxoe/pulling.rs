@@ -182,7 +182,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         if pulling.pull.misses() > 0 && std::mem::take(&mut pulling.counted) {
             // Others do not wait for what does not come.
-            self.share.free(pulling.pull.under_way());
+            self.share.free(id, pulling.pull.under_way());
             self.feed();
         }
         let pulling = self.pulls.get_mut(slot)?;
@@ -244,9 +244,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let piece = expected.and_then(|it| pulling.pull.arrived(it, bytes.len() as u32, now));
         let Some(piece) = piece else { return self.counters.doubled += 1 };
         if !std::mem::replace(&mut pulling.counted, true) {
-            self.share.take_back(under_way);
+            self.share.take_back(pulling.link, under_way);
         }
-        self.share.free(1);
+        self.share.free(pulling.link, 1);
         self.counters.bytes_native += bytes.len() as u64;
         write(pulling.into, reply.offset, bytes, above);
         let (link, complete) = (pulling.link, pulling.pull.is_complete());
@@ -294,7 +294,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.by_token.remove(&pulling.token.0);
         self.by_handle.remove(&pulling.handle);
         if pulling.counted {
-            self.share.free(pulling.pull.under_way());
+            self.share.free(pulling.link, pulling.pull.under_way());
         }
         if let Some(state) = self.partners.get_mut(pulling.link) {
             state.asks.active.retain(|other| *other != slot);

@@ -107,6 +107,60 @@ fn who_is_silent_keeps_nobody_from_reading() {
 }
 
 #[test]
+fn who_answers_slowly_keeps_nobody_from_reading() {
+    for seed in 0..10 {
+        for pieces_max in [128, 1000] {
+            let mut readers =
+                Readers::new(seed, pieces_max, &[8 << 20, 8 << 20, 300_000, 300_000], &[]);
+            // A piece in half a millisecond: slow, but never silent.
+            for owner in [1, 2] {
+                readers.world.slow.insert(owner, (Duration::from_micros(500), readers.begun));
+            }
+            let end = (2..4).map(|at| readers.end(at)).max().unwrap();
+            assert!(end < Duration::from_millis(25), "seed {seed}, {pieces_max} pieces: {end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_long_read_of_a_link_does_not_keep_short_ones_of_it_waiting() {
+    for seed in 0..10 {
+        let mut readers = Readers::new(seed, 1000, &[8 << 20], &[]);
+        let (link, begun) = (readers.links[0], readers.begun);
+        readers.world.slow.insert(1, (Duration::from_micros(10), begun));
+        let local = readers.world.nodes[0].store.add(vec![0; 60_000]);
+        let token = readers.world.order(0, link, |link, token| Verb::Read {
+            link,
+            key: key(1),
+            remote: RemoteLayout::At(0),
+            local,
+            token,
+            help: Help::None,
+        });
+        readers.tokens.push(token);
+        // Behind what is under way already, which are pieces of 5 ms.
+        let (short, long) = (readers.end(1), readers.end(0));
+        assert!(short < Duration::from_millis(12) && long > 4 * short, "{short:?} {long:?}");
+    }
+}
+
+#[test]
+fn a_long_read_does_not_delay_what_is_acknowledged() {
+    for seed in 0..10 {
+        let mut readers = Readers::new(seed, 1000, &[8 << 20], &[]);
+        readers.world.room = 1;
+        readers.world.slow.insert(1, (Duration::from_micros(20), readers.begun));
+        for id in 1..50 {
+            readers.world.pass(Duration::from_millis(1));
+            readers.world.send(0, readers.links[0], id, 100, Urgency::Urgent);
+        }
+        readers.end(0);
+        let counters = readers.world.nodes[0].machine.counters();
+        assert_eq!((counters.resent, counters.asked_again), (0, 0), "seed {seed}: {counters:?}");
+    }
+}
+
+#[test]
 fn who_takes_a_read_back_leaves_the_turn_to_others() {
     for seed in 0..10 {
         let mut readers = Readers::new(seed, 8, &[200_000; 6], &[]);

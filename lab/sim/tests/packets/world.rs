@@ -134,6 +134,8 @@ pub struct World {
     pub air: Air,
     /// How many packets a port takes at a time, at most.
     pub room: u64,
+    /// Nodes whose port takes a packet so often and no more: by their number, how often, and when the next one.
+    pub slow: BTreeMap<usize, (Duration, Time)>,
     /// Of frames that wait, by sender and token.
     pub payloads: BTreeMap<(usize, u64), Slice>,
     pub packet_bytes: usize,
@@ -152,6 +154,7 @@ impl World {
             nodes,
             air: Air::new(random_seed),
             room: 40,
+            slow: BTreeMap::new(),
             payloads: BTreeMap::new(),
             packet_bytes,
             next_token: 1 << 32,
@@ -239,7 +242,14 @@ impl World {
             let Node { machine, seen, .. } = &mut self.nodes[index];
             machine.drained(self.now, seen);
             // The port has room for some.
-            let room = 1 + self.random.below(self.room);
+            let room = match self.slow.get_mut(&index) {
+                Some((often, next)) if *next <= self.now => {
+                    *next = self.now + *often;
+                    1
+                }
+                Some(_) => 0,
+                None => 1 + self.random.below(self.room),
+            };
             let mut out = vec![0; self.packet_bytes];
             for _ in 0..room {
                 let Node { machine, store, .. } = &mut self.nodes[index];
@@ -250,12 +260,15 @@ impl World {
             let Node { machine, seen, .. } = &mut self.nodes[index];
             machine.report(seen);
         }
-        let due = |node: &Node| match node.alive {
-            true if node.machine.has_work() => self.now + Duration::from_micros(1),
+        let due = |(index, node): (usize, &Node)| match node.alive {
+            true if node.machine.has_work() => {
+                let soon = self.now + Duration::from_micros(1);
+                self.slow.get(&index).map_or(soon, |(_, next)| soon.max(*next))
+            }
             true => node.machine.deadline(),
             false => Time::NEVER,
         };
-        let next = self.nodes.iter().map(due).min().unwrap_or(Time::NEVER);
+        let next = self.nodes.iter().enumerate().map(due).min().unwrap_or(Time::NEVER);
         let coming = self.air.due();
         let soon = self.now + Duration::from_millis(5);
         self.now = next.min(coming).min(soon).max(self.now + Duration::from_nanos(200));
