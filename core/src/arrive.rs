@@ -271,7 +271,17 @@ impl Core {
         let span = prefix.span.get();
         let session = prefix.session.get();
         let payload_bytes = payload_bytes as u32;
-        let landing = Landing { link, peer, session, payload_bytes, kind, slice, checksum, span };
+        let landing = Landing {
+            link,
+            peer,
+            session,
+            payload_bytes,
+            kind,
+            slice,
+            checksum,
+            span,
+            broken_off: false,
+        };
         match self.landings.insert(landing, self.whole) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {
                 Placement::Stage { bytes: payload_bytes, token: Token(slot.to_u64()) }

@@ -232,8 +232,12 @@ impl Core {
             }
             Verb::Unplace { token, .. } if released => {
                 self.counters.places_given_up += 1;
-                if let Some(landing) = self.landings.remove(SlotId::from_u64(token.0)) {
-                    self.place_given_up(landing);
+                match self.landings.remove(SlotId::from_u64(token.0)) {
+                    Some(landing) if landing.broken_off => {
+                        self.undo_landing(landing, Fault::PeerReset);
+                    }
+                    Some(landing) => self.place_given_up(landing),
+                    None => {}
                 }
             }
             _ => {}

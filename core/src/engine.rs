@@ -62,6 +62,8 @@ pub struct Core {
     pub(crate) schemes: Vec<&'static str>,
     /// Peers that nobody here asked for, and that may be forgotten; see `evict_peer`.
     pub(crate) strangers: VecDeque<PeerId>,
+    /// Links that were accepted lately, and until when they may be silent.
+    pub(crate) newcomers: VecDeque<(Time, LinkId)>,
     /// Of those, the ones whose sessions were parked no earlier than then; see `end_oldest_parked`.
     pub(crate) rested: BTreeSet<(Time, PeerId)>,
     pub(crate) counters: Counters,
@@ -107,6 +109,8 @@ pub(crate) struct Landing {
     /// The checksum that its bytes must have.
     pub checksum: Option<u32>,
     pub span: u64,
+    /// We closed its link meanwhile.
+    pub broken_off: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -206,6 +210,7 @@ impl Core {
             sweep_at: Time::NEVER,
             schemes: Vec::new(),
             strangers: VecDeque::new(),
+            newcomers: VecDeque::new(),
             rested: BTreeSet::new(),
             counters: Counters::default(),
             announced: 0,

@@ -421,7 +421,7 @@ impl Core {
             self.landing_lost(landing, Fault::PeerReset);
             return self.violation("a span came again with another length");
         }
-        landing.link = link;
+        (landing.link, landing.broken_off) = (link, false);
         let slice = landing.slice;
         match self.landings.insert(landing, false) {
             Ok(slot) if slice.buffer == Slice::NONE.buffer => {

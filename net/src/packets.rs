@@ -1,7 +1,8 @@
 //! A rail made of a port, which carries packets, and a machine of the core's, which makes links of them.
 //!
 //! Invariants: what a port shows is dealt with where it lies; packets are written into the port's slots
-//! and stamped with the time at which they leave; timers are judged when the port had nothing more.
+//! and stamped with the time at which they leave; timers are judged when the port had nothing more, so that nothing
+//! counts as lost that lies there, or after a time where it always has more.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -29,6 +30,9 @@ use crate::language::{Language, Table, Upwards};
 const PACKETS_PER_PASS: usize = 512;
 /// Flushes of one pass: a link that has much to send leaves time for others, and for what comes.
 const FLUSHES_PER_PASS: usize = 8;
+/// Where a port always has more timers are judged after this time: it is shorter than all that are about loss, and
+/// what lay there when it was looked at first has been dealt with by then.
+const JUDGED_AFTER: Duration = Duration::from_millis(1);
 /// When a port without room is tried again.
 const FULL_FOR: Duration = Duration::from_micros(50);
 /// Links of one rail.
@@ -61,6 +65,8 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     /// The port had no room, and when it is tried again.
     full_until: Option<Time>,
     full: u64,
+    /// Since when the port has had more each time, or timers were judged all the same.
+    more_since: Option<Time>,
     links_up: u64,
     links_down: u64,
 }
@@ -137,6 +143,7 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
             looked_up: Vec::new(),
             full_until: None,
             full: 0,
+            more_since: None,
             links_up: 0,
             links_down: 0,
         })
@@ -301,7 +308,10 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         let received = port.receive(PACKETS_PER_PASS, &mut |from, body| {
             machine.packet(from, body, now, &mut upwards);
         });
-        if received.empty {
+        let more_since = *self.more_since.get_or_insert(now);
+        let overdue = now.since(more_since) >= JUDGED_AFTER;
+        if received.empty || overdue {
+            self.more_since = (!received.empty).then_some(now);
             machine.drained(now, &mut upwards);
         }
         // What is reported is something that happened, though nothing may be left to be sent.

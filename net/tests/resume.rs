@@ -16,6 +16,7 @@ use ropewalk_net::{
     Audience, Channel, Completed, Context, Direction, Endpoint, EndpointConfig, Level, Mode,
     Oversize, PeerId, Posted,
 };
+use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail_sim::{Cut, Kill, Path, SimConfig, SimNetwork};
 
@@ -487,6 +488,58 @@ fn a_session_that_was_given_up_leaves_nothing_that_stands_in_the_way_of_the_next
         assert!(sim.now() < LIMIT, "the message waits for ever");
     }
     assert_eq!(sim.nodes[1].done[0].outcome, Ok(()));
+}
+
+#[test]
+fn a_message_that_broke_off_goes_on_though_only_its_sender_knows_of_the_broken_link() {
+    let mut halves = 0;
+    for seed in (0..60).step_by(3) {
+        let mut sim = Sim::new(seed);
+        sim.meet();
+        sim.receive(1, 2);
+        sim.send(0, Channel::Tagged, 0, LEN_MAX, 1);
+        for _ in 0..sim.random.below(60) {
+            sim.step();
+        }
+        // The receiver hears of it long after the sender has called again.
+        let late = Duration::from_secs(20);
+        sim.network.cut(NAMES[0], NAMES[1], Cut::FirstThenOther(late));
+        let begin = sim.now();
+        while sim.nodes.iter().any(|node| node.done.is_empty()) {
+            sim.step();
+            let took = sim.now().since(begin);
+            assert!(took < Duration::from_secs(1), "seed {seed}: it waits for the other's news");
+        }
+        assert!(sim.nodes.iter().all(|node| node.done[0].outcome == Ok(())), "seed {seed}");
+        halves += sim.nodes[1].endpoint.counters().0.places_given_up;
+    }
+    assert!(halves > 0, "none broke off while it was being placed");
+}
+
+#[test]
+fn a_caller_that_never_greets_does_not_keep_its_link() {
+    for seed in 0..2 {
+        let mut sim = Sim::new(seed);
+        sim.meet();
+        let links = |sim: &Sim| {
+            let counters = sim.nodes[0].endpoint.counters().1[0].1;
+            counters.links_up - counters.links_down
+        };
+        let before = links(&sim);
+        let mut caller = sim.network.rail("caller", SimConfig::stream());
+        caller.attach(0);
+        caller.connect(NAMES[0], sim.now()).unwrap();
+        let wait = |sim: &mut Sim, seconds| {
+            let until = sim.now() + Duration::from_secs(seconds);
+            while sim.now() < until {
+                sim.step();
+            }
+        };
+        wait(&mut sim, 5);
+        assert_eq!(links(&sim), before + 1, "seed {seed}: it is given some time");
+        wait(&mut sim, 6);
+        assert_eq!(links(&sim), before, "seed {seed}");
+    }
 }
 
 #[test]

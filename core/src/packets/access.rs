@@ -308,6 +308,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         Some(reading)
     }
 
+    /// Takes a reading of what the other side offered out, of which it is not told.
+    pub(super) fn end_taking(&mut self, id: SlotId) {
+        self.end_reading(id);
+    }
+
     fn stop(&mut self, token: Token) -> Ordered {
         let Some(access) = self.by_token.get(&token.0).copied() else {
             return Ordered::Refused(Fault::Invalid);
@@ -345,7 +350,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             self.events.push_back(Event::Ended { token, outcome: Err(fault) });
         }
         let takings: Vec<SlotId> = state.takings.drain().map(|(_, reading)| reading).collect();
-        takings.into_iter().for_each(|reading| drop(self.end_reading(reading)));
+        takings.into_iter().for_each(|reading| self.end_taking(reading));
         let accesses = self.accesses.iter().filter(|(_, access)| access.link == id);
         let accesses: Vec<(SlotId, Token)> = accesses.map(|(id, it)| (id, it.token)).collect();
         for (access, token) in accesses {

@@ -15,6 +15,7 @@ use ropewalk_wire::packets::{OfferRecord, RecordKind, TakenRecord};
 use zerocopy::IntoBytes;
 
 use super::access::{Exposed, Purpose, Source};
+use super::link::Stage;
 use super::machine::Machine;
 use super::stream::prefix_of;
 
@@ -137,6 +138,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     /// The other side offers bytes for a region.
     pub(super) fn offered(&mut self, id: SlotId, record: &OfferRecord) {
         let Some(state) = self.links.get(id) else { return };
+        if state.stage == Stage::Closing {
+            // Nobody takes it; it ends with the link.
+            return;
+        }
         let (offer, region) = (record.offer.get(), record.key_slot.get());
         if state.takings.len() >= TAKINGS_MAX || state.takings.contains_key(&offer) {
             return self.violated(id);

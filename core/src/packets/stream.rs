@@ -112,6 +112,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 let payload = Payload::Own(Vec::new());
                 state.out.bulk.push_back(Queued { header, payload, token: Token::NONE });
                 state.out.hurry();
+                // Nothing is written to memory here any more: what was under way may go another way by now.
+                let takings: Vec<SlotId> = state.takings.drain().map(|(_, it)| it).collect();
+                takings.into_iter().for_each(|reading| self.end_taking(reading));
                 self.touch(id);
             }
             Stage::Closing => {}

@@ -23,6 +23,8 @@ use crate::engine::{Core, Landing, LandingKind};
 const YIELD: std::time::Duration = std::time::Duration::from_millis(200);
 /// How long an answer to a greeting may take where none is lost.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(10);
+/// Links that were accepted and greeted by nobody yet, at most.
+const NEWCOMERS_MAX: usize = 4096;
 /// Strangers that are looked at where there is no room for another peer.
 pub(super) const STRANGERS_PER_LOOK: usize = 64;
 /// Greetings in a row over a lossy rail before its address counts as dead.
@@ -77,7 +79,7 @@ impl Core {
         if accepted {
             let nonce = self.random.next_u64() as u32;
             self.links.insert(link, Link::new(None, nonce));
-            return;
+            return self.note_newcomer(link);
         }
         let Some(state) = self.links.get_mut(link) else { return };
         if state.stage != LinkStage::Opening {
@@ -100,6 +102,44 @@ impl Core {
         if let Some(id) = id {
             self.wake_by(id, until);
         }
+    }
+
+    /// A link was accepted: whoever began it has to greet. Where too many do not those who came first go.
+    fn note_newcomer(&mut self, link: LinkId) {
+        let until = self.now + PATIENCE;
+        self.wake = self.wake.min(until);
+        self.newcomers.push_back((until, link));
+        if self.newcomers.len() > NEWCOMERS_MAX {
+            let mut newcomers = std::mem::take(&mut self.newcomers);
+            newcomers.retain(|(_, link)| self.is_silent(*link));
+            if newcomers.len() > NEWCOMERS_MAX
+                && let Some((_, oldest)) = newcomers.pop_front()
+            {
+                self.close_link(oldest);
+            }
+            self.newcomers = newcomers;
+        }
+    }
+
+    /// Closes accepted links on which nobody greeted in time; when there is something to do next.
+    pub(crate) fn close_silent(&mut self) -> Time {
+        while let Some(&(until, link)) = self.newcomers.front() {
+            if until > self.now {
+                return until;
+            }
+            self.newcomers.pop_front();
+            if self.is_silent(link) {
+                self.close_link(link);
+            }
+        }
+        Time::NEVER
+    }
+
+    /// Whether nothing was heard on an accepted link.
+    fn is_silent(&self, link: LinkId) -> bool {
+        let state = self.links.get(link);
+        state
+            .is_some_and(|it| it.stage == LinkStage::Greeting && !it.outbound && it.hello.is_none())
     }
 
     /// Whether the peer of a link is on this host, as far as it says so: its bytes do not leave memory.
@@ -338,6 +378,15 @@ impl Core {
         {
             state.stage = LinkStage::Closing;
             self.links.end_carrying(link);
+            // Its last word may be long in coming, where nobody hears it: what it was placing comes over another.
+            let foreign = self.is_foreign(link);
+            for slot in self.landings.of(link).into_iter().filter(|_| !foreign) {
+                if let Some(landing) = self.landings.get_mut(slot) {
+                    landing.broken_off = true;
+                }
+                let token = Token(slot.to_u64());
+                self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
+            }
             self.outputs.push(Output::Verb(Verb::Close { link }));
         }
     }

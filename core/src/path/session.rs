@@ -575,7 +575,7 @@ impl Core {
         }
         let sweep = self.run_sweep();
         let first = self.timers.first().map_or(Time::NEVER, |(at, _)| *at);
-        self.wake = first.min(sweep);
+        self.wake = first.min(sweep).min(self.close_silent());
     }
 
     fn retry_suspended(&mut self, id: PeerId, since: Time) {

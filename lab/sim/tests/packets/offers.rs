@@ -116,3 +116,35 @@ fn writes_that_are_stopped_count_until_the_other_side_is_done_with_them() {
         writer.check();
     }
 }
+
+#[test]
+fn whoever_closes_a_link_has_nothing_written_over_it_any_more() {
+    let mut late = 0;
+    for seed in 0..20 {
+        let mut world = World::new(seed, 2, 1486, 64);
+        let (link, theirs) = world.connect(0, 1);
+        let region = world.nodes[1].store.add(vec![0; 1 << 20]);
+        let expose = Verb::Expose { link: of(theirs), key: KEY, region, writable: true };
+        assert!(world.take_back(1, &expose));
+        let local = world.nodes[0].store.patterned(1, 1 << 20);
+        let token = world.order(0, link, |link, token| Verb::Write {
+            link,
+            key: KEY,
+            remote: RemoteLayout::At(0),
+            local,
+            token,
+        });
+        world.until("its beginning", |world| {
+            world.nodes[1].machine.counters().bytes_received > 100_000
+        });
+        assert!(world.take_back(1, &Verb::Close { link: of(theirs) }));
+        let before = world.nodes[1].store.bytes(region);
+        let received = world.nodes[1].machine.counters().bytes_received;
+        world.until("its end", |world| world.nodes[0].seen.ended.contains_key(&token));
+        assert!(world.nodes[0].seen.ended[&token].is_err());
+        world.pass(Duration::from_millis(1));
+        assert!(world.nodes[1].store.bytes(region) == before, "seed {seed}");
+        late += world.nodes[1].machine.counters().bytes_received - received;
+    }
+    assert!(late > 100_000, "pieces came late: {late} bytes of them");
+}
