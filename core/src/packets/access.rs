@@ -35,6 +35,8 @@ const WINDOW_MIN: u32 = 3 * PIECES_PER_ASK;
 const WINDOW_MAX: u32 = 512;
 /// Readings of a link of which pieces are asked for at a time.
 const READINGS_AT_ONCE: usize = 16;
+/// Of so many asks one is the oldest reading's.
+const TURNS_PER_OLDEST: u32 = 4;
 
 /// Memory that the other side of a link may access.
 #[derive(Debug)]
@@ -109,6 +111,8 @@ pub(super) struct Asks {
     heard_at: Time,
     /// The window was narrowed then.
     narrowed_at: Time,
+    /// Asks so far.
+    turns: u32,
 }
 
 impl Default for Asks {
@@ -121,6 +125,7 @@ impl Default for Asks {
             round_trip: RoundTrip::default(),
             heard_at: Time::ZERO,
             narrowed_at: Time::ZERO,
+            turns: 0,
         }
     }
 }
@@ -421,14 +426,20 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 asks.active.push_back(reading);
             }
         }
-        let fresh = asks.active.iter().find_map(|reading| {
+        let mut fresh = asks.active.iter().filter_map(|reading| {
             let entry = self.readings.get(*reading).filter(|entry| entry.counted)?;
             let count = entry.pull.next_fresh();
             // Where nothing is under way something may be, however little there is room for.
             let room = asks.under_way + count <= asks.window || asks.under_way == 0;
-            (count > 0 && room).then_some((*reading, count))
+            (count > 0 && room).then_some((entry.pull.fresh_left(), *reading, count))
         });
-        let Some((reading, count)) = fresh else {
+        // What is over soonest first, so that a long one keeps no short ones waiting, and of those of one length one is
+        // over after the other. But now and then the oldest.
+        let next = match asks.turns % TURNS_PER_OLDEST {
+            0 => fresh.next(),
+            _ => fresh.min_by_key(|(left, ..)| *left),
+        };
+        let Some((_, reading, count)) = next else {
             self.share.leave(id);
             self.feed();
             return None;
@@ -437,10 +448,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return None;
         }
         asks.under_way += count;
-        // The next ask is another one's: a long one would keep short ones waiting.
-        if let Some(index) = asks.active.iter().position(|other| *other == reading) {
-            asks.active.rotate_left(index + 1);
-        }
+        asks.turns = asks.turns.wrapping_add(1);
         self.feed();
         Some((reading, self.readings.get_mut(reading)?.pull.ask(now)))
     }

@@ -120,6 +120,11 @@ impl Pull {
         (self.pieces - self.fresh).min(self.per_ask)
     }
 
+    /// How many pieces were not asked for yet.
+    pub fn fresh_left(&self) -> u32 {
+        self.pieces - self.fresh
+    }
+
     /// Asks for the next pieces; there are some.
     pub fn ask(&mut self, now: Time) -> Ask {
         let count = self.next_fresh();

@@ -145,6 +145,28 @@ fn a_long_read_of_a_link_does_not_keep_short_ones_of_it_waiting() {
 }
 
 #[test]
+fn reads_of_one_length_are_over_one_after_the_other() {
+    let mut readers = Readers::new(1, 1000, &[1 << 20], &[]);
+    let link = readers.links[0];
+    for _ in 1..8 {
+        let local = readers.world.nodes[0].store.add(vec![0; 1 << 20]);
+        let token = readers.world.order(0, link, |link, token| Verb::Read {
+            link,
+            key: key(1),
+            remote: RemoteLayout::At(0),
+            local,
+            token,
+            help: Help::None,
+        });
+        readers.tokens.push(token);
+    }
+    let ends: Vec<Duration> = (0..8).map(|at| readers.end(at)).collect();
+    assert!(ends[0] * 4 < ends[7], "{ends:?}");
+    let gaps = ends.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
+    assert!(gaps.max().unwrap() < ends[7] / 4, "{ends:?}");
+}
+
+#[test]
 fn a_long_read_does_not_delay_what_is_acknowledged() {
     for seed in 0..10 {
         let mut readers = Readers::new(seed, 1000, &[8 << 20], &[]);
