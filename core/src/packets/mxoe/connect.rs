@@ -27,6 +27,8 @@ use super::sending::Sending;
 /// When an attempt is made again: at first, and at most.
 const AGAIN: Duration = Duration::from_millis(20);
 const AGAIN_MAX: Duration = Duration::from_millis(500);
+/// For how long copies of an attempt may come.
+const COPY_LIFE: Duration = Duration::from_secs(1);
 /// How long a link that is closed has for what was said to be sent.
 const LINGER: Duration = Duration::from_secs(1);
 /// Attempts of a partner's that wait for their answers.
@@ -65,6 +67,34 @@ pub(super) struct Introduction {
     purpose: Purpose,
     /// Messages wait for the answer: the partner may not know our session.
     pub holds: bool,
+}
+
+/// The numbers to expect next that attempts of ours named to a partner. Copies of them may be on their way still,
+/// also of one that was answered, and whoever begins anew begins with the first that it hears.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Numbers {
+    latest: Option<(Sequence, Time)>,
+    /// Another one, and when it was named last.
+    before: Option<(Sequence, Time)>,
+}
+
+impl Numbers {
+    fn note(&mut self, number: Sequence, now: Time) {
+        if self.latest.is_some_and(|(latest, _)| latest != number) {
+            self.before = self.latest;
+        }
+        self.latest = Some((number, now));
+    }
+
+    /// The one that may be heard yet.
+    fn latest(&self, now: Time) -> Option<Sequence> {
+        self.latest.filter(|(_, at)| now.since(*at) < COPY_LIFE).map(|(number, _)| number)
+    }
+
+    /// Whether another one may be heard yet, or was heard before the latest.
+    fn are_several(&self, now: Time) -> bool {
+        self.before.is_some_and(|(_, at)| now.since(at) < COPY_LIFE)
+    }
 }
 
 /// What an attempt is for.
@@ -358,10 +388,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             state.sending.restart(connect.receive_next);
             return Some(id);
         }
-        // It began anew, and knows nothing of us; but an attempt of ours that is under way may be there first,
-        // and then decides where its numbers begin.
+        // It began anew, and knows nothing of us; but an attempt of ours that is under way, or a copy of one, may be
+        // there first, and then decides where its numbers begin.
         let (station, former) = (state.station, state.session);
-        let under_way = state.introduction.filter(|it| it.tries > 0);
+        let named = state.named.latest(now);
         if self.former(station, connect.from).is_some_and(|it| it.session == connect.session) {
             self.counters.wrong_session += 1;
             return None;
@@ -372,11 +402,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         self.end(id, Fault::PeerReset);
         let id = self.met(station, connect)?;
-        let now = self.now;
         let state = self.partners.get_mut(id)?;
         state.former = former;
-        if let Some(under_way) = under_way {
-            state.receiving.may_begin(under_way.receive_next, now);
+        if let Some(named) = named {
+            state.receiving.may_begin(named, now);
         }
         Some(id)
     }
@@ -410,8 +439,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             }
             // It began anew, and has just learned from us where its numbers begin.
             let former = Former { session, own, receive_next, connects, acks_sent };
+            let is_doubtful = state.named.are_several(now);
             self.end(id, Fault::PeerReset);
-            return self.remember_as((from, reply.from), former);
+            self.remember_as(name, former);
+            if is_doubtful {
+                // Or from a copy of an attempt that named another number: in another session of ours both begin anew.
+                self.renew(name);
+            }
+            return;
         }
         state.index = reply.index;
         state.introduction = None;
@@ -496,6 +531,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             // It knows us, and would take an old number for one with which we began anew.
             introduction.receive_next = receive_next;
         }
+        let number = introduction.receive_next;
+        state.named.note(number, now);
+        let Some(introduction) = state.introduction else { return None };
         let connect = Connect {
             to: state.endpoint,
             from,

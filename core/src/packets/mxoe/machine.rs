@@ -29,7 +29,7 @@ use ropewalk_wire::mxoe::{
     SESSION_UNKNOWN, Sequence,
 };
 
-use super::connect::{Introduction, Purpose, Stage};
+use super::connect::{Introduction, Numbers, Purpose, Stage};
 use super::formers::Former;
 use super::pulling::{Asks, Pulling};
 use super::receiving::{Part, Receiving};
@@ -187,6 +187,8 @@ pub(super) struct Partner<S> {
     pub connects: u8,
     /// We connect, and are not answered yet.
     pub introduction: Option<Introduction>,
+    /// What attempts of ours have named lately.
+    pub named: Numbers,
     /// The latest attempt of the partner's to connect.
     pub heard_connect: Option<u8>,
     /// Its attempts that are to be answered, and with which status.
@@ -232,6 +234,7 @@ impl<S> Partner<S> {
             wanted: VecDeque::new(),
             connects: 0,
             introduction: None,
+            named: Numbers::default(),
             heard_connect: None,
             answers: VecDeque::new(),
             is_proven: false,
