@@ -123,6 +123,7 @@ fn the_service_thread_rests_again_after_an_announced_message() {
     let begin = std::time::Instant::now();
     (0..100).for_each(|_| wait());
     let sleeps = sleeps_of("ropewalk-servic") - before;
-    let most = begin.elapsed().as_millis() as u64 / 40;
+    // Half of that where nobody else wants the processor.
+    let most = begin.elapsed().as_millis() as u64 / 30;
     assert!(sleeps <= most, "{sleeps} sleeps, at most {most}");
 }

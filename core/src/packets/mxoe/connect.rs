@@ -533,7 +533,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         let number = introduction.receive_next;
         state.named.note(number, now);
-        let Some(introduction) = state.introduction else { return None };
+        let introduction = state.introduction?;
         let connect = Connect {
             to: state.endpoint,
             from,

@@ -255,7 +255,8 @@ fn a_foreign_host_that_computes_gets_everything_afterwards() {
 
 #[test]
 fn a_foreign_host_that_restarts_is_another_partner_whoever_connects_first() {
-    for seed in seeds(0, 40) {
+    // In the last one a copy of an attempt that was answered is what the new life hears first.
+    for seed in seeds(0, 40).chain([6883]) {
         let mut scene = Scene::new(seed, ROUGH, First::Both);
         scene.traffic(20);
         let old = scene.link;
