@@ -273,6 +273,7 @@ declare(ropewalk, "ropewalk.", {
     { "hello.addresses", "string", "Addresses" },
     { "offer", "uint64", "Offer", hex },
     { "offer.secret", "uint64", "Secret of the offer", hex },
+    { "offer.following", "uint32", "Offers of the same list that follow", dec },
     { "taken.status", "uint8", "Status", dec, pull_reasons },
     { "padding", "bytes", "Padding" },
     { "answers", "framenum", "Answers the packet", base.NONE, frametype.REQUEST },
@@ -807,7 +808,8 @@ local record_layouts = {
     [14] = { { "ropewalk.frame.session", 4 }, CHANNEL, ACKNOWLEDGE, { 2 }, TAG, MESSAGE },
     [15] = {},
     [16] = {},
-    [0xc0] = { OFFER, { "ropewalk.offer.secret", 8 }, KEY_SLOT, KEY_SECRET, OFFSET, { "ropewalk.total_bytes", 8 } },
+    [0xc0] = { OFFER, { "ropewalk.offer.secret", 8 }, KEY_SLOT, KEY_SECRET, OFFSET, { "ropewalk.total_bytes", 8 },
+        { "ropewalk.offer.following", 4 }, { 4 } },
     [0xc1] = { OFFER, { "ropewalk.taken.status", 1 }, { 7 } },
     [0xc2] = {},
 }

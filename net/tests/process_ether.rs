@@ -28,7 +28,6 @@ fn the_suite_of_all_rails_passes_in_usual_frames() {
 }
 
 #[test]
-#[ignore = "for --deep: a list of writes of which one is refused may leave a trace of the others there"]
 fn the_suite_of_all_rails_passes_over_bonded_links() {
     let Some(_namespace) = Namespace::enter() else { return };
     let overtaken = Arc::<AtomicU64>::default();

@@ -11,7 +11,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// Bytes before a layout: MXoE's index.
 const INDEX_BYTES: usize = crate::mxoe::INDEX_BYTES;
 /// Bytes of the checksum at the end.
@@ -110,7 +110,8 @@ layouts! {
         reason: u8,
         reserved: [u8; 7],
     } 16
-    /// Record: bytes for a region of the receiver, who is to pull them. Begins like a frame.
+    /// Record: bytes for a region of the receiver, who is to pull them. Begins like a frame. A list is as many
+    /// records behind each other, of which either all are taken or none.
     OfferRecord {
         prefix: RecordPrefix,
         offer: U64,
@@ -119,7 +120,10 @@ layouts! {
         key_secret: U64,
         offset: U64,
         total_bytes: U64,
-    } 56
+        /// How many of the same list follow.
+        following: U32,
+        reserved: U32,
+    } 64
     /// Record: the end of an offer.
     TakenRecord {
         prefix: RecordPrefix,

@@ -161,7 +161,7 @@ fn links_are_made_and_ended() {
             ("ropewalk.from", "3"),
             ("ropewalk.bytes", "242"),
             ("ropewalk.tag", "0x00000000"),
-            ("ropewalk.call.version", "2"),
+            ("ropewalk.call.version", "3"),
             ("ropewalk.call.packet_bytes", "1452"),
             ("ropewalk.call.tag", "0xabcdef01"),
             ("ropewalk.call.id", "0x0102030405060708"),
@@ -532,6 +532,8 @@ fn offers_have_their_fields() {
         key_secret: key.1,
         offset: 8.into(),
         total_bytes: 9.into(),
+        following: 3.into(),
+        reserved: 0.into(),
     };
     script.record(
         offer.as_bytes().to_vec(),
@@ -540,6 +542,7 @@ fn offers_have_their_fields() {
             ("ropewalk.offer", "0x0000000000000006"),
             ("ropewalk.offer.secret", "0x0000000000000007"),
             ("ropewalk.total_bytes", "9"),
+            ("ropewalk.offer.following", "3"),
         ],
     );
     let taken = TakenRecord {

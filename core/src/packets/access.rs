@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
@@ -205,7 +206,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             RemoteLayout::List(list) => list.iter().map(|it| (it.offset, it.len)).collect(),
         };
         let named: u64 = segments.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
-        if named != local.len {
+        if named != local.len || segments.len() > REMOTE_SEGMENTS_MAX {
             return Ordered::Refused(Fault::Invalid);
         }
         if local.len == 0 {
@@ -215,13 +216,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Ok(access) = self.accesses.insert(access) else { return Ordered::Refused(Fault::Busy) };
         self.by_token.insert(token.0, access);
         let mut done = 0;
-        for (offset, len) in segments.into_iter().filter(|(_, len)| *len > 0) {
-            let local = local.part(done, len);
+        let parts = segments.into_iter().filter(|(_, len)| *len > 0).map(|(offset, len)| {
             done += len;
-            if write {
-                self.offer(id, access, key, offset, local);
-            } else {
-                let source = Source { slot: key.slot.to_u64(), secret: key.secret, offered: false };
+            (offset, local.part(done - len, len))
+        });
+        if write {
+            self.offer(id, access, key, parts);
+        } else {
+            let source = Source { slot: key.slot.to_u64(), secret: key.secret, offered: false };
+            for (offset, local) in parts {
                 if !self.read(id, source, offset, local, Purpose::Read { access }) {
                     self.end_access(access);
                     return Ordered::Refused(Fault::Busy);

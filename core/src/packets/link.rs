@@ -9,7 +9,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_wire::packets::{self, CallBody, Kind, PACKET_BYTES_MIN, Route};
+use ropewalk_wire::packets::{self, CallBody, Kind, OfferRecord, PACKET_BYTES_MIN, Route};
 use zerocopy::IntoBytes;
 
 use super::access::{Asks, Exposed, Reading, Serving};
@@ -82,6 +82,8 @@ pub(super) struct Link<S> {
 
     pub exposed: HashMap<u64, Exposed>,
     pub offers: Offers,
+    /// Offers of a list of the other side, of which more are to come.
+    pub listed: Vec<OfferRecord>,
     /// Offers of the other side that we pull.
     pub takings: HashMap<u64, SlotId>,
     pub asks: Asks,
@@ -117,6 +119,7 @@ impl<S> Link<S> {
             incoming: None,
             exposed: HashMap::new(),
             offers: Offers::default(),
+            listed: Vec::new(),
             takings: HashMap::new(),
             asks: Asks::default(),
             serving: VecDeque::new(),

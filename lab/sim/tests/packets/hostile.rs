@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
@@ -149,52 +150,104 @@ fn who_is_called_by_one_of_several_addresses_may_answer_from_another() {
     assert_eq!(node.machine.station(link), Some(OTHER));
 }
 
-#[test]
-fn offers_of_one_who_reads_no_answers_end_the_link_and_not_the_memory() {
-    const OFFERS: usize = 20;
-    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
-    let honest = call(PACKET_BYTES, PACKET_BYTES - packets::overhead(Kind::Call));
-    node.machine.packet(STATION, &honest, NOW, &mut node.seen);
-    let answer = said(&mut node).expect("an answer");
-    let Packet::Answer(answer) = packets::open(&answer).unwrap().packet else {
-        panic!("no answer")
-    };
-    let route = Route { to: 1, from: 1, tag: answer.tag.get() };
-    let bytes = size_of::<OfferRecord>();
-    let kind = RecordKind::Offer as u8;
-    let (flags, payload_bytes) = (0.into(), 0.into());
-    let prefix = RecordPrefix { kind, header_bytes: bytes as u8, flags, payload_bytes };
-    let mut sent = 0;
-    while node.seen.down.is_empty() {
+/// Somebody who offers, over a link that is up.
+struct Offerer {
+    node: Node,
+    route: Route,
+    packets: u32,
+    records: u32,
+}
+
+impl Offerer {
+    fn new() -> Offerer {
+        let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
+        let honest = call(PACKET_BYTES, PACKET_BYTES - packets::overhead(Kind::Call));
+        node.machine.packet(STATION, &honest, NOW, &mut node.seen);
+        let answer = said(&mut node).expect("an answer");
+        let Packet::Answer(answer) = packets::open(&answer).unwrap().packet else {
+            panic!("no answer")
+        };
+        let route = Route { to: 1, from: 1, tag: answer.tag.get() };
+        Offerer { node, route, packets: 0, records: 0 }
+    }
+
+    /// Sends offers in one packet: their numbers, and how many are said to follow each.
+    fn offer(&mut self, offers: &[(u64, u32)]) {
+        let bytes = size_of::<OfferRecord>();
+        let kind = RecordKind::Offer as u8;
+        let (flags, payload_bytes) = (0.into(), 0.into());
+        let prefix = RecordPrefix { kind, header_bytes: bytes as u8, flags, payload_bytes };
         let ack = AckBody { next: 0.into(), delay: 0.into(), early: 0.into() };
-        let (number, record) = (sent as u32, (sent * OFFERS) as u32);
         let body = StreamBody {
             ack,
-            number: number.into(),
-            record: record.into(),
+            number: self.packets.into(),
+            record: self.records.into(),
             offset: 0.into(),
             reserved: 0.into(),
         };
+        let fill = |to: &mut [u8]| {
+            for (&(offer, following), place) in offers.iter().zip(to.chunks_exact_mut(bytes)) {
+                let offer = OfferRecord {
+                    prefix,
+                    offer: offer.into(),
+                    secret: 0.into(),
+                    key_slot: 1.into(),
+                    key_secret: 1.into(),
+                    offset: 0.into(),
+                    total_bytes: 8.into(),
+                    following: following.into(),
+                    reserved: 0.into(),
+                };
+                place.copy_from_slice(offer.as_bytes());
+            }
+        };
         let mut out = vec![0; PACKET_BYTES];
-        let len =
-            packets::seal(&mut out, Kind::Stream, route, body.as_bytes(), OFFERS * bytes, |to| {
-                for (index, place) in to.chunks_exact_mut(bytes).enumerate() {
-                    let offer = OfferRecord {
-                        prefix,
-                        offer: ((sent * OFFERS + index) as u64).into(),
-                        secret: 0.into(),
-                        key_slot: 1.into(),
-                        key_secret: 1.into(),
-                        offset: 0.into(),
-                        total_bytes: 8.into(),
-                    };
-                    place.copy_from_slice(offer.as_bytes());
-                }
-            });
-        node.machine.packet(STATION, &out[..len], NOW, &mut node.seen);
-        while said(&mut node).is_some() {}
+        let (body, len) = (body.as_bytes(), offers.len() * bytes);
+        let len = packets::seal(&mut out, Kind::Stream, self.route, body, len, fill);
+        self.node.machine.packet(STATION, &out[..len], NOW, &mut self.node.seen);
+        while said(&mut self.node).is_some() {}
+        self.packets += 1;
+        self.records += offers.len() as u32;
+    }
+
+    fn is_up(&self) -> bool {
+        self.node.seen.down.is_empty()
+    }
+}
+
+#[test]
+fn offers_of_one_who_reads_no_answers_end_the_link_and_not_the_memory() {
+    const OFFERS: u64 = 20;
+    let mut offerer = Offerer::new();
+    let mut sent = 0;
+    while offerer.is_up() {
+        let numbers = sent * OFFERS..(sent + 1) * OFFERS;
+        offerer.offer(&numbers.map(|number| (number, 0)).collect::<Vec<_>>());
         sent += 1;
         assert!(sent * OFFERS < 100_000, "what it is owed has no end");
+    }
+}
+
+#[test]
+fn lists_of_offers_that_are_none_end_the_link() {
+    let mut honest = Offerer::new();
+    honest.offer(&[(1, 0), (2, 2), (3, 1)]);
+    honest.offer(&[(4, 0), (5, 1), (6, 0)]);
+    assert!(honest.is_up());
+    let longest = REMOTE_SEGMENTS_MAX as u32 - 1;
+    honest.offer(&[(7, longest)]);
+    assert!(honest.is_up());
+    let wrong: [&[(u64, u32)]; 5] = [
+        &[(1, longest + 1)],
+        &[(1, u32::MAX)],
+        &[(1, 2), (2, 2)],
+        &[(1, 2), (2, 0)],
+        &[(1, 1), (2, u32::MAX)],
+    ];
+    for offers in wrong {
+        let mut offerer = Offerer::new();
+        offerer.offer(offers);
+        assert!(!offerer.is_up(), "{offers:?}");
     }
 }
 

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ropewalk_base::error::Fault;
+use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Slice;
+use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{RemoteKey, RemoteLayout, RemoteSegment, Token, Verb};
 
-use crate::world::{World, of};
+use crate::world::{FOUL, Weather, World, of};
 
 const COUNT: u64 = 9_000;
 const LEN: u64 = 40;
@@ -18,8 +21,8 @@ struct Writer {
     world: World,
     link: SlotId,
     region: Slice,
-    /// What is under way, and where it goes.
-    writes: BTreeMap<u64, (u64, Slice)>,
+    /// What is under way, and where its parts go.
+    writes: BTreeMap<u64, (Slice, Vec<(u64, u64)>)>,
 }
 
 impl Writer {
@@ -43,7 +46,23 @@ impl Writer {
             local,
             token,
         });
-        self.writes.insert(token, (at, local));
+        self.writes.insert(token, (local, vec![(at * LEN, LEN)]));
+        token
+    }
+
+    /// Writes parts of `local` where they belong.
+    fn write_list(&mut self, local: Slice, parts: impl Iterator<Item = (u64, u64)>) -> u64 {
+        let parts: Vec<(u64, u64)> = parts.collect();
+        let segments = parts.iter().map(|&(offset, len)| RemoteSegment { offset, len });
+        let remote = RemoteLayout::List(segments.collect());
+        let token = self.world.order(0, self.link, |link, token| Verb::Write {
+            link,
+            key: KEY,
+            remote,
+            local,
+            token,
+        });
+        self.writes.insert(token, (local, parts));
         token
     }
 
@@ -62,11 +81,14 @@ impl Writer {
             world.nodes[0].seen.pending.is_empty()
         });
         let region = self.world.nodes[1].store.bytes(self.region);
-        for (token, (at, local)) in &self.writes {
+        for (token, (local, parts)) in &self.writes {
             assert_eq!(self.world.nodes[0].seen.ended[token], Ok(()));
-            let at = (at * LEN) as usize;
-            let here = &region[at..at + LEN as usize];
-            assert!(here == self.world.nodes[0].store.bytes(*local), "write {token}");
+            let mut bytes = &self.world.nodes[0].store.bytes(*local)[..];
+            for (offset, len) in parts {
+                let (now, later) = bytes.split_at(*len as usize);
+                assert!(region[*offset as usize..].starts_with(now), "write {token}");
+                bytes = later;
+            }
         }
     }
 }
@@ -83,21 +105,49 @@ fn more_writes_than_are_taken_at_a_time_are_all_done() {
 }
 
 #[test]
-fn a_write_of_more_segments_than_are_taken_at_a_time_is_done() {
+fn lists_of_more_segments_than_are_taken_at_a_time_are_done() {
+    const LONGEST: u64 = REMOTE_SEGMENTS_MAX as u64;
     let mut writer = Writer::new(3, 0);
-    let local = writer.world.nodes[0].store.patterned(5, COUNT * LEN);
-    let segment = |at| RemoteSegment { offset: at * LEN, len: LEN };
-    let token = writer.world.order(0, writer.link, |link, token| Verb::Write {
-        link,
-        key: KEY,
-        remote: RemoteLayout::List((0..COUNT).map(segment).collect()),
-        local,
-        token,
-    });
-    writer.world.until("its end", |world| world.nodes[0].seen.ended.contains_key(&token));
-    assert_eq!(writer.world.nodes[0].seen.ended[&token], Ok(()));
-    let region = writer.world.nodes[1].store.bytes(writer.region);
-    assert!(region == writer.world.nodes[0].store.bytes(local));
+    for (list, stopped) in [0, 1, 2, 3, 4, 5, 6, 7, 8, 9].into_iter().zip([false, true].repeat(5)) {
+        let local = writer.world.nodes[0].store.patterned(list, LONGEST * 4);
+        let segments = (0..LONGEST).map(|at| (list * 4 * LONGEST + at * 4, 4)).rev();
+        let token = writer.write_list(local, segments);
+        if stopped && list > 7 {
+            writer.stop(token);
+        }
+    }
+    for at in 8_000..8_100 {
+        writer.write(at, at);
+    }
+    writer.check();
+    // More than that is no list.
+    let local = writer.world.nodes[0].store.patterned(1, LONGEST + 1);
+    let token = writer.write_list(local, (0..LONGEST + 1).map(|at| (at, 1)));
+    assert_eq!(writer.world.nodes[0].seen.ended[&token], Err(Fault::Invalid));
+}
+
+#[test]
+fn a_list_of_which_a_part_is_refused_leaves_no_trace() {
+    const PART: u64 = 3_000;
+    for seed in 0..60 {
+        let mut writer = Writer::new(seed, 0);
+        writer.world.air.weather = Weather { apart: 30, ..FOUL };
+        let mut random = Random::from_seed(seed);
+        for _ in 0..4 {
+            let count = 2 + random.below(8);
+            let bad = random.below(count);
+            let beyond = [COUNT * LEN - 1, u64::MAX - 2][random.below(2) as usize];
+            let place = |at| if at == bad { beyond } else { at * PART };
+            let local = writer.world.nodes[0].store.patterned(seed, count * PART);
+            let token = writer.write_list(local, (0..count).map(|at| (place(at), PART)));
+            let over = |world: &World| world.nodes[0].seen.ended.contains_key(&token);
+            writer.world.until("its end", over);
+            assert_eq!(writer.world.nodes[0].seen.ended[&token], Err(Fault::BadKey), "seed {seed}");
+        }
+        writer.world.pass(Duration::from_millis(2));
+        let region = writer.world.nodes[1].store.bytes(writer.region);
+        assert!(region.iter().all(|byte| *byte == 0), "seed {seed}: a refused list left a trace");
+    }
 }
 
 #[test]
