@@ -36,6 +36,10 @@ pub trait Language<S>: Send {
     fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
         let _ = (link, station, now);
     }
+    /// Packets of a link that is being made get through if they are no longer than this.
+    fn shorten(&mut self, link: SlotId, packet_bytes: usize) {
+        let _ = (link, packet_bytes);
+    }
     /// Sends a frame.
     fn send(&mut self, frame: &FrameOrder, memory: &dyn Bytes) -> Ordered;
     /// Carries out another order.
@@ -336,6 +340,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
 
     fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
         Machine::found(self, link, station, now);
+    }
+
+    fn shorten(&mut self, link: SlotId, packet_bytes: usize) {
+        Machine::shorten(self, link, packet_bytes);
     }
 
     drives!(Machine);

@@ -215,6 +215,9 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
             let index = self.looked_up.iter().position(|(other, _)| *other == ticket);
             if let Some((_, link)) = index.map(|index| self.looked_up.swap_remove(index)) {
                 self.machine.found(link, place, now);
+                if let Some((station, _)) = place {
+                    self.machine.shorten(link, self.port.packet_bytes_to(station));
+                }
             }
         }
     }
@@ -246,7 +249,11 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         self.set_time(now);
         let (address, query) = address.split_once('?').unwrap_or((address, ""));
         let slot = match self.port.resolve(address) {
-            Ok((station, endpoint)) => self.machine.connect(station, endpoint, query, now)?,
+            Ok((station, endpoint)) => {
+                let slot = self.machine.connect(station, endpoint, query, now)?;
+                self.machine.shorten(slot, self.port.packet_bytes_to(station));
+                slot
+            }
             Err(Fault::Invalid) => {
                 let (ticket, nowhere) = self.port.look_up(address)?;
                 let slot = self.machine.connect_later(nowhere, query, now)?;

@@ -31,8 +31,14 @@ pub trait Port: Send {
     /// The number of its endpoint among those of its station.
     fn endpoint(&self) -> u8;
 
-    /// Longest packet, in bytes of the body.
+    /// Longest packet to any station, in bytes of the body.
     fn packet_bytes(&self) -> usize;
+
+    /// Longest packet that the network takes to a station, as far as this host knows: no longer than the longest.
+    fn packet_bytes_to(&mut self, station: Self::Station) -> usize {
+        let _ = station;
+        self.packet_bytes()
+    }
 
     /// How many packets of that length may come before they are looked at.
     fn packets_max(&self) -> u32;

@@ -24,9 +24,10 @@ use super::stream::{Early, Incoming};
 pub(super) const CALLS_MAX: u32 = 10;
 const CALL_AGAIN: Duration = Duration::from_millis(20);
 const CALL_AGAIN_MAX: Duration = Duration::from_millis(500);
-/// Calls at full length before shorter ones are tried, and what these are: frames of 1,500 bytes.
+/// Calls at full length before shorter ones are tried, and what these are: what frames of 1,500 bytes hold behind IPv6
+/// and UDP.
 const CALLS_AT_LENGTH: u32 = 3;
-const USUAL_BYTES: usize = 1486;
+const USUAL_BYTES: usize = 1452;
 /// How long nothing may come over a link before it is asked for a sign of life.
 const SILENT_FOR: Duration = Duration::from_secs(5);
 

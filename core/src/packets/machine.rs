@@ -25,7 +25,7 @@ use ropewalk_base::shared::{Leaving, SharedBytes};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Placement, RemoteKey, Token};
-use ropewalk_wire::packets::{self, AckBody, Kind, Packet, PacketError, Route};
+use ropewalk_wire::packets::{self, AckBody, Kind, PACKET_BYTES_MIN, Packet, PacketError, Route};
 use zerocopy::IntoBytes;
 
 use super::access::{Access, Reading};
@@ -256,6 +256,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         // As if it had been called often enough: where nothing is found by then it ends, uncalled.
         let stage = Stage::Calling { call, again_at: now + patience, tries: CALLS_MAX };
         self.add_link(nowhere, 0, 0, stage).ok_or(Fault::Busy)
+    }
+
+    /// Longer packets do not get through to where a link goes that is being made. Whether these do shows when it is made.
+    pub fn shorten(&mut self, link: SlotId, packet_bytes: usize) {
+        let Some(state) = self.links.get_mut(link) else { return };
+        if matches!(state.stage, Stage::Calling { .. }) {
+            state.packet_bytes = state.packet_bytes.min(packet_bytes.max(PACKET_BYTES_MIN));
+        }
     }
 
     /// Where a link goes that was to be connected later; `None` where that cannot be known.

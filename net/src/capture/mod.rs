@@ -159,6 +159,10 @@ where
         self.port.packet_bytes()
     }
 
+    fn packet_bytes_to(&mut self, station: P::Station) -> usize {
+        self.port.packet_bytes_to(station)
+    }
+
     fn packets_max(&self) -> u32 {
         self.port.packets_max()
     }

@@ -27,14 +27,30 @@ impl Namespace {
             return None;
         }
         let namespace = Namespace(name);
-        let file = std::fs::File::open(format!("/run/netns/{}", namespace.0)).expect("its name");
-        move_into_link_name_space(
-            std::os::fd::AsFd::as_fd(&file),
-            Some(LinkNameSpaceType::Network),
-        )
-        .expect("this thread may go there");
+        namespace.go();
         assert!(ip("link add bridge type bridge mcast_snooping 0") && ip("link set bridge up"));
         Some(namespace)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+
+    /// What is done in it, while this thread is elsewhere.
+    pub fn within<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        let there = || {
+            self.go();
+            what()
+        };
+        std::thread::scope(|scope| scope.spawn(there).join().expect("it is told above"))
+    }
+
+    fn go(&self) {
+        let file = std::fs::File::open(format!("/run/netns/{}", self.0)).expect("its name");
+        let place = std::os::fd::AsFd::as_fd(&file);
+        move_into_link_name_space(place, Some(LinkNameSpaceType::Network))
+            .expect("this thread may go there");
     }
 }
 

@@ -9,7 +9,8 @@ pub struct UdpConfig {
     pub listen: Option<SocketAddr>,
     /// Addresses to tell peers instead of the bound one.
     pub advertise: Vec<String>,
-    /// Longest datagram, in bytes. What is longer than the network's packets is lost with any of its parts.
+    /// Longest datagram, in bytes, where the network takes it; where the kernel grants a small receive buffer
+    /// they are no longer than [`PACKET_BYTES_USUAL`].
     pub packet_bytes: usize,
     /// Bytes of the kernel's receive buffer; as many as it grants.
     pub receive_buffer_bytes: usize,
@@ -17,9 +18,11 @@ pub struct UdpConfig {
     pub offload: bool,
 }
 
-/// Fits Ethernet's 1,500 bytes behind IPv6 and UDP.
-const PACKET_BYTES: usize = 1452;
-const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+/// What frames of 9,000 bytes hold behind IPv6 and UDP.
+const PACKET_BYTES: usize = 8952;
+/// What frames of 1,500 bytes hold: shorter paths are hardly met.
+pub const PACKET_BYTES_USUAL: usize = 1452;
+const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 
 impl Default for UdpConfig {
     fn default() -> UdpConfig {

@@ -10,9 +10,10 @@ use ropewalk_rail::names::{Lookups, Target, parse};
 use ropewalk_rail::packet::Packet;
 use ropewalk_rail::port::{Found, Port, PortCounters, Received};
 use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 
 use crate::batch::{self, Incoming, MESSAGES_MAX, PACKETS_MAX, Run};
-use crate::config::{UdpConfig, UdpError};
+use crate::config::{PACKET_BYTES_USUAL, UdpConfig, UdpError};
 
 /// Datagrams that the kernel cuts out of one message, at most.
 const SEGMENTS_MAX: usize = 44;
@@ -22,6 +23,10 @@ const RUN_BYTES_MAX: usize = 65_507;
 const NARROW_MAX: usize = 256;
 /// What the kernel counts for a packet beside its bytes.
 const OVERHEAD_BYTES: usize = 768;
+/// A receive buffer that is smaller takes few long packets, and so few of any length under way.
+const ROOMY_BYTES: usize = 4 << 20;
+/// Headers of UDP behind those of IP.
+const UDP_BYTES: usize = 8;
 /// The endpoint of a socket: each has its own port number.
 const ENDPOINT: u8 = 0;
 
@@ -40,8 +45,11 @@ pub struct UdpPort {
     counters: PortCounters,
     /// The kernel cuts messages.
     cuts: bool,
-    /// But not for these, whose paths take less than a packet: it splits each packet by itself.
+    /// But not for these, whose paths take less than a packet.
     narrow: Vec<IpAddr>,
+    /// The kernel splits single packets that are too long for their path; until there is such a path of usual packets
+    /// it refuses them, so that long packets are tried out whole.
+    splits: bool,
     /// Names that are looked up, from the first one on; tickets count.
     lookups: Option<Lookups>,
     tickets: u64,
@@ -73,8 +81,13 @@ impl UdpPort {
         if !forced {
             batch::set(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, wanted);
         }
-        let receive_buffer =
-            rustix::net::sockopt::socket_recv_buffer_size(&socket).unwrap_or(212_992);
+        let receive_buffer = sockopt::socket_recv_buffer_size(&socket).unwrap_or(212_992);
+        let packet_bytes = match receive_buffer < ROOMY_BYTES {
+            true => config.packet_bytes.min(PACKET_BYTES_USUAL),
+            false => config.packet_bytes,
+        };
+        let config = UdpConfig { packet_bytes, ..config };
+        let splits = !set_splits(&socket, false);
         let joins = config.offload && batch::set(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1);
         Ok(UdpPort {
             socket,
@@ -88,6 +101,7 @@ impl UdpPort {
             counters: PortCounters::default(),
             cuts: joins,
             narrow: Vec::new(),
+            splits,
             lookups: None,
             tickets: 0,
             set: None,
@@ -121,6 +135,12 @@ impl UdpPort {
         self.cuts && (self.narrow.is_empty() || !self.narrow.contains(&to.ip()))
     }
 
+    /// Whether a packet of usual length is refused for that, where the kernel could split it.
+    fn is_too_narrow(&self, run: usize, error: &std::io::Error) -> bool {
+        let is_usual = self.runs[run].bytes <= PACKET_BYTES_USUAL;
+        !self.splits && is_usual && error.raw_os_error() == Some(libc::EMSGSIZE)
+    }
+
     /// The kernel does not cut the first message, though it may cut others: not for that host, or not at all.
     fn cut_here(&mut self, is_narrow: bool) {
         match self.runs.first() {
@@ -144,6 +164,37 @@ impl UdpPort {
     }
 }
 
+/// Whether the kernel splits packets that are longer than their path takes; true where it could be told.
+fn set_splits(socket: &UdpSocket, splits: bool) -> bool {
+    let (v4, v6) = match splits {
+        true => (Ipv4PathMtuDiscovery::WANT, Ipv6PathMtuDiscovery::WANT),
+        false => (Ipv4PathMtuDiscovery::DO, Ipv6PathMtuDiscovery::DO),
+    };
+    // A socket of IPv6 carries packets of IPv4, too.
+    let is_v6 = socket.local_addr().is_ok_and(|local| local.is_ipv6());
+    let told = sockopt::set_ip_mtu_discover(socket, v4).is_ok();
+    told && (!is_v6 || sockopt::set_ipv6_mtu_discover(socket, v6).is_ok())
+}
+
+/// Longest packet that the way to an address takes, as this host knows it now.
+fn bytes_to(address: SocketAddr) -> Option<usize> {
+    let host = address.ip().to_canonical();
+    let own: IpAddr = match host {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let scout = UdpSocket::bind((own, 0)).ok()?;
+    match address {
+        SocketAddr::V6(v6) if host.is_ipv6() => scout.connect(v6).ok()?,
+        _ => scout.connect((host, address.port())).ok()?,
+    }
+    let (whole, header) = match host {
+        IpAddr::V4(_) => (sockopt::ip_mtu(&scout).ok()?, 20),
+        IpAddr::V6(_) => (sockopt::ipv6_mtu(&scout).ok()?, 40),
+    };
+    (whole as usize).checked_sub(header + UDP_BYTES)
+}
+
 /// What the kernel says where it does not cut messages, and where a path is too narrow for what it would cut.
 fn is_about_cutting(error: &std::io::Error) -> bool {
     let known = [libc::EIO, libc::EINVAL, libc::ENOPROTOOPT, libc::EMSGSIZE];
@@ -163,6 +214,12 @@ impl Port for UdpPort {
 
     fn packet_bytes(&self) -> usize {
         self.config.packet_bytes
+    }
+
+    fn packet_bytes_to(&mut self, station: SocketAddr) -> usize {
+        // Where nothing is known, what nearly all networks take.
+        let known = bytes_to(station).unwrap_or(PACKET_BYTES_USUAL);
+        known.min(self.config.packet_bytes)
     }
 
     fn packets_max(&self) -> u32 {
@@ -296,6 +353,10 @@ impl Port for UdpPort {
                     self.runs.drain(..done);
                     done = 0;
                     self.cut_here(error.raw_os_error() == Some(libc::EMSGSIZE));
+                }
+                Err(error) if self.is_too_narrow(done, &error) => {
+                    set_splits(&self.socket, true);
+                    self.splits = true;
                 }
                 // A packet that cannot leave is as good as lost.
                 Err(_) => {
