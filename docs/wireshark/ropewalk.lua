@@ -95,7 +95,7 @@ local statuses = {
 }
 local hello_refusals = { [0] = "accepted", [1] = "duplicate", [2] = "other cluster", [3] = "full",
     [4] = "other version" }
-local pull_reasons = { [0] = "all of it is there", [1] = "bad key", [2] = "given up" }
+local pull_reasons = { [0] = "all of it is there", [1] = "bad key", [2] = "given up", [3] = "no room" }
 local checks = { [0] = "wrong", [1] = "right", [2] = "not checked" }
 
 local function name_of(names, value)

@@ -34,6 +34,8 @@ const REFUSALS_MAX: usize = 64;
 const WINDOW_FIRST: u32 = 128;
 const WINDOW_MIN: u32 = 3 * PIECES_PER_ASK;
 const WINDOW_MAX: u32 = 512;
+/// Readings of all links.
+pub(super) const READINGS_MAX: usize = 1 << 20;
 /// Readings of a link of which pieces are asked for at a time.
 const READINGS_AT_ONCE: usize = 16;
 /// Of so many asks one is the oldest reading's.

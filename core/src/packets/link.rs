@@ -9,12 +9,12 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_wire::packets::{self, CallBody, Kind, OfferRecord, PACKET_BYTES_MIN, Route};
+use ropewalk_wire::packets::{self, CallBody, Kind, PACKET_BYTES_MIN, Route};
 use zerocopy::IntoBytes;
 
 use super::access::{Asks, Exposed, Reading, Serving};
 use super::machine::{Event, Machine};
-use super::offers::Offers;
+use super::offers::{Listed, Offers};
 use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
 use super::sending::Sending;
@@ -83,8 +83,8 @@ pub(super) struct Link<S> {
 
     pub exposed: HashMap<u64, Exposed>,
     pub offers: Offers,
-    /// Offers of a list of the other side, of which more are to come.
-    pub listed: Vec<OfferRecord>,
+    /// Offers of the other side that are not pulled yet, or not any more.
+    pub listed: Listed,
     /// Offers of the other side that we pull.
     pub takings: HashMap<u64, SlotId>,
     pub asks: Asks,
@@ -120,7 +120,7 @@ impl<S> Link<S> {
             incoming: None,
             exposed: HashMap::new(),
             offers: Offers::default(),
-            listed: Vec::new(),
+            listed: Listed::default(),
             takings: HashMap::new(),
             asks: Asks::default(),
             serving: VecDeque::new(),
@@ -207,7 +207,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             state.call = Some(call);
         }
         self.called.insert((from, call), id);
-        self.by_theirs.insert((from, theirs), id);
+        self.by_theirs.insert((from, endpoint, theirs), id);
         self.note_half_open(id);
         self.touch(id);
     }
@@ -248,7 +248,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         state.heard_at = now;
         // The other side counts the link as made when it hears of us again.
         state.receiving.owe(now);
-        self.by_theirs.insert((state.station, state.theirs), id);
+        self.by_theirs.insert((state.station, state.endpoint, state.theirs), id);
         self.events.push_back(Event::Up { link: id, accepted: false });
         self.touch(id);
     }
@@ -266,8 +266,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// The other side knows nothing of a link that it is told to have under this name.
-    pub(super) fn gone(&mut self, from: S, theirs: u32) {
-        let id = self.by_theirs.get(&(from, theirs)).copied();
+    pub(super) fn gone(&mut self, from: S, endpoint: u8, theirs: u32) {
+        let id = self.by_theirs.get(&(from, endpoint, theirs)).copied();
         let Some((id, state)) = id.and_then(|id| Some((id, self.links.get(id)?))) else {
             return self.counters.strangers += 1;
         };

@@ -28,7 +28,7 @@ use ropewalk_base::verb::{Placement, RemoteKey, Token};
 use ropewalk_wire::packets::{self, AckBody, Kind, PACKET_BYTES_MIN, Packet, PacketError, Route};
 use zerocopy::IntoBytes;
 
-use super::access::{Access, Reading};
+use super::access::{Access, READINGS_MAX, Reading};
 use super::link::{CALLS_MAX, Link, Stage};
 use super::pull::PIECES_PER_ASK;
 use super::share::Share;
@@ -142,8 +142,8 @@ pub struct Machine<S> {
     pub(super) random: Random,
     pub(super) now: Time,
     pub(super) links: Slots<Link<S>>,
-    /// Links by station and the other side's name for them.
-    pub(super) by_theirs: HashMap<(S, u32), SlotId>,
+    /// Links by who is at the other end: its station and number, and its name for them.
+    pub(super) by_theirs: HashMap<(S, u8, u32), SlotId>,
     /// Links that peers began, by station and the number of the call.
     pub(super) called: HashMap<(S, u64), SlotId>,
     pub(super) half_open: VecDeque<SlotId>,
@@ -158,6 +158,9 @@ pub struct Machine<S> {
     pub(super) share: Share,
     /// Bytes of early packets, of all links.
     pub(super) early_bytes: usize,
+    /// Offers of lists that are not whole, and ends of offers that were not sent, of all links.
+    pub(super) listed_all: usize,
+    pub(super) untold_all: usize,
     pub(super) events: VecDeque<Event>,
     pub(super) spare: Vec<SharedBytes>,
     pub(super) counters: PacketCounters,
@@ -194,10 +197,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             ready: VecDeque::new(),
             stateless: VecDeque::new(),
             timers: BTreeSet::new(),
-            readings: Slots::with_limit(1 << 20),
+            readings: Slots::with_limit(READINGS_MAX),
             accesses: Slots::with_limit(1 << 20),
             by_token: HashMap::new(),
             early_bytes: 0,
+            listed_all: 0,
+            untold_all: 0,
             events: VecDeque::new(),
             spare: Vec::new(),
             counters: PacketCounters::default(),
@@ -358,7 +363,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 return self.called(from, endpoint, call, bytes);
             }
             Packet::Gone(tag) => {
-                self.gone(from, tag);
+                self.gone(from, endpoint, tag);
                 return self.report(above);
             }
             _ => {}
@@ -529,7 +534,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some(mut state) = self.links.remove(id) else { return };
         self.timers.remove(&(state.timer, id));
         self.early_bytes -= state.early_bytes();
-        let name = (state.station, state.theirs);
+        self.listed_all -= state.listed.records.len();
+        self.untold_all -= state.listed.untold;
+        let name = (state.station, state.endpoint, state.theirs);
         if self.by_theirs.get(&name) == Some(&id) {
             self.by_theirs.remove(&name);
         }

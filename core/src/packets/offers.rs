@@ -18,13 +18,18 @@ use ropewalk_base::verb::RemoteKey;
 use ropewalk_wire::packets::{OfferRecord, RecordKind, TakenRecord};
 use zerocopy::IntoBytes;
 
-use super::access::{Purpose, Source};
+use super::access::{Purpose, READINGS_MAX, Source};
 use super::link::Stage;
 use super::machine::Machine;
 use super::stream::prefix_of;
 
 /// Offers of one peer that are not over.
 const TAKINGS_MAX: usize = 8192;
+/// Offers of all peers that belong to lists of which more is to come: those that do not fit are refused.
+const LISTED_ALL: usize = 1 << 18;
+/// Ends of offers that were not sent yet, for all peers: beyond that a peer has so many or is cut off.
+const UNTOLD_ALL: usize = 1 << 18;
+const UNTOLD_ALONE: usize = 256;
 
 const _: () = assert!(REMOTE_SEGMENTS_MAX <= TAKINGS_MAX, "any list is told at once");
 
@@ -32,6 +37,25 @@ const _: () = assert!(REMOTE_SEGMENTS_MAX <= TAKINGS_MAX, "any list is told at o
 pub(super) const TAKEN: u8 = 0;
 pub(super) const BAD_KEY: u8 = 1;
 pub(super) const GIVEN_UP: u8 = 2;
+const NO_ROOM: u8 = 3;
+
+/// What is kept for offers of the other side, beside those that are pulled.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    /// Those of a list of which more is to come, and how many more.
+    pub records: Vec<OfferRecord>,
+    following: u32,
+    /// There is no room for the list that is told.
+    is_refused: bool,
+    /// Ends that were not sent yet.
+    pub untold: usize,
+}
+
+impl Listed {
+    fn all(&self) -> usize {
+        self.records.len() + self.untold
+    }
+}
 
 /// Memory that the other side is to pull.
 #[derive(Debug)]
@@ -165,19 +189,56 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             // Nobody takes it; it ends with the link.
             return;
         }
-        let following = record.following.get();
-        let is_next = match state.listed.last() {
-            Some(last) => following.checked_add(1) == Some(last.following.get()),
-            None => (following as usize) < REMOTE_SEGMENTS_MAX,
+        let (offer, following) = (record.offer.get(), record.following.get());
+        let is_next = match state.listed.following {
+            0 => (following as usize) < REMOTE_SEGMENTS_MAX,
+            awaited => following.checked_add(1) == Some(awaited),
         };
-        if !is_next || state.takings.len() + state.listed.len() >= TAKINGS_MAX {
+        if !is_next || state.takings.len() + state.listed.all() >= TAKINGS_MAX {
             return self.violated(id);
         }
-        state.listed.push(*record);
-        if following > 0 {
-            return;
+        state.listed.following = following;
+        if !state.listed.is_refused && self.listed_all < LISTED_ALL {
+            state.listed.records.push(*record);
+            self.listed_all += 1;
+        } else {
+            self.take_over(id, offer, NO_ROOM);
+            self.refuse_list(id);
         }
-        let list = std::mem::take(&mut state.listed);
+        if following == 0 {
+            self.take_list(id);
+        }
+    }
+
+    /// Says that what there is of a list is over: there is no room for it, and what follows is refused as well.
+    fn refuse_list(&mut self, id: SlotId) {
+        for record in self.take_listed(id) {
+            self.take_over(id, record.offer.get(), NO_ROOM);
+        }
+        if let Some(state) = self.links.get_mut(id) {
+            state.listed.is_refused = state.listed.following > 0;
+        }
+    }
+
+    fn take_listed(&mut self, id: SlotId) -> Vec<OfferRecord> {
+        let Some(state) = self.links.get_mut(id) else { return Vec::new() };
+        let list = std::mem::take(&mut state.listed.records);
+        self.listed_all -= list.len();
+        list
+    }
+
+    /// All offers of a list are here.
+    fn take_list(&mut self, id: SlotId) {
+        // Reads of our own have the other half.
+        let room = READINGS_MAX / 2;
+        if self.links.get(id).is_some_and(|it| self.readings.len() + it.listed.records.len() > room)
+        {
+            return self.refuse_list(id);
+        }
+        let list = self.take_listed(id);
+        if let Some(state) = self.links.get_mut(id) {
+            state.listed.is_refused = false;
+        }
         let is_legal = list.iter().all(|record| self.place_of(id, record).is_some());
         for record in &list {
             let (offer, region) = (record.offer.get(), record.key_slot.get());
@@ -188,7 +249,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 Some(into) if into.len > 0 => {
                     let source = Source { slot: offer, secret: record.secret.get(), offered: true };
                     if !self.read(id, source, 0, into, Purpose::Take { offer, region }) {
-                        self.take_over(id, offer, GIVEN_UP);
+                        self.take_over(id, offer, NO_ROOM);
                     }
                 }
                 Some(_) => self.take_over(id, offer, TAKEN),
@@ -211,6 +272,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub(super) fn take_over(&mut self, id: SlotId, offer: u64, status: u8) {
         let prefix = prefix_of(RecordKind::Taken, size_of::<TakenRecord>());
         let record = TakenRecord { prefix, offer: offer.into(), status, reserved: [0; 7] };
+        let Some(state) = self.links.get_mut(id) else { return };
+        state.listed.untold += 1;
+        self.untold_all += 1;
+        if state.listed.untold > UNTOLD_ALONE && self.untold_all > UNTOLD_ALL {
+            // Somebody makes us answer and does not read.
+            return self.violated(id);
+        }
         self.tell(id, record.as_bytes());
     }
 
@@ -222,6 +290,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             state.serving.retain(|it| !it.source.offered || it.source.slot != number);
             let outcome = match record.status {
                 TAKEN => Ok(()),
+                NO_ROOM => Err(Fault::Busy),
                 _ => Err(Fault::BadKey),
             };
             if outcome.is_ok() {

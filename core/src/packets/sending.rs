@@ -139,7 +139,7 @@ impl<T> Sending<T> {
     }
 
     /// The peer has everything before `next`, and beyond it what the bitmap says; it told so `delay`
-    /// after the arrival. What is kept no more goes to `ended`.
+    /// after the first of what it had not told of arrived. What is kept no more goes to `ended`.
     pub fn acknowledged(
         &mut self,
         next: u32,
@@ -156,10 +156,15 @@ impl<T> Sending<T> {
         if count as usize > self.kept.len() {
             return Err(NeverSent);
         }
+        // The delay is that of the first to arrive. Nothing comes sooner than what left before it could have: so of those
+        // that are new here the one that left first shows a round trip, and no other does.
+        let first = self.first_new(count as usize, early);
         let mut arrived = 0;
         for index in 0..count as usize {
+            let delay = (first == Some(index)).then_some(delay);
             arrived += u32::from(self.arrived(index, delay, now, ended));
         }
+        let first = first.and_then(|index| index.checked_sub(count as usize));
         self.kept.drain(..count as usize);
         self.first = next;
         if next.wrapping_sub(self.narrowed_before) <= u32::MAX / 2 {
@@ -173,6 +178,7 @@ impl<T> Sending<T> {
             if index >= self.kept.len() {
                 return Err(NeverSent);
             }
+            let delay = (first == Some(index)).then_some(delay);
             arrived += u32::from(self.arrived(index, delay, now, ended));
         }
         if arrived > 0 || count > 0 {
@@ -185,11 +191,23 @@ impl<T> Sending<T> {
         Ok(())
     }
 
-    /// The packet at `index` arrived; false where that was known.
+    /// Which packet left first of those that are acknowledged and were not before.
+    fn first_new(&self, count: usize, early: u64) -> Option<usize> {
+        let is_told = |index: usize| match index.checked_sub(count + 1) {
+            Some(bit @ 0..64) => early >> bit & 1 == 1,
+            Some(_) => false,
+            None => index < count,
+        };
+        let told = self.kept.iter().enumerate().take(count + 1 + EARLY_MAX as usize);
+        let new = told.filter(|(index, packet)| packet.content.is_some() && is_told(*index));
+        new.min_by_key(|(_, packet)| packet.sent_at).map(|(index, _)| index)
+    }
+
+    /// The packet at `index` arrived; false where that was known. The delay is known of the first one.
     fn arrived(
         &mut self,
         index: usize,
-        delay: Duration,
+        delay: Option<Duration>,
         now: Time,
         ended: &mut impl FnMut(T),
     ) -> bool {
@@ -197,7 +215,7 @@ impl<T> Sending<T> {
         let Some(content) = packet.content.take() else { return false };
         ended(content);
         self.lost -= u32::from(std::mem::take(&mut packet.lost));
-        let ago = now.since(packet.sent_at).saturating_sub(delay);
+        let ago = now.since(packet.sent_at).saturating_sub(delay.unwrap_or(Duration::ZERO));
         let number = self.first.wrapping_add(index as u32);
         if packet.again && ago < self.round_trip.shortest() * 3 / 4 {
             // It cannot have come of that: it was late and not lost.
@@ -205,7 +223,7 @@ impl<T> Sending<T> {
             self.late = self.late.max(late.min(self.round_trip.usual()));
             return true;
         }
-        if let Some(from) = packet.measured_from {
+        if let Some((from, delay)) = packet.measured_from.zip(delay) {
             self.round_trip.measured(now.since(from).saturating_sub(delay));
         }
         if packet.sent_at > self.arrived_sent_at {
@@ -465,6 +483,20 @@ mod tests {
         assert_eq!(round(&mut sending, 0), 1);
         for begin in 1..20 {
             assert_eq!(round(&mut sending, begin * 1000), 0);
+        }
+    }
+
+    #[test]
+    fn acknowledgements_that_waited_tell_no_round_trips_that_cannot_be() {
+        for apart in [0, 5, 10, 60] {
+            let mut sending = used();
+            let first = sending.push(0, at(0));
+            (1..8).for_each(|content| drop(sending.push(content, at(apart * u64::from(content)))));
+            // The first one came after half a round trip, and the answer was on its way as long.
+            let now = at(7 * apart) + ROUND_TRIP;
+            let delay = Duration::from_micros(7 * apart);
+            sending.acknowledged(first + 8, 0, delay, now, &mut |_| ()).expect("it was sent");
+            assert_eq!(sending.round_trip().shortest(), ROUND_TRIP);
         }
     }
 

@@ -170,6 +170,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 let Some(next) = out.urgent.pop_front().or_else(|| out.bulk.pop_front()) else {
                     return self.recycle(buffer);
                 };
+                if next.header.as_bytes().first() == Some(&(RecordKind::Taken as u8)) {
+                    state.listed.untold -= 1;
+                    self.untold_all -= 1;
+                }
                 out.begin(&next, room);
                 out.current = Some(Cutting { queued: next, begun: false, done: 0 });
             }
