@@ -391,7 +391,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         // It began anew, and knows nothing of us; but an attempt of ours that is under way, or a copy of one, may be
         // there first, and then decides where its numbers begin.
         let (station, former) = (state.station, state.session);
-        let named = state.named.latest(now);
+        let is_doubtful = state.named.are_several(now);
+        let named = state.named.latest(now).filter(|_| !is_doubtful);
         if self.former(station, connect.from).is_some_and(|it| it.session == connect.session) {
             self.counters.wrong_session += 1;
             return None;
@@ -401,6 +402,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return None;
         }
         self.end(id, Fault::PeerReset);
+        if is_doubtful {
+            // Two attempts named two numbers: nobody knows which one it heard, so it hears another session of ours, in
+            // which both begin anew.
+            self.renew((station, connect.from));
+        }
         let id = self.met(station, connect)?;
         let state = self.partners.get_mut(id)?;
         state.former = former;

@@ -273,3 +273,41 @@ fn messages_that_come_before_an_attempt_is_repeated_are_not_lost() {
     told.sort_unstable();
     assert_eq!(told, [1, 2, 3, 4, 5, 6, 7]);
 }
+
+/// Whoever begins anew begins with the number that it hears first, and that may be a copy of an attempt before the latest.
+#[test]
+fn one_that_began_anew_beside_two_attempts_meets_another_session() {
+    let mut room = Room::new(1, config(200));
+    let link = room.let_him_in();
+    room.others.clear();
+    room.hosts[0].machine.show_key(link, KEY).unwrap();
+    room.run(Duration::from_millis(1));
+    for number in 1..4 {
+        room.say(HIS_STATION, &Packet::Tiny(message(number, number.into()), b"of his former life"));
+    }
+    room.run(Duration::from_millis(50));
+    let connects = |room: &mut Room| -> Vec<Connect> {
+        let dialect = room.dialect;
+        let of = |(_, body): (u32, Vec<u8>)| match Packet::parse(&body, dialect) {
+            Ok((_, Packet::Connect(connect))) => Some(connect),
+            _ => None,
+        };
+        room.others.drain(..).filter_map(of).collect()
+    };
+    let mut attempts = connects(&mut room);
+    attempts.dedup_by_key(|attempt| attempt.receive_next);
+    assert_eq!(attempts.len(), 2, "two numbers: {attempts:?}");
+    assert!(attempts.iter().all(|attempt| attempt.session == SESSION));
+    room.say(HIS_STATION, &Packet::Connect(Connect { session: 78, ..connect(1) }));
+    room.run(Duration::from_millis(1));
+    let back = connects(&mut room);
+    assert!(!back.is_empty() && back.iter().all(|it| it.session != SESSION), "{back:?}");
+    // One that heard of one number only goes on with it.
+    let mut room = Room::new(1, config(200));
+    room.let_him_in();
+    room.run(Duration::from_secs(1));
+    room.others.clear();
+    room.say(HIS_STATION, &Packet::Connect(Connect { session: 78, ..connect(1) }));
+    room.run(Duration::from_millis(1));
+    assert!(connects(&mut room).iter().all(|it| it.session == SESSION));
+}
