@@ -182,12 +182,23 @@ impl Core {
     /// Has the rail give a native access up.
     fn stop_native(&mut self, id: OperationId) {
         let Some(state) = self.access_mut(id) else { return };
-        let (peer, Some(slot)) = (state.access.peer, state.native) else { return };
-        let ours = self.orders.get(slot).is_some_and(
-            |order| matches!(*order, Order::Native { operation, .. } if operation == id),
-        );
-        if let (true, Some(link)) = (ours, self.peers.get(peer.0).and_then(|peer| peer.link())) {
+        let Some(slot) = state.native else { return };
+        // Its link may be one that is closing, while another carries the session.
+        if let Some(&Order::Native { operation, link, .. }) = self.orders.get(slot)
+            && operation == id
+        {
             let token = Core::table_token(slot);
+            self.outputs.push(Output::Verb(Verb::Stop { link, token }));
+        }
+    }
+
+    /// Has the rail give up all native accesses over a link that closes.
+    pub(crate) fn stop_natives_of(&mut self, closing: LinkId) {
+        let of = |order: &Order| matches!(*order, Order::Native { link, .. } if link == closing);
+        let found: Vec<SlotId> =
+            self.orders.iter().filter(|(_, order)| of(order)).map(|(slot, _)| slot).collect();
+        for slot in found {
+            let (link, token) = (closing, Core::table_token(slot));
             self.outputs.push(Output::Verb(Verb::Stop { link, token }));
         }
     }
@@ -226,8 +237,11 @@ impl Core {
             Verb::Detach { token, later, .. } => self.detached(token, later, released),
             Verb::Stop { token, .. } if released => {
                 self.counters.accesses_stopped += 1;
-                if let Some(Order::Native { operation, .. }) = self.take_order(token) {
-                    self.let_go(operation);
+                if let Some(Order::Native { operation, peer, link, bytes }) = self.take_order(token)
+                {
+                    // Where it was not cancelled its link closes, and is lost to it.
+                    self.native_ended(operation, peer, link, bytes, Err(Fault::PeerReset));
+                    self.pump(peer);
                 }
             }
             Verb::Unplace { token, .. } if released => {

@@ -84,8 +84,8 @@ pub(crate) enum Order {
     PutFrame { operation: OperationId, peer: PeerId },
     /// A data frame that serves a get.
     ServeFrame { region: SlotId, peer: PeerId },
-    /// A native read or write.
-    Native { operation: OperationId, peer: PeerId, bytes: u64 },
+    /// A native read or write, and over which link it goes.
+    Native { operation: OperationId, peer: PeerId, link: LinkId, bytes: u64 },
     /// Mode `Resume`: whatever frame this span is.
     Span { peer: PeerId, span: u64 },
     /// A frame whose payload its user has back.
@@ -391,8 +391,8 @@ impl Core {
                 self.region_let_go(region);
                 self.pump(peer);
             }
-            Order::Native { operation, peer, bytes } => {
-                self.native_ended(operation, peer, bytes, outcome);
+            Order::Native { operation, peer, link, bytes } => {
+                self.native_ended(operation, peer, link, bytes, outcome);
                 self.pump(peer);
             }
             Order::Span { peer, span } => self.span_released(peer, span),

@@ -334,7 +334,8 @@ impl Core {
     }
 
     fn start_native(&mut self, id: OperationId, link: LinkId, access: Access) {
-        let order = Order::Native { operation: id, peer: access.peer, bytes: access.local.len };
+        let (peer, bytes) = (access.peer, access.local.len);
+        let order = Order::Native { operation: id, peer, link, bytes };
         let token = match self.orders.insert(order) {
             Ok(slot) => {
                 if let Some(state) = self.access_mut(id) {
@@ -358,6 +359,7 @@ impl Core {
         &mut self,
         id: OperationId,
         peer: PeerId,
+        link: LinkId,
         bytes: u64,
         outcome: Result<(), Fault>,
     ) {
@@ -368,7 +370,7 @@ impl Core {
             return self.let_go(id);
         }
         let lost = matches!(outcome, Err(Fault::PeerReset | Fault::Closed | Fault::Unreachable));
-        if !(lost && self.begin_again(id, peer)) {
+        if !(lost && self.begin_again(id, peer, link)) {
             self.access_ended(id, outcome);
         }
         self.let_go(id);
@@ -376,7 +378,7 @@ impl Core {
 
     /// The link went away under a native access, but its session resumes: the access waits for the
     /// next link. Reading or writing the same bytes once more changes nothing.
-    fn begin_again(&mut self, id: OperationId, peer: PeerId) -> bool {
+    fn begin_again(&mut self, id: OperationId, peer: PeerId, lost: LinkId) -> bool {
         let segments = self.access_mut(id).map_or(0, |access| access.segments());
         let Some(state) = self.peers.get_mut(peer.0) else { return false };
         let over = self.operations.get(id).is_none_or(|operation| operation.ending.is_some());
@@ -386,9 +388,9 @@ impl Core {
         state.under_way.end(segments);
         let link = state.link();
         self.queue_access(id, peer);
-        if let Some(link) = link {
+        if link == Some(lost) {
             // It is dead, and its rail will say so; until then nothing is tried over it again.
-            self.close_link(link);
+            self.close_link(lost);
         }
         true
     }

@@ -492,10 +492,12 @@ fn a_session_that_was_given_up_leaves_nothing_that_stands_in_the_way_of_the_next
 
 #[test]
 fn a_message_that_broke_off_goes_on_though_only_its_sender_knows_of_the_broken_link() {
-    let mut halves = 0;
-    for seed in (0..60).step_by(3) {
+    let (mut halves, mut stopped) = (0, 0);
+    // Streams, and native access.
+    for seed in (0..120).filter(|seed| seed % 3 < 2) {
         let mut sim = Sim::new(seed);
         sim.meet();
+        let links = sim.nodes[1].endpoint.counters().1[0].1.links_down;
         sim.receive(1, 2);
         sim.send(0, Channel::Tagged, 0, LEN_MAX, 1);
         for _ in 0..sim.random.below(60) {
@@ -511,9 +513,17 @@ fn a_message_that_broke_off_goes_on_though_only_its_sender_knows_of_the_broken_l
             assert!(took < Duration::from_secs(1), "seed {seed}: it waits for the other's news");
         }
         assert!(sim.nodes.iter().all(|node| node.done[0].outcome == Ok(())), "seed {seed}");
-        halves += sim.nodes[1].endpoint.counters().0.places_given_up;
+        let until = sim.now() + Duration::from_secs(30);
+        while sim.now() < until {
+            sim.step();
+        }
+        let (counters, rails) = sim.nodes[1].endpoint.counters();
+        assert_eq!(rails[0].1.links_down, links + 1, "seed {seed}: a good link was closed");
+        halves += counters.places_given_up;
+        stopped += counters.accesses_stopped;
     }
     assert!(halves > 0, "none broke off while it was being placed");
+    assert!(stopped > 0, "none broke off while it was read");
 }
 
 #[test]

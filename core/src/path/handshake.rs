@@ -378,7 +378,8 @@ impl Core {
         {
             state.stage = LinkStage::Closing;
             self.links.end_carrying(link);
-            // Its last word may be long in coming, where nobody hears it: what it was placing comes over another.
+            // Its last word may be long in coming, where nobody hears it: what it was placing, or read and wrote, goes
+            // over another.
             let foreign = self.is_foreign(link);
             for slot in self.landings.of(link).into_iter().filter(|_| !foreign) {
                 if let Some(landing) = self.landings.get_mut(slot) {
@@ -386,6 +387,9 @@ impl Core {
                 }
                 let token = Token(slot.to_u64());
                 self.outputs.push(Output::Verb(Verb::Unplace { link, token }));
+            }
+            if !foreign {
+                self.stop_natives_of(link);
             }
             self.outputs.push(Output::Verb(Verb::Close { link }));
         }
