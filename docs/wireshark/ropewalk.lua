@@ -85,6 +85,7 @@ local kinds = {
     [1] = "Hello", [2] = "Confirm", [3] = "Eager", [4] = "Announce", [5] = "Get", [6] = "Data", [7] = "Put",
     [8] = "Result", [9] = "Finish", [10] = "Abort", [11] = "Credit", [12] = "Ack", [13] = "Goodbye",
     [14] = "Eager (short)", [15] = "Park", [16] = "Stay", [0xc0] = "Offer", [0xc1] = "Taken", [0xc2] = "Bye",
+    [0xc3] = "Withdrawn",
 }
 local channels = { [0] = "tagged", [1] = "untagged", [2] = "request" }
 local levels = { [0] = "buffered", [1] = "delivered", [2] = "matched" }
@@ -812,6 +813,7 @@ local record_layouts = {
         { "ropewalk.offer.following", 4 }, { 4 } },
     [0xc1] = { OFFER, { "ropewalk.taken.status", 1 }, { 7 } },
     [0xc2] = {},
+    [0xc3] = { OFFER },
 }
 
 local PREFIX_BYTES, FRAME_PREFIX_BYTES = 8, 40

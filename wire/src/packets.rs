@@ -132,6 +132,11 @@ layouts! {
         status: u8,
         reserved: [u8; 7],
     } 24
+    /// Record: an offer that is not to be pulled any further, before anything that was ordered after that.
+    WithdrawnRecord {
+        prefix: RecordPrefix,
+        offer: U64,
+    } 16
     /// The first bytes of every record: as those of a frame, in which they mean the same.
     RecordPrefix {
         kind: u8,
@@ -163,12 +168,13 @@ pub enum RecordKind {
     Taken = 0xc1,
     /// The sender closes the link: nothing comes after it.
     Bye = 0xc2,
+    Withdrawn = 0xc3,
 }
 
 impl RecordKind {
     /// From a record's first byte; `None` for frames.
     pub fn from_u8(value: u8) -> Option<RecordKind> {
-        let all = [RecordKind::Offer, RecordKind::Taken, RecordKind::Bye];
+        let all = [RecordKind::Offer, RecordKind::Taken, RecordKind::Bye, RecordKind::Withdrawn];
         all.into_iter().find(|it| *it as u8 == value)
     }
 }

@@ -559,6 +559,18 @@ fn offers_have_their_fields() {
             ("_ws.expert.message", ""),
         ],
     );
+    let withdrawn = WithdrawnRecord {
+        prefix: prefix(RecordKind::Withdrawn, size_of::<WithdrawnRecord>()),
+        offer: 6.into(),
+    };
+    script.record(
+        withdrawn.as_bytes().to_vec(),
+        &[
+            ("_ws.col.Info", "Stream 2 ack 12: Withdrawn"),
+            ("ropewalk.offer", "0x0000000000000006"),
+            ("_ws.expert.message", ""),
+        ],
+    );
     script.play();
 }
 

@@ -281,9 +281,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.events.push_back(Event::Ended { token, outcome });
     }
 
-    /// Takes an access out, with everything that is still under way for it.
-    fn end_access(&mut self, id: SlotId) {
-        let Some(access) = self.accesses.remove(id) else { return };
+    /// Takes an access out, with everything that is still under way for it; its offers that the other side pulls.
+    fn end_access(&mut self, id: SlotId) -> Vec<u64> {
+        let mut pulled = Vec::new();
+        let Some(access) = self.accesses.remove(id) else { return pulled };
         self.by_token.remove(&access.token.0);
         for reading in access.readings {
             self.end_reading(reading);
@@ -292,9 +293,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             for offer in access.offers {
                 if state.offers.withdraw(offer) {
                     state.serving.retain(|it| !it.source.offered || it.source.slot != offer);
+                    pulled.push(offer);
                 }
             }
         }
+        pulled
     }
 
     /// Takes a reading out: nothing of it is written any more.
@@ -327,7 +330,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Some(access) = self.by_token.get(&token.0).copied() else {
             return Ordered::Refused(Fault::Invalid);
         };
-        self.end_access(access);
+        let link = self.accesses.get(access).map(|access| access.link);
+        let pulled = self.end_access(access);
+        if let Some(link) = link {
+            self.withdraw(link, &pulled);
+        }
         Ordered::Released
     }
 

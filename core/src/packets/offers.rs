@@ -15,7 +15,7 @@ use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::RemoteKey;
-use ropewalk_wire::packets::{OfferRecord, RecordKind, TakenRecord};
+use ropewalk_wire::packets::{OfferRecord, RecordKind, TakenRecord, WithdrawnRecord};
 use zerocopy::IntoBytes;
 
 use super::access::{Purpose, READINGS_MAX, Source};
@@ -112,13 +112,13 @@ impl Offers {
         list.iter().all(|number| self.by_number.contains_key(number))
     }
 
-    /// Takes one back; whether there was such a one.
+    /// Takes one back; whether the other side was told of it.
     pub fn withdraw(&mut self, number: u64) -> bool {
         let Some(offer) = self.by_number.remove(&number) else { return false };
         if offer.is_told {
             self.withdrawn.insert(number);
         }
-        true
+        offer.is_told
     }
 
     /// The other side is done with one; what it was, unless it was taken back.
@@ -280,6 +280,28 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return self.violated(id);
         }
         self.tell(id, record.as_bytes());
+    }
+
+    /// Tells that offers are not to be pulled any further: what is written next to their places is not undone by a piece
+    /// of them that comes late.
+    pub(super) fn withdraw(&mut self, id: SlotId, offers: &[u64]) {
+        let prefix = prefix_of(RecordKind::Withdrawn, size_of::<WithdrawnRecord>());
+        for offer in offers {
+            if self.links.get(id).is_some_and(|state| state.is_up()) {
+                let record = WithdrawnRecord { prefix, offer: (*offer).into() };
+                self.tell(id, record.as_bytes());
+            }
+        }
+    }
+
+    /// The other side has taken an offer back.
+    pub(super) fn offer_withdrawn(&mut self, id: SlotId, offer: u64) {
+        let taking = self.links.get(id).and_then(|state| state.takings.get(&offer).copied());
+        // If not it is over, and that was told.
+        if let Some(reading) = taking {
+            self.end_taking(reading);
+            self.take_over(id, offer, GIVEN_UP);
+        }
     }
 
     /// An offer of ours is over.

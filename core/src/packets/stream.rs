@@ -16,6 +16,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{FrameOrder, Header, Ordered, Placement, Token, Urgency};
 use ropewalk_wire::packets::{
     self, AckBody, Kind, OfferRecord, RecordKind, RecordPrefix, StreamBody, TakenRecord,
+    WithdrawnRecord,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -400,10 +401,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     fn told(&mut self, id: SlotId, kind: RecordKind, header: &[u8], payload_bytes: u32) {
         let offer = OfferRecord::ref_from_bytes(header).ok();
         let taken = TakenRecord::ref_from_bytes(header).ok();
-        match (kind, offer, taken) {
+        let withdrawn = WithdrawnRecord::ref_from_bytes(header).ok();
+        match (kind, offer, taken, withdrawn) {
             _ if payload_bytes > 0 => self.violated(id),
-            (RecordKind::Offer, Some(offer), _) => self.offered(id, offer),
-            (RecordKind::Taken, _, Some(taken)) => self.offer_taken(id, taken),
+            (RecordKind::Offer, Some(offer), ..) => self.offered(id, offer),
+            (RecordKind::Taken, _, Some(taken), _) => self.offer_taken(id, taken),
+            (RecordKind::Withdrawn, .., Some(it)) => self.offer_withdrawn(id, it.offer.get()),
             (RecordKind::Bye, ..) => self.left(id),
             _ => self.violated(id),
         }

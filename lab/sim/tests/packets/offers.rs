@@ -198,3 +198,28 @@ fn whoever_closes_a_link_has_nothing_written_over_it_any_more() {
     }
     assert!(late > 100_000, "pieces came late: {late} bytes of them");
 }
+
+#[test]
+fn what_is_written_after_a_write_was_stopped_stays() {
+    const BYTES: u64 = 40_000;
+    for seed in 0..300 {
+        let mut writer = Writer::new(seed, 0);
+        let mut random = Random::from_seed(seed);
+        writer.world.air.weather = Weather { lateness: 300, ..FOUL };
+        let write = |writer: &mut Writer, id: u64| {
+            let local = writer.world.nodes[0].store.patterned(id, BYTES);
+            let token = writer.write_list(local, std::iter::once((0, BYTES)));
+            (token, local)
+        };
+        let (first, _) = write(&mut writer, 1);
+        writer.world.pass(Duration::from_micros(random.below(300)));
+        writer.stop(first);
+        let (second, local) = write(&mut writer, 2);
+        writer.world.until("its end", |world| world.nodes[0].seen.ended.contains_key(&second));
+        assert_eq!(writer.world.nodes[0].seen.ended[&second], Ok(()));
+        let expected = writer.world.nodes[0].store.bytes(local);
+        writer.world.pass(Duration::from_millis(2));
+        let region = writer.world.nodes[1].store.bytes(writer.region);
+        assert!(region.starts_with(&expected), "seed {seed}: a stopped write undid a later one");
+    }
+}
