@@ -67,6 +67,8 @@ pub(super) struct Introduction {
     purpose: Purpose,
     /// Messages wait for the answer: the partner may not know our session.
     pub holds: bool,
+    /// An attempt was refused, perhaps one before this.
+    pub refused: bool,
 }
 
 /// The numbers to expect next that attempts of ours named to a partner. Copies of them may be on their way still,
@@ -237,6 +239,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             fixed: false,
             purpose,
             holds: !is_known || purpose == Purpose::Return,
+            refused: false,
         });
         self.touch(id);
     }

@@ -4,6 +4,7 @@ use std::hash::Hash;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
 use ropewalk_base::verb::{ForeignEnd, ForeignMessage};
 use ropewalk_wire::mxoe::{
     self, INDEX_UNKNOWN, Message, Nack, NackLib, Packet, SESSION_UNKNOWN, Sequence,
@@ -332,16 +333,23 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(id) = self.by_name.get(&(from, nack.from)).copied() else {
             return self.counters.strangers += 1;
         };
-        let Some(state) = self.partners.get(id) else { return };
-        if let Some(introduction) = &state.introduction {
-            if !introduction.holds && state.sending.is_under_way(nack.sequence) {
-                // Perhaps it does not know our session any more.
-                self.ask_who(id);
+        let Some(state) = self.partners.get_mut(id) else { return };
+        if let Some(introduction) = &mut state.introduction {
+            if state.sending.is_under_way(nack.sequence) {
+                // A message, which may have the number 0 as well. Perhaps the partner does not know our session any more.
+                if !introduction.holds {
+                    self.ask_who(id);
+                }
             } else if nack.sequence.number() == 0 {
                 // One that connects is refused under the number 0.
+                let is_news = !std::mem::replace(&mut introduction.refused, true);
                 match state.stage {
                     Stage::Connecting => self.end(id, Fault::Closed),
-                    // It was there before, and its endpoint is closed by now.
+                    // It was there before. The refusal may be a late one, of an attempt before it was.
+                    _ if is_news => {
+                        introduction.again_at = Time::ZERO;
+                        self.touch(id);
+                    }
                     _ => self.abandon(id, Fault::Closed),
                 }
             }

@@ -125,6 +125,11 @@ fn how_a_link_ended_is_told() {
     room.say(HIS_STATION, &nack(1));
     assert_eq!(down(&room, link), None, "it may be late");
     room.run(Duration::from_millis(1));
+    // A refusal of our connecting may be late, too, and of an attempt before there was a link: it is asked again at once.
+    asked(&mut room);
+    room.say(HIS_STATION, &nack(0));
+    room.run(Duration::from_micros(200));
+    assert_eq!((down(&room, link), asked(&mut room).len()), (None, 1));
     room.say(HIS_STATION, &nack(0));
     assert_eq!(down(&room, link), Some(Fault::Closed));
     // It began anew.
