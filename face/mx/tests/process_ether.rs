@@ -44,7 +44,9 @@ impl Drop for Namespace {
 #[test]
 fn programs_reach_each_other_by_frames_alone() {
     let Some(namespace) = Namespace::make() else { return };
-    for source in ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c", "keys.c"] {
+    let sources =
+        ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c", "keys.c", "forks.c"];
+    for source in sources {
         run(&namespace, source, "ether://one", "ether://two");
     }
 }
@@ -53,7 +55,9 @@ fn programs_reach_each_other_by_frames_alone() {
 fn programs_reach_each_other_as_hosts_with_open_mx_do() {
     let Some(namespace) = Namespace::make() else { return };
     // Not what relies on synchronous messages that bring their bytes along.
-    for source in ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c", "keys.c"] {
+    let sources =
+        ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c", "keys.c", "forks.c"];
+    for source in sources {
         run(&namespace, source, "mxoe://one", "mxoe://two");
     }
 }
