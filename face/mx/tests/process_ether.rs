@@ -63,6 +63,19 @@ fn programs_reach_each_other_as_hosts_with_open_mx_do() {
 }
 
 #[test]
+fn who_is_in_no_table_is_reached_where_mxoe_is_spoken() {
+    let Some(namespace) = Namespace::make() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let table = folder.path().join("peers");
+    std::fs::write(&table, "somebody:0 02:00:00:00:00:99\n").expect("the table");
+    let Some(mut command) = command(&namespace, "names.c", "mxoe://one", "mxoe://two") else {
+        return;
+    };
+    let output = succeed(command.env("ROPEWALK_MX_PEERS", &table));
+    assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
+}
+
+#[test]
 fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
     let Some(namespace) = Namespace::make() else { return };
     run(&namespace, "foreign.c", "mxoe://one", "mxoe://two");
@@ -112,10 +125,16 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
     assert_eq!(both.as_deref(), Some("init 0\nopen 0"));
 }
 
-fn run(namespace: &Namespace, source: &str, one: &str, two: &str) {
-    let Some(program) = compile(source, "gcc", "myriexpress") else { return };
+/// A program with two sides, each of which has one of these boards.
+fn command(namespace: &Namespace, source: &str, one: &str, two: &str) -> Option<Command> {
+    let program = compile(source, "gcc", "myriexpress")?;
     let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
     command.arg(program).arg("ether").env("ETHER_ONE", one).env("ETHER_TWO", two);
+    Some(command)
+}
+
+fn run(namespace: &Namespace, source: &str, one: &str, two: &str) {
+    let Some(mut command) = command(namespace, source, one, two) else { return };
     let output = succeed(&mut command);
     assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
 }
