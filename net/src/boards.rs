@@ -20,7 +20,7 @@ pub const BOARDS_VARIABLE: &str = "ROPEWALK_MX_BOARDS";
 /// The file with the table of peers.
 pub const PEERS_VARIABLE: &str = "ROPEWALK_MX_PEERS";
 /// Where it is without that.
-const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
+pub const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
 
 /// Endpoints of a board have numbers below. Open-MX has 32 unless it is told otherwise, and a byte for them.
 pub const ENDPOINTS_MAX: u32 = 255;
@@ -54,6 +54,20 @@ pub struct Board {
 pub struct Peer {
     pub name: String,
     pub place: Place,
+}
+
+/// Why a process has no boards. Class: operator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BoardsError {
+    #[error("{variable}: {0}", variable = BOARDS_VARIABLE)]
+    List(String),
+    /// The table of peers that the environment names.
+    #[error("{variable}: {path}: {why}", variable = PEERS_VARIABLE)]
+    Peers { path: String, why: String },
+    /// The usual one.
+    #[error("{path}: {0}", path = PEERS_FILE)]
+    UsualPeers(String),
 }
 
 /// Boards of this host and the peers that are known.
@@ -202,10 +216,10 @@ impl Board {
 
 impl Boards {
     /// As the environment says, or what there is.
-    pub fn find() -> Result<Boards, String> {
+    pub fn find() -> Result<Boards, BoardsError> {
         let host = host_name();
         let mut boards = match variable(BOARDS_VARIABLE) {
-            Some(text) => listed(&text).map_err(|error| format!("{BOARDS_VARIABLE}: {error}"))?,
+            Some(text) => listed(&text).map_err(BoardsError::List)?,
             None => usual(),
         };
         for (number, board) in boards.iter_mut().enumerate() {
@@ -213,11 +227,12 @@ impl Boards {
         }
         let (peers, has_table) = match variable(PEERS_VARIABLE) {
             Some(path) => {
-                let text = std::fs::read_to_string(&path);
-                (table(&text.map_err(|error| format!("{path}: {error}"))?)?, true)
+                let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+                let peers = text.and_then(|text| table(&text));
+                (peers.map_err(|why| BoardsError::Peers { path, why })?, true)
             }
             None => match std::fs::read_to_string(PEERS_FILE) {
-                Ok(text) => (table(&text)?, true),
+                Ok(text) => (table(&text).map_err(BoardsError::UsualPeers)?, true),
                 Err(_) => (Vec::new(), false),
             },
         };
@@ -343,7 +358,11 @@ fn table(text: &str) -> Result<Vec<Peer>, String> {
                 let place = place.parse().map_err(|error| format!("line {number}: {error}"))?;
                 peers.push(Peer { name: name.to_string(), place });
             }
-            _ => return Err(format!("line {number}: give a name and a place")),
+            _ => {
+                return Err(format!(
+                    "line {number}: give a name and a place, like node2:0 udp://10.0.0.2:7100"
+                ));
+            }
         }
     }
     Ok(peers)

@@ -70,8 +70,13 @@ impl Options {
         Options { capture: CaptureConfig::from_environment(), sockets: sockets.unwrap_or_default() }
     }
 
-    fn sockets(&self) -> Result<Sockets, EtherError> {
-        Sockets::default().read(&self.sockets)
+    /// Whether networks with raw frames can be opened with them.
+    pub fn check(&self) -> Result<(), ModuleError> {
+        self.sockets().map(drop)
+    }
+
+    fn sockets(&self) -> Result<Sockets, ModuleError> {
+        Sockets::default().read(&self.sockets).map_err(ModuleError::Environment)
     }
 }
 
@@ -91,6 +96,8 @@ pub enum ModuleError {
     Udp(#[from] UdpError),
     #[error(transparent)]
     Ether(#[from] EtherError),
+    #[error("{variable}: {0}", variable = SOCKETS_VARIABLE)]
+    Environment(EtherError),
     #[error(transparent)]
     Capture(#[from] CaptureError),
     #[error("there is no descriptor for another rail: {0}; raise the limit (`ulimit -n`)")]

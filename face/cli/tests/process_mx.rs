@@ -196,6 +196,31 @@ fn boards_are_those_that_programs_have() {
 }
 
 #[test]
+fn what_is_wrong_with_the_environment_is_told_with_what_to_mend() {
+    let Some(_namespace) = Namespace::enter("faults") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let bad = folder.path().join("peers");
+    std::fs::write(&bad, "node1:0 02:00:00:00:00:01\nnode2\n").expect("the table");
+    let told = |variable: &str, value: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["mx", "info", "--json"]).env(variable, value);
+        let all = objects(&output(command));
+        let about = |it: &&&Value| it["problem"].as_str().unwrap().starts_with(variable);
+        let advice = kind(&all, "advice");
+        let found = advice.iter().find(about).unwrap_or_else(|| panic!("{value}: {advice:?}"));
+        ["topic", "problem", "remedy"].map(|name| found[name].as_str().unwrap().to_string())
+    };
+    for (path, why) in [(bad.to_str().expect("text"), "line 2"), ("/nowhere/peers", "No such")] {
+        let [topic, problem, remedy] = told("ROPEWALK_MX_PEERS", path);
+        assert!(problem.contains(path) && problem.contains(why), "{problem}");
+        assert!(topic == "peers" && remedy.contains("without ROPEWALK_MX_PEERS"), "{remedy}");
+    }
+    let [topic, problem, remedy] = told("ROPEWALK_ETHER", "banana");
+    assert!(problem.contains("'banana'") && problem.contains("socket=packet"), "{problem}");
+    assert!(topic == "sockets" && remedy.contains("without ROPEWALK_ETHER"), "{remedy}");
+}
+
+#[test]
 fn peers_are_shown_with_their_names() {
     let Some(_namespace) = Namespace::enter("peers") else { return };
     cards();

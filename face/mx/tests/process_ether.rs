@@ -83,10 +83,19 @@ fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
 
 /// What a program that opens an endpoint on these boards prints, and what it says on its standard error.
 fn opened(namespace: &Namespace, boards: &str) -> Option<(String, String)> {
+    opened_with(namespace, boards, &[])
+}
+
+fn opened_with(
+    namespace: &Namespace,
+    boards: &str,
+    more: &[(&str, &str)],
+) -> Option<(String, String)> {
     let program = compile("boards.c", "gcc", "myriexpress")?;
     let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
     command.arg(program).env("ROPEWALK_MX_BOARDS", boards).env("MX_ERRORS_ARE_FATAL", "0");
     command.env("OMX_VERBOSE", "1").env("OMX_WAITSPIN", "1").env("MX_RCACHE", "");
+    command.envs(more.iter().copied());
     let output = command.output().expect("the program starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
     Some((text(&output.stdout), text(&output.stderr)))
@@ -123,6 +132,22 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
     // Another board may do.
     let both = opened(&namespace, "ether://one,ether://two").map(|it| it.0);
     assert_eq!(both.as_deref(), Some("init 0\nopen 0"));
+}
+
+#[test]
+fn a_fault_in_a_file_or_a_variable_is_told_with_its_name() {
+    let Some(namespace) = Namespace::make() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let table = folder.path().join("peers");
+    std::fs::write(&table, "node2\n").expect("the table");
+    let path = table.to_str().expect("text");
+    let with = |variable, value| opened_with(&namespace, "ether://one", &[(variable, value)]);
+    let Some((told, said)) = with("ROPEWALK_MX_PEERS", path) else { return };
+    assert_eq!(told, "", "{said}");
+    assert!(said.contains(&format!("ROPEWALK_MX_PEERS: {path}: line 1: give a name")), "{said}");
+    let Some((told, said)) = with("ROPEWALK_ETHER", "banana") else { return };
+    assert_eq!(told.lines().next(), Some("init 0"));
+    assert!(!told.contains("open 0") && said.contains("ROPEWALK_ETHER: 'banana'"), "{said}");
 }
 
 /// A program with two sides, each of which has one of these boards.

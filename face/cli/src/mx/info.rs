@@ -1,10 +1,11 @@
 //! `ropewalk mx info`.
 
-use ropewalk_net::boards::{self, Boards};
+use ropewalk_net::boards::{self, Boards, BoardsError};
+use ropewalk_net::modules::Options;
 use ropewalk_rail_ether::{Interface, Settings, interfaces, settings};
 use serde_json::json;
 
-use super::advice::{Advice, advice};
+use super::advice::{Advice, Faults, advice};
 use super::host::{Files, Host};
 use crate::report::{print, print_json, table};
 
@@ -43,7 +44,7 @@ pub struct Board {
 }
 
 /// The boards of programs that are started now, and the Ethernet interfaces that are none; or why there are no boards.
-fn all_boards(files: &Files) -> (Vec<Board>, Option<String>) {
+fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
     let (claims, queues) = (files.claims(), files.queues());
     let ethernet = |it: &Interface| it.is_ethernet && !it.is_loopback;
     let mut interfaces: Vec<Interface> = interfaces().into_iter().filter(ethernet).collect();
@@ -102,8 +103,9 @@ impl Board {
 pub fn run(arguments: &Info) -> anyhow::Result<()> {
     let files = Files::default();
     let (boards, why) = all_boards(&files);
+    let faults = Faults { boards: why, sockets: Options::from_environment().check().err() };
     let host = files.host();
-    let advice = advice(&host, &boards, why);
+    let advice = advice(&host, &boards, &faults);
     if arguments.json {
         return print_objects(&host, &boards, &advice);
     }
