@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use ropewalk_wire::mxoe::Station;
+use ropewalk_wire::mxoe::{Dialect, Station};
 
 use crate::agent::{AgentClient, Map};
 use crate::modules;
@@ -177,11 +177,17 @@ impl Board {
 
     /// As lists of boards name it.
     pub fn own_url(&self) -> String {
-        match &self.place {
+        let url = match &self.place {
             Place::Ether(_) if self.is_foreign => format!("mxoe://{}", self.interface),
             Place::Ether(_) => format!("ether://{}", self.interface),
-            Place::Udp(address) => format!("udp://{address}"),
-        }
+            Place::Udp(address) => return format!("udp://{address}"),
+        };
+        if self.said.is_empty() { url } else { format!("{url}?{}", self.said) }
+    }
+
+    /// How MXoE is spoken there, where the interface takes packets of so many bytes; `None` where it is not.
+    pub fn dialect(&self, mtu: usize) -> Option<Dialect> {
+        modules::dialect(&self.said, mtu).ok().filter(|_| self.is_foreign)
     }
 
     /// Where its raw endpoint is; `None` where no MXoE is spoken.

@@ -398,9 +398,14 @@ pub fn check_wire(foreign: bool, said: &str, mtu: usize) -> Result<(), ModuleErr
         Sockets::default().read(said)?;
         return Ok(());
     }
+    dialect(said, mtu).map(drop)
+}
+
+/// How MXoE is spoken where this is said, on an interface that takes packets of so many bytes.
+pub fn dialect(said: &str, mtu: usize) -> Result<Dialect, ModuleError> {
     let mut wire = Wire::default();
     wire.read(said)?;
-    wire.dialect(mtu).map(drop)
+    wire.dialect(mtu)
 }
 
 /// A number as people write keys: decimal, or hexadecimal with `0x`.

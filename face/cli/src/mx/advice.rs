@@ -125,7 +125,8 @@ fn of_board(board: &Board) -> Vec<Advice> {
     let mut say = |topic, problem, remedy| {
         all.push(Advice { board: Some(name.clone()), topic, problem, remedy });
     };
-    if interface.mtu < MTU_WANTED {
+    // What hosts with MXoE agree upon is more than this one can change.
+    if interface.mtu < MTU_WANTED && board.dialect.is_none() {
         say(
             "MTU",
             format!("frames of {} bytes: long messages cost more packets", interface.mtu),
@@ -168,6 +169,7 @@ fn of_board(board: &Board) -> Vec<Advice> {
 mod tests {
     use ropewalk_net::modules::Options;
     use ropewalk_rail_ether::{Interface, Settings};
+    use ropewalk_wire::mxoe::{Dialect, Order};
 
     use super::super::info::tests::board;
     use super::*;
@@ -183,6 +185,10 @@ mod tests {
         let settings = Settings { receive_wait_us: Some(0), ..Settings::default() };
         let good = Board { settings, ..board("eth0", 9000) };
         assert_eq!(topics(&host, std::slice::from_ref(&good)), [""; 0]);
+        let foreign = Dialect::native(1500, Order::Big).unwrap();
+        let settings = good.settings.clone();
+        let agreed = Board { dialect: Some(foreign), settings, ..board("eth0", 1500) };
+        assert_eq!(topics(&host, &[agreed]), [""; 0], "all hosts would have to change it");
         let admin = Host { admin: true, receive_buffer_max: Some(1), wake_us: None, ..host };
         assert_eq!(topics(&admin, &[good]), [""; 0]);
         assert_eq!(topics(&host, &[]), ["boards"]);
