@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
-use ropewalk_wire::mxoe::Station;
+use ropewalk_wire::mxoe::{Dialect, Station};
 
 use crate::agent::{AgentClient, Map};
 use crate::modules;
@@ -20,7 +20,7 @@ pub const BOARDS_VARIABLE: &str = "ROPEWALK_MX_BOARDS";
 /// The file with the table of peers.
 pub const PEERS_VARIABLE: &str = "ROPEWALK_MX_PEERS";
 /// Where it is without that.
-const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
+pub const PEERS_FILE: &str = "/etc/ropewalk/mx-peers";
 
 /// Endpoints of a board have numbers below. Open-MX has 32 unless it is told otherwise, and a byte for them.
 pub const ENDPOINTS_MAX: u32 = 255;
@@ -56,12 +56,26 @@ pub struct Peer {
     pub place: Place,
 }
 
+/// Why a process has no boards. Class: operator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BoardsError {
+    #[error("{variable}: {0}", variable = BOARDS_VARIABLE)]
+    List(String),
+    /// The table of peers that the environment names.
+    #[error("{variable}: {path}: {why}", variable = PEERS_VARIABLE)]
+    Peers { path: String, why: String },
+    /// The usual one.
+    #[error("{path}: {0}", path = PEERS_FILE)]
+    UsualPeers(String),
+}
+
 /// Boards of this host and the peers that are known.
 #[derive(Debug, Default)]
 pub struct Boards {
     pub boards: Vec<Board>,
     pub peers: Vec<Peer>,
-    /// There is a table of peers, which says who is there.
+    /// There is a table of peers, which says who is there, but for boards where MXoE is spoken.
     pub has_table: bool,
 }
 
@@ -163,11 +177,17 @@ impl Board {
 
     /// As lists of boards name it.
     pub fn own_url(&self) -> String {
-        match &self.place {
+        let url = match &self.place {
             Place::Ether(_) if self.is_foreign => format!("mxoe://{}", self.interface),
             Place::Ether(_) => format!("ether://{}", self.interface),
-            Place::Udp(address) => format!("udp://{address}"),
-        }
+            Place::Udp(address) => return format!("udp://{address}"),
+        };
+        if self.said.is_empty() { url } else { format!("{url}?{}", self.said) }
+    }
+
+    /// How MXoE is spoken there, where the interface takes packets of so many bytes; `None` where it is not.
+    pub fn dialect(&self, mtu: usize) -> Option<Dialect> {
+        modules::dialect(&self.said, mtu).ok().filter(|_| self.is_foreign)
     }
 
     /// Where its raw endpoint is; `None` where no MXoE is spoken.
@@ -202,10 +222,10 @@ impl Board {
 
 impl Boards {
     /// As the environment says, or what there is.
-    pub fn find() -> Result<Boards, String> {
+    pub fn find() -> Result<Boards, BoardsError> {
         let host = host_name();
         let mut boards = match variable(BOARDS_VARIABLE) {
-            Some(text) => listed(&text).map_err(|error| format!("{BOARDS_VARIABLE}: {error}"))?,
+            Some(text) => listed(&text).map_err(BoardsError::List)?,
             None => usual(),
         };
         for (number, board) in boards.iter_mut().enumerate() {
@@ -213,11 +233,12 @@ impl Boards {
         }
         let (peers, has_table) = match variable(PEERS_VARIABLE) {
             Some(path) => {
-                let text = std::fs::read_to_string(&path);
-                (table(&text.map_err(|error| format!("{path}: {error}"))?)?, true)
+                let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
+                let peers = text.and_then(|text| table(&text));
+                (peers.map_err(|why| BoardsError::Peers { path, why })?, true)
             }
             None => match std::fs::read_to_string(PEERS_FILE) {
-                Ok(text) => (table(&text)?, true),
+                Ok(text) => (table(&text).map_err(BoardsError::UsualPeers)?, true),
                 Err(_) => (Vec::new(), false),
             },
         };
@@ -229,8 +250,9 @@ impl Boards {
         self.boards.iter().position(|board| board.place.nic() == nic).map(|index| index as u32)
     }
 
-    /// Where a card is; `None` where it is unknown, or two are known by this number.
-    pub fn place_of(&self, nic: u64) -> Option<Place> {
+    /// Where a card is, for those who call it from this board; `None` where it is unknown, or two are known by this
+    /// number.
+    pub fn place_of(&self, nic: u64, from: &Board) -> Option<Place> {
         let own = self.boards.iter().map(|board| &board.place);
         let mut found = own.chain(self.peers.iter().map(|peer| &peer.place));
         let first = found.find(|place| place.nic() == nic);
@@ -238,10 +260,12 @@ impl Boards {
             let alone = found.all(|place| place.nic() != nic || place == first);
             return alone.then(|| first.clone());
         }
-        // Without a table everybody on the wire may be called.
-        let wired = self.boards.iter().any(|board| matches!(board.place, Place::Ether(_)));
+        // Without a table everybody on the wire may be called. Where MXoE is spoken a table gives names alone: its
+        // agent finds who is there.
+        let wired = matches!(from.place, Place::Ether(_));
+        let is_open = from.is_foreign || !self.has_table;
         let station = Station::from_nic_id(nic)
-            .filter(|station| nic != 0 && station.0[0] & 1 == 0 && wired && !self.has_table);
+            .filter(|station| nic != 0 && station.0[0] & 1 == 0 && wired && is_open);
         station.map(Place::Ether)
     }
 
@@ -340,7 +364,11 @@ fn table(text: &str) -> Result<Vec<Peer>, String> {
                 let place = place.parse().map_err(|error| format!("line {number}: {error}"))?;
                 peers.push(Peer { name: name.to_string(), place });
             }
-            _ => return Err(format!("line {number}: give a name and a place")),
+            _ => {
+                return Err(format!(
+                    "line {number}: give a name and a place, like node2:0 udp://10.0.0.2:7100"
+                ));
+            }
         }
     }
     Ok(peers)
@@ -385,6 +413,31 @@ mod tests {
         assert_eq!(own, nic("udp://[::ffff:10.0.0.1]:7100"));
     }
 
+    fn card(nic: u64) -> Place {
+        Place::Ether(Station::from_nic_id(nic).unwrap())
+    }
+
+    #[test]
+    fn a_table_forbids_nobody_where_mxoe_is_spoken() {
+        let [ours, mapped, stranger] = [1, 2, 3].map(|number| card(0x0200_0000_0000 + number));
+        let ours = Board::at(ours, "eth0".to_string());
+        let foreign = Board { is_foreign: true, ..ours.clone() };
+        let over_udp = Board::at("udp://10.0.0.1".parse().unwrap(), String::new());
+        let peers = vec![Peer { name: "node2:0".to_string(), place: mapped.clone() }];
+        let all = vec![ours.clone(), foreign.clone(), over_udp.clone()];
+        let mut boards = Boards { boards: all, peers, has_table: true };
+        for from in [&ours, &foreign, &over_udp] {
+            assert_eq!(boards.place_of(mapped.nic(), from), Some(mapped.clone()), "{from:?}");
+        }
+        let found = [&ours, &foreign, &over_udp].map(|from| boards.place_of(stranger.nic(), from));
+        assert_eq!(found, [None, Some(stranger.clone()), None]);
+        for nobody in [0, 0x0300_0000_0001] {
+            assert_eq!(boards.place_of(nobody, &foreign), None, "no card has that number");
+        }
+        boards.has_table = false;
+        assert_eq!(boards.place_of(stranger.nic(), &ours), Some(stranger));
+    }
+
     #[test]
     fn a_table_has_names_and_places_and_says_which_line_is_wrong() {
         let peers =
@@ -393,14 +446,16 @@ mod tests {
         let mut boards = Boards { peers, has_table: true, ..Boards::default() };
         let nic = boards.nic_of_name("node2:0").unwrap();
         assert_eq!((nic, boards.name_of_nic(nic).as_deref()), (0x0200_0000_0002, Some("node2:0")));
-        assert_eq!(boards.place_of(nic), Some(boards.peers[1].place.clone()));
+        let from = Board::at(card(0x0200_0000_0001), "eth0".to_string());
+        assert_eq!(boards.place_of(nic, &from), Some(boards.peers[1].place.clone()));
         assert_eq!(boards.nic_of_name("node2"), None, "names match as a whole");
-        assert_eq!(boards.place_of(0x0200_0000_0003), None);
+        assert_eq!(boards.place_of(0x0200_0000_0003, &from), None);
         // Two places of one number: nobody knows which one is meant.
         let place = boards.peers[0].place.clone();
         let other = Peer { name: "twin".to_string(), place };
         boards.peers.push(other.clone());
-        assert_eq!(boards.place_of(other.place.nic()), Some(other.place), "the same place twice");
+        let found = boards.place_of(other.place.nic(), &from);
+        assert_eq!(found, Some(other.place), "the same place twice");
         assert!(table("node1").unwrap_err().contains("line 1"));
         assert!(table("\nnode1 there").unwrap_err().contains("line 2"));
     }

@@ -70,8 +70,13 @@ impl Options {
         Options { capture: CaptureConfig::from_environment(), sockets: sockets.unwrap_or_default() }
     }
 
-    fn sockets(&self) -> Result<Sockets, EtherError> {
-        Sockets::default().read(&self.sockets)
+    /// Whether networks with raw frames can be opened with them.
+    pub fn check(&self) -> Result<(), ModuleError> {
+        self.sockets().map(drop)
+    }
+
+    fn sockets(&self) -> Result<Sockets, ModuleError> {
+        Sockets::default().read(&self.sockets).map_err(ModuleError::Environment)
     }
 }
 
@@ -91,6 +96,8 @@ pub enum ModuleError {
     Udp(#[from] UdpError),
     #[error(transparent)]
     Ether(#[from] EtherError),
+    #[error("{variable}: {0}", variable = SOCKETS_VARIABLE)]
+    Environment(EtherError),
     #[error(transparent)]
     Capture(#[from] CaptureError),
     #[error("there is no descriptor for another rail: {0}; raise the limit (`ulimit -n`)")]
@@ -391,9 +398,14 @@ pub fn check_wire(foreign: bool, said: &str, mtu: usize) -> Result<(), ModuleErr
         Sockets::default().read(said)?;
         return Ok(());
     }
+    dialect(said, mtu).map(drop)
+}
+
+/// How MXoE is spoken where this is said, on an interface that takes packets of so many bytes.
+pub fn dialect(said: &str, mtu: usize) -> Result<Dialect, ModuleError> {
     let mut wire = Wire::default();
     wire.read(said)?;
-    wire.dialect(mtu).map(drop)
+    wire.dialect(mtu)
 }
 
 /// A number as people write keys: decimal, or hexadecimal with `0x`.

@@ -186,13 +186,67 @@ fn boards_are_those_that_programs_have() {
     let url = |number: Value, url: &str| (number, url.to_string());
     let expected = [
         url(json!(0), "udp://10.0.0.1:7200"),
-        url(json!(1), "mxoe://card1"),
+        url(json!(1), "mxoe://card1?frame=1500"),
         url(Value::Null, "ether://card0"),
     ];
     assert_eq!((boards.as_slice(), why.len()), (&expected[..], 0));
     let (boards, why) = listed("ether://card7");
     assert!(boards.iter().all(|it| it.0 == Value::Null), "{boards:?}");
     assert!(why.len() == 1 && why[0].contains("card7"), "{why:?}");
+}
+
+#[test]
+fn how_mxoe_is_spoken_is_shown_and_left_to_all_hosts() {
+    let Some(_namespace) = Namespace::enter("dialect") else { return };
+    cards();
+    assert!(ip("link add card2 type veth peer name card3") && ip("link set card2 up"));
+    let info = |arguments: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let list = "mxoe://card0?frame=1400&order=little&socket=packet,mxoe://card1,ether://card2";
+        command.args(["mx", "info"]).args(arguments).env("ROPEWALK_MX_BOARDS", list);
+        output(command)
+    };
+    let all = objects(&info(&["--json"]));
+    let boards = kind(&all, "board");
+    let spoken = |number: usize| {
+        ["frame_bytes", "order", "mode", "url"].map(|name| boards[number][name].clone())
+    };
+    let said = "mxoe://card0?frame=1400&order=little&socket=packet";
+    assert_eq!(spoken(0), [json!(1400), json!("little"), json!("native"), json!(said)]);
+    assert_eq!(spoken(1), [json!(1500), json!("big"), json!("native"), json!("mxoe://card1")]);
+    assert_eq!(spoken(2)[..3], [Value::Null, Value::Null, Value::Null]);
+    let advice = kind(&all, "advice");
+    let of: Vec<&Value> =
+        advice.iter().filter(|it| it["topic"] == "MTU").map(|it| &it["interface"]).collect();
+    assert_eq!(of, ["card2"]);
+    let table = info(&[]);
+    assert!(table.contains("frame 1400, little, native"), "{table}");
+    assert!(table.contains("frame 1500, big, native"), "{table}");
+}
+
+#[test]
+fn what_is_wrong_with_the_environment_is_told_with_what_to_mend() {
+    let Some(_namespace) = Namespace::enter("faults") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let bad = folder.path().join("peers");
+    std::fs::write(&bad, "node1:0 02:00:00:00:00:01\nnode2\n").expect("the table");
+    let told = |variable: &str, value: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["mx", "info", "--json"]).env(variable, value);
+        let all = objects(&output(command));
+        let about = |it: &&&Value| it["problem"].as_str().unwrap().starts_with(variable);
+        let advice = kind(&all, "advice");
+        let found = advice.iter().find(about).unwrap_or_else(|| panic!("{value}: {advice:?}"));
+        ["topic", "problem", "remedy"].map(|name| found[name].as_str().unwrap().to_string())
+    };
+    for (path, why) in [(bad.to_str().expect("text"), "line 2"), ("/nowhere/peers", "No such")] {
+        let [topic, problem, remedy] = told("ROPEWALK_MX_PEERS", path);
+        assert!(problem.contains(path) && problem.contains(why), "{problem}");
+        assert!(topic == "peers" && remedy.contains("without ROPEWALK_MX_PEERS"), "{remedy}");
+    }
+    let [topic, problem, remedy] = told("ROPEWALK_ETHER", "banana");
+    assert!(problem.contains("'banana'") && problem.contains("socket=packet"), "{problem}");
+    assert!(topic == "sockets" && remedy.contains("without ROPEWALK_ETHER"), "{remedy}");
 }
 
 #[test]

@@ -224,8 +224,8 @@ impl Ep {
             return Ok((format!("shm://{}", Board::shared_name(nic, number)), true));
         }
         let boards = &self.process.boards;
-        let place = boards.place_of(nic).ok_or(NIC_NOT_FOUND)?;
         let own = boards.boards.get(self.board as usize).ok_or(BOARD_UNKNOWN)?;
+        let place = boards.place_of(nic, own).ok_or(NIC_NOT_FOUND)?;
         own.url(&place, number, key).map(|url| (url, false)).ok_or(BAD_ENDPOINT_ID)
     }
 

@@ -24,7 +24,7 @@ use crate::codes::*;
 use crate::connect::{self, Connects};
 use crate::environment::Options;
 use crate::partners::Partners;
-use crate::process::Process;
+use crate::process::{Alive, Process};
 use crate::requests::{REQUESTS_MAX, Requests};
 
 /// Programs that use MX are among themselves.
@@ -76,6 +76,7 @@ pub struct Ep {
     pub calls: AtomicU64,
     pub is_closing: AtomicBool,
     keeper: Mutex<Option<JoinHandle<()>>>,
+    _alive: Alive,
 }
 
 /// What changes.
@@ -184,6 +185,7 @@ impl Ep {
         number: u32,
         settings: Settings,
     ) -> Result<Arc<Ep>, Code> {
+        let alive = Alive::begin();
         let own = process.boards.boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
         let nic = own.place.nic();
         let rails = rails(&process.options, &own, number, settings.key)?;
@@ -223,6 +225,7 @@ impl Ep {
             calls: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             keeper: Mutex::new(None),
+            _alive: alive,
         });
         let keeper = connect::start(&endpoint).map_err(|_| NO_RESOURCES)?;
         *endpoint.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);

@@ -4,7 +4,7 @@
 //! thread keeps a copy of the table, and looks at one number to know that it is still the right one.
 
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 
 use ropewalk_net::boards::Boards;
@@ -29,6 +29,7 @@ pub struct Process {
 
 struct Table {
     process: Option<Arc<Process>>,
+    alive: Option<Alive>,
     places: Vec<Place>,
 }
 
@@ -39,11 +40,31 @@ struct Place {
     uses: u64,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table { process: None, places: Vec::new() });
+static TABLE: Mutex<Table> = Mutex::new(Table { process: None, alive: None, places: Vec::new() });
 /// This process is a child that has only a copy of its parent's library.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
+/// What lives of the library, and would be a mere copy in a child.
+static ALIVE: AtomicUsize = AtomicUsize::new(0);
 /// Changes with the table.
 static LIFE: AtomicU64 = AtomicU64::new(1);
+
+/// Something of the library that lives: from initialize to finalize, and an endpoint until it is closed.
+#[derive(Debug)]
+pub struct Alive(());
+
+impl Alive {
+    /// Until it is dropped.
+    pub fn begin() -> Alive {
+        ALIVE.fetch_add(1, Ordering::SeqCst);
+        Alive(())
+    }
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        ALIVE.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// What a thread remembers. An endpoint that is closed is gone, whoever remembers it.
 struct Seen {
@@ -83,7 +104,7 @@ fn seen<R>(look: impl Fn(&Seen) -> Option<R>) -> Option<R> {
 impl Seen {
     #[cold]
     fn look_again(&mut self) {
-        if IS_CHILD.load(Ordering::Relaxed) {
+        if is_child() {
             // Its threads are the parent's, and so may be its locks.
             std::mem::forget(self.process.take());
             self.places.clear();
@@ -101,18 +122,25 @@ impl Seen {
     }
 }
 
-/// Has children of this process told that the library is none of theirs.
+/// Has children of this process told that the library is none of theirs, if it lives when they are forked.
 fn watch_forks() {
     static WATCHED: Once = Once::new();
     extern "C" fn in_child() {
-        IS_CHILD.store(true, Ordering::Relaxed);
-        LIFE.fetch_add(1, Ordering::Release);
+        if ALIVE.load(Ordering::SeqCst) > 0 {
+            IS_CHILD.store(true, Ordering::Relaxed);
+            LIFE.fetch_add(1, Ordering::Release);
+        }
     }
     // SAFETY: the handler is a function of this object, which stays loaded, and only stores numbers.
     WATCHED.call_once(|| match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
         0 => {}
         _ => eprintln!("libmyriexpress: children of this process are not told apart"),
     });
+}
+
+/// Whether this process is a child that has only a copy of its parent's library, whose locks may be held for ever.
+pub fn is_child() -> bool {
+    IS_CHILD.load(Ordering::Relaxed)
 }
 
 /// Whether initialize was called, and finalize was not.
@@ -131,13 +159,16 @@ pub fn initialize(api: u32) -> Result<(), Code> {
     if api == 0 || api >> 8 != API >> 8 {
         return Err(BAD_LIBRARY_VERSION);
     }
-    if IS_CHILD.load(Ordering::Relaxed) {
+    if is_child() {
         eprintln!(
-            "libmyriexpress: a child has a library before its parent has one, or after an exec"
+            "libmyriexpress: this process was forked after mx_init, whose threads its parent alone has; fork before \
+             mx_init, or after mx_finalize when all endpoints are closed, or exec in the child"
         );
         return Err(FAILURE);
     }
     watch_forks();
+    // Before the table is locked: a child would find it so for ever.
+    let alive = Alive::begin();
     let mut table = table();
     if table.process.is_some() {
         return Err(ALREADY_INITIALIZED);
@@ -156,6 +187,7 @@ pub fn initialize(api: u32) -> Result<(), Code> {
         }
     }
     table.process = Some(Arc::new(Process { boards, options }));
+    table.alive = Some(alive);
     LIFE.fetch_add(1, Ordering::Release);
     Ok(())
 }
@@ -165,9 +197,13 @@ pub fn finalize() -> Result<(), Code> {
     if !is_initialized() {
         return Err(NOT_INITIALIZED);
     }
-    let mut table = table();
-    LIFE.fetch_add(1, Ordering::Release);
-    table.process.take().map(drop).ok_or(NOT_INITIALIZED)
+    // What lived is over when the table is not locked any more.
+    let (process, _alive) = {
+        let mut table = table();
+        LIFE.fetch_add(1, Ordering::Release);
+        (table.process.take(), table.alive.take())
+    };
+    process.map(drop).ok_or(NOT_INITIALIZED)
 }
 
 /// Where a handle points to in the table.

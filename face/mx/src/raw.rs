@@ -11,13 +11,14 @@ use ropewalk_net::raw::{RawEndpoint, RawError};
 use crate::abi::{ErrorHandler, Handle};
 use crate::codes::*;
 use crate::endpoint::code_of;
-use crate::process::Process;
+use crate::process::{self, Alive, Process};
 
 /// A raw endpoint.
 pub struct Raw {
     pub board: u32,
     pub error_handler: Option<ErrorHandler>,
     pub net: RawEndpoint,
+    _alive: Alive,
 }
 
 struct Table {
@@ -41,6 +42,7 @@ pub fn open(
     board: u32,
     error_handler: Option<ErrorHandler>,
 ) -> Result<Handle, Code> {
+    let alive = Alive::begin();
     let own = process.boards.boards.get(board as usize).cloned().ok_or(BOARD_UNKNOWN)?;
     let address = own.raw().ok_or_else(|| {
         eprintln!(
@@ -53,12 +55,15 @@ pub fn open(
     let mut table = table();
     table.count += 1;
     let number = table.count | MARK;
-    table.open.insert(number, Arc::new(Raw { board, error_handler, net }));
+    table.open.insert(number, Arc::new(Raw { board, error_handler, net, _alive: alive }));
     Ok(ptr::without_provenance_mut(number))
 }
 
-/// The raw endpoint of a handle.
+/// The raw endpoint of a handle. A child has none of its parent's.
 pub fn find(handle: Handle) -> Option<Arc<Raw>> {
+    if process::is_child() {
+        return None;
+    }
     table().open.get(&handle.addr()).cloned()
 }
 

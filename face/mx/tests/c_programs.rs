@@ -69,6 +69,15 @@ fn endpoints_come_and_go_and_programs_do_not_always_call() {
 }
 
 #[test]
+fn children_have_a_library_where_their_parents_have_none() {
+    run_all("forks.c");
+    let Some(program) = compile("forks.c", "gcc", "myriexpress") else { return };
+    let output = succeed(&mut clean(&program, &["shm"]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("forked after mx_init").count(), 3, "{said}");
+}
+
+#[test]
 fn programs_end_the_library_when_they_have_ended() {
     run("atexit.c", "gcc", &[]);
 }

@@ -44,7 +44,9 @@ impl Drop for Namespace {
 #[test]
 fn programs_reach_each_other_by_frames_alone() {
     let Some(namespace) = Namespace::make() else { return };
-    for source in ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c", "keys.c"] {
+    let sources =
+        ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c", "keys.c", "forks.c"];
+    for source in sources {
         run(&namespace, source, "ether://one", "ether://two");
     }
 }
@@ -53,9 +55,24 @@ fn programs_reach_each_other_by_frames_alone() {
 fn programs_reach_each_other_as_hosts_with_open_mx_do() {
     let Some(namespace) = Namespace::make() else { return };
     // Not what relies on synchronous messages that bring their bytes along.
-    for source in ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c", "keys.c"] {
+    let sources =
+        ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c", "keys.c", "forks.c"];
+    for source in sources {
         run(&namespace, source, "mxoe://one", "mxoe://two");
     }
+}
+
+#[test]
+fn who_is_in_no_table_is_reached_where_mxoe_is_spoken() {
+    let Some(namespace) = Namespace::make() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let table = folder.path().join("peers");
+    std::fs::write(&table, "somebody:0 02:00:00:00:00:99\n").expect("the table");
+    let Some(mut command) = command(&namespace, "names.c", "mxoe://one", "mxoe://two") else {
+        return;
+    };
+    let output = succeed(command.env("ROPEWALK_MX_PEERS", &table));
+    assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
 }
 
 #[test]
@@ -66,10 +83,19 @@ fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
 
 /// What a program that opens an endpoint on these boards prints, and what it says on its standard error.
 fn opened(namespace: &Namespace, boards: &str) -> Option<(String, String)> {
+    opened_with(namespace, boards, &[])
+}
+
+fn opened_with(
+    namespace: &Namespace,
+    boards: &str,
+    more: &[(&str, &str)],
+) -> Option<(String, String)> {
     let program = compile("boards.c", "gcc", "myriexpress")?;
     let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
     command.arg(program).env("ROPEWALK_MX_BOARDS", boards).env("MX_ERRORS_ARE_FATAL", "0");
     command.env("OMX_VERBOSE", "1").env("OMX_WAITSPIN", "1").env("MX_RCACHE", "");
+    command.envs(more.iter().copied());
     let output = command.output().expect("the program starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_string();
     Some((text(&output.stdout), text(&output.stderr)))
@@ -108,10 +134,32 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
     assert_eq!(both.as_deref(), Some("init 0\nopen 0"));
 }
 
-fn run(namespace: &Namespace, source: &str, one: &str, two: &str) {
-    let Some(program) = compile(source, "gcc", "myriexpress") else { return };
+#[test]
+fn a_fault_in_a_file_or_a_variable_is_told_with_its_name() {
+    let Some(namespace) = Namespace::make() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let table = folder.path().join("peers");
+    std::fs::write(&table, "node2\n").expect("the table");
+    let path = table.to_str().expect("text");
+    let with = |variable, value| opened_with(&namespace, "ether://one", &[(variable, value)]);
+    let Some((told, said)) = with("ROPEWALK_MX_PEERS", path) else { return };
+    assert_eq!(told, "", "{said}");
+    assert!(said.contains(&format!("ROPEWALK_MX_PEERS: {path}: line 1: give a name")), "{said}");
+    let Some((told, said)) = with("ROPEWALK_ETHER", "banana") else { return };
+    assert_eq!(told.lines().next(), Some("init 0"));
+    assert!(!told.contains("open 0") && said.contains("ROPEWALK_ETHER: 'banana'"), "{said}");
+}
+
+/// A program with two sides, each of which has one of these boards.
+fn command(namespace: &Namespace, source: &str, one: &str, two: &str) -> Option<Command> {
+    let program = compile(source, "gcc", "myriexpress")?;
     let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
     command.arg(program).arg("ether").env("ETHER_ONE", one).env("ETHER_TWO", two);
+    Some(command)
+}
+
+fn run(namespace: &Namespace, source: &str, one: &str, two: &str) {
+    let Some(mut command) = command(namespace, source, one, two) else { return };
     let output = succeed(&mut command);
     assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
 }

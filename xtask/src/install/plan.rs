@@ -107,9 +107,22 @@ fn written(prefix: &Path) -> Result<&str> {
     prefix.context("--prefix: compilers are told it; give one without blanks")
 }
 
+/// Prefixes whose libraries every program finds once ldconfig was run.
+const USUAL: [&str; 2] = ["/usr", "/usr/local"];
+
+fn is_usual(prefix: &Path) -> bool {
+    USUAL.map(Path::new).contains(&prefix)
+}
+
+/// What has programs find the libraries of other prefixes. The environment can tell them, but not those with
+/// capabilities, as raw frames want them: they do not listen to LD_LIBRARY_PATH.
+fn run_path(prefix: &Path) -> &'static str {
+    if is_usual(prefix) { "" } else { " -Wl,-rpath,${libdir}" }
+}
+
 /// What pkg-config is told of MX.
 fn mx_pkg_config(prefix: &Path, name: &str, library: &str) -> Result<String> {
-    let prefix = written(prefix)?;
+    let (prefix, run_path) = (written(prefix)?, run_path(prefix));
     Ok(format!(
         "prefix={prefix}
 exec_prefix=${{prefix}}
@@ -120,14 +133,14 @@ Name: {name}
 Description: MX (Myrinet Express), over Ropewalk's message layer
 Version: {VERSION}
 Cflags: -I${{includedir}}
-Libs: -L${{libdir}} -l{library}
+Libs: -L${{libdir}}{run_path} -l{library}
 "
     ))
 }
 
 /// What pkg-config is told. The private libraries are those of the archive.
 fn pkg_config(prefix: &Path) -> Result<String> {
-    let prefix = written(prefix)?;
+    let (prefix, run_path) = (written(prefix)?, run_path(prefix));
     Ok(format!(
         "prefix={prefix}
 exec_prefix=${{prefix}}
@@ -141,7 +154,7 @@ Name: libbmi
 Description: BMI, the Buffered Message Interface, over Ropewalk's message layer
 Version: {VERSION}
 Cflags: -I${{includedir}}
-Libs: -L${{libdir}} -lbmi
+Libs: -L${{libdir}}{run_path} -lbmi
 Libs.private: -lpthread -ldl -lm
 "
     ))
@@ -149,13 +162,13 @@ Libs.private: -lpthread -ldl -lm
 
 /// What users may have to do after it.
 pub fn advice(prefix: &Path, staged: bool) -> String {
-    let usual = ["/usr", "/usr/local"].map(Path::new).contains(&prefix);
-    match (staged, usual) {
+    match (staged, is_usual(prefix)) {
         (true, _) => "staged; run ldconfig where the package is installed".to_string(),
         (false, true) => "run ldconfig, so that programs find the library".to_string(),
         (false, false) => format!(
-            "to use it:\n  export PKG_CONFIG_PATH={0}/lib/pkgconfig LD_LIBRARY_PATH={0}/lib \
-             MANPATH={0}/share/man:\n  cc program.c $(pkg-config --cflags --libs libbmi)",
+            "to use it:\n  export PKG_CONFIG_PATH={0}/lib/pkgconfig MANPATH={0}/share/man:\n  \
+             cc program.c $(pkg-config --cflags --libs libbmi)\n\
+             programs that were linked otherwise are told by LD_LIBRARY_PATH={0}/lib",
             prefix.display()
         ),
     }
@@ -231,5 +244,20 @@ mod tests {
         assert!(text.contains("\norangefs_cflags=-DBMI_API_ORANGEFS\n"));
         assert!(text.contains("\nLibs.private: ") && text.contains(VERSION));
         assert!(pkg_config(Path::new("/my files")).is_err());
+    }
+
+    #[test]
+    fn programs_are_told_where_libraries_are_unless_all_of_them_look_there() {
+        for (prefix, told) in
+            [("/opt/rope", true), ("/usr/local", false), ("/usr/", false), ("/usr/lib", true)]
+        {
+            let prefix = Path::new(prefix);
+            let texts = [pkg_config(prefix), mx_pkg_config(prefix, "libopen-mx", "open-mx")];
+            for text in texts.map(Result::unwrap) {
+                let libraries = text.lines().find(|line| line.starts_with("Libs:")).unwrap();
+                let path = libraries.contains(" -Wl,-rpath,${libdir} -l");
+                assert_eq!(path, told, "{}: {text}", prefix.display());
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What is wrong with a host or a board, and what to set instead.
 
-use ropewalk_net::boards::BOARDS_VARIABLE;
+use ropewalk_net::boards::{BOARDS_VARIABLE, BoardsError, PEERS_FILE, PEERS_VARIABLE};
+use ropewalk_net::modules::{ModuleError, SOCKETS_VARIABLE};
 
 use super::host::Host;
 use super::info::Board;
@@ -24,18 +25,20 @@ pub struct Advice {
     pub remedy: String,
 }
 
-/// All advice: that of the host first. `why`: why there are no boards.
-pub fn advice(host: &Host, boards: &[Board], why: Option<String>) -> Vec<Advice> {
+/// What is wrong with the environment of programs.
+#[derive(Debug, Default)]
+pub struct Faults {
+    /// Why they have no boards.
+    pub boards: Option<BoardsError>,
+    /// Why no endpoint with raw frames opens.
+    pub sockets: Option<ModuleError>,
+}
+
+/// All advice: that of the host first.
+pub fn advice(host: &Host, boards: &[Board], faults: &Faults) -> Vec<Advice> {
     let mut all = of_host(host);
-    if let Some(problem) = why {
-        all.push(Advice {
-            board: None,
-            topic: "list",
-            problem,
-            remedy: format!("programs that use MX do not begin before that is mended; without {BOARDS_VARIABLE} they have \
-                     what there is"),
-        });
-    }
+    all.extend(faults.boards.as_ref().map(of_no_boards));
+    all.extend(faults.sockets.as_ref().map(of_no_sockets));
     let is_up = |board: &Board| board.interface.as_ref().is_some_and(|it| it.is_up);
     if !boards.iter().any(is_up) {
         all.push(Advice {
@@ -47,6 +50,34 @@ pub fn advice(host: &Host, boards: &[Board], why: Option<String>) -> Vec<Advice>
     }
     all.extend(boards.iter().filter(|board| board.number.is_some()).flat_map(of_board));
     all
+}
+
+fn of_no_boards(why: &BoardsError) -> Advice {
+    let (topic, without) = match why {
+        BoardsError::Peers { .. } => (
+            "peers",
+            format!(
+                "without {PEERS_VARIABLE} they have the table {PEERS_FILE}, where there is one"
+            ),
+        ),
+        BoardsError::UsualPeers(_) => (
+            "peers",
+            format!(
+                "without the file they know nobody by name; {PEERS_VARIABLE} names another one"
+            ),
+        ),
+        _ => ("list", format!("without {BOARDS_VARIABLE} they have what there is")),
+    };
+    let remedy = format!("programs that use MX do not begin before that is mended; {without}");
+    Advice { board: None, topic, problem: why.to_string(), remedy }
+}
+
+fn of_no_sockets(why: &ModuleError) -> Advice {
+    let remedy = format!(
+        "no endpoint of ether:// or mxoe:// opens before that is mended; without {SOCKETS_VARIABLE} frames go by packet \
+         sockets"
+    );
+    Advice { board: None, topic: "sockets", problem: why.to_string(), remedy }
 }
 
 fn of_host(host: &Host) -> Vec<Advice> {
@@ -94,7 +125,8 @@ fn of_board(board: &Board) -> Vec<Advice> {
     let mut say = |topic, problem, remedy| {
         all.push(Advice { board: Some(name.clone()), topic, problem, remedy });
     };
-    if interface.mtu < MTU_WANTED {
+    // What hosts with MXoE agree upon is more than this one can change.
+    if interface.mtu < MTU_WANTED && board.dialect.is_none() {
         say(
             "MTU",
             format!("frames of {} bytes: long messages cost more packets", interface.mtu),
@@ -135,13 +167,15 @@ fn of_board(board: &Board) -> Vec<Advice> {
 
 #[cfg(test)]
 mod tests {
+    use ropewalk_net::modules::Options;
     use ropewalk_rail_ether::{Interface, Settings};
+    use ropewalk_wire::mxoe::{Dialect, Order};
 
     use super::super::info::tests::board;
     use super::*;
 
     fn topics(host: &Host, boards: &[Board]) -> Vec<&'static str> {
-        advice(host, boards, None).iter().map(|advice| advice.topic).collect()
+        advice(host, boards, &Faults::default()).iter().map(|advice| advice.topic).collect()
     }
 
     #[test]
@@ -151,6 +185,10 @@ mod tests {
         let settings = Settings { receive_wait_us: Some(0), ..Settings::default() };
         let good = Board { settings, ..board("eth0", 9000) };
         assert_eq!(topics(&host, std::slice::from_ref(&good)), [""; 0]);
+        let foreign = Dialect::native(1500, Order::Big).unwrap();
+        let settings = good.settings.clone();
+        let agreed = Board { dialect: Some(foreign), settings, ..board("eth0", 1500) };
+        assert_eq!(topics(&host, &[agreed]), [""; 0], "all hosts would have to change it");
         let admin = Host { admin: true, receive_buffer_max: Some(1), wake_us: None, ..host };
         assert_eq!(topics(&admin, &[good]), [""; 0]);
         assert_eq!(topics(&host, &[]), ["boards"]);
@@ -169,7 +207,7 @@ mod tests {
         let bad = Board { settings: settings.clone(), ..board("eth0", 1500) };
         let expected = ["rights", "receive buffer", "sleeping processors", "MTU", "interrupts"];
         assert_eq!(topics(&host, std::slice::from_ref(&bad)), expected);
-        let all = advice(&host, &[bad], None);
+        let all = advice(&host, &[bad], &Faults::default());
         assert!(all[0].problem.contains("CAP_NET_RAW") && all[0].remedy.contains("udp://"));
         assert!(all[1].problem.contains("208 KiB") && all[1].remedy.contains("rmem_max"));
         assert!(all[3].remedy.contains("ip link set eth0 mtu 9000"));
@@ -194,7 +232,32 @@ mod tests {
         let interface = down.interface.clone().map(|it| Interface { is_up: false, ..it });
         let down = Board { number: None, interface, ..down };
         assert_eq!(topics(&host, std::slice::from_ref(&down)), ["boards"]);
-        let listed = advice(&host, &[down], Some("no such thing".to_string()));
-        assert_eq!((listed[0].topic, listed[0].problem.as_str()), ("list", "no such thing"));
+    }
+
+    #[test]
+    fn a_fault_of_the_environment_is_told_with_its_own_remedy() {
+        let host = Host { raw: true, ..Host::default() };
+        let told = |boards, sockets| {
+            let all = advice(&host, &[board("eth0", 9000)], &Faults { boards, sockets });
+            assert_eq!(all.len(), 1, "{all:?}");
+            let Advice { topic, problem, remedy, .. } = all[0].clone();
+            (topic, problem, remedy)
+        };
+        let why = || "line 3".to_string();
+        let (topic, problem, remedy) = told(Some(BoardsError::List(why())), None);
+        assert_eq!((topic, problem.as_str()), ("list", "ROPEWALK_MX_BOARDS: line 3"));
+        assert!(remedy.contains("without ROPEWALK_MX_BOARDS"), "{remedy}");
+        let named = BoardsError::Peers { path: "/a/b".to_string(), why: why() };
+        let (topic, problem, remedy) = told(Some(named), None);
+        assert_eq!((topic, problem.as_str()), ("peers", "ROPEWALK_MX_PEERS: /a/b: line 3"));
+        assert!(remedy.contains("without ROPEWALK_MX_PEERS"), "{remedy}");
+        let (topic, problem, remedy) = told(Some(BoardsError::UsualPeers(why())), None);
+        assert_eq!((topic, problem.as_str()), ("peers", "/etc/ropewalk/mx-peers: line 3"));
+        assert!(remedy.contains("without the file"), "{remedy}");
+        let options = Options { sockets: "banana".to_string(), ..Options::default() };
+        let (topic, problem, remedy) = told(None, options.check().err());
+        assert_eq!(topic, "sockets");
+        assert!(problem.starts_with("ROPEWALK_ETHER: 'banana'"), "{problem}");
+        assert!(remedy.contains("without ROPEWALK_ETHER"), "{remedy}");
     }
 }

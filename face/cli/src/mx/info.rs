@@ -1,10 +1,12 @@
 //! `ropewalk mx info`.
 
-use ropewalk_net::boards::{self, Boards};
+use ropewalk_net::boards::{self, Boards, BoardsError};
+use ropewalk_net::modules::Options;
 use ropewalk_rail_ether::{Interface, Settings, interfaces, settings};
+use ropewalk_wire::mxoe::{Dialect, Mode, Order};
 use serde_json::json;
 
-use super::advice::{Advice, advice};
+use super::advice::{Advice, Faults, advice};
 use super::host::{Files, Host};
 use crate::report::{print, print_json, table};
 
@@ -16,7 +18,9 @@ use crate::report::{print, print_json, table};
 
 A board is a network of programs that use MX; its number is theirs: what ROPEWALK_MX_BOARDS lists, else each \
 Ethernet interface that is up, and without the right to raw frames the host's first address, over UDP. Its id is \
-the address of the interface as one number. Interfaces without a number are no boards. AF_XDP: the queue that a process takes frames from past \
+the address of the interface as one number. Interfaces without a number are no boards. MXoE: the longest frame, \
+the byte order and the mode that a board mxoe:// speaks with, which have to be those of all hosts, and are said behind its \
+interface (mxoe://eth0?frame=1500&order=big&mode=native). AF_XDP: the queue that a process takes frames from past \
 the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.")]
 pub struct Info {
     /// A JSON object for the host, one for each board and each other interface, and one for each piece of advice: 'kind' is host, board
@@ -36,6 +40,8 @@ pub struct Board {
     /// `None` over UDP.
     pub interface: Option<Interface>,
     pub settings: Settings,
+    /// How MXoE is spoken there; `None` where it is not.
+    pub dialect: Option<Dialect>,
     /// How many endpoints of it are taken, where that is seen.
     pub endpoints: Option<usize>,
     /// The queue that a process takes frames from by AF_XDP.
@@ -43,7 +49,7 @@ pub struct Board {
 }
 
 /// The boards of programs that are started now, and the Ethernet interfaces that are none; or why there are no boards.
-fn all_boards(files: &Files) -> (Vec<Board>, Option<String>) {
+fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
     let (claims, queues) = (files.claims(), files.queues());
     let ethernet = |it: &Interface| it.is_ethernet && !it.is_loopback;
     let mut interfaces: Vec<Interface> = interfaces().into_iter().filter(ethernet).collect();
@@ -56,6 +62,7 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<String>) {
             url,
             nic,
             settings: interface.as_ref().map(|it| settings(&it.name)).unwrap_or_default(),
+            dialect: None,
             endpoints: index.map(taken),
             xdp_queue: queue.map(|(_, queue)| *queue),
             interface,
@@ -69,7 +76,12 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<String>) {
         |board: &boards::Board| interfaces.iter().find(|it| it.name == board.interface).cloned();
     let numbered = (0..).zip(&found);
     let mut all: Vec<Board> = numbered
-        .map(|(number, board)| of(Some(number), board.own_url(), board.place.nic(), known(board)))
+        .map(|(number, board)| {
+            let interface = known(board);
+            let dialect = interface.as_ref().and_then(|it| board.dialect(it.mtu));
+            let shown = of(Some(number), board.own_url(), board.place.nic(), interface);
+            Board { dialect, ..shown }
+        })
         .collect();
     interfaces.retain(|it| !found.iter().any(|board| board.interface == it.name));
     all.extend(interfaces.into_iter().map(|interface| {
@@ -102,8 +114,9 @@ impl Board {
 pub fn run(arguments: &Info) -> anyhow::Result<()> {
     let files = Files::default();
     let (boards, why) = all_boards(&files);
+    let faults = Faults { boards: why, sockets: Options::from_environment().check().err() };
     let host = files.host();
-    let advice = advice(&host, &boards, why);
+    let advice = advice(&host, &boards, &faults);
     if arguments.json {
         return print_objects(&host, &boards, &advice);
     }
@@ -115,18 +128,34 @@ pub fn run(arguments: &Info) -> anyhow::Result<()> {
     print(text.as_bytes())
 }
 
-const HEADER: [&str; 10] = [
+const HEADER: [&str; 11] = [
     "board",
     "network",
     "state",
     "nic id",
     "MTU",
+    "MXoE",
     "speed",
     "driver",
     "rx-usecs",
     "AF_XDP",
     "endpoints",
 ];
+
+/// The words by which addresses say it.
+fn order_of(dialect: Dialect) -> &'static str {
+    match dialect.order() {
+        Order::Big => "big",
+        Order::Little => "little",
+    }
+}
+
+fn mode_of(dialect: Dialect) -> &'static str {
+    match dialect.mode() {
+        Mode::Native => "native",
+        Mode::Compatible => "compatible",
+    }
+}
 
 fn row(board: &Board) -> Vec<String> {
     let or_not = |text: Option<String>| text.unwrap_or_else(|| "-".to_string());
@@ -136,6 +165,9 @@ fn row(board: &Board) -> Vec<String> {
         board.state().to_string(),
         board.card(),
         or_not(board.interface.as_ref().map(|it| it.mtu.to_string())),
+        or_not(board.dialect.map(|it| {
+            format!("frame {}, {}, {}", it.frame_bytes_max(), order_of(it), mode_of(it))
+        })),
         or_not(board.settings.speed.map(|speed| match speed {
             0..1000 => format!("{speed} Mbit/s"),
             _ => format!("{} Gbit/s", f64::from(speed) / 1000.0),
@@ -169,6 +201,9 @@ fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Re
             "address": interface.map(|it| it.station.to_string()),
             "nic_id": board.nic,
             "mtu": interface.map(|it| it.mtu),
+            "frame_bytes": board.dialect.map(Dialect::frame_bytes_max),
+            "order": board.dialect.map(order_of),
+            "mode": board.dialect.map(mode_of),
             "speed_mbits": board.settings.speed,
             "driver": board.settings.driver,
             "receive_wait_us": board.settings.receive_wait_us,
@@ -212,6 +247,7 @@ pub mod tests {
             nic: interface.station.nic_id(),
             interface: Some(interface),
             settings: Settings::default(),
+            dialect: None,
             endpoints: Some(0),
             xdp_queue: None,
         }
@@ -222,15 +258,20 @@ pub mod tests {
         let url = "udp://10.0.0.1:7100".to_string();
         let board = Board { url, nic: 0x0212, interface: None, endpoints: None, ..board("", 0) };
         let id = "0x000000000212";
-        let shown = ["0", "udp://10.0.0.1:7100", "up", id, "-", "-", "-", "-", "-", "-"];
+        let shown = ["0", "udp://10.0.0.1:7100", "up", id, "-", "-", "-", "-", "-", "-", "-"];
         assert_eq!(row(&board), shown);
     }
 
     #[test]
     fn a_row_says_what_is_known_and_states_are_words() {
         let id = "02:00:00:00:00:01 (0x020000000001)";
-        let idle = ["0", "ether://eth0", "up", id, "1500", "-", "-", "-", "-", "0"];
+        let idle = ["0", "ether://eth0", "up", id, "1500", "-", "-", "-", "-", "-", "0"];
         assert_eq!(row(&board("eth0", 1500)), idle);
+        let [native, compatible] =
+            [Dialect::native(1500, Order::Little).unwrap(), Dialect::compatible()]
+                .map(|it| Board { dialect: Some(it), ..board("eth0", 9000) });
+        assert_eq!(row(&native)[5], "frame 1500, little, native");
+        assert!(row(&compatible)[5].ends_with(", big, compatible"));
         let settings = Settings {
             driver: Some("mlx5".into()),
             speed: Some(25_000),
@@ -240,7 +281,7 @@ pub mod tests {
         };
         let mut busy =
             Board { settings, endpoints: Some(2), xdp_queue: Some(3), ..board("eth1", 9000) };
-        assert_eq!(row(&busy)[5..], ["25 Gbit/s", "mlx5", "8, adaptive", "queue 3", "2"]);
+        assert_eq!(row(&busy)[6..], ["25 Gbit/s", "mlx5", "8, adaptive", "queue 3", "2"]);
         assert_eq!(busy.state(), "up");
         let interface = busy.interface.clone().unwrap();
         busy.interface = Some(Interface { is_running: false, ..interface.clone() });

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use super::{ask, limit, pointed, put, returned};
+use super::{ask, ask_open, limit, pointed, put, returned};
 use crate::abi::*;
 use crate::codes::*;
 use crate::endpoint::{Handler, Settings};
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn omx_open_endpoint(
 }
 
 fn close(family: Family, handle: Handle) -> u32 {
-    let answer = ask(handle, c"close an endpoint", |endpoint| {
+    let answer = ask_open(handle, c"close an endpoint", |endpoint| {
         if endpoint.lock().is_handling() {
             return Err(NOT_IN_HANDLER);
         }

@@ -58,10 +58,24 @@ fn ask<T>(
     if !process::is_initialized() {
         return Err(errors::raise(None, text, NOT_INITIALIZED));
     }
+    ask_open(handle, text, work)
+}
+
+/// Asks an endpoint that is open, also where finalize was called before it is closed.
+fn ask_open<T>(
+    handle: Handle,
+    text: &CStr,
+    work: impl FnOnce(&Arc<Ep>) -> Result<T, Code>,
+) -> Result<T, Code> {
     let Some(endpoint) = process::endpoint(handle) else {
-        return Err(errors::raise(None, text, BAD_ENDPOINT));
+        return Err(errors::raise(None, text, no_endpoint()));
     };
     work(&endpoint).map_err(|code| errors::raise(endpoint.error_handler(), text, code))
+}
+
+/// Why there is no endpoint of a handle.
+fn no_endpoint() -> Code {
+    if process::is_initialized() { BAD_ENDPOINT } else { NOT_INITIALIZED }
 }
 
 /// The same for what concerns no endpoint.

@@ -10,7 +10,7 @@ use ropewalk_net::raw::{RawError, RawEvent};
 use ropewalk_wire::mxoe::{HOST_NAME_BYTES_MAX, RAW_BYTES_MAX};
 
 use super::info::LINE_SPEED;
-use super::{endpoint, put, returned};
+use super::{endpoint, no_endpoint, put, returned};
 use crate::abi::*;
 use crate::codes::*;
 use crate::raw::{self, Raw, code_of_raw};
@@ -31,8 +31,17 @@ fn ask<T>(
     if !process::is_initialized() {
         return Err(errors::raise(None, text, NOT_INITIALIZED));
     }
+    ask_open(handle, text, work)
+}
+
+/// Asks a raw endpoint that is open, also where finalize was called before it is closed.
+fn ask_open<T>(
+    handle: Handle,
+    text: &CStr,
+    work: impl FnOnce(&Raw) -> Result<T, RawError>,
+) -> Result<T, Code> {
     let Some(raw) = raw::find(handle) else {
-        return Err(errors::raise(None, text, BAD_ENDPOINT));
+        return Err(errors::raise(None, text, no_endpoint()));
     };
     work(&raw).map_err(|error| errors::raise(raw.error_handler, text, code_of_raw(&error)))
 }
@@ -87,7 +96,7 @@ pub unsafe extern "C" fn omx_raw_open_endpoint(
 
 fn close(family: Family, handle: Handle) -> u32 {
     let text = c"close a raw endpoint";
-    let answer = ask(handle, text, |_| match raw::remove(handle) {
+    let answer = ask_open(handle, text, |_| match raw::remove(handle) {
         Some(raw) => {
             raw.net.close();
             Ok(())

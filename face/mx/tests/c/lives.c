@@ -182,6 +182,26 @@ static void nothing_is_taken_for_another(void)
     close_both();
 }
 
+/* The end of the library ends no endpoint: whoever has one closes it, then or in the next life. */
+static void closed_after_the_library(void)
+{
+    mx_endpoint_t later;
+    OK(mx_init());
+    open_both();
+    later = open_number(2);
+    OK(mx_finalize());
+    CHECK(mx_progress(left) == MX_NOT_INITIALIZED);
+    close_both();
+    CHECK(mx_close_endpoint(left) == MX_NOT_INITIALIZED);
+    OK(mx_init());
+    OK(mx_progress(later));
+    OK(mx_close_endpoint(later));
+    CHECK(mx_close_endpoint(later) == MX_BAD_ENDPOINT);
+    open_both();
+    close_both();
+    OK(mx_finalize());
+}
+
 int main(int count_of_words, char **words)
 {
     CHECK(count_of_words == 2);
@@ -196,6 +216,7 @@ int main(int count_of_words, char **words)
     if (strcmp(words[1], "shm") != 0)
         opened_again_while_it_is_called();
     OK(mx_finalize());
+    closed_after_the_library();
     printf("ok\n");
     return 0;
 }

@@ -506,7 +506,11 @@ static void side(int is_first, int from, int to)
     CHECK(pthread_join(waiter, NULL) == 0);
     OK(mx_raw_close_endpoint(open_raw()));
     talk(from, to, &step, &seen, sizeof step);
+    /* It is there until it is closed. */
+    raw = open_raw();
     OK(mx_finalize());
+    OK(mx_raw_close_endpoint(raw));
+    CHECK(mx_raw_close_endpoint(raw) == MX_NOT_INITIALIZED);
 }
 
 int main(void)
