@@ -477,58 +477,6 @@ fn a_small_message_beside_63_neighbours_costs_what_it_costs_alone() {
     }
 }
 
-/// Sends a message of so many bytes; how it ended for the sender, in the end.
-fn send_long(own: &Node, other: &Node, to: PeerId, bytes: usize) -> Result<(), Fault> {
-    let pool = Pool::with_budget(8 << 20);
-    let memory = || Memory::pooled(pool.take(bytes).expect("the pool is large"));
-    let (tagged, cut) = (Channel::Tagged, Oversize::Truncate);
-    let receive =
-        other.endpoint.post_receive(&other.context, tagged, None, 3, u64::MAX, memory(), cut, 1);
-    assert!(receive.is_ok());
-    let posted = own.endpoint.post_send(&own.context, to, tagged, 3, memory(), Level::Delivered, 2);
-    let sent = match posted {
-        Ok(Posted::Done(completed)) => completed,
-        Ok(Posted::Pending(_)) => loop {
-            other.endpoint.progress();
-            if let Some(completed) = own.endpoint.test(&own.context) {
-                break completed;
-            }
-        },
-        Err((_, fault)) => return Err(fault),
-    };
-    // What was posted to receive it is not posted any more.
-    if let Ok(Posted::Pending(id)) = receive {
-        other.endpoint.cancel(id);
-        while other.endpoint.test(&other.context).is_none() {
-            own.endpoint.progress();
-        }
-    }
-    sent.outcome
-}
-
-#[test]
-#[ignore = "for --deep: waits until links are given up"]
-fn an_interface_that_takes_shorter_frames_ends_its_links_and_new_ones_fit() {
-    let Some(_namespace) = Namespace::enter() else { return };
-    let (here, there) = (card(9000), card(9000));
-    let (own, other) = (node(&here, false), node(&there, false));
-    let to = peer(&own, &other);
-    assert_eq!(send_long(&own, &other, to, 400_000), Ok(()));
-    assert!(ip(&format!("link set {here} mtu 1500")));
-    let begin = Instant::now();
-    let mut faults = Vec::new();
-    while let Err(fault) = send_long(&own, &other, to, 400_000) {
-        faults.push((begin.elapsed(), fault));
-        assert!(begin.elapsed() < 3 * LIMIT, "{faults:?}");
-    }
-    println!("in between: {faults:?}");
-    let drops = own.endpoint.counters().1[0].1.drops;
-    assert!(drops.unsent > 0, "{drops:?}");
-    // And one that takes longer ones again.
-    assert!(ip(&format!("link set {here} mtu 9000")));
-    assert_eq!(send_long(&own, &other, to, 400_000), Ok(()));
-}
-
 #[test]
 fn a_frame_that_nobody_takes_does_not_hold_up_the_others() {
     let Some(_namespace) = Namespace::enter() else { return };
@@ -580,22 +528,6 @@ fn an_interface_that_is_taken_down_before_it_is_removed_is_gone() {
         agent.receive().is_err() || agent.receive().is_err(),
         "there is nothing to hear any more"
     );
-}
-
-#[test]
-#[ignore = "for --deep: waits until links are given up"]
-fn links_over_an_interface_that_is_gone_end() {
-    let Some(_namespace) = Namespace::enter() else { return };
-    let (here, there) = (card(1500), card(1500));
-    let (own, other) = (node(&here, false), node(&there, false));
-    let to = peer(&own, &other);
-    assert_eq!(send_long(&own, &other, to, 1000), Ok(()));
-    assert!(ip(&format!("link del {here}")));
-    let begin = Instant::now();
-    let fault = send_long(&own, &other, to, 1000).expect_err("there is no way");
-    println!("{fault} after {:?}", begin.elapsed());
-    assert!(begin.elapsed() < LIMIT);
-    assert_eq!(send_long(&own, &other, to, 1000), Err(Fault::Unreachable));
 }
 
 /// Packets that a port shows within a moment.
