@@ -175,6 +175,24 @@ impl Board {
         }
     }
 
+    /// Whether its endpoints take our own packets beside MXoE, from hosts of ours.
+    pub fn takes_ours(&self) -> bool {
+        self.is_foreign && !modules::is_for_all(&self.said)
+    }
+
+    /// Where an endpoint of it takes them; the scheme is `ether`.
+    pub fn listen_for_ours(&self, endpoint: u32) -> Option<String> {
+        self.takes_ours().then(|| format!("{}/{endpoint}", self.interface))
+    }
+
+    /// Where an endpoint of another card takes our own packets; `None` where MXoE is spoken with it, or nobody knows.
+    pub fn url_of_ours(&self, place: &Place, endpoint: u32) -> Option<String> {
+        let Place::Ether(station) = place else { return None };
+        let knows = || self.agent()?.peer(place.nic()).ok().flatten();
+        let is_ours = self.takes_ours() && knows().is_some_and(|peer| peer.takes_ours());
+        is_ours.then(|| format!("ether://{station}%{}/{endpoint}", self.interface))
+    }
+
     /// As lists of boards name it.
     pub fn own_url(&self) -> String {
         let url = match &self.place {

@@ -340,12 +340,16 @@ struct Wire {
     silence: Option<Duration>,
     little: bool,
     compatible: bool,
+    /// It is spoken with hosts of ours, too, who understand each other better otherwise.
+    with_ours: bool,
     sockets: Sockets,
 }
 
 impl Wire {
-    /// `key=N`, `frame=N`, `order=little`, `mode=compatible`, `silence=SECONDS`, and what is said of sockets, with
-    /// `&` between.
+    /// `key=N`, `frame=N`, `order=little`, `mode=compatible`, `silence=SECONDS`, `ours=mxoe`, and what is said of
+    /// sockets, with `&` between.
+    ///
+    /// `ours=mxoe`: endpoints of MX speak MXoE with hosts of ours as well, instead of our own language.
     ///
     /// `silence` is how long a host may leave messages unanswered before it is given up: 512 s where nobody says
     /// otherwise, as with Open-MX, whose programs answer nothing while they compute.
@@ -360,6 +364,8 @@ impl Wire {
                 ("order", "big") => self.little = false,
                 ("mode", "compatible") => self.compatible = true,
                 ("mode", "native") => self.compatible = false,
+                ("ours", "mxoe") => self.with_ours = true,
+                ("ours", "own") => self.with_ours = false,
                 _ => self.sockets.set(part).ok_or_else(bad)?,
             }
         }
@@ -399,6 +405,12 @@ pub fn check_wire(foreign: bool, said: &str, mtu: usize) -> Result<(), ModuleErr
         return Ok(());
     }
     dialect(said, mtu).map(drop)
+}
+
+/// Whether MXoE is spoken with hosts of ours, too, where this is said.
+pub fn is_for_all(said: &str) -> bool {
+    let mut wire = Wire::default();
+    wire.read(said).is_ok() && wire.with_ours
 }
 
 /// How MXoE is spoken where this is said, on an interface that takes packets of so many bytes.

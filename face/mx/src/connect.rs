@@ -1,5 +1,9 @@
 //! Connecting: a question over the channel of requests, with the key that the other side wants, and its
-//! answer. On a board where MXoE is spoken the rail's own CONNECT takes the place of both.
+//! answer. On a board where MXoE is spoken the rail's own CONNECT takes the place of both, but for hosts of ours
+//! that are known by their beacons: they are asked over our own packets, which have checksums.
+//!
+//! Where one side has not heard the other's beacon yet the two may connect each in its own way. Each then sends by the
+//! way that was there first, so that its messages stay in order, and hears the other by both.
 //!
 //! A thread of each endpoint, its *keeper*, answers and takes answers, and gives up what waited too long,
 //! whatever the program does meanwhile. It calls no function of the program's.
@@ -55,8 +59,10 @@ struct Connect {
     peer: PeerId,
     key: u32,
     deadline: Instant,
-    /// It speaks MXoE, whose own CONNECT is the question.
+    /// It is asked in MXoE, whose own CONNECT is the question.
     is_foreign: bool,
+    /// How it is asked in MXoE where it does not take our own packets after all.
+    otherwise: Option<String>,
     /// Whoever is on this host is there now or not at all.
     is_local: bool,
     again_at: Option<Instant>,
@@ -139,6 +145,7 @@ impl Ep {
         &self,
         state: &mut State,
         place: (u64, u32),
+        ours: Option<String>,
         key: u32,
         match_info: u64,
         context: *mut c_void,
@@ -157,15 +164,24 @@ impl Ep {
             state.requests.end(id, SUCCESS, true);
             return Ok(id);
         }
-        let (urls, is_local) = self.urls_of(nic, number, key)?;
-        let partner = state.partners.at(nic, number as u8).ok_or(NO_RESOURCES)?;
-        let peer = self.peer_to_ask(state, partner, &urls)?;
+        let (usual, is_local) = self.urls_of(nic, number, key)?;
+        let id = state.partners.at(nic, number as u8).ok_or(NO_RESOURCES)?;
+        let up = state.partners.get(id).filter(|partner| partner.is_up);
+        let is_foreign = match up {
+            Some(up) => up.is_foreign,
+            None => self.is_foreign && !is_local && ours.is_none(),
+        };
+        let (urls, otherwise) = match ours.filter(|_| up.is_none() && !is_local) {
+            Some(ours) => (ours, Some(usual)),
+            None => (usual, None),
+        };
+        let partner = id;
+        let peer = self.peer_to_ask(state, partner, &urls, is_foreign)?;
         let limit = limit.or(state.timeout).unwrap_or(self.process.options.give_up_after);
         let deadline = Instant::now() + limit;
         request.limit_to(Some(limit));
         let request = state.requests.add(request).ok_or(NO_RESOURCES)?;
         let (again_at, operation) = (None, None);
-        let is_foreign = self.is_foreign && !is_local;
         let connect = Connect {
             request,
             partner,
@@ -174,6 +190,7 @@ impl Ep {
             deadline,
             is_local,
             is_foreign,
+            otherwise,
             again_at,
             operation,
         };
@@ -186,14 +203,20 @@ impl Ep {
         Ok(request)
     }
 
-    /// What the layer below calls a partner whom we want to reach.
-    fn peer_to_ask(&self, state: &mut State, id: SlotId, urls: &str) -> Result<PeerId, Code> {
+    /// What the layer below calls a partner whom we want to reach, in MXoE or not.
+    fn peer_to_ask(
+        &self,
+        state: &mut State,
+        id: SlotId,
+        urls: &str,
+        is_foreign: bool,
+    ) -> Result<PeerId, Code> {
         let partner = state.partners.get(id).ok_or(NO_RESOURCES)?;
         if let Some(peer) = partner.peer.filter(|_| partner.is_up) {
             return Ok(peer);
         }
         // A foreign one is asked with a key that is part of the address.
-        let called = partner.called.filter(|peer| self.net.is_known(*peer) && !self.is_foreign);
+        let called = partner.called.filter(|peer| self.net.is_known(*peer) && !is_foreign);
         let peer = match called {
             Some(peer) => peer,
             None => {
@@ -203,7 +226,8 @@ impl Ep {
         };
         state.partners.name(peer, id);
         if let Some(partner) = state.partners.get_mut(id) {
-            (partner.peer, partner.called) = (Some(peer), Some(peer));
+            (partner.peer, partner.is_foreign) = (Some(peer), is_foreign);
+            partner.called = Some(peer).filter(|_| !is_foreign);
         }
         Ok(peer)
     }
@@ -213,9 +237,21 @@ impl Ep {
         self.shares && self.process.boards.board_of(nic).is_some()
     }
 
-    /// Whether endpoints of a card speak MXoE with us.
-    pub fn speaks_mxoe(&self, nic: u64) -> bool {
-        self.is_foreign && !self.is_shared(nic)
+    /// Where an endpoint takes our own packets, though MXoE is spoken on this board; it may have to be asked who knows.
+    pub fn url_of_ours(&self, (nic, number): (u64, u32)) -> Option<String> {
+        let boards = &self.process.boards;
+        let own = boards.boards.get(self.board as usize).filter(|board| board.takes_ours())?;
+        if self.is_shared(nic) || self.is_up((nic, number)) {
+            return None;
+        }
+        own.url_of_ours(&boards.place_of(nic, own)?, number)
+    }
+
+    fn is_up(&self, (nic, number): (u64, u32)) -> bool {
+        let state = self.lock();
+        let found =
+            u8::try_from(number).ok().and_then(|number| state.partners.find_at(nic, number));
+        found.and_then(|id| state.partners.get(id)).is_some_and(|partner| partner.is_up)
     }
 
     /// Where an endpoint of a card is, and whether that is on this host.
@@ -234,6 +270,11 @@ impl Ep {
         let Some(connect) = state.connects.asked.get_mut(&number) else { return };
         let Some(partner) = state.partners.get(connect.partner) else { return };
         connect.again_at = None;
+        if connect.is_foreign && partner.is_up && !partner.is_foreign {
+            // It came by the other way meanwhile.
+            connect.is_foreign = false;
+            connect.peer = partner.peer.unwrap_or(connect.peer);
+        }
         if connect.is_foreign {
             let (peer, is_up) = (connect.peer, partner.is_up);
             if !is_up {
@@ -314,6 +355,15 @@ impl Ep {
             return self.connected(state, number, ENDPOINT_CLOSED);
         }
         connect.again_at = Some(Instant::now() + AGAIN_AFTER);
+        let partner = connect.partner;
+        if let Some(urls) = connect.otherwise.take().filter(|_| !is_up) {
+            // Its host may be one of ours, but this endpoint hears MXoE alone.
+            let Ok(peer) = self.peer_to_ask(state, partner, &urls, true) else { return };
+            if let Some(connect) = state.connects.asked.get_mut(&number) {
+                (connect.peer, connect.is_foreign) = (peer, true);
+                self.ask(state, number);
+            }
+        }
     }
 
     /// The session with a partner ended: what was asked over it will not be answered.
@@ -334,7 +384,13 @@ impl Ep {
         let Some(id) = state.partners.at(station.nic_id(), name.endpoint) else { return };
         state.partners.name(peer, id);
         if let Some(partner) = state.partners.get_mut(id) {
-            (partner.peer, partner.session, partner.is_up) = (Some(peer), name.session, true);
+            // Where there is another way to it already messages go on there, in order.
+            let goes_on = partner.is_up && !partner.is_foreign && !partner.is_own;
+            let other = partner.peer.filter(|_| goes_on);
+            if other.is_none_or(|other| self.net.peer_rail(other).is_none()) {
+                (partner.peer, partner.session) = (Some(peer), name.session);
+                (partner.is_up, partner.is_foreign) = (true, true);
+            }
         }
         // Whoever connected: what was asked for is judged by the key of each question.
         self.asked_of(state, id).into_iter().for_each(|number| self.ask(state, number));
@@ -399,15 +455,21 @@ impl Ep {
         if partner.is_own {
             return None;
         }
+        if partner.is_up && partner.is_foreign {
+            // It was there in MXoE first.
+            state.partners.name(peer, id);
+            return Some(id);
+        }
         // One that we are about to reach may be the same, of which nobody knows yet.
         let other_life = partner.session != 0 && partner.session != message.session;
         let before = partner.peer.filter(|before| !self.net.same_peer(*before, peer));
         let before = before.filter(|_| other_life);
-        if partner.peer.is_none() || before.is_some() {
+        // Or it is being asked in MXoE, and was faster.
+        if partner.peer.is_none() || before.is_some() || partner.is_foreign {
             partner.peer = Some(peer);
         }
         partner.session = message.session;
-        partner.is_up = true;
+        (partner.is_up, partner.is_foreign) = (true, false);
         state.partners.name(peer, id);
         if let Some(before) = before {
             // Its former life: what was under way with it ends.
@@ -432,9 +494,10 @@ impl Ep {
         let code = Code::from(message.status);
         if code == SUCCESS {
             state.partners.name(peer, id);
-            if let Some(partner) = state.partners.get_mut(id) {
+            let partner = state.partners.get_mut(id);
+            if let Some(partner) = partner.filter(|it| !(it.is_up && it.is_foreign)) {
                 partner.session = message.session;
-                partner.is_up = true;
+                (partner.is_up, partner.is_foreign) = (true, false);
                 partner.peer = Some(peer);
             }
         }

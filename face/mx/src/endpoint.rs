@@ -298,7 +298,8 @@ impl Ep {
     }
 }
 
-/// The rail of the board, which makes sure that nobody else has the number, and shared memory.
+/// The rail of the board, which makes sure that nobody else has the number, that for hosts of ours where MXoE is spoken with
+/// others, and shared memory.
 fn rails(
     options: &Options,
     board: &Board,
@@ -312,6 +313,9 @@ fn rails(
         modules::open(scheme, &listen).map_err(|error| code_of(&error))
     };
     let mut rails = vec![open(scheme, &address)?];
+    if let Some(address) = board.listen_for_ours(number) {
+        rails.push(open("ether", &address)?);
+    }
     if !options.shared_disabled {
         rails.push(open("shm", &Board::shared_name(board.place.nic(), number))?);
     }

@@ -334,13 +334,15 @@ impl Ep {
 
     /// Connects, and waits for it.
     pub fn connect(&self, place: (u64, u32), key: u32, ms: Option<u32>) -> Result<Address, Code> {
+        let ours = self.url_of_ours(place);
         let mut state = self.look();
         if state.is_handling() {
             return Err(NOT_IN_HANDLER);
         }
         let until = deadline(ms);
         let limit = ms.map(|ms| std::time::Duration::from_millis(ms.into()));
-        let id = self.iconnect(&mut state, place, key, 0, std::ptr::null_mut(), limit, true)?;
+        let context = std::ptr::null_mut();
+        let id = self.iconnect(&mut state, place, ours, key, 0, context, limit, true)?;
         drop(state);
         let waited = self.wait(until, |state| Ep::take(state, id));
         match waited {
@@ -363,9 +365,10 @@ impl Ep {
         key: u32,
         posting: &Posting<'_>,
     ) -> Result<Handle, Code> {
+        let ours = self.url_of_ours(place);
         let mut state = self.look();
         let (bits, context) = (posting.match_info, posting.context);
-        let id = self.iconnect(&mut state, place, key, bits, context, None, false)?;
+        let id = self.iconnect(&mut state, place, ours, key, bits, context, None, false)?;
         let done = state.requests.is_done(id);
         if !posting.is_wanted {
             match done {
@@ -389,10 +392,17 @@ impl Ep {
         if id == state.own {
             return Ok(());
         }
+        // It may have connected over one network, and we over another.
+        let mut names = state.partners.names_of(id);
+        names.retain(|name| self.net.peer_rail(*name).is_some());
         let partner = state.partners.remove(id);
         self.drop_connects(&mut state, id);
-        if let Some(peer) = partner.and_then(|partner| partner.peer) {
-            self.net.forget(peer);
+        names.extend(partner.and_then(|partner| partner.peer));
+        for name in names {
+            // Several names may be one peer's.
+            if self.net.is_known(name) {
+                self.net.forget(name);
+            }
         }
         drop(state);
         // Completions of what was under way are there.

@@ -30,6 +30,8 @@ pub struct Partner {
     pub called: Option<PeerId>,
     /// Messages can be sent to it.
     pub is_up: bool,
+    /// MXoE is spoken with it.
+    pub is_foreign: bool,
     /// It is this endpoint itself.
     pub is_own: bool,
     /// The user's pointer.
@@ -63,12 +65,18 @@ impl Partners {
             peer: None,
             called: None,
             is_up: false,
+            is_foreign: false,
             is_own: false,
             context: 0,
         };
         let id = self.slots.insert(partner).ok()?;
         self.by_place.insert((nic, endpoint), id);
         Some(id)
+    }
+
+    /// The partner at this place.
+    pub fn find_at(&self, nic: u64, endpoint: u8) -> Option<SlotId> {
+        self.by_place.get(&(nic, endpoint)).copied()
     }
 
     pub fn get(&self, id: SlotId) -> Option<&Partner> {

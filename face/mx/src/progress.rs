@@ -192,9 +192,9 @@ impl Ep {
     /// one by now.
     fn lost(&self, state: &State, peer: Option<PeerId>, fault: Fault) -> Code {
         let partner = peer.and_then(|peer| state.partners.of_peer(peer));
-        let nic = partner.and_then(|id| state.partners.get(id)).map(|partner| partner.nic);
+        let partner = partner.and_then(|id| state.partners.get(id));
         match fault {
-            Fault::Closed | Fault::PeerReset if !nic.is_some_and(|nic| self.speaks_mxoe(nic)) => {
+            Fault::Closed | Fault::PeerReset if !partner.is_some_and(|it| it.is_foreign) => {
                 UNREACHABLE
             }
             Fault::Closed => ENDPOINT_CLOSED,
@@ -265,8 +265,9 @@ impl Ep {
         let Some(partner) = state.partners.get_mut(id).filter(|partner| !partner.is_own) else {
             return;
         };
-        if other.is_some() {
-            partner.peer = other;
+        if let Some(other) = other {
+            partner.peer = Some(other);
+            partner.is_foreign = self.net.foreign_name(other).is_some();
             return;
         }
         partner.is_up = false;

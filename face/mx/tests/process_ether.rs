@@ -58,7 +58,23 @@ fn programs_reach_each_other_as_hosts_with_open_mx_do() {
     let sources =
         ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c", "keys.c", "forks.c"];
     for source in sources {
+        run(&namespace, source, "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
+    }
+}
+
+#[test]
+fn hosts_of_ours_speak_their_own_language_where_mxoe_is_spoken_with_others() {
+    let Some(namespace) = Namespace::make() else { return };
+    // Also what relies on synchronous messages that bring their bytes along.
+    let sources = ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c", "keys.c"];
+    for source in sources {
         run(&namespace, source, "mxoe://one", "mxoe://two");
+    }
+    // An endpoint that hears MXoE alone is found out, and nobody who calls others so.
+    for (one, two) in
+        [("mxoe://one?ours=mxoe", "mxoe://two"), ("mxoe://one", "mxoe://two?ours=mxoe")]
+    {
+        run(&namespace, "semantics.c", one, two);
     }
 }
 
@@ -78,7 +94,7 @@ fn who_is_in_no_table_is_reached_where_mxoe_is_spoken() {
 #[test]
 fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
     let Some(namespace) = Namespace::make() else { return };
-    run(&namespace, "foreign.c", "mxoe://one", "mxoe://two");
+    run(&namespace, "foreign.c", "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
 }
 
 /// What a program that opens an endpoint on these boards prints, and what it says on its standard error.

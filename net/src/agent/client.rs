@@ -5,6 +5,7 @@ use std::time::Duration;
 
 pub use ropewalk_core::packets::mxoe::Map;
 use ropewalk_wire::mxoe::{Announcement, Station};
+use ropewalk_wire::packets;
 use rustix::io::Errno;
 
 use super::local;
@@ -37,6 +38,16 @@ pub struct KnownPeer {
     pub is_own: bool,
     /// For how long nothing was heard of it.
     pub age: Duration,
+}
+
+impl KnownPeer {
+    /// Whether its endpoints take our own packets, in the version that we speak.
+    pub fn takes_ours(&self) -> bool {
+        let takes = |it: Announcement| {
+            it.version == packets::VERSION && it.features & Announcement::TAKES_OURS != 0
+        };
+        self.ours.is_some_and(takes)
+    }
 }
 
 /// Why an agent does not answer.
@@ -97,6 +108,15 @@ impl AgentClient {
     pub fn name_of(&mut self, nic: u64) -> Result<Option<String>, AgentError> {
         match self.ask(Question::NameOf(nic))? {
             Answer::Name(name) => Ok(Some(name)),
+            Answer::Nobody => Ok(None),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    /// What it knows of this card, which is another one's.
+    pub fn peer(&mut self, nic: u64) -> Result<Option<KnownPeer>, AgentError> {
+        match self.ask(Question::Peer(nic))? {
+            Answer::Peers(mut found) if found.len() == 1 => Ok(found.pop()),
             Answer::Nobody => Ok(None),
             _ => Err(AgentError::Unknown),
         }

@@ -35,6 +35,8 @@ pub enum Question<'a> {
     SetMap(Map),
     /// What a mapper has said of the map.
     Map,
+    /// What is known of this card.
+    Peer(u64),
 }
 
 /// What the agent says.
@@ -80,6 +82,7 @@ impl<'a> Question<'a> {
             9 => Question::RemovePeer(u64::from_ne_bytes(*rest.first_chunk()?)),
             10 => Question::SetMap(parse_map(rest)?),
             11 => Question::Map,
+            12 => Question::Peer(u64::from_ne_bytes(*rest.first_chunk()?)),
             _ => return None,
         })
     }
@@ -99,6 +102,7 @@ impl<'a> Question<'a> {
             Question::RemovePeer(nic) => [&[9], &nic.to_ne_bytes()[..]].concat(),
             Question::SetMap(map) => emit_map(10, map),
             Question::Map => vec![11],
+            Question::Peer(nic) => [&[12], &nic.to_ne_bytes()[..]].concat(),
         }
     }
 }
@@ -252,6 +256,7 @@ mod tests {
             Question::RemovePeer(7),
             Question::SetMap(map),
             Question::Map,
+            Question::Peer(8 << 40),
         ];
         for question in questions {
             let bytes = question.emit();

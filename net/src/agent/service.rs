@@ -260,6 +260,7 @@ impl Service<'_> {
                 Named::Several => Answer::Several,
             }),
             Question::NameOf(nic) => Some(self.name_of(nic)),
+            Question::Peer(nic) => Some(self.peer(nic)),
             Question::Counts => Some(Answer::Counts(self.counts())),
             Question::Map => Some(self.agent.map().map_or(Answer::Nobody, Answer::Map)),
             Question::AddPeer(..) | Question::RemovePeer(_) | Question::SetMap(_)
@@ -333,6 +334,11 @@ impl Service<'_> {
         }
         let name = self.agent.peer(station).and_then(|peer| peer.name.as_deref());
         name.map_or(Answer::Nobody, |name| Answer::Name(String::from_utf8_lossy(name).into_owned()))
+    }
+
+    fn peer(&self, nic: u64) -> Answer {
+        let peer = Station::from_nic_id(nic).and_then(|station| self.agent.peer(station));
+        peer.map_or(Answer::Nobody, |peer| Answer::Peers(vec![self.known(peer)]))
     }
 
     /// As many peers from this index on as an answer holds.

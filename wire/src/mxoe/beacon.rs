@@ -88,6 +88,9 @@ fn fields<O: zerocopy::ByteOrder + 'static>(
 }
 
 impl Announcement {
+    /// Feature: endpoints of MX that speak MXoE with others take our own packets as well, under the same numbers.
+    pub const TAKES_OURS: u16 = 1;
+
     fn parse(tail: &[u8]) -> Option<Announcement> {
         let tail: &[u8; BEACON_BYTES - TAIL] = tail.first_chunk()?;
         let [a, b, c, d, v0, v1, f0, f1, host @ .., s0, s1, s2, s3] = *tail;

@@ -198,7 +198,8 @@ impl Agent {
 
     /// What its beacons say beside that.
     pub fn announcement(&self) -> Announcement {
-        Announcement { version: packets::VERSION, features: 0, host: self.config.host }
+        let (version, features) = (packets::VERSION, Announcement::TAKES_OURS);
+        Announcement { version, features, host: self.config.host }
     }
 
     /// Its counters.
