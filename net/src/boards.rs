@@ -49,6 +49,17 @@ pub struct Board {
     pub said: String,
 }
 
+/// What is spoken with a card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Language {
+    /// Our own.
+    Ours,
+    /// MXoE, or whatever else the board is for.
+    Other,
+    /// Nobody has heard its beacon yet.
+    Unknown,
+}
+
 /// A host that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
@@ -185,12 +196,24 @@ impl Board {
         self.takes_ours().then(|| format!("{}/{endpoint}", self.interface))
     }
 
-    /// Where an endpoint of another card takes our own packets; `None` where MXoE is spoken with it, or nobody knows.
+    /// What the agent knows of another card whose endpoints may take our own packets.
+    pub fn language_of(&self, place: &Place) -> Language {
+        let Place::Ether(_) = place else { return Language::Other };
+        if !self.takes_ours() {
+            return Language::Other;
+        }
+        match self.agent().and_then(|mut agent| agent.peer(place.nic()).ok().flatten()) {
+            Some(peer) if peer.takes_ours() => Language::Ours,
+            // Its beacon has come.
+            Some(peer) if peer.serial.is_some() => Language::Other,
+            _ => Language::Unknown,
+        }
+    }
+
+    /// Where an endpoint of such a card takes them.
     pub fn url_of_ours(&self, place: &Place, endpoint: u32) -> Option<String> {
         let Place::Ether(station) = place else { return None };
-        let knows = || self.agent()?.peer(place.nic()).ok().flatten();
-        let is_ours = self.takes_ours() && knows().is_some_and(|peer| peer.takes_ours());
-        is_ours.then(|| format!("ether://{station}%{}/{endpoint}", self.interface))
+        Some(format!("ether://{station}%{}/{endpoint}", self.interface))
     }
 
     /// As lists of boards name it.

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::slots::SlotId;
-use ropewalk_net::boards::Board;
+use ropewalk_net::boards::{Board, Language};
 use ropewalk_net::{Address, Channel, Level, OperationId, PeerId, Posted, Request as Letter};
 use ropewalk_wire::mxoe::Station;
 
@@ -32,6 +32,8 @@ use crate::requests::{Kind, Request, Stage};
 
 /// A question that found nobody is asked again after.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// How long after an endpoint was opened beacons of others may come, which answer the first one of ours.
+const BEACONS_WITHIN: Duration = Duration::from_millis(300);
 /// The keeper looks at least as often: an endpoint that is being closed rings it.
 const LOOK_AFTER: Duration = Duration::from_secs(5);
 /// Marks messages of connections.
@@ -237,14 +239,24 @@ impl Ep {
         self.shares && self.process.boards.board_of(nic).is_some()
     }
 
-    /// Where an endpoint takes our own packets, though MXoE is spoken on this board; it may have to be asked who knows.
+    /// Where an endpoint takes our own packets, though MXoE is spoken on this board. Who has just begun waits for a moment
+    /// until beacons have come.
     pub fn url_of_ours(&self, (nic, number): (u64, u32)) -> Option<String> {
         let boards = &self.process.boards;
         let own = boards.boards.get(self.board as usize).filter(|board| board.takes_ours())?;
         if self.is_shared(nic) || self.is_up((nic, number)) {
             return None;
         }
-        own.url_of_ours(&boards.place_of(nic, own)?, number)
+        let place = boards.place_of(nic, own)?;
+        loop {
+            match own.language_of(&place) {
+                Language::Ours => return own.url_of_ours(&place, number),
+                Language::Unknown if self.opened_at.elapsed() < BEACONS_WITHIN => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Language::Unknown | Language::Other => return None,
+            }
+        }
     }
 
     fn is_up(&self, (nic, number): (u64, u32)) -> bool {

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::pool::Pool;
@@ -60,6 +60,7 @@ pub struct Ep {
     pub shares: bool,
     /// Its peers elsewhere speak MXoE.
     pub is_foreign: bool,
+    pub opened_at: Instant,
     pub net: Endpoint,
     /// Where operations complete, and where what concerns connections does.
     pub main: Context,
@@ -214,6 +215,7 @@ impl Ep {
             settings,
             shares: !process.options.shared_disabled,
             is_foreign: own.is_foreign,
+            opened_at: Instant::now(),
             net,
             main,
             control,

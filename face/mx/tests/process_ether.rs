@@ -75,6 +75,16 @@ fn hosts_of_ours_speak_their_own_language_where_mxoe_is_spoken_with_others() {
         [("mxoe://one?ours=mxoe", "mxoe://two"), ("mxoe://one", "mxoe://two?ours=mxoe")]
     {
         run(&namespace, "semantics.c", one, two);
+        run(&namespace, "crossing.c", one, two);
+    }
+}
+
+#[test]
+fn messages_stay_in_order_whoever_hears_of_whom_first() {
+    let Some(namespace) = Namespace::make() else { return };
+    // The agents begin with the program, and their beacons cross its connects.
+    for _ in 0..8 {
+        run(&namespace, "crossing.c", "mxoe://one", "mxoe://two");
     }
 }
 
