@@ -209,6 +209,11 @@ impl Board {
         told.unwrap_or_else(|| self.name.clone())
     }
 
+    /// The node of memory that its card is next to; `None` where that is not known.
+    pub fn numa_node(&self) -> Option<u32> {
+        Some(&self.interface).filter(|name| !name.is_empty()).and_then(|it| modules::numa_node(it))
+    }
+
     /// What a mapper has said of its network, where there was one.
     pub fn map(&self) -> Option<Map> {
         self.agent()?.map().ok()?
