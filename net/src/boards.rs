@@ -223,6 +223,12 @@ impl Board {
     pub fn shared_name(nic: u64, endpoint: u32) -> String {
         format!("mx-{nic:012x}-{endpoint}")
     }
+
+    /// The user who has that endpoint of this host in shared memory, and whether that is our own one.
+    pub fn shared_user(nic: u64, endpoint: u32) -> Option<(u32, bool)> {
+        let user = modules::user_of_memory(&Board::shared_name(nic, endpoint))?;
+        Some((user, user == rustix::process::geteuid().as_raw()))
+    }
 }
 
 impl Boards {

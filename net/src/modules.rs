@@ -15,8 +15,8 @@ use ropewalk_rail_ether::{EtherConfig, EtherPort, Language, RawSocket, Sockets};
 pub use ropewalk_rail_ether::{
     EtherError, Interface, interfaces, may_open as may_send_frames, numa_node,
 };
-pub use ropewalk_rail_shm::ShmError;
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
+pub use ropewalk_rail_shm::{ShmError, user_of as user_of_memory};
 pub use ropewalk_rail_tcp::TcpError;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 pub use ropewalk_rail_udp::UdpError;

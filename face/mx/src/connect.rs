@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ use crate::requests::{Kind, Request, Stage};
 
 /// A question that found nobody is asked again after.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// An endpoint of this host that was there so often, and not reached, will not be.
+const MISSES_MAX: u32 = 3;
 /// The keeper looks at least as often: an endpoint that is being closed rings it.
 const LOOK_AFTER: Duration = Duration::from_secs(5);
 /// Marks messages of connections.
@@ -59,6 +61,8 @@ struct Connect {
     is_foreign: bool,
     /// Whoever is on this host is there now or not at all.
     is_local: bool,
+    /// How often such a one was there, and not reached.
+    misses: u32,
     again_at: Option<Instant>,
     operation: Option<OperationId>,
 }
@@ -173,6 +177,7 @@ impl Ep {
             key,
             deadline,
             is_local,
+            misses: 0,
             is_foreign,
             again_at,
             operation,
@@ -309,11 +314,44 @@ impl Ep {
         let Some(connect) = state.connects.asked.get_mut(&number) else { return };
         connect.operation = None;
         // Unless it is another one by now, which is asked again.
-        let is_up = state.partners.get(connect.partner).is_some_and(|partner| partner.is_up);
+        let partner = state.partners.get(connect.partner);
+        let is_up = partner.is_some_and(|partner| partner.is_up);
         if connect.is_local && !is_up {
-            return self.connected(state, number, ENDPOINT_CLOSED);
+            let place = partner.map(|partner| (partner.nic, partner.endpoint));
+            let absent = place.map(|(nic, number)| self.why_absent(nic, number, connect.misses));
+            if let Some(code) = absent.unwrap_or(Some(ENDPOINT_CLOSED)) {
+                return self.connected(state, number, code);
+            }
+            connect.misses += 1;
         }
         connect.again_at = Some(Instant::now() + AGAIN_AFTER);
+    }
+
+    /// Why an endpoint of this host is not reached through memory; `None` where it may be soon. `misses`: how often it was
+    /// not reached before, though it was there.
+    fn why_absent(&self, nic: u64, number: u8, misses: u32) -> Option<Code> {
+        let why = match Board::shared_user(nic, number.into()) {
+            None => return Some(ENDPOINT_CLOSED),
+            // It may have been opened just now.
+            Some((_, true)) if misses < MISSES_MAX => return None,
+            Some((_, true)) => "shares no memory with this process: the kernel keeps that of programs with rights of their \
+                                own to themselves (setcap)"
+                .to_string(),
+            Some((user, false)) => {
+                format!("is in use by another user ({user}), with whom no memory is shared")
+            }
+        };
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            let boards = &self.process.boards.boards;
+            let board = boards.iter().find(|board| board.place.nic() == nic).map(Board::own_url);
+            let board = board.unwrap_or_default();
+            eprintln!(
+                "libmyriexpress: endpoint {number} of {board} {why}; give both programs a board like udp://10.0.0.1 in \
+                 ROPEWALK_MX_BOARDS, and OMX_DISABLE_SHARED=1"
+            );
+        });
+        Some(NO_PERMISSION)
     }
 
     /// The session with a partner ended: what was asked over it will not be answered.
