@@ -250,6 +250,11 @@ impl Board {
         told.unwrap_or_else(|| self.name.clone())
     }
 
+    /// The node of memory that its card is next to; `None` where that is not known.
+    pub fn numa_node(&self) -> Option<u32> {
+        Some(&self.interface).filter(|name| !name.is_empty()).and_then(|it| modules::numa_node(it))
+    }
+
     /// What a mapper has said of its network, where there was one.
     pub fn map(&self) -> Option<Map> {
         self.agent()?.map().ok()?
@@ -258,6 +263,12 @@ impl Board {
     /// The name by which processes of this host find an endpoint of it in shared memory.
     pub fn shared_name(nic: u64, endpoint: u32) -> String {
         format!("mx-{nic:012x}-{endpoint}")
+    }
+
+    /// The user who has that endpoint of this host in shared memory, and whether that is our own one.
+    pub fn shared_user(nic: u64, endpoint: u32) -> Option<(u32, bool)> {
+        let user = modules::user_of_memory(&Board::shared_name(nic, endpoint))?;
+        Some((user, user == rustix::process::geteuid().as_raw()))
     }
 }
 

@@ -12,9 +12,11 @@ use ropewalk_base::time::Time;
 pub use ropewalk_rail::Rail;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherPort, Language, RawSocket, Sockets};
-pub use ropewalk_rail_ether::{EtherError, Interface, interfaces, may_open as may_send_frames};
-pub use ropewalk_rail_shm::ShmError;
+pub use ropewalk_rail_ether::{
+    EtherError, Interface, interfaces, may_open as may_send_frames, numa_node,
+};
 use ropewalk_rail_shm::{ShmConfig, ShmRail};
+pub use ropewalk_rail_shm::{ShmError, user_of as user_of_memory};
 pub use ropewalk_rail_tcp::TcpError;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 pub use ropewalk_rail_udp::UdpError;

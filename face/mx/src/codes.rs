@@ -91,6 +91,7 @@ pub fn mx_return(code: Code) -> u32 {
 pub fn mx_status(code: Code) -> u32 {
     match code {
         SUCCESS => 0,
+        NO_PERMISSION => 3,
         TIMEOUT => 4,
         TRUNCATED => 5,
         CANCELLED => 6,
@@ -206,7 +207,7 @@ mod tests {
         for (native, status) in pairs {
             assert_eq!(mx_status(native), status);
         }
-        assert_eq!([94, 15, 30, 0].map(mx_status), [14, 16, 4, 0]);
+        assert_eq!([94, 15, 30, 0, 7].map(mx_status), [14, 16, 4, 0, 3]);
         assert_eq!([96, 30, 34, 43, 97].map(mx_return), [41, 30, 34, 43, 15]);
         assert!((0..44).all(|code| mx_return(code) == code));
         assert_eq!(text(NOT_IN_HANDLER), text(41));

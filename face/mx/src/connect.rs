@@ -7,15 +7,11 @@
 //!
 //! A thread of each endpoint, its *keeper*, answers and takes answers, and gives up what waited too long,
 //! whatever the program does meanwhile. It calls no function of the program's.
-//!
-//! Layout (little-endian, 48 bytes): `"RWMX"`, version u16, kind u8 (1 question, 2 answer), status u8, number of
-//! the question u32, key u32, session of the sender u32, reserved u32, card u64 and endpoint u32 of the sender,
-//! card u64 and endpoint u32 of whom it is for.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,24 +24,21 @@ use ropewalk_wire::mxoe::Station;
 
 use crate::codes::*;
 use crate::endpoint::{Ep, State};
+use crate::question::{BYTES, Message, QUESTION, REPLY};
 use crate::requests::{Kind, Request, Stage};
 
 /// A question that found nobody is asked again after.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// How long after an endpoint was opened beacons of others may come, which answer the first one of ours.
 const BEACONS_WITHIN: Duration = Duration::from_millis(300);
+/// An endpoint of this host that was there so often, and not reached, will not be.
+const MISSES_MAX: u32 = 3;
 /// The keeper looks at least as often: an endpoint that is being closed rings it.
 const LOOK_AFTER: Duration = Duration::from_secs(5);
 /// Marks messages of connections.
 const BITS: u64 = 0x5257_4d58_0000_0001;
 /// Operations of answers have this number, which no question has.
 const ANSWER: u64 = u64::MAX;
-
-const MAGIC: [u8; 4] = *b"RWMX";
-const VERSION: u16 = 1;
-const QUESTION: u8 = 1;
-const REPLY: u8 = 2;
-const BYTES: usize = 48;
 
 /// Questions that were not answered.
 #[derive(Debug, Default)]
@@ -67,56 +60,10 @@ struct Connect {
     otherwise: Option<String>,
     /// Whoever is on this host is there now or not at all.
     is_local: bool,
+    /// How often such a one was there, and not reached.
+    misses: u32,
     again_at: Option<Instant>,
     operation: Option<OperationId>,
-}
-
-/// A question or an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Message {
-    kind: u8,
-    status: u8,
-    number: u32,
-    key: u32,
-    session: u32,
-    from: (u64, u32),
-    to: (u64, u32),
-}
-
-impl Message {
-    fn write(&self, to: &mut [u8]) {
-        to.fill(0);
-        to[0..4].copy_from_slice(&MAGIC);
-        to[4..6].copy_from_slice(&VERSION.to_le_bytes());
-        (to[6], to[7]) = (self.kind, self.status);
-        to[8..12].copy_from_slice(&self.number.to_le_bytes());
-        to[12..16].copy_from_slice(&self.key.to_le_bytes());
-        to[16..20].copy_from_slice(&self.session.to_le_bytes());
-        to[24..32].copy_from_slice(&self.from.0.to_le_bytes());
-        to[32..36].copy_from_slice(&self.from.1.to_le_bytes());
-        to[36..44].copy_from_slice(&self.to.0.to_le_bytes());
-        to[44..48].copy_from_slice(&self.to.1.to_le_bytes());
-    }
-
-    /// Reads what a peer wrote; `None` where it is no such message.
-    fn read(bytes: &[u8]) -> Option<Message> {
-        let bytes: &[u8; BYTES] = bytes.try_into().ok()?;
-        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let place = |at: usize| (long(at), word(at + 8));
-        let message = Message {
-            kind: bytes[6],
-            status: bytes[7],
-            number: word(8),
-            key: word(12),
-            session: word(16),
-            from: place(24),
-            to: place(36),
-        };
-        let known = bytes[0..4] == MAGIC && half(4) == VERSION && message.from.1 <= 255;
-        (known && message.session != 0).then_some(message)
-    }
 }
 
 /// Starts the keeper.
@@ -191,6 +138,7 @@ impl Ep {
             key,
             deadline,
             is_local,
+            misses: 0,
             is_foreign,
             otherwise,
             again_at,
@@ -362,9 +310,15 @@ impl Ep {
         let Some(connect) = state.connects.asked.get_mut(&number) else { return };
         connect.operation = None;
         // Unless it is another one by now, which is asked again.
-        let is_up = state.partners.get(connect.partner).is_some_and(|partner| partner.is_up);
+        let partner = state.partners.get(connect.partner);
+        let is_up = partner.is_some_and(|partner| partner.is_up);
         if connect.is_local && !is_up {
-            return self.connected(state, number, ENDPOINT_CLOSED);
+            let place = partner.map(|partner| (partner.nic, partner.endpoint));
+            let absent = place.map(|(nic, number)| self.why_absent(nic, number, connect.misses));
+            if let Some(code) = absent.unwrap_or(Some(ENDPOINT_CLOSED)) {
+                return self.connected(state, number, code);
+            }
+            connect.misses += 1;
         }
         connect.again_at = Some(Instant::now() + AGAIN_AFTER);
         let partner = connect.partner;
@@ -376,6 +330,33 @@ impl Ep {
                 self.ask(state, number);
             }
         }
+    }
+
+    /// Why an endpoint of this host is not reached through memory; `None` where it may be soon. `misses`: how often it was
+    /// not reached before, though it was there.
+    fn why_absent(&self, nic: u64, number: u8, misses: u32) -> Option<Code> {
+        let why = match Board::shared_user(nic, number.into()) {
+            None => return Some(ENDPOINT_CLOSED),
+            // It may have been opened just now.
+            Some((_, true)) if misses < MISSES_MAX => return None,
+            Some((_, true)) => "shares no memory with this process: the kernel keeps that of programs with rights of their \
+                                own to themselves (setcap)"
+                .to_string(),
+            Some((user, false)) => {
+                format!("is in use by another user ({user}), with whom no memory is shared")
+            }
+        };
+        static SAID: Once = Once::new();
+        SAID.call_once(|| {
+            let boards = &self.process.boards.boards;
+            let board = boards.iter().find(|board| board.place.nic() == nic).map(Board::own_url);
+            let board = board.unwrap_or_default();
+            eprintln!(
+                "libmyriexpress: endpoint {number} of {board} {why}; give both programs a board like udp://10.0.0.1 in \
+                 ROPEWALK_MX_BOARDS, and OMX_DISABLE_SHARED=1"
+            );
+        });
+        Some(NO_PERMISSION)
     }
 
     /// The session with a partner ended: what was asked over it will not be answered.
@@ -614,35 +595,5 @@ impl Ep {
         state.requests.get_mut(id)?.ending = Some(TIMEOUT);
         self.net.cancel(operation);
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_written_is_read_and_anything_else_is_refused() {
-        let message = Message {
-            kind: QUESTION,
-            status: 34,
-            number: 0x0102_0304,
-            key: 0xdead_beef,
-            session: 7,
-            from: (0x0200_0000_0001, 3),
-            to: (0x0200_0000_0002, 0),
-        };
-        let mut bytes = [0xff; BYTES];
-        message.write(&mut bytes);
-        assert_eq!(Message::read(&bytes), Some(message));
-        assert_eq!(Message::read(&bytes[..BYTES - 1]), None);
-        for at in [0, 4] {
-            let mut other = bytes;
-            other[at] ^= 1;
-            assert_eq!(Message::read(&other), None, "byte {at}");
-        }
-        let mut other = bytes;
-        other[33] = 1;
-        assert_eq!(Message::read(&other), None, "endpoints have 8 bits");
     }
 }

@@ -7,8 +7,8 @@
 //! decisions, `README.md` what is open.
 //!
 //! Files: `entry` (the C functions), `process` (what one process has), `endpoint`, `operations` (what it is
-//! asked), `progress` (completions, handlers, waits), `connect`, `requests`, `partners` (addresses), `boards`
-//! (networks and names), `raw` (raw endpoints, for mappers), `errors` (handlers of errors), `codes`, `environment`,
+//! asked), `progress` (completions, handlers, waits), `connect`, `question` (what is said there), `requests`,
+//! `partners` (addresses), `boards` (networks and names), `raw` (raw endpoints, for mappers), `errors` (handlers of errors), `codes`, `environment`,
 //! `abi` (types as C has them).
 //!
 //! Invariants
@@ -27,6 +27,7 @@ mod operations;
 mod partners;
 mod process;
 mod progress;
+mod question;
 mod raw;
 mod requests;
 

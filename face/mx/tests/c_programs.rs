@@ -78,6 +78,26 @@ fn children_have_a_library_where_their_parents_have_none() {
 }
 
 #[test]
+fn users_share_no_memory_and_are_told_so_and_may_share_a_network() {
+    for (compiler, words, why) in [
+        ("gcc", "shared", "is in use by another user (0)"),
+        ("g++", "shared", "is in use by another user (0)"),
+        ("gcc", "untraced", "shares no memory with this process"),
+        ("gcc", "apart", "no memory"),
+    ] {
+        let Some(program) = compile("users.c", compiler, "myriexpress") else { return };
+        let output = succeed(&mut clean(&program, &[words]));
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.stdout.starts_with(b"SKIP: ") {
+            print!("{}", String::from_utf8_lossy(&output.stdout));
+            return;
+        }
+        assert!(output.stdout.ends_with(b"ok\n"), "{words}: {said}");
+        assert_eq!(said.matches(why).count(), usize::from(words != "apart"), "{said}");
+    }
+}
+
+#[test]
 fn programs_end_the_library_when_they_have_ended() {
     run("atexit.c", "gcc", &[]);
 }

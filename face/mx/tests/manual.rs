@@ -46,6 +46,20 @@ fn every_function_and_every_variable_is_named() {
 }
 
 #[test]
+fn variables_that_all_faces_have_are_described_here() {
+    use ropewalk_net::{boards, capture, modules};
+    let page = page();
+    for variable in [
+        boards::BOARDS_VARIABLE,
+        boards::PEERS_VARIABLE,
+        modules::SOCKETS_VARIABLE,
+        capture::VARIABLE,
+    ] {
+        assert!(page.contains(&format!(".TP\n.B {variable}\n")), "{variable} has no entry");
+    }
+}
+
+#[test]
 fn the_page_is_well_formed_and_its_example_compiles() {
     let lint = Command::new("mandoc").args(["-T", "lint", "-W", "warning", "man/mx.7"]).output();
     match lint {

@@ -161,6 +161,20 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
 }
 
 #[test]
+fn boards_are_next_to_the_memory_that_the_kernel_says() {
+    let Some(namespace) = Namespace::make() else { return };
+    let Some(program) = compile("nodes.c", "gcc", "myriexpress") else { return };
+    // Virtual cards are no devices: what the kernel says of others is put where it says it, for this program alone.
+    let script = "mount -t tmpfs none /sys/class/net && cd /sys/class/net \
+                  && mkdir -p one/device two/device && echo 3 > one/device/numa_node \
+                  && echo -1 > two/device/numa_node && exec \"$0\"";
+    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0, "sh", "-c", script]);
+    let boards = "ether://one,ether://two,udp://127.0.0.1:12000";
+    let output = succeed(command.arg(program).env("ROPEWALK_MX_BOARDS", boards));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "3\n4294967295\n4294967295\n");
+}
+
+#[test]
 fn a_fault_in_a_file_or_a_variable_is_told_with_its_name() {
     let Some(namespace) = Namespace::make() else { return };
     let folder = tempfile::tempdir().expect("a folder");

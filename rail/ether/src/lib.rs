@@ -33,7 +33,7 @@ pub use config::{EtherConfig, EtherError, Language, RAW_ENDPOINT, SocketKind, So
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address};
 pub use raw::{FRAMES_MAX as RAW_FRAMES_MAX, RawCounts, RawSocket};
-pub use settings::{Settings, settings};
+pub use settings::{Settings, numa_node, settings};
 
 /// Whether this process has the right to raw frames.
 pub fn may_open() -> bool {

@@ -95,6 +95,12 @@ pub fn settings(name: &str) -> Settings {
     found
 }
 
+/// The node of memory that the card of an interface is next to; `None` where it is next to none, or is no device.
+pub fn numa_node(name: &str) -> Option<u32> {
+    // The kernel says -1 where it does not know, which is no such number.
+    number_in(name, "device/numa_node").and_then(|node| u32::try_from(node).ok())
+}
+
 /// What a file of an interface says.
 fn number_in(name: &str, file: &str) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/{file}")).ok()?;

@@ -40,7 +40,7 @@ mod views;
 pub use attach::Attach;
 pub use native::read_process;
 pub use rail::ShmRail;
-pub use socket::NAME_BYTES_MAX;
+pub use socket::{NAME_BYTES_MAX, user_of};
 
 /// Addresses with this prefix name rails of the same process.
 pub const LOCAL_PREFIX: &str = "loop/";

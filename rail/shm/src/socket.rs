@@ -104,6 +104,20 @@ pub fn peer_of(socket: &OwnedFd) -> Option<(Pid, Uid)> {
     (result == 0).then(|| (pid, Uid::from_raw(credentials.uid)))
 }
 
+/// A user of whom a process listens under this name: our own one, where there is one of ours. `None`: nobody does.
+pub fn user_of(name: &str) -> Option<u32> {
+    let table = std::fs::read("/proc/thread-self/net/unix").ok()?;
+    user_in(&String::from_utf8_lossy(&table), name, rustix::process::geteuid().as_raw())
+}
+
+/// The same of the kernel's table of sockets.
+fn user_in(table: &str, name: &str, own: u32) -> Option<u32> {
+    let words = table.lines().filter_map(|line| line.split_whitespace().nth(7));
+    let named = words.filter_map(|word| word.strip_prefix("@ropewalk/")?.split_once('/'));
+    let users = named.filter(|it| it.1 == name).filter_map(|it| it.0.parse().ok());
+    users.min_by_key(|user| (*user != own, *user))
+}
+
 /// What a note is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -243,6 +257,23 @@ mod tests {
         for len in 0..NOTE_BYTES {
             assert_eq!(Note::decode(&bytes[..len]), None);
         }
+    }
+
+    #[test]
+    fn whose_a_name_is_stands_in_the_table_of_sockets() {
+        let table = "\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0005 01   501 @ropewalk/1000/build
+0000000000000000: 00000002 00000000 00010000 0005 01   502 @ropewalk/7/both
+0000000000000000: 00000002 00000000 00010000 0005 01   503 @ropewalk/1000/both
+0000000000000000: 00000002 00000000 00010000 0005 01   504 /run/ropewalk/1000/other
+0000000000000000: 00000002 00000000 00010000 0005 01   505 @ropewalk/ether/3/1
+0000000000000000: 00000002 00000000 00000000 0002 01   506
+";
+        let of = |name, own| user_in(table, name, own);
+        assert_eq!([of("build", 7), of("build", 1000)], [Some(1000); 2]);
+        assert_eq!([7, 1000, 0].map(|own| of("both", own)), [Some(7), Some(1000), Some(7)]);
+        assert_eq!([of("other", 7), of("3/1", 7), of("nobody", 7)], [None; 3]);
     }
 
     #[test]

@@ -33,6 +33,8 @@ mod key {
 
 /// Longest message that MX sends without asking the processor for its memory again.
 const PIO_SEND_MAX: u32 = 128;
+/// A board that is next to no memory, or whose place is not known.
+const UNKNOWN_NODE: u32 = u32::MAX;
 /// Ethernet.
 const NET_TYPE: u32 = 1;
 /// The line speed of Open-MX.
@@ -182,8 +184,11 @@ unsafe fn answer(
             }
             key::PIO_SEND_MAX => out.word(PIO_SEND_MAX),
             key::COPY_SEND_MAX => out.word(process.options.rendezvous_bytes),
-            // Wherever a card is, nobody is nearer to it than others.
-            key::NUMA_NODE => out.word(u32::MAX),
+            key::NUMA_NODE => {
+                let board = board_in(input, input_bytes, process)?;
+                let node = process.boards.boards[board as usize].numa_node();
+                out.word(node.unwrap_or(UNKNOWN_NODE))
+            }
             key::NET_TYPE => out.word(NET_TYPE),
             key::LINE_SPEED => out.word(LINE_SPEED),
             _ => Err(BAD_INFO_KEY),
