@@ -1,4 +1,4 @@
-//! Programs in C over raw Ethernet frames, in a network namespace with two cards that are joined.
+//! Programs in C over raw Ethernet frames: two cards that are joined, in a network namespace, or in one each.
 
 mod common;
 
@@ -12,8 +12,11 @@ fn ip(line: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A namespace with the cards `one` and `two`.
-struct Namespace(String);
+/// A namespace with the cards `one` and `two`, of which the second may be in another one.
+struct Namespace {
+    name: String,
+    far: Option<String>,
+}
 
 impl Namespace {
     /// `None`, with the reason on the standard output, where this machine does not allow it.
@@ -25,19 +28,35 @@ impl Namespace {
             println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
             return None;
         }
-        let namespace = Namespace(name);
-        let name = &namespace.0;
+        let namespace = Namespace { name, far: None };
+        let name = &namespace.name;
         assert!(ip(&format!("-n {name} link set lo up")));
         assert!(ip(&format!("-n {name} link add one type veth peer name two")));
         assert!(ip(&format!("-n {name} link set one up")));
         assert!(ip(&format!("-n {name} link set two up")));
         Some(namespace)
     }
+
+    /// The second card is in a namespace of its own, which nothing but the cards joins with the first one's.
+    fn make_two() -> Option<Namespace> {
+        let mut namespace = Namespace::make()?;
+        let far = format!("{}-far", namespace.name);
+        assert!(ip(&format!("netns add {far}")));
+        let name = &namespace.name;
+        assert!(ip(&format!("-n {name} link set two netns {far}")));
+        assert!(
+            ip(&format!("-n {far} link set lo up")) && ip(&format!("-n {far} link set two up"))
+        );
+        namespace.far = Some(far);
+        Some(namespace)
+    }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        ip(&format!("netns del {}", self.0));
+        for name in self.far.iter().chain([&self.name]) {
+            ip(&format!("netns del {name}"));
+        }
     }
 }
 
@@ -59,6 +78,18 @@ fn programs_reach_each_other_as_hosts_with_open_mx_do() {
 }
 
 #[test]
+fn handlers_are_asked_where_hosts_speak_as_open_mx_does_and_what_they_finish_is_told_as_cut() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    run_so(&namespace, "handlers.c", &["mxoe"], "mxoe://one", "mxoe://two");
+}
+
+#[test]
+fn hosts_connect_and_refuse_each_other_by_frames_and_peers_that_go_are_noticed() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    run(&namespace, "connect.c", "ether://one", "ether://two");
+}
+
+#[test]
 fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
     let Some(namespace) = Namespace::make() else { return };
     run(&namespace, "foreign.c", "mxoe://one", "mxoe://two");
@@ -67,7 +98,7 @@ fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
 /// What a program that opens an endpoint on these boards prints, and what it says on its standard error.
 fn opened(namespace: &Namespace, boards: &str) -> Option<(String, String)> {
     let program = compile("boards.c", "gcc", "myriexpress")?;
-    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
+    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.name]);
     command.arg(program).env("ROPEWALK_MX_BOARDS", boards).env("MX_ERRORS_ARE_FATAL", "0");
     command.env("OMX_VERBOSE", "1").env("OMX_WAITSPIN", "1").env("MX_RCACHE", "");
     let output = command.output().expect("the program starts");
@@ -98,7 +129,7 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
     assert_eq!(told, "init 0\nopen 0", "{said}");
     assert!(said.contains("OMX_WAITSPIN means nothing") && !said.contains("MX_RCACHE"), "{said}");
     // It is there, and cannot be used: all its endpoints alike.
-    assert!(ip(&format!("-n {} link set one down", namespace.0)));
+    assert!(ip(&format!("-n {} link set one down", namespace.name)));
     let Some((told, said)) = opened(&namespace, "ether://one") else { return };
     assert_eq!(told.lines().next(), Some("init 0"));
     assert!(!told.contains("open 0"), "{told}");
@@ -108,10 +139,25 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
     assert_eq!(both.as_deref(), Some("init 0\nopen 0"));
 }
 
-fn run(namespace: &Namespace, source: &str, one: &str, two: &str) {
-    let Some(program) = compile(source, "gcc", "myriexpress") else { return };
-    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
-    command.arg(program).arg("ether").env("ETHER_ONE", one).env("ETHER_TWO", two);
+/// Runs a program; what it says on its standard error.
+fn run(namespace: &Namespace, source: &str, one: &str, two: &str) -> Option<String> {
+    run_so(namespace, source, &[], one, two)
+}
+
+fn run_so(
+    namespace: &Namespace,
+    source: &str,
+    more: &[&str],
+    one: &str,
+    two: &str,
+) -> Option<String> {
+    let program = compile(source, "gcc", "myriexpress")?;
+    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.name]);
+    command.arg(program).arg("ether").args(more).env("ETHER_ONE", one).env("ETHER_TWO", two);
+    if let Some(far) = &namespace.far {
+        command.env("ETHER_TWO_NAMESPACE", format!("/run/netns/{far}"));
+    }
     let output = succeed(&mut command);
     assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
+    Some(String::from_utf8_lossy(&output.stderr).into_owned())
 }
