@@ -90,6 +90,15 @@ fn hosts_connect_and_refuse_each_other_by_frames_and_peers_that_go_are_noticed()
 }
 
 #[test]
+fn an_interface_that_takes_shorter_frames_than_the_wire_is_told_of_once_and_nothing_hangs() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    let said = run(&namespace, "narrow.c", "mxoe://one", "mxoe://two");
+    let Some(said) = said else { return };
+    assert_eq!(said.matches("takes frames of 1500 bytes no more").count(), 1, "{said}");
+    assert!(said.contains("one takes") && said.contains("ip link set one mtu 1486"), "{said}");
+}
+
+#[test]
 fn what_hosts_with_open_mx_say_of_their_endpoints_is_told() {
     let Some(namespace) = Namespace::make() else { return };
     run(&namespace, "foreign.c", "mxoe://one", "mxoe://two");
