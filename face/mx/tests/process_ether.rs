@@ -90,6 +90,13 @@ fn hosts_connect_and_refuse_each_other_by_frames_and_peers_that_go_are_noticed()
 }
 
 #[test]
+fn receives_end_with_their_time_out_where_their_sender_stops() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    run(&namespace, "stalled.c", "mxoe://one", "mxoe://two");
+    run(&namespace, "stalled.c", "ether://one", "ether://two");
+}
+
+#[test]
 fn an_interface_that_takes_shorter_frames_than_the_wire_is_told_of_once_and_nothing_hangs() {
     let Some(namespace) = Namespace::make_two() else { return };
     let said = run(&namespace, "narrow.c", "mxoe://one", "mxoe://two");
