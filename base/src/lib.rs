@@ -16,6 +16,7 @@ pub mod checksum;
 pub mod disk;
 pub mod error;
 pub mod executor;
+mod followed;
 pub mod ids;
 pub mod limits;
 pub mod memory;

@@ -16,8 +16,10 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::followed::Followed;
 use crate::pool::PoolBuffer;
 use crate::slots::{SlotId, Slots};
+use crate::time::Time;
 
 /// A contiguous piece of this process's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -244,12 +246,18 @@ pub struct BufferTable {
     memories: Slots<Memory>,
     /// Bytes that were copied to and from them. Only the table's holder counts: no addition has to be atomic.
     copied: AtomicU64,
+    /// Those that something is fetched into, where anybody asks for that.
+    followed: Followed,
 }
 
 impl BufferTable {
     /// A table for at most `limit` memories.
     pub fn with_limit(limit: usize) -> BufferTable {
-        BufferTable { memories: Slots::with_limit(limit), copied: AtomicU64::new(0) }
+        BufferTable {
+            memories: Slots::with_limit(limit),
+            copied: AtomicU64::new(0),
+            followed: Followed::default(),
+        }
     }
 
     /// Takes a memory in; gives it back where the table is full.
@@ -261,6 +269,9 @@ impl BufferTable {
     /// Gives a memory back to its owner; slices of it resolve to nothing from now on.
     #[inline]
     pub fn remove(&mut self, id: BufferId) -> Option<Memory> {
+        if !self.followed.is_empty() {
+            self.followed.remove(id.0);
+        }
         self.memories.remove(id.0)
     }
 
@@ -278,6 +289,17 @@ impl BufferTable {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.memories.is_empty()
+    }
+
+    /// From now on something is fetched into a memory, of which somebody may ask how it goes.
+    pub fn follow(&mut self, id: BufferId, now: Time) {
+        self.followed.add(id.0, now);
+    }
+
+    /// Since when nothing more has come of what is fetched into a memory: since it began, or since the last question
+    /// before which something had come. `None` where nothing is fetched.
+    pub fn still_since(&mut self, id: BufferId, now: Time) -> Option<Time> {
+        self.followed.still_since(id.0, now)
     }
 
     /// The non-empty segments behind `slice`, cut at the memory's end; none for a stale buffer.
@@ -301,6 +323,15 @@ impl BufferTable {
         self.copied.load(Ordering::Relaxed)
     }
 
+    /// Bytes came to a memory.
+    #[inline]
+    fn came(&self, to: BufferId, bytes: u64) {
+        if !self.followed.is_empty() {
+            self.followed.note(to.0, bytes);
+        }
+        self.count(bytes);
+    }
+
     #[inline]
     fn count(&self, bytes: u64) {
         self.copied.store(self.copied.load(Ordering::Relaxed) + bytes, Ordering::Relaxed);
@@ -309,7 +340,7 @@ impl BufferTable {
     /// Copies `from` to `to`, over segment borders, as many bytes as both have. Returns that number.
     pub fn copy(&self, from: Slice, to: Slice) -> u64 {
         let copied = self.copy_segments(from, to);
-        self.count(copied);
+        self.came(to.buffer, copied);
         copied
     }
 
@@ -365,7 +396,7 @@ impl BufferTable {
             unsafe { ptr::copy(from.as_ptr().add(done), segment.as_mut_ptr(), bytes) };
             done += bytes;
         }
-        self.count(done as u64);
+        self.came(to.buffer, done as u64);
         done
     }
 
@@ -382,7 +413,7 @@ impl BufferTable {
             unsafe {
                 ptr::copy_nonoverlapping(from.as_mut_ptr(), segment.as_mut_ptr(), bytes);
             }
-            self.count(bytes as u64);
+            self.came(to.buffer, bytes as u64);
             from = from.part(bytes, usize::MAX);
             if from.is_empty() {
                 break;

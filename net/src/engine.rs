@@ -88,6 +88,8 @@ pub(crate) struct Engine {
     arrival_queues: Vec<Arc<Queue>>,
     /// Rails were prepared for a sleep and not told of its end.
     pub armed: bool,
+    /// Somebody may ask how it goes with what is fetched.
+    pub(crate) follows: bool,
     /// A rail may keep frames for others that followed them.
     keeps_frames: bool,
     /// How many of them wait for the next pass; `None` where one of them does not.
@@ -186,6 +188,7 @@ impl Engine {
             arrivals_seen: 0,
             arrival_queues: Vec::new(),
             armed: false,
+            follows: false,
             keeps_frames: false,
             patient_frames: Some(0),
             passes: 0,
@@ -628,7 +631,10 @@ impl Engine {
         let rail = &mut self.rails[usize::from(link.rail)];
         let answer = match verb {
             // Of several that are ordered at once the asks may leave together.
-            Verb::Read { .. } => {
+            Verb::Read { local, .. } => {
+                if self.follows {
+                    self.buffers.follow(local.buffer, (self.clock)());
+                }
                 self.keeps_frames = true;
                 self.patient_frames = None;
                 rail.order_followed(verb, &self.buffers)

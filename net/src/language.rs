@@ -18,6 +18,8 @@ use ropewalk_core::packets::mxoe::{Foreign, Mxoe, Taken, Who};
 use ropewalk_core::packets::{Above, Bytes, Machine};
 use ropewalk_rail::{Count, Report};
 
+use crate::narrow::Narrow;
+
 /// How long a name may be looked up.
 const LOOK_UP_FOR: Duration = Duration::from_secs(30);
 
@@ -115,6 +117,7 @@ pub struct Upwards<'a> {
     pub(crate) report: &'a mut dyn Report,
     pub(crate) links_up: &'a mut u64,
     pub(crate) links_down: &'a mut u64,
+    pub(crate) narrow: &'a mut Narrow,
     /// Something was reported, which may be all that happened in a pass.
     pub(crate) told: bool,
 }
@@ -145,6 +148,7 @@ impl Above for Upwards<'_> {
     fn link_down(&mut self, link: SlotId, fault: Fault) {
         *self.links_down += 1;
         self.told = true;
+        let fault = self.narrow.down(link, fault);
         self.report.link_down(self.id(link), fault);
     }
 
@@ -172,7 +176,7 @@ impl Above for Upwards<'_> {
 
     fn ended(&mut self, token: Token, outcome: Result<(), Fault>) {
         self.told = true;
-        match outcome {
+        match self.narrow.ended(token, outcome) {
             Ok(()) => self.report.done(token),
             Err(fault) => self.report.failed(token, fault),
         }
@@ -188,6 +192,7 @@ impl<S: Hash> Foreign<S> for Upwards<'_> {
     fn link_up(&mut self, link: SlotId, who: Who<S>, accepted: bool) {
         *self.links_up += 1;
         self.told = true;
+        self.narrow.up(link);
         // The same for the same endpoint, as long as this process lives.
         let Who { station, endpoint, .. } = who;
         let hash = |salt: u8| u128::from(NAMES.hash_one((salt, &station, endpoint)));

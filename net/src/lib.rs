@@ -25,6 +25,7 @@ pub mod host;
 mod language;
 pub mod local;
 pub mod modules;
+mod narrow;
 mod need;
 pub mod packets;
 mod peers;

@@ -25,6 +25,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::SharedClock;
 use crate::language::{Language, Table, Upwards};
+use crate::narrow::Narrow;
 
 /// Packets of one pass.
 const PACKETS_PER_PASS: usize = 512;
@@ -69,6 +70,7 @@ pub struct PacketRail<P: Port, L = Machine<<P as Port>::Station>> {
     more_since: Option<Time>,
     links_up: u64,
     links_down: u64,
+    narrow: Narrow,
 }
 
 impl<P: Port> PacketRail<P, Machine<P::Station>> {
@@ -118,7 +120,9 @@ impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
             give_up_after,
             connect_for: GIVE_UP_AFTER.min(give_up_after),
         };
-        PacketRail::speaking(Mxoe::new(config, random), port, clock)
+        let narrow = Narrow::fixed(settings.dialect.body_bytes_max());
+        let rail = PacketRail::speaking(Mxoe::new(config, random), port, clock)?;
+        Ok(PacketRail { narrow, ..rail })
     }
 }
 
@@ -131,6 +135,7 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
         port.attach(epoll.as_fd())?;
         Ok(PacketRail {
             index: 0,
+            narrow: Narrow::flexible(port.packet_bytes()),
             port,
             machine,
             clock,
@@ -200,10 +205,49 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
                 break;
             }
             let all = self.port.flush();
+            while let Some(place) = self.port.too_long() {
+                self.end_too_long(place, now, buffers);
+            }
             self.full_until = (!all).then(|| now + FULL_FOR);
             self.full += u64::from(!all);
             if !all || !self.machine.has_work() {
                 break;
+            }
+        }
+    }
+
+    /// Asks how long packets may be by now.
+    #[cold]
+    fn ask_width(&mut self, now: Time) {
+        let bytes = self.port.packet_bytes_now();
+        let name = (self.port.interface_name(), self.port.scheme());
+        self.narrow.takes(bytes, name, now);
+    }
+
+    /// A packet for this place is longer than the interface takes: where nothing makes those of its link shorter, it
+    /// ends.
+    #[cold]
+    fn end_too_long(&mut self, place: (P::Station, u8), now: Time, buffers: &BufferTable) {
+        self.ask_width(now);
+        let PacketRail { index, machine, narrow, .. } = self;
+        let leads_there = |link: &SlotId| {
+            let name = machine.foreign(*link);
+            name.is_some_and(|(station, endpoint, _)| (station, endpoint) == place)
+        };
+        let found: Vec<SlotId> = narrow.links().iter().copied().filter(leads_there).collect();
+        for slot in found.into_iter().filter(|slot| narrow.end(*slot)) {
+            let link = LinkId { rail: *index, slot };
+            machine.order(&Verb::Close { link }, &Table(buffers));
+        }
+    }
+
+    /// Gives up reads of which nothing comes, as the interface takes no packet of the usual length.
+    fn end_stalled(&mut self, now: Time, report: &mut dyn Report) {
+        while let Some((slot, token)) = self.narrow.next_stalled(now) {
+            let link = LinkId { rail: self.index, slot };
+            let stop = Verb::Stop { link, token };
+            if self.machine.order(&stop, &Table(report.buffers())) == Ordered::Released {
+                report.failed(token, Fault::Unreachable);
             }
         }
     }
@@ -280,6 +324,9 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         if !self.is_mine(frame.link) {
             return Ordered::Refused(Fault::PeerReset);
         }
+        if self.narrow.is_ending(frame.link.slot) {
+            return Ordered::Refused(Fault::Unreachable);
+        }
         // Whoever sleeps on the rail knows of no time that came after.
         let urgency = if self.armed { frame.urgency.at_once() } else { frame.urgency };
         self.machine.send(&FrameOrder { urgency, ..*frame }, &Table(buffers))
@@ -289,8 +336,15 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         let any = self.machine.has_work();
         self.leave(report.buffers());
         self.ring();
-        let PacketRail { index, machine, links_up, links_down, .. } = self;
-        machine.report(&mut Upwards { index: *index, report, links_up, links_down, told: false });
+        let PacketRail { index, machine, links_up, links_down, narrow, .. } = self;
+        machine.report(&mut Upwards {
+            index: *index,
+            report,
+            links_up,
+            links_down,
+            narrow,
+            told: false,
+        });
         any
     }
 
@@ -302,7 +356,18 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
     }
 
     fn order_followed(&mut self, verb: &Verb, buffers: &BufferTable) -> Ordered {
-        self.machine.order(verb, &Table(buffers))
+        let answer = self.machine.order(verb, &Table(buffers));
+        match (verb, answer) {
+            (Verb::Read { link, token, .. }, Ordered::Pending) => {
+                self.narrow.read(link.slot, *token);
+            }
+            // It is over, and nobody says how.
+            (Verb::Stop { token, .. }, Ordered::Released) => {
+                let _ = self.narrow.ended(*token, Ok(()));
+            }
+            _ => {}
+        }
+        answer
     }
 
     fn poll(&mut self, now: Time, report: &mut dyn Report) -> bool {
@@ -310,8 +375,13 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         if !self.looked_up.is_empty() {
             self.take_found(now);
         }
-        let PacketRail { index, port, machine, links_up, links_down, .. } = self;
-        let mut upwards = Upwards { index: *index, report, links_up, links_down, told: false };
+        if self.narrow.is_due(now) {
+            self.ask_width(now);
+            self.end_stalled(now, report);
+        }
+        let PacketRail { index, port, machine, links_up, links_down, narrow, .. } = self;
+        let mut upwards =
+            Upwards { index: *index, report, links_up, links_down, narrow, told: false };
         let received = port.receive(PACKETS_PER_PASS, &mut |from, body| {
             machine.packet(from, body, now, &mut upwards);
         });
@@ -324,8 +394,15 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         // What is reported is something that happened, though nothing may be left to be sent.
         let worked = upwards.told || machine.has_work();
         self.leave(report.buffers());
-        let PacketRail { index, machine, links_up, links_down, .. } = self;
-        machine.report(&mut Upwards { index: *index, report, links_up, links_down, told: false });
+        let PacketRail { index, machine, links_up, links_down, narrow, .. } = self;
+        machine.report(&mut Upwards {
+            index: *index,
+            report,
+            links_up,
+            links_down,
+            narrow,
+            told: false,
+        });
         received.packets > 0 || worked
     }
 
@@ -357,7 +434,7 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        let due = self.machine.deadline();
+        let due = self.machine.deadline().min(self.narrow.deadline());
         let due = self.full_until.map_or(due, |until| due.min(until));
         (due < Time::NEVER).then_some(due)
     }

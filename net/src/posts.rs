@@ -36,6 +36,11 @@ impl Slot {
     pub fn context(&self) -> u32 {
         self.context
     }
+
+    /// Where its memory is.
+    pub fn buffer(&self) -> BufferId {
+        self.buffer
+    }
 }
 
 /// Whoever holds the engine and waits for an answer: one completion goes to it straight, without its

@@ -2,6 +2,7 @@
 //! back before they have one.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ropewalk_core::{Channel, OfferId, OperationId, PeerId, Waiting};
 
@@ -83,6 +84,23 @@ impl Endpoint {
         let mut engine = self.locked();
         self.shared.run_commands(&mut engine);
         engine.core.is_unsent(id)
+    }
+
+    /// From now on [`Endpoint::fetch_still_for`] has answers.
+    pub fn follow_fetches(&self) {
+        self.locked().follows = true;
+    }
+
+    /// For how long nothing more has come of the long message that a receive fetches from its sender: since it began, or
+    /// since this was asked last where something had come by then. `None` where it fetches nothing: it has no message,
+    /// or one whose bytes come by themselves.
+    pub fn fetch_still_for(&self, receive: OperationId) -> Option<Duration> {
+        let mut engine = self.locked();
+        self.shared.run_commands(&mut engine);
+        let slot = engine.slots.get(receive.0.index as usize);
+        let buffer = slot.filter(|slot| slot.is_used_by(receive))?.buffer();
+        let now = engine.now();
+        engine.buffers.still_since(buffer, now).map(|since| now.since(since))
     }
 
     /// Whether a send that is under way has let go of its memory for good.

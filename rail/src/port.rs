@@ -40,6 +40,17 @@ pub trait Port: Send {
         self.packet_bytes()
     }
 
+    /// Longest packet that its interface takes by now, asked now and then: that may change.
+    fn packet_bytes_now(&mut self) -> usize {
+        self.packet_bytes()
+    }
+
+    /// The next station, and endpoint there, that a packet did not leave for since its interface takes none that long
+    /// any more; told once.
+    fn too_long(&mut self) -> Option<(Self::Station, u8)> {
+        None
+    }
+
     /// How many packets of that length may come before they are looked at.
     fn packets_max(&self) -> u32;
 
@@ -107,6 +118,11 @@ pub trait Port: Send {
 
     /// The number of the interface that it is on, where that is one.
     fn interface(&self) -> Option<u32> {
+        None
+    }
+
+    /// The name of that interface, as people write it.
+    fn interface_name(&self) -> Option<&str> {
         None
     }
 }

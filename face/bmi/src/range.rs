@@ -1,5 +1,5 @@
 //! Which addresses a pattern means: `tcp://10.1.*`, `tcp://10.1.0.0` with a number of bits, `tcp://*`;
-//! the same for IPv6, `tcp://[fd00::*]`, `tcp://[fd00::]` with a number of bits.
+//! the same for IPv6, `tcp://[fd00::*]`, `tcp://[fd00::]` with a number of bits; `ether://02:00:*`, which knows no bits.
 
 use std::net::{IpAddr, ToSocketAddrs};
 
@@ -28,13 +28,13 @@ pub fn contains(
     Ok(any)
 }
 
-/// Without brackets and port.
+/// Without brackets and port, or an endpoint's number.
 fn host_part(text: &str) -> &str {
     match text.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
         // More than one colon is an address of version 6, not a port.
         None if text.matches(':').count() == 1 => text.split(':').next().unwrap_or(text),
-        None => text,
+        None => text.split('/').next().unwrap_or(text),
     }
     .trim_end_matches('/')
 }
@@ -59,8 +59,11 @@ fn is_in(wanted: &str, bits: i32, host: &str) -> Result<bool, ErrorCode> {
 
 /// The address of a host, by its name where it has to be.
 fn numeric(host: &str) -> Option<IpAddr> {
+    let address: Option<IpAddr> = host.parse().ok();
+    // A station of Ethernet is no name: nobody elsewhere is asked for it.
+    let is_name = address.is_none() && !host.contains(':');
     let named = || (host, 0).to_socket_addrs().ok()?.next().map(|address| address.ip());
-    host.parse().ok().or_else(named).map(|ip: IpAddr| ip.to_canonical())
+    address.or_else(|| if is_name { named() } else { None }).map(|ip| ip.to_canonical())
 }
 
 /// Whether `text` is what `pattern` says, where `*` stands for anything.
@@ -113,6 +116,20 @@ mod tests {
         assert!(inside("tcp://10.*.3:3334", "10.1.2.3") && !inside("tcp://10.*.4", "10.1.2.3"));
         assert!(inside("tcp://192.*,tcp://10.*", "10.1.2.3"));
         assert!(!inside("tcp://10.1.2.3", "10.1.2.33"));
+    }
+
+    #[test]
+    fn stations_are_meant_whatever_their_endpoints_are() {
+        let ether = vec!["ether".to_string()];
+        let station = "02:00:00:00:00:01";
+        let inside = |pattern| contains(pattern, WILDCARDS, &ether, station);
+        for pattern in ["ether://02:00:*", "ether://02:00:00:00:00:01/3", "ether://*"] {
+            assert_eq!(inside(pattern), Ok(true), "{pattern}");
+        }
+        for pattern in ["ether://04:00:*", "tcp://02:00:*", "ether://02:00:00:00:00:02/3"] {
+            assert_eq!(inside(pattern), Ok(false), "{pattern}");
+        }
+        assert_eq!(contains("ether://02:00:00:00:00:01", 8, &ether, station), Err(-EINVAL));
     }
 
     #[test]

@@ -5,68 +5,12 @@
 
 mod common;
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 
-use common::{folder, here, is_there, libraries, succeed};
-
-/// How a program is built.
-#[derive(Clone, Copy)]
-struct Build {
-    compiler: &'static str,
-    orangefs: bool,
-    archive: bool,
-    /// Hangs are believed late: something makes it slow.
-    slow: bool,
-}
-
-const C: Build = Build { compiler: "gcc", orangefs: false, archive: false, slow: false };
-const CPP: Build = Build { compiler: "g++", ..C };
-const ORANGEFS: Build = Build { orangefs: true, ..C };
-const ORANGEFS_CPP: Build = Build { compiler: "g++", ..ORANGEFS };
-const ARCHIVE: Build = Build { archive: true, ..C };
-
-/// Compiles the sources into one program, once; `None` where there is no such compiler.
-fn compile(sources: &[&str], build: Build) -> Option<PathBuf> {
-    static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-    if !is_there(build.compiler) {
-        println!("SKIP: there is no {}", build.compiler);
-        return None;
-    }
-    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
-    let flavour = if build.orangefs { "-orangefs" } else { "" };
-    let kind = if build.archive { "-archive" } else { "" };
-    let slow = if build.slow { "-slow" } else { "" };
-    let stem = sources[0].trim_end_matches(".c");
-    let program = folder().join(format!("{stem}-{}{flavour}{kind}{slow}", build.compiler));
-    if made.contains(&program) {
-        return Some(program);
-    }
-    let mut command = common::build(build.compiler, &program);
-    if build.compiler == "g++" {
-        command.args(["-x", "c++"]);
-    }
-    if build.orangefs {
-        command.arg("-DBMI_API_ORANGEFS");
-    }
-    if build.slow {
-        command.arg("-DHANG_SECONDS=900");
-    }
-    command.args(sources.iter().map(|source| here().join("tests/c").join(source)));
-    if build.compiler == "g++" {
-        command.args(["-x", "none"]);
-    }
-    if build.archive {
-        command.arg(libraries().join("libbmi.a")).args(["-ldl", "-lm"]);
-    } else {
-        command.arg("-lbmi");
-    }
-    succeed(&mut command);
-    made.insert(program.clone());
-    Some(program)
-}
+use common::{
+    ARCHIVE, Build, C, CPP, ORANGEFS, ORANGEFS_CPP, compile, folder, here, is_there, libraries,
+    succeed,
+};
 
 fn run(sources: &[&str], build: Build, arguments: &[&str]) {
     let Some(program) = compile(sources, build) else { return };

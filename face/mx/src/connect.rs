@@ -560,10 +560,9 @@ impl Ep {
             }
             due = due.min(deadline).min(again_at.unwrap_or(deadline));
         }
-        let timed = state
-            .requests
-            .iter()
-            .filter(|(_, request)| request.kind == Kind::Send && request.stage == Stage::Pending);
+        let timed = state.requests.iter().filter(|(_, request)| {
+            request.kind != Kind::Connect && request.stage == Stage::Pending
+        });
         let timed: Vec<(SlotId, Instant)> =
             timed.filter_map(|(id, request)| Some((id, request.deadline?))).collect();
         for (id, deadline) in timed {
@@ -581,11 +580,17 @@ impl Ep {
     }
 
     /// The time of a send is over: it ends unless its peer has it. Messages that their peer has, and does not receive, are
-    /// not late. When it is looked at again.
+    /// not late. The time of a receive is that in which nothing more of its long message came; one that has none waits.
+    /// When it is looked at again.
     fn late(&self, state: &mut State, id: SlotId, now: Instant) -> Option<Instant> {
         let request = state.requests.get(id)?;
         let (operation, limit) = (request.operation?, request.limit?);
-        if !self.net.is_unsent(operation) {
+        if request.kind == Kind::Receive {
+            let still = self.net.fetch_still_for(operation).unwrap_or_default();
+            if still < limit {
+                return Some(now + (limit - still));
+            }
+        } else if !self.net.is_unsent(operation) {
             let owed = self.net.owed_for(operation)?;
             if owed < limit {
                 // It has acknowledged others meanwhile.

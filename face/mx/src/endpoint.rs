@@ -200,6 +200,7 @@ impl Ep {
         let main = net.context(false).map_err(|_| NO_RESOURCES)?;
         let control = net.context(true).map_err(|_| NO_RESOURCES)?;
         net.tell_of_arrivals(&main);
+        net.follow_fetches();
         [&main, &control].into_iter().for_each(|context| net.tell_of_events(context));
         // Neither 0, which is none, nor what stands for an unknown one.
         let session = (ropewalk_net::host::random_seed() as u32).clamp(1, u32::MAX - 1);

@@ -151,6 +151,8 @@ impl Ep {
         let mut state = self.look();
         let mut request = Request::new(Kind::Receive, posting.context, bits);
         request.forgotten = !posting.is_wanted;
+        request.limit_to(state.timeout);
+        let timed = request.limit.is_some();
         let request = state.requests.add(request).ok_or(NO_RESOURCES)?;
         // SAFETY: the caller vouches for the segments.
         let memory = unsafe { Memory::from_raw(posting.segments, true) };
@@ -163,6 +165,10 @@ impl Ep {
             }
         }
         drop(state);
+        if timed {
+            // As above.
+            self.rouse();
+        }
         Ok(self.handle_of(posting, request))
     }
 

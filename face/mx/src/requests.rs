@@ -60,7 +60,7 @@ pub struct Request {
     pub ending: Option<Code>,
     /// It has left its memory though it is under way.
     pub copied: bool,
-    /// How long its peer may take to acknowledge it, and when that is looked at.
+    /// How long its peer may take to acknowledge it, or to bring more of it; and when that is looked at.
     pub limit: Option<Duration>,
     pub deadline: Option<Instant>,
 }

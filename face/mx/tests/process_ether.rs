@@ -1,4 +1,4 @@
-//! Programs in C over raw Ethernet frames, in a network namespace with two cards that are joined.
+//! Programs in C over raw Ethernet frames: two cards that are joined, in a network namespace, or in one each.
 
 mod common;
 
@@ -12,8 +12,11 @@ fn ip(line: &str) -> bool {
     status.is_ok_and(|status| status.success())
 }
 
-/// A namespace with the cards `one` and `two`.
-struct Namespace(String);
+/// A namespace with the cards `one` and `two`, of which the second may be in another one.
+struct Namespace {
+    name: String,
+    far: Option<String>,
+}
 
 impl Namespace {
     /// `None`, with the reason on the standard output, where this machine does not allow it.
@@ -25,19 +28,35 @@ impl Namespace {
             println!("SKIP: network namespaces cannot be made: run as root, with iproute2");
             return None;
         }
-        let namespace = Namespace(name);
-        let name = &namespace.0;
+        let namespace = Namespace { name, far: None };
+        let name = &namespace.name;
         assert!(ip(&format!("-n {name} link set lo up")));
         assert!(ip(&format!("-n {name} link add one type veth peer name two")));
         assert!(ip(&format!("-n {name} link set one up")));
         assert!(ip(&format!("-n {name} link set two up")));
         Some(namespace)
     }
+
+    /// The second card is in a namespace of its own, which nothing but the cards joins with the first one's.
+    fn make_two() -> Option<Namespace> {
+        let mut namespace = Namespace::make()?;
+        let far = format!("{}-far", namespace.name);
+        assert!(ip(&format!("netns add {far}")));
+        let name = &namespace.name;
+        assert!(ip(&format!("-n {name} link set two netns {far}")));
+        assert!(
+            ip(&format!("-n {far} link set lo up")) && ip(&format!("-n {far} link set two up"))
+        );
+        namespace.far = Some(far);
+        Some(namespace)
+    }
 }
 
 impl Drop for Namespace {
     fn drop(&mut self) {
-        ip(&format!("netns del {}", self.0));
+        for name in self.far.iter().chain([&self.name]) {
+            ip(&format!("netns del {name}"));
+        }
     }
 }
 
@@ -94,11 +113,39 @@ fn who_is_in_no_table_is_reached_where_mxoe_is_spoken() {
     let folder = tempfile::tempdir().expect("a folder");
     let table = folder.path().join("peers");
     std::fs::write(&table, "somebody:0 02:00:00:00:00:99\n").expect("the table");
-    let Some(mut command) = command(&namespace, "names.c", "mxoe://one", "mxoe://two") else {
+    let Some(mut command) = command(&namespace, "names.c", &[], "mxoe://one", "mxoe://two") else {
         return;
     };
     let output = succeed(command.env("ROPEWALK_MX_PEERS", &table));
     assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
+}
+
+#[test]
+fn handlers_are_asked_where_hosts_speak_as_open_mx_does_and_what_they_finish_is_told_as_cut() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    run_so(&namespace, "handlers.c", &["mxoe"], "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
+}
+
+#[test]
+fn hosts_connect_and_refuse_each_other_by_frames_and_peers_that_go_are_noticed() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    run(&namespace, "connect.c", "ether://one", "ether://two");
+}
+
+#[test]
+fn receives_end_with_their_time_out_where_their_sender_stops() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    run(&namespace, "stalled.c", "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
+    run(&namespace, "stalled.c", "ether://one", "ether://two");
+}
+
+#[test]
+fn an_interface_that_takes_shorter_frames_than_the_wire_is_told_of_once_and_nothing_hangs() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    let said = run(&namespace, "narrow.c", "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
+    let Some(said) = said else { return };
+    assert_eq!(said.matches("takes frames of 1500 bytes no more").count(), 1, "{said}");
+    assert!(said.contains("one takes") && said.contains("ip link set one mtu 1486"), "{said}");
 }
 
 #[test]
@@ -118,7 +165,7 @@ fn opened_with(
     more: &[(&str, &str)],
 ) -> Option<(String, String)> {
     let program = compile("boards.c", "gcc", "myriexpress")?;
-    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
+    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.name]);
     command.arg(program).env("ROPEWALK_MX_BOARDS", boards).env("MX_ERRORS_ARE_FATAL", "0");
     command.env("OMX_VERBOSE", "1").env("OMX_WAITSPIN", "1").env("MX_RCACHE", "");
     command.envs(more.iter().copied());
@@ -150,7 +197,7 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
     assert_eq!(told, "init 0\nopen 0", "{said}");
     assert!(said.contains("OMX_WAITSPIN means nothing") && !said.contains("MX_RCACHE"), "{said}");
     // It is there, and cannot be used: all its endpoints alike.
-    assert!(ip(&format!("-n {} link set one down", namespace.0)));
+    assert!(ip(&format!("-n {} link set one down", namespace.name)));
     let Some((told, said)) = opened(&namespace, "ether://one") else { return };
     assert_eq!(told.lines().next(), Some("init 0"));
     assert!(!told.contains("open 0"), "{told}");
@@ -168,7 +215,7 @@ fn boards_are_next_to_the_memory_that_the_kernel_says() {
     let script = "mount -t tmpfs none /sys/class/net && cd /sys/class/net \
                   && mkdir -p one/device two/device && echo 3 > one/device/numa_node \
                   && echo -1 > two/device/numa_node && exec \"$0\"";
-    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0, "sh", "-c", script]);
+    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.name, "sh", "-c", script]);
     let boards = "ether://one,ether://two,udp://127.0.0.1:12000";
     let output = succeed(command.arg(program).env("ROPEWALK_MX_BOARDS", boards));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "3\n4294967295\n4294967295\n");
@@ -190,16 +237,36 @@ fn a_fault_in_a_file_or_a_variable_is_told_with_its_name() {
     assert!(!told.contains("open 0") && said.contains("ROPEWALK_ETHER: 'banana'"), "{said}");
 }
 
-/// A program with two sides, each of which has one of these boards.
-fn command(namespace: &Namespace, source: &str, one: &str, two: &str) -> Option<Command> {
+/// Runs a program with two sides, each of which has one of these boards; what it says on its standard error.
+fn run(namespace: &Namespace, source: &str, one: &str, two: &str) -> Option<String> {
+    run_so(namespace, source, &[], one, two)
+}
+
+fn command(
+    namespace: &Namespace,
+    source: &str,
+    more: &[&str],
+    one: &str,
+    two: &str,
+) -> Option<Command> {
     let program = compile(source, "gcc", "myriexpress")?;
-    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.0]);
-    command.arg(program).arg("ether").env("ETHER_ONE", one).env("ETHER_TWO", two);
+    let mut command = clean("ip".as_ref(), &["netns", "exec", &namespace.name]);
+    command.arg(program).arg("ether").args(more).env("ETHER_ONE", one).env("ETHER_TWO", two);
+    if let Some(far) = &namespace.far {
+        command.env("ETHER_TWO_NAMESPACE", format!("/run/netns/{far}"));
+    }
     Some(command)
 }
 
-fn run(namespace: &Namespace, source: &str, one: &str, two: &str) {
-    let Some(mut command) = command(namespace, source, one, two) else { return };
+fn run_so(
+    namespace: &Namespace,
+    source: &str,
+    more: &[&str],
+    one: &str,
+    two: &str,
+) -> Option<String> {
+    let mut command = command(namespace, source, more, one, two)?;
     let output = succeed(&mut command);
     assert!(output.stdout.ends_with(b"ok\n"), "{command:?} did not come to its end");
+    Some(String::from_utf8_lossy(&output.stderr).into_owned())
 }

@@ -163,6 +163,14 @@ where
         self.port.packet_bytes_to(station)
     }
 
+    fn packet_bytes_now(&mut self) -> usize {
+        self.port.packet_bytes_now()
+    }
+
+    fn too_long(&mut self) -> Option<(P::Station, u8)> {
+        self.port.too_long()
+    }
+
     fn packets_max(&self) -> u32 {
         self.port.packets_max()
     }
@@ -238,6 +246,10 @@ where
 
     fn interface(&self) -> Option<u32> {
         self.port.interface()
+    }
+
+    fn interface_name(&self) -> Option<&str> {
+        self.port.interface_name()
     }
 }
 

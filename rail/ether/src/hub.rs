@@ -249,6 +249,11 @@ impl Hub {
         self.xdp().is_none_or(Xdp::flush)
     }
 
+    /// Longest body that its interface takes by now; `None` where there is none any more.
+    pub fn mtu(&self, interface: u32) -> Option<usize> {
+        socket::mtu(self.socket(), interface).ok()
+    }
+
     /// Longest body that it takes, and how many of them.
     pub fn body_bytes(&self) -> usize {
         self.body_bytes

@@ -17,6 +17,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::claim::Claim;
 use crate::config::{ENDPOINTS, EtherConfig, EtherError};
+use crate::filter::endpoint_of;
 use crate::hub::Hub;
 use crate::inbox::{Batch, INBOX_BYTES, Inbox};
 use crate::interface::{Interface, find};
@@ -28,6 +29,9 @@ const SLEEPS_PER_QUESTION: u32 = 8;
 /// Packets without a sleep after which the port is busy: until then it costs less to be told of each than to ask for
 /// that again.
 const BUSY_AFTER: usize = 32;
+
+/// Places that frames were too long for, of which nobody has asked yet; more are not kept, as each comes again.
+const TOO_LONG_MAX: usize = 64;
 
 /// How long a frame may be refused for want of room before it is given up, as it could be one that nobody behind the
 /// card takes: those behind it wait. On a slow line this is the time of a few frames.
@@ -55,6 +59,8 @@ pub struct EtherPort {
     unsent: u64,
     /// Since when the first frame that waits is refused.
     refused_since: Option<Instant>,
+    /// Where frames were to go that are longer than the interface takes by now.
+    too_long: Vec<(Station, u8)>,
     asleep: bool,
     /// Packets came since the last sleep; sleeps since packets came.
     any: bool,
@@ -106,6 +112,7 @@ impl EtherPort {
             system_calls: 0,
             unsent: 0,
             refused_since: None,
+            too_long: Vec::new(),
             asleep: false,
             any: false,
             sleeps: 0,
@@ -127,6 +134,18 @@ impl EtherPort {
     /// Why they do not, where that was wished for, if it can be had.
     pub fn xdp_refused(&self) -> Option<String> {
         self.hub.refused()
+    }
+
+    /// A frame was longer than the interface takes: notes for whom it was.
+    #[cold]
+    fn note_too_long(&mut self, at: usize) {
+        let [frame, ..] = self.frames[at].parts(&self.arena);
+        let Some((ethernet, body)) = Ethernet::split(frame) else { return };
+        let Some(endpoint) = endpoint_of(body, self.hub.language()) else { return };
+        let place = (ethernet.destination, endpoint);
+        if self.too_long.len() < TOO_LONG_MAX && !self.too_long.contains(&place) {
+            self.too_long.push(place);
+        }
     }
 
     /// Lets this live as long as the port.
@@ -155,6 +174,16 @@ impl Port for EtherPort {
 
     fn packet_bytes(&self) -> usize {
         self.body_bytes
+    }
+
+    fn packet_bytes_now(&mut self) -> usize {
+        // One that is gone, or renamed into nothing, is another matter.
+        let mtu = self.hub.mtu(self.interface.index).unwrap_or(usize::MAX);
+        self.body_bytes.min(mtu)
+    }
+
+    fn too_long(&mut self) -> Option<(Station, u8)> {
+        self.too_long.pop()
     }
 
     fn packets_max(&self) -> u32 {
@@ -269,7 +298,10 @@ impl Port for EtherPort {
                     // Or the socket has lost its interface only now.
                     Some(libc::ENXIO | libc::ENODEV) => self.hub.set_gone(),
                     // The interface is down, or takes shorter frames now: as good as lost.
-                    _ => {
+                    refused => {
+                        if refused == Some(libc::EMSGSIZE) {
+                            self.note_too_long(done);
+                        }
                         self.unsent += 1;
                         (done, refused_since) = (done + 1, None);
                     }
@@ -331,6 +363,10 @@ impl Port for EtherPort {
 
     fn interface(&self) -> Option<u32> {
         Some(self.interface.index)
+    }
+
+    fn interface_name(&self) -> Option<&str> {
+        Some(&self.interface.name)
     }
 }
 

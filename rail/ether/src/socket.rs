@@ -165,6 +165,19 @@ pub fn is_bound(socket: BorrowedFd<'_>) -> bool {
     result == 0 && address.sll_ifindex > 0
 }
 
+/// Longest payload of a frame that the interface of this number takes now, in bytes, whatever it is called by now.
+pub fn mtu(socket: BorrowedFd<'_>, interface: u32) -> io::Result<usize> {
+    // SAFETY: a request is plain data for which zeroes are legal.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    request.ifr_ifru.ifru_ifindex = interface as i32;
+    for what in [libc::SIOCGIFNAME, libc::SIOCGIFMTU] {
+        // SAFETY: these requests write to the value that they are given: the name first, by which the other one asks.
+        checked(unsafe { libc::ioctl(socket.as_raw_fd(), what, ptr::from_mut(&mut request)) })?;
+    }
+    // SAFETY: the second request has filled this part of the union.
+    Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
+}
+
 /// Sends frames, of which what was written is in `bytes`; how many left.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], frames: &[Packet]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;

@@ -4,7 +4,12 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <bmi.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,13 +110,32 @@ static inline struct BMI_unexpected_info wait_unexpected(void)
     return info;
 }
 
+/* A name that who runs the program chose; over ether: the server's interface with its endpoint, its URL, its network
+ * namespace, and the station of the client. */
+static inline const char *told(const char *name)
+{
+    const char *value = getenv(name);
+    CHECK(value != NULL);
+    return value;
+}
+
+static inline void enter_namespace(const char *path)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(file >= 0 && setns(file, CLONE_NEWNET) == 0);
+    close(file);
+}
+
 /* Initializes a server of this medium (tcp6 is tcp by the other family) and says its URL. */
 static inline void serve(const char *medium, char *url, size_t room)
 {
     const char *host = strcmp(medium, "tcp6") == 0 ? "[::1]" : "127.0.0.1";
     char methods[32], listen[256];
-    snprintf(methods, sizeof methods, "bmi_%.3s", medium);
-    if (strncmp(medium, "tcp", 3) == 0)
+    snprintf(methods, sizeof methods, "bmi_%s", strcmp(medium, "tcp6") == 0 ? "tcp" : medium);
+    if (strcmp(medium, "ether") == 0) {
+        enter_namespace(told("ETHER_NAMESPACE"));
+        snprintf(listen, sizeof listen, "%s", told("ETHER_LISTEN"));
+    } else if (strncmp(medium, "tcp", 3) == 0)
         snprintf(listen, sizeof listen, "tcp://%s", host);
     else if (strcmp(medium, "udp") == 0)
         snprintf(listen, sizeof listen, "udp://%s:%d", host, 20000 + (int)getpid() % 12000);
@@ -119,7 +143,7 @@ static inline void serve(const char *medium, char *url, size_t room)
         snprintf(listen, sizeof listen, "%s://check-%d", medium, (int)getpid());
     CHECK(INITIALIZE(methods, listen,
                      BMI_INIT_SERVER | BMI_TCP_BIND_SPECIFIC | BMI_AUTO_REF_COUNT) == 0);
-    snprintf(url, room, "%s", listen);
+    snprintf(url, room, "%s", strcmp(medium, "ether") == 0 ? told("ETHER_URL") : listen);
     if (strncmp(medium, "tcp", 3) == 0) {
         int port = 0;
         CHECK(BMI_get_info(0, GET_PORT, &port) == 0 && port > 0);

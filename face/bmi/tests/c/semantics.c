@@ -1,5 +1,5 @@
 /* What the interface promises, from both sides of a connection: return values, sizes, lists, classes,
- * contexts, cancel, addresses, options. Usage: semantics tcp|shm
+ * contexts, cancel, addresses, options. Usage: semantics tcp|shm|udp|ether
  */
 #include "check.h"
 
@@ -110,13 +110,38 @@ static void answer_classes(void)
 #endif
 }
 
+/* Where a peer is, and which patterns mean it. */
+static void place_of(const char *medium, BMI_addr_t peer)
+{
+    char pattern[64];
+    const char *host = BMI_addr_rev_lookup_unexpected(peer);
+    if (strcmp(medium, "ether") == 0) {
+        CHECK(strcmp(host, told("ETHER_CLIENT")) == 0);
+        CHECK(BMI_query_addr_range(peer, "ether://02:00:*", -1) == 1);
+        CHECK(BMI_query_addr_range(peer, "ether://04:00:*", -1) == 0);
+        CHECK(BMI_query_addr_range(peer, "udp://02:00:*", -1) == 0);
+        snprintf(pattern, sizeof pattern, "ether://%s/7", host);
+        CHECK(BMI_query_addr_range(peer, pattern, -1) == 1);
+        /* Bits are of addresses of the Internet's. */
+        CHECK(BMI_query_addr_range(peer, pattern, 8) < 0);
+        return;
+    }
+    CHECK(strcmp(host, "127.0.0.1") == 0);
+    /* A pattern for tcp covers peers on the same host, too. */
+    snprintf(pattern, sizeof pattern, "%s://127.0.*", strcmp(medium, "udp") == 0 ? "udp" : "tcp");
+    CHECK(BMI_query_addr_range(peer, pattern, -1) == 1);
+    memcpy(strchr(pattern, '1'), "10.0.*", 7);
+    CHECK(BMI_query_addr_range(peer, pattern, -1) == 0);
+    memcpy(strchr(pattern, '1'), "127.0.0.0", 10);
+    CHECK(BMI_query_addr_range(peer, pattern, 8) == 1);
+}
+
 static void server(const char *medium, int pipe_end)
 {
     char url[512], small[64];
     struct BMI_unexpected_info info;
     bmi_context_id context;
     bmi_size_t got = -1;
-    char pattern[64];
     BMI_addr_t peer, self;
     unsigned char *large = (unsigned char *)malloc(4 << 20);
     int tags, index;
@@ -130,14 +155,7 @@ static void server(const char *medium, int pipe_end)
     peer = info.addr;
     CHECK(peer != 0);
     CHECK(BMI_addr_rev_lookup(peer) == NULL);
-    CHECK(strcmp(BMI_addr_rev_lookup_unexpected(peer), "127.0.0.1") == 0);
-    /* A pattern for tcp covers peers on the same host, too. */
-    snprintf(pattern, sizeof pattern, "%s://127.0.*", strcmp(medium, "udp") == 0 ? "udp" : "tcp");
-    CHECK(BMI_query_addr_range(peer, pattern, -1) == 1);
-    memcpy(strchr(pattern, '1'), "10.0.*", 7);
-    CHECK(BMI_query_addr_range(peer, pattern, -1) == 0);
-    memcpy(strchr(pattern, '1'), "127.0.0.0", 10);
-    CHECK(BMI_query_addr_range(peer, pattern, 8) == 1);
+    place_of(medium, peer);
     CHECK(BMI_query_addr_range(peer, "nonsense", 8) < 0);
     CHECK(BMI_unexpected_free(peer, info.buffer) == 0);
     CHECK(BMI_unexpected_free(peer, info.buffer) == -BMI_EINVAL);

@@ -1,5 +1,5 @@
 /* Eight threads with a context each on one library, to a server that does the same: no completion is
- * lost, none is seen by a thread that did not post it. Usage: threads tcp|shm
+ * lost, none is seen by a thread that did not post it. Usage: threads tcp|shm|udp|ether
  */
 #include "check.h"
 #include <pthread.h>

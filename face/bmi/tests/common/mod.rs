@@ -3,9 +3,10 @@
 // Each test takes what it needs.
 #![allow(dead_code)]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Where Cargo puts the library for its tests.
 pub fn libraries() -> PathBuf {
@@ -41,6 +42,62 @@ pub fn build(compiler: &str, program: &Path) -> Command {
     command.args(["-Wall", "-Wextra", "-Werror", "-g", "-pthread", "-o"]).arg(program);
     command.arg("-I").arg(here().join("include")).arg("-L").arg(folder());
     command
+}
+
+/// How a program is built.
+#[derive(Clone, Copy)]
+pub struct Build {
+    pub compiler: &'static str,
+    pub orangefs: bool,
+    pub archive: bool,
+    /// Hangs are believed late: something makes it slow.
+    pub slow: bool,
+}
+
+pub const C: Build = Build { compiler: "gcc", orangefs: false, archive: false, slow: false };
+pub const CPP: Build = Build { compiler: "g++", ..C };
+pub const ORANGEFS: Build = Build { orangefs: true, ..C };
+pub const ORANGEFS_CPP: Build = Build { compiler: "g++", ..ORANGEFS };
+pub const ARCHIVE: Build = Build { archive: true, ..C };
+
+/// Compiles the sources into one program, once; `None` where there is no such compiler.
+pub fn compile(sources: &[&str], build: Build) -> Option<PathBuf> {
+    static MADE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    if !is_there(build.compiler) {
+        println!("SKIP: there is no {}", build.compiler);
+        return None;
+    }
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let flavour = if build.orangefs { "-orangefs" } else { "" };
+    let kind = if build.archive { "-archive" } else { "" };
+    let slow = if build.slow { "-slow" } else { "" };
+    let stem = sources[0].trim_end_matches(".c");
+    let program = folder().join(format!("{stem}-{}{flavour}{kind}{slow}", build.compiler));
+    if made.contains(&program) {
+        return Some(program);
+    }
+    let mut command = self::build(build.compiler, &program);
+    if build.compiler == "g++" {
+        command.args(["-x", "c++"]);
+    }
+    if build.orangefs {
+        command.arg("-DBMI_API_ORANGEFS");
+    }
+    if build.slow {
+        command.arg("-DHANG_SECONDS=900");
+    }
+    command.args(sources.iter().map(|source| here().join("tests/c").join(source)));
+    if build.compiler == "g++" {
+        command.args(["-x", "none"]);
+    }
+    if build.archive {
+        command.arg(libraries().join("libbmi.a")).args(["-ldl", "-lm"]);
+    } else {
+        command.arg("-lbmi");
+    }
+    succeed(&mut command);
+    made.insert(program.clone());
+    Some(program)
 }
 
 pub fn succeed(command: &mut Command) -> Output {

@@ -2,14 +2,19 @@
  * processes of their own or as two endpoints of one.
  *
  * Media: "shm" (one board, shared memory), "udp" (a board each, nothing is shared), "ether" (likewise, on the
- * interfaces that the environment names).
+ * interfaces that the environment names, of which the second one may be in a network namespace of its own).
  */
 #ifndef CHECK_H
 #define CHECK_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <errno.h>
+#include <fcntl.h>
 #include <mx_extensions.h>
 #include <myriexpress.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,6 +96,12 @@ static inline void choose_board(const char *medium, int base, int which)
     if (strcmp(medium, "ether") == 0) {
         /* Named by who made the interfaces. */
         const char *name = getenv(which == 0 ? "ETHER_ONE" : "ETHER_TWO");
+        const char *elsewhere = which == 0 ? NULL : getenv("ETHER_TWO_NAMESPACE");
+        if (elsewhere != NULL) {
+            int namespace_file = open(elsewhere, O_RDONLY | O_CLOEXEC);
+            CHECK(namespace_file >= 0 && setns(namespace_file, CLONE_NEWNET) == 0);
+            close(namespace_file);
+        }
         CHECK(name != NULL && setenv("ROPEWALK_MX_BOARDS", name, 1) == 0);
         CHECK(setenv("OMX_DISABLE_SHARED", "1", 1) == 0);
         return;

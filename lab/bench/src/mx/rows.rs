@@ -115,6 +115,8 @@ const SIZES: [usize; 18] = [
     4 << 20,
 ];
 const SIZES_QUICK: [usize; 7] = [0, 32, 129, 4096, 32_768, 32_769, 1 << 20];
+/// Of bandwidth where it is judged whether one falls behind its neighbours: as above, from 4 to 64 KiB.
+const BANDWIDTH_QUICK: [usize; 9] = [32, 129, 4096, 8192, 16_384, 32_768, 32_769, 65_536, 1 << 20];
 const OVERLAPPED: usize = 1_000_000;
 
 /// All rows.
@@ -122,6 +124,10 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
     let scaled = |amount: usize| ((amount as f64 * scale) as usize).max(1);
     let either = |short: usize, long: usize| scaled(if quick { short } else { long });
     let sizes = if quick { &SIZES_QUICK[..] } else { &SIZES };
+    let sizes_of_bandwidth = |network| match network {
+        Network::Ether | Network::Udp if quick => &BANDWIDTH_QUICK[..],
+        _ => &sizes[1..],
+    };
     let mut rows = Vec::new();
     for mtu in [1500, 9000] {
         for (network, name) in NAMES {
@@ -141,7 +147,8 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             for wait in [".spin", ".block"] {
                 let amount = either(10_000_000, 200_000_000);
                 if wait == ".spin" || !quick {
-                    add(Kind::Bandwidth, "bandwidth", wait, &sizes[1..], amount);
+                    let sizes = sizes_of_bandwidth(network);
+                    add(Kind::Bandwidth, "bandwidth", wait, sizes, amount);
                 }
             }
             // Who waits, and what is lost, is the same whatever frames come by.
@@ -151,7 +158,7 @@ pub fn rows_of(quick: bool, scale: f64) -> Vec<Row> {
             if !quick || mtu == 9000 {
                 add(Kind::Overlap, "overlap", "", &[OVERLAPPED], either(5, 30).max(3));
             }
-            if !quick || (mtu == 1500 && network != Network::Tcp) {
+            if !quick || network != Network::Tcp {
                 let amount = either(8_000_000, 64_000_000);
                 add(Kind::Loss, "loss", "", &[32_769, 1 << 20], amount);
             }
@@ -178,6 +185,23 @@ mod tests {
             assert!(!names.contains(&"latency.mxoe-compatible.1500.spin".to_string()));
             assert!(names.contains(&"latency.ether-xdp.1500.spin".to_string()));
             assert!(!names.iter().any(|name| name.starts_with("overlap.ether-xdp")));
+        }
+    }
+
+    #[test]
+    fn who_is_in_a_hurry_sees_losses_in_long_frames_and_sizes_beside_their_neighbours() {
+        let rows = rows_of(true, 1.0);
+        let row = |name: &str| rows.iter().find(|row| row.name == name).expect("its row");
+        for name in ["ether", "mxoe", "udp"] {
+            assert_eq!(row(&format!("loss.{name}.9000")).kind, Kind::Loss);
+            assert_eq!(row(&format!("loss.{name}.1500")).kind, Kind::Loss);
+        }
+        for name in ["ether.1500", "ether.9000", "udp.1500", "udp.9000"] {
+            let sizes = &row(&format!("bandwidth.{name}.spin")).sizes;
+            let judged: Vec<usize> =
+                sizes.iter().copied().filter(|bytes| (4096..=65_536).contains(bytes)).collect();
+            assert!(judged.windows(2).all(|pair| pair[1] <= 2 * pair[0]), "{name}: {judged:?}");
+            assert_eq!((judged[0], judged[judged.len() - 1]), (4096, 65_536));
         }
     }
 

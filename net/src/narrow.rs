@@ -1,0 +1,235 @@
+//! What becomes of links whose packets are longer than their interface takes by now: somebody has made its MTU
+//! smaller.
+//!
+//! It is said once, for each interface and each time. Links of our own language each have a length of their own: those
+//! that cannot go on are given up, and the next ones are shorter. On a wire of MXoE all have the same, which nothing
+//! makes shorter: a link of which a packet was refused ends, as one with a peer that cannot be reached, and so does a
+//! read of which nothing comes any more. What is short goes on.
+//!
+//! Invariants: it never ends anything while the interface takes what the links need; nothing is asked of an interface
+//! while nobody polls.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::time::Time;
+use ropewalk_base::verb::Token;
+use ropewalk_wire::mxoe::ETHERNET_BYTES;
+
+/// How often an interface is asked how long packets may be.
+const ASK_EACH: Duration = Duration::from_millis(100);
+/// A read is given up that is not over after so long on an interface that takes no packet of the usual length.
+const READS_FOR: Duration = Duration::from_secs(1);
+
+/// What a rail knows of the length of its packets, and of what depends on it.
+#[derive(Debug)]
+pub(crate) struct Narrow {
+    /// Longest packet of its links, and whether all have the same, which cannot be shortened.
+    needed: usize,
+    is_fixed: bool,
+    /// The interface takes shorter ones only.
+    is_narrow: bool,
+    ask_at: Time,
+    /// Where the length is fixed: links that are up, those among them that are about to end, and reads.
+    links: Vec<SlotId>,
+    ending: Vec<SlotId>,
+    reads: Vec<Reading>,
+}
+
+#[derive(Debug)]
+struct Reading {
+    token: Token,
+    link: SlotId,
+    /// Since when the interface is too narrow for it.
+    since: Option<Time>,
+}
+
+impl Narrow {
+    /// Links of which each has a length of its own, at most so many bytes.
+    pub fn flexible(needed: usize) -> Narrow {
+        let (links, ending, reads) = (Vec::new(), Vec::new(), Vec::new());
+        let (is_fixed, is_narrow, ask_at) = (false, false, Time::ZERO);
+        Narrow { needed, is_fixed, is_narrow, ask_at, links, ending, reads }
+    }
+
+    /// Links whose packets all have at most so many bytes, and cannot do with less.
+    pub fn fixed(needed: usize) -> Narrow {
+        Narrow { is_fixed: true, ..Narrow::flexible(needed) }
+    }
+
+    /// Whether the interface is to be asked.
+    #[inline]
+    pub fn is_due(&self, now: Time) -> bool {
+        now >= self.ask_at
+    }
+
+    /// When something has to be looked at though nothing may come.
+    pub fn deadline(&self) -> Time {
+        if self.is_narrow && !self.reads.is_empty() { self.ask_at } else { Time::NEVER }
+    }
+
+    /// The interface takes packets of so many bytes now. `name`: its own, and the scheme of the rail.
+    pub fn takes(&mut self, bytes: usize, name: (Option<&str>, &str), now: Time) {
+        self.ask_at = now + ASK_EACH;
+        let is_narrow = bytes < self.needed;
+        if std::mem::replace(&mut self.is_narrow, is_narrow) != is_narrow
+            && let (Some(interface), scheme) = name
+        {
+            match is_narrow {
+                true => tell(interface, scheme, self, bytes),
+                false => told().retain(|(other, _)| other != interface),
+            }
+        }
+        for reading in &mut self.reads {
+            reading.since = is_narrow.then(|| reading.since.unwrap_or(now));
+        }
+    }
+
+    /// The next read that nothing comes of any more; it is not among them from here on.
+    pub fn next_stalled(&mut self, now: Time) -> Option<(SlotId, Token)> {
+        let stalled = |it: &Reading| it.since.is_some_and(|since| now.since(since) >= READS_FOR);
+        let at = self.reads.iter().position(stalled)?;
+        let Reading { token, link, .. } = self.reads.swap_remove(at);
+        Some((link, token))
+    }
+
+    /// Links that are up, where the length of their packets is fixed.
+    pub fn links(&self) -> &[SlotId] {
+        &self.links
+    }
+
+    pub fn up(&mut self, link: SlotId) {
+        if self.is_fixed {
+            self.links.push(link);
+        }
+    }
+
+    /// A link is about to end since a packet of it was refused; false where that is known.
+    pub fn end(&mut self, link: SlotId) -> bool {
+        let is_new = !self.is_ending(link);
+        if is_new {
+            self.ending.push(link);
+        }
+        is_new
+    }
+
+    #[inline]
+    pub fn is_ending(&self, link: SlotId) -> bool {
+        !self.ending.is_empty() && self.ending.contains(&link)
+    }
+
+    /// A link has ended: what is to be said about it.
+    pub fn down(&mut self, link: SlotId, fault: Fault) -> Fault {
+        self.links.retain(|other| *other != link);
+        let fault = if self.is_ending(link) { unreachable_if_closed(fault) } else { fault };
+        self.ending.retain(|other| *other != link);
+        fault
+    }
+
+    pub fn read(&mut self, link: SlotId, token: Token) {
+        if self.is_fixed {
+            self.reads.push(Reading { token, link, since: None });
+        }
+    }
+
+    /// An order is over, perhaps a read: what is to be said about it.
+    #[inline]
+    pub fn ended(&mut self, token: Token, outcome: Result<(), Fault>) -> Result<(), Fault> {
+        if let Some(at) = self.reads.iter().position(|reading| reading.token == token) {
+            self.reads.swap_remove(at);
+        }
+        match outcome {
+            Err(fault) if !self.ending.is_empty() => Err(unreachable_if_closed(fault)),
+            _ => outcome,
+        }
+    }
+}
+
+/// We have closed the link; its user has not.
+fn unreachable_if_closed(fault: Fault) -> Fault {
+    if fault == Fault::Closed { Fault::Unreachable } else { fault }
+}
+
+/// Of which interfaces it was told that they take packets of so many bytes only.
+fn told() -> std::sync::MutexGuard<'static, Vec<(String, usize)>> {
+    static TOLD: Mutex<Vec<(String, usize)>> = Mutex::new(Vec::new());
+    TOLD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says it, unless another endpoint of this process has.
+#[cold]
+fn tell(interface: &str, scheme: &str, narrow: &Narrow, bytes: usize) {
+    let mut told = told();
+    if told.iter().any(|(other, to)| other == interface && *to == bytes) {
+        return;
+    }
+    told.retain(|(other, _)| other != interface);
+    told.push((interface.to_string(), bytes));
+    eprintln!("ropewalk: {}", words(interface, scheme, narrow.is_fixed, narrow.needed, bytes));
+}
+
+fn words(interface: &str, scheme: &str, is_fixed: bool, needed: usize, bytes: usize) -> String {
+    let (long, short) = (needed + ETHERNET_BYTES, bytes + ETHERNET_BYTES);
+    let begin =
+        format!("{interface} takes frames of {long} bytes no more, since its MTU is {bytes} now");
+    let remedy = format!("make it {needed} at least (ip link set {interface} mtu {needed})");
+    match is_fixed {
+        true => format!(
+            "{begin}: longer messages over {scheme}://{interface} end as if their peers could not be reached; {remedy}, \
+             or open endpoints with frame={short} on all hosts"
+        ),
+        false => format!(
+            "{begin}: links over {scheme}://{interface} that send longer ones end, and new ones send shorter ones; \
+             {remedy}, or leave it as it is"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: SlotId = SlotId { index: 3, generation: 1 };
+
+    #[test]
+    fn reads_are_given_up_where_the_interface_stays_narrow_and_not_before() {
+        let mut narrow = Narrow::fixed(1486);
+        let at = |millis| Time::ZERO + Duration::from_millis(millis);
+        narrow.read(LINK, Token(7));
+        narrow.takes(1500, (None, "mxoe"), at(0));
+        assert!(!narrow.is_due(at(99)) && narrow.is_due(at(100)));
+        assert_eq!((narrow.next_stalled(at(5000)), narrow.deadline()), (None, Time::NEVER));
+        narrow.takes(1000, (None, "mxoe"), at(5000));
+        assert_eq!((narrow.next_stalled(at(5999)), narrow.deadline()), (None, at(5100)));
+        // It is wide enough meanwhile.
+        narrow.takes(1486, (None, "mxoe"), at(5500));
+        narrow.takes(1000, (None, "mxoe"), at(5600));
+        assert_eq!(narrow.next_stalled(at(6500)), None);
+        narrow.takes(1000, (None, "mxoe"), at(6500));
+        assert_eq!(narrow.next_stalled(at(6600)), Some((LINK, Token(7))));
+        assert_eq!(narrow.next_stalled(at(6600)), None);
+    }
+
+    #[test]
+    fn what_ends_a_link_that_was_too_long_is_said_to_be_its_peer() {
+        let mut narrow = Narrow::fixed(1486);
+        narrow.up(LINK);
+        assert_eq!(narrow.ended(Token(1), Err(Fault::Closed)), Err(Fault::Closed));
+        assert!(narrow.end(LINK) && !narrow.end(LINK) && narrow.is_ending(LINK));
+        assert_eq!(narrow.ended(Token(1), Err(Fault::Closed)), Err(Fault::Unreachable));
+        assert_eq!(narrow.ended(Token(1), Ok(())), Ok(()));
+        assert_eq!(narrow.down(LINK, Fault::Closed), Fault::Unreachable);
+        assert_eq!(narrow.down(LINK, Fault::Closed), Fault::Closed);
+        assert!(narrow.links().is_empty() && !narrow.is_ending(LINK));
+    }
+
+    #[test]
+    fn it_is_told_what_to_do() {
+        let said = words("e0", "mxoe", true, 8986, 1000);
+        assert!(said.starts_with("e0 takes frames of 9000 bytes no more, since its MTU is 1000"));
+        assert!(said.contains("ip link set e0 mtu 8986") && said.contains("frame=1014"), "{said}");
+        assert!(words("e0", "ether", false, 9000, 1500).contains("ip link set e0 mtu 9000"));
+    }
+}
