@@ -491,7 +491,9 @@ mod tests {
         for apart in [0, 5, 10, 60] {
             let mut sending = used();
             let first = sending.push(0, at(0));
-            (1..8).for_each(|content| drop(sending.push(content, at(apart * u64::from(content)))));
+            for content in 1..8 {
+                sending.push(content, at(apart * u64::from(content)));
+            }
             // The first one came after half a round trip, and the answer was on its way as long.
             let now = at(7 * apart) + ROUND_TRIP;
             let delay = Duration::from_micros(7 * apart);
