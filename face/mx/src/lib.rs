@@ -8,8 +8,8 @@
 //!
 //! Files: `entry` (the C functions), `process` (what one process has), `endpoint`, `operations` (what it is
 //! asked), `progress` (completions, handlers, waits), `connect`, `question` (what is said there), `requests`,
-//! `partners` (addresses), `boards` (networks and names), `raw` (raw endpoints, for mappers), `errors` (handlers of errors), `codes`, `environment`,
-//! `abi` (types as C has them).
+//! `partners` (addresses), `raw` (raw endpoints, for mappers), `errors` (handlers of errors), `codes`,
+//! `environment`, `abi` (types as C has them).
 //!
 //! Invariants
 //! * functions of the program run within calls of the program, with no lock of ours held;

@@ -68,8 +68,9 @@ impl Files {
     }
 
     fn text(&self, path: &str) -> Option<String> {
-        let text = std::fs::read_to_string(self.root.join(path)).ok()?;
-        Some(text.trim().to_string())
+        // Names of sockets are any bytes that their owners like.
+        let bytes = std::fs::read(self.root.join(path)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_string())
     }
 
     /// What concerns the whole host.
@@ -228,6 +229,11 @@ Num       RefCount Protocol Flags    Type St Inode Path
         let expected = [claim("ether", 0, None), claim("ether", 1, owner), claim("mxoe", 1, None)];
         assert_eq!(files.claims(), expected);
         assert_eq!(files.queues(), [(3, 1)]);
+        // Somebody else's name is no text.
+        let stranger = b"0: 00000002 00000000 00000000 0002 01   511 @\xff\n".as_slice();
+        let table = [table.as_bytes(), stranger].concat();
+        std::fs::write(folder.path().join("proc/self/net/unix"), table).unwrap();
+        assert_eq!(files.claims(), expected);
     }
 
     #[test]
