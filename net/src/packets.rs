@@ -252,6 +252,13 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
         }
     }
 
+    /// Reports what the machine has to tell.
+    fn tell(&mut self, report: &mut dyn Report) {
+        let PacketRail { index, machine, links_up, links_down, narrow, .. } = self;
+        let (index, told) = (*index, false);
+        machine.report(&mut Upwards { index, report, links_up, links_down, narrow, told });
+    }
+
     /// Names were looked up.
     #[cold]
     fn take_found(&mut self, now: Time) {
@@ -336,15 +343,7 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         let any = self.machine.has_work();
         self.leave(report.buffers());
         self.ring();
-        let PacketRail { index, machine, links_up, links_down, narrow, .. } = self;
-        machine.report(&mut Upwards {
-            index: *index,
-            report,
-            links_up,
-            links_down,
-            narrow,
-            told: false,
-        });
+        self.tell(report);
         any
     }
 
@@ -394,15 +393,7 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         // What is reported is something that happened, though nothing may be left to be sent.
         let worked = upwards.told || machine.has_work();
         self.leave(report.buffers());
-        let PacketRail { index, machine, links_up, links_down, narrow, .. } = self;
-        machine.report(&mut Upwards {
-            index: *index,
-            report,
-            links_up,
-            links_down,
-            narrow,
-            told: false,
-        });
+        self.tell(report);
         received.packets > 0 || worked
     }
 

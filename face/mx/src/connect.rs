@@ -56,7 +56,7 @@ struct Connect {
     deadline: Instant,
     /// It is asked in MXoE, whose own CONNECT is the question.
     is_foreign: bool,
-    /// How it is asked in MXoE where it does not take our own packets after all.
+    /// How it is asked in MXoE where it does not answer our own packets.
     otherwise: Option<String>,
     /// Whoever is on this host is there now or not at all.
     is_local: bool,
@@ -230,9 +230,9 @@ impl Ep {
         let Some(connect) = state.connects.asked.get_mut(&number) else { return };
         let Some(partner) = state.partners.get(connect.partner) else { return };
         connect.again_at = None;
-        if connect.is_foreign && partner.is_up && !partner.is_foreign {
+        if partner.is_up && connect.is_foreign != partner.is_foreign {
             // It came by the other way meanwhile.
-            connect.is_foreign = false;
+            connect.is_foreign = partner.is_foreign;
             connect.peer = partner.peer.unwrap_or(connect.peer);
         }
         if connect.is_foreign {
@@ -320,16 +320,23 @@ impl Ep {
             }
             connect.misses += 1;
         }
-        connect.again_at = Some(Instant::now() + AGAIN_AFTER);
-        let partner = connect.partner;
-        if let Some(urls) = connect.otherwise.take().filter(|_| !is_up) {
-            // Its host may be one of ours, but this endpoint hears MXoE alone.
-            let Ok(peer) = self.peer_to_ask(state, partner, &urls, true) else { return };
-            if let Some(connect) = state.connects.asked.get_mut(&number) {
-                (connect.peer, connect.is_foreign) = (peer, true);
-                self.ask(state, number);
-            }
+        let pause = if connect.otherwise.is_some() { Duration::ZERO } else { AGAIN_AFTER };
+        connect.again_at = Some(Instant::now() + pause);
+    }
+
+    /// Asks once more, in MXoE where that was not tried yet: the host may be one of ours, but this endpoint hears MXoE alone,
+    /// or is closed.
+    fn ask_again(&self, state: &mut State, number: u32) {
+        let Some(connect) = state.connects.asked.get_mut(&number) else { return };
+        let (partner, otherwise) = (connect.partner, connect.otherwise.take());
+        let is_up = state.partners.get(partner).is_some_and(|partner| partner.is_up);
+        if let Some(urls) = otherwise.filter(|_| !is_up)
+            && let Ok(peer) = self.peer_to_ask(state, partner, &urls, true)
+            && let Some(connect) = state.connects.asked.get_mut(&number)
+        {
+            (connect.peer, connect.is_foreign) = (peer, true);
         }
+        self.ask(state, number);
     }
 
     /// Why an endpoint of this host is not reached through memory; `None` where it may be soon. `misses`: how often it was
@@ -376,14 +383,21 @@ impl Ep {
         let Ok(station) = name.station.parse::<Station>() else { return };
         let Some(id) = state.partners.at(station.nic_id(), name.endpoint) else { return };
         state.partners.name(peer, id);
+        let mut before = None;
         if let Some(partner) = state.partners.get_mut(id) {
             // Where there is another way to it already messages go on there, in order.
-            let goes_on = partner.is_up && !partner.is_foreign && !partner.is_own;
-            let other = partner.peer.filter(|_| goes_on);
-            if other.is_none_or(|other| self.net.peer_rail(other).is_none()) {
+            let is_same_life = partner.mxoe_life.goes_on_in(name.session);
+            let other = partner.peer.filter(|_| partner.is_up && !partner.is_foreign);
+            let other = other.filter(|other| self.net.peer_rail(*other).is_some());
+            if other.is_none() || !is_same_life {
+                before = other;
                 (partner.peer, partner.session) = (Some(peer), name.session);
                 (partner.is_up, partner.is_foreign) = (true, true);
             }
+        }
+        if let Some(before) = before {
+            state.partners.unname(before);
+            self.net.forget(before);
         }
         // Whoever connected: what was asked for is judged by the key of each question.
         self.asked_of(state, id).into_iter().for_each(|number| self.ask(state, number));
@@ -448,7 +462,8 @@ impl Ep {
         if partner.is_own {
             return None;
         }
-        if partner.is_up && partner.is_foreign {
+        let goes_on = partner.own_life.goes_on_in(message.session);
+        if partner.is_up && partner.is_foreign && goes_on {
             // It was there in MXoE first.
             state.partners.name(peer, id);
             return Some(id);
@@ -474,13 +489,23 @@ impl Ep {
                 (connect.peer, connect.again_at) = (peer, Some(Instant::now()));
             }
         }
+        // And by this way what it was asked in MXoE.
+        let asked = state.connects.asked.values_mut();
+        for connect in asked.filter(|it| it.partner == id && it.is_foreign) {
+            connect.again_at = Some(Instant::now());
+        }
         Some(id)
     }
 
     /// Somebody answers.
     fn answered(&self, state: &mut State, letter: &Letter, message: &Message) {
         let Some(connect) = state.connects.asked.get(&message.number) else { return };
-        if !self.net.same_peer(connect.peer, letter.peer) {
+        // It may be asked in MXoE as well by now.
+        let is_its = |it: PeerId| state.partners.of_peer(it) == Some(connect.partner);
+        if !self.net.same_peer(connect.peer, letter.peer)
+            && !is_its(letter.peer)
+            && !is_its(self.net.resolve(letter.peer))
+        {
             return;
         }
         let (id, peer) = (connect.partner, letter.peer);
@@ -489,6 +514,7 @@ impl Ep {
             state.partners.name(peer, id);
             let partner = state.partners.get_mut(id);
             if let Some(partner) = partner.filter(|it| !(it.is_up && it.is_foreign)) {
+                let _ = partner.own_life.goes_on_in(message.session);
                 partner.session = message.session;
                 (partner.is_up, partner.is_foreign) = (true, false);
                 partner.peer = Some(peer);
@@ -555,8 +581,10 @@ impl Ep {
                 self.connected(state, number, TIMEOUT);
                 continue;
             }
+            let mut again_at = again_at;
             if again_at.is_some_and(|again_at| again_at <= now) {
-                self.ask(state, number);
+                self.ask_again(state, number);
+                again_at = state.connects.asked.get(&number).and_then(|connect| connect.again_at);
             }
             due = due.min(deadline).min(again_at.unwrap_or(deadline));
         }

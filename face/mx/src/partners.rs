@@ -32,10 +32,24 @@ pub struct Partner {
     pub is_up: bool,
     /// MXoE is spoken with it.
     pub is_foreign: bool,
+    /// Its lives, as it has named them in our own language and in MXoE.
+    pub own_life: Life,
+    pub mxoe_life: Life,
     /// It is this endpoint itself.
     pub is_own: bool,
     /// The user's pointer.
     pub context: usize,
+}
+
+/// The session that was named last.
+#[derive(Debug, Default)]
+pub struct Life(Option<u32>);
+
+impl Life {
+    /// A session is named, and from now on known: whether it is the one before it, or the first one.
+    pub fn goes_on_in(&mut self, session: u32) -> bool {
+        self.0.replace(session).is_none_or(|before| before == session)
+    }
 }
 
 /// Partners by number, by place, and by what the layer below calls them.
@@ -66,6 +80,8 @@ impl Partners {
             called: None,
             is_up: false,
             is_foreign: false,
+            own_life: Life::default(),
+            mxoe_life: Life::default(),
             is_own: false,
             context: 0,
         };

@@ -102,9 +102,10 @@ fn hosts_of_ours_speak_their_own_language_where_mxoe_is_spoken_with_others() {
 fn messages_stay_in_order_whoever_hears_of_whom_first() {
     let Some(namespace) = Namespace::make() else { return };
     // The agents begin with the program, and their beacons cross its connects.
-    for _ in 0..8 {
+    for _ in 0..6 {
         run(&namespace, "crossing.c", "mxoe://one", "mxoe://two");
     }
+    run_so(&namespace, "crossing.c", &["closed"], "mxoe://one", "mxoe://two");
 }
 
 #[test]

@@ -6,6 +6,8 @@ static unsigned char buffer[20000];
 
 static void first(struct side side)
 {
+    /* The other one has connected: nobody connects to who is gone. */
+    meet(side);
     for (unsigned number = 0; number < COUNT; number++) {
         size_t bytes = number * 37 % sizeof buffer;
         fill(buffer, bytes, number);
@@ -16,6 +18,7 @@ static void first(struct side side)
 
 static void second(struct side side)
 {
+    meet(side);
     /* All of it waits, and its sender is gone. */
     nap(300);
     for (unsigned number = 0; number < COUNT; number++) {

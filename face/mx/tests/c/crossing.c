@@ -1,9 +1,12 @@
 /* Both sides connect at once, and again in the midst of messages: whichever way each of them goes, messages stay in
- * order. usage: crossing MEDIUM */
+ * order. `closed`: an endpoint that nobody has is known to be closed, since the medium is one where MXoE is spoken.
+ * usage: crossing MEDIUM [closed] */
 #include "check.h"
 
 #define MESSAGES 400
 #define LONGEST 60000
+
+static int asks_closed;
 
 static size_t length_of(int number)
 {
@@ -17,6 +20,7 @@ static void cross(struct side side)
     mx_request_t sent[MESSAGES];
     mx_endpoint_addr_t again;
     struct place other;
+    double start;
     int number;
     OK(mx_decompose_endpoint_addr(side.peer, &other.nic, &other.endpoint));
     for (number = 0; number < MESSAGES; number++) {
@@ -39,11 +43,18 @@ static void cross(struct side side)
     for (number = MESSAGES - MESSAGES / 8; number < MESSAGES; number++)
         CHECK(finish(side, sent[number]).code == MX_STATUS_SUCCESS);
     meet(side);
+    if (!asks_closed)
+        return;
+    start = now();
+    CHECK(mx_connect(side.endpoint, other.nic, 77, KEY, LONG, &again) == MX_CONNECTION_FAILED);
+    CHECK(now() - start < 10);
+    meet(side);
 }
 
 int main(int count, char **words)
 {
-    CHECK(count == 2);
+    CHECK(count == 2 || count == 3);
+    asks_closed = count == 3;
     both(words[1], NULL, 0, cross, cross);
     printf("ok\n");
     return 0;
