@@ -9,6 +9,7 @@ use ropewalk_base::time::Time;
 use ropewalk_core::packets::mxoe::{Agent, AgentConfig, Named, Peer};
 use ropewalk_rail_ether::{AgentSocket, Claims, EtherError, RAW_ENDPOINT};
 use ropewalk_wire::mxoe::{INDEX_UNKNOWN, Station};
+use ropewalk_wire::packets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -202,7 +203,14 @@ impl Service<'_> {
                 RAW_ENDPOINT => self.is_mapped,
                 endpoint => self.claims.has(endpoint),
             };
-            self.agent.packet(heard.from, heard.to, heard.body, now, &mut is_taken);
+            match packets::is_ours(heard.body) {
+                true => {
+                    let claims = &self.claims;
+                    let mut is_taken = |endpoint| claims.has_ours(endpoint);
+                    self.agent.called(heard.from, heard.to, heard.body, now, &mut is_taken);
+                }
+                false => self.agent.packet(heard.from, heard.to, heard.body, now, &mut is_taken),
+            }
             self.leave();
         }
         Ok(())

@@ -42,6 +42,11 @@ impl Claims {
     pub fn has(&self, endpoint: u8) -> bool {
         is_claimed(&self.interface, self.language, endpoint)
     }
+
+    /// Whether some process takes packets of our own language for it.
+    pub fn has_ours(&self, endpoint: u8) -> bool {
+        is_claimed(&self.interface, Language::Ours, endpoint)
+    }
 }
 
 /// A body, and between whom it went.

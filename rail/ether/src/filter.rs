@@ -1,6 +1,7 @@
 //! Which frames the kernel lets through, and which endpoint a frame is for: the same in both places.
 
 use ropewalk_wire::mxoe::{self, ETHERNET_BYTES, Order, PULL_MAGIC, Station, Type};
+use ropewalk_wire::packets::Kind;
 
 use crate::config::Language;
 use crate::numbers::Numbers;
@@ -99,16 +100,18 @@ pub fn agent_program(station: Station, hidden: &Numbers) -> Vec<libc::sock_filte
         program.extend([equal(kind as u32, 0, 1), pass]);
     }
     let refused = [
-        Type::Connect,
-        Type::Tiny,
-        Type::Small,
-        Type::Medium,
-        Type::Rendezvous,
-        Type::Pull,
-        Type::Notify,
+        Type::Connect as u32,
+        Type::Tiny as u32,
+        Type::Small as u32,
+        Type::Medium as u32,
+        Type::Rendezvous as u32,
+        Type::Pull as u32,
+        Type::Notify as u32,
+        // Our own language's way to connect.
+        Kind::Call as u32,
     ];
     for (index, kind) in refused.into_iter().enumerate() {
-        program.push(equal(kind as u32, (refused.len() - index) as u8, 0));
+        program.push(equal(kind, (refused.len() - index) as u8, 0));
     }
     program.extend([drop, statement(BYTE, ENDPOINT_AT)]);
     program.extend(is_among(hidden, 0, u32::MAX));
@@ -294,7 +297,7 @@ mod tests {
                     accepts(&program, &frame)
                 };
                 let is_host = [1, 3, 4].contains(&kind);
-                let is_refused = (0x24..=0x29).contains(&kind) || kind == 0x2b;
+                let is_refused = (0x24..=0x29).contains(&kind) || [0x2b, 0xc0].contains(&kind);
                 let expected = is_host || is_refused && !hidden.contains(number);
                 assert_eq!(passes(station), expected, "{kind:#x} {number}");
                 assert_eq!(passes(Station::BROADCAST), kind == 1, "{kind:#x}");
@@ -303,7 +306,7 @@ mod tests {
                 accepted += u32::from(expected);
             }
         }
-        assert_eq!(accepted, 3 * 8 + 7 * 4);
+        assert_eq!(accepted, 3 * 8 + 8 * 4);
         assert!(!accepts(&program, &[2, 0, 0x5e, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
     }
 

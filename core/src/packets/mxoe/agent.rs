@@ -25,7 +25,8 @@ use ropewalk_wire::mxoe::{
     INDEX_UNKNOWN, Message, Nack, NackLib, Notify, Packet, PacketError, Rendezvous, Sequence,
     Station,
 };
-use ropewalk_wire::packets;
+use ropewalk_wire::packets::{self, CallBody, Kind, Route};
+use zerocopy::IntoBytes;
 
 use super::machine::{emit, nack_of};
 pub use map::Map;
@@ -313,6 +314,46 @@ impl Agent {
             }
             packet => self.refuse(from, &packet, is_taken),
         }
+    }
+
+    /// A body of our own language came: a call to an endpoint that nobody has is refused, so that nobody waits for its
+    /// answer. `is_taken`: whether somebody here takes calls under that number.
+    pub fn called(
+        &mut self,
+        from: Station,
+        to: Station,
+        body: &[u8],
+        now: Time,
+        is_taken: &mut dyn FnMut(u8) -> bool,
+    ) {
+        self.now = self.now.max(now);
+        self.counters.received += 1;
+        let opened = match packets::open(body) {
+            Ok(opened) => opened,
+            Err(_) => return self.counters.wrong_length += 1,
+        };
+        let packets::Packet::Call(call) = opened.packet else {
+            return self.counters.wrong_type += 1;
+        };
+        if to != self.config.station || from.0[0] & 1 == 1 {
+            return self.counters.astray += 1;
+        }
+        if !self.nacks.take(self.now) || self.out.len() >= OUT_MAX {
+            return self.counters.unanswered += 1;
+        }
+        if is_taken(opened.head.to) {
+            return;
+        }
+        self.counters.closed += 1;
+        // Any name of a link will do, as there is none.
+        let answer = CallBody { tag: 1.into(), refusal: 1, ..*call };
+        let route = Route { to: opened.head.from, from: opened.head.to, tag: call.tag.get() };
+        let mut out = vec![0; packets::overhead(Kind::Answer)];
+        let len = packets::seal(&mut out, Kind::Answer, route, answer.as_bytes(), 0, |_| ());
+        out.truncate(len);
+        self.out.push_back((from, out));
+        self.counters.sent += 1;
+        self.counters.nacks_sent += 1;
     }
 
     fn send_beacon(&mut self) {

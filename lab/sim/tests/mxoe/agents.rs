@@ -3,9 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
+use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
+use ropewalk_base::verb::{Placement, RemoteKey, Token};
 use ropewalk_core::packets::mxoe::{Agent, AgentConfig, Map, Named};
+use ropewalk_core::packets::{Above, Bytes, Machine, PacketConfig};
 use ropewalk_sim::open_mx::{Address, Host, HostConfig, Status};
 use ropewalk_sim::seeds;
 use ropewalk_wire::mxoe::{
@@ -474,6 +479,78 @@ fn raw_packets_that_are_no_beacons_are_a_mappers() {
     };
     assert_eq!((unasked(true), unasked(false)), (0, 2));
     assert_eq!(wire.agent(0).peers(0).count(), 0, "who sends them is not known by that");
+}
+
+/// Somebody who calls in our own language, and what becomes of that.
+#[derive(Default)]
+struct Caller(Option<Fault>);
+
+impl Bytes for Caller {
+    fn read(&self, _from: Slice, _to: &mut [u8]) {}
+
+    fn write(&self, _to: Slice, _from: &[u8]) {}
+}
+
+impl Above for Caller {
+    fn link_up(&mut self, _link: SlotId, _accepted: bool) {
+        panic!("there is nobody");
+    }
+
+    fn link_down(&mut self, _link: SlotId, fault: Fault) {
+        self.0 = Some(fault);
+    }
+
+    fn place(&mut self, _link: SlotId, _header: &[u8], _payload_bytes: u32) -> Placement {
+        Placement::Drop
+    }
+
+    fn arrived(&mut self, _link: SlotId, _header: &[u8], _payload: &[u8]) -> bool {
+        true
+    }
+
+    fn landed(&mut self, _link: SlotId, _token: Token) {}
+
+    fn ended(&mut self, _token: Token, _outcome: Result<(), Fault>) {}
+
+    fn revoked(&mut self, _link: SlotId, _key: RemoteKey) {}
+}
+
+#[test]
+fn calls_of_our_own_language_are_refused_where_nobody_takes_them() {
+    let mut wire = Wire::new(12, 1, dialect(0));
+    wire.run_for(Duration::from_secs(1));
+    let now = wire.now;
+    // Somebody calls endpoint 3 from his 4.
+    let config = PacketConfig {
+        endpoint: 4,
+        packet_bytes: 1452,
+        pieces_max: 64,
+        accepts: false,
+        links_max: 4,
+        give_up_after: Duration::from_secs(5),
+    };
+    let mut caller = Machine::<u32>::new(config, Random::from_seed(1));
+    let mut seen = Caller::default();
+    caller.connect(0, 3, now).unwrap();
+    let mut call = vec![0; 1452];
+    let (_, len) = caller.next(now, &seen, &mut call).expect("it calls");
+    call.truncate(len);
+    let mut answers = |to: Station, call: &[u8], taken: bool| {
+        let agent = wire.agent(0);
+        agent.called(station(1), to, call, now, &mut |endpoint| taken && endpoint == 3);
+        std::iter::from_fn(|| agent.next()).map(|(_, body)| body).collect::<Vec<_>>()
+    };
+    assert!(answers(station(0), &call, true).is_empty(), "whoever has it answers");
+    assert!(answers(station(2), &call, false).is_empty(), "it is for another one");
+    assert!(answers(station(0), &call[..100], false).is_empty(), "it is cut");
+    let refusals = answers(station(0), &call, false);
+    assert!(refusals.len() == 1 && refusals[0].len() < call.len());
+    caller.packet(0, &refusals[0], now, &mut seen);
+    caller.drained(now, &mut seen);
+    assert_eq!(seen.0, Some(Fault::Unreachable));
+    // Many at a time are not answered.
+    let many: usize = (0..10_000).map(|_| answers(station(0), &call, false).len()).sum();
+    assert!(many < 1000, "{many}");
 }
 
 #[test]
