@@ -186,6 +186,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let state = self.partners.get_mut(id)?;
         state.connects = connects;
         state.acks_sent = former.map_or(0, |former| former.acks_sent);
+        if former.is_some_and(|former| former.is_renewed) {
+            // A copy of an attempt in the session before may come after those in this one: then it hears of this once more.
+            state.insist_at = self.now + COPY_LIFE;
+        }
         self.by_name.insert((station, endpoint), id);
         Some(id)
     }
@@ -447,7 +451,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 return self.renew(name);
             }
             // It began anew, and has just learned from us where its numbers begin.
-            let former = Former { session, own, receive_next, connects, acks_sent };
+            let is_renewed = false;
+            let former = Former { session, own, is_renewed, receive_next, connects, acks_sent };
             let is_doubtful = state.named.are_several(now);
             self.end(id, Fault::PeerReset);
             self.remember_as(name, former);

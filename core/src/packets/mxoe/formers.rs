@@ -18,8 +18,9 @@ const FORMERS_MAX: usize = 4096;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Former {
     pub session: u32,
-    /// In which session of ours it is counted on.
+    /// In which session of ours it is counted on; another one than before.
     pub own: u32,
+    pub is_renewed: bool,
     pub receive_next: Sequence,
     pub connects: u8,
     /// Acknowledgements: it believes those only that have a greater number than all before.
@@ -38,7 +39,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         let receive_next = state.receiving.acknowledged();
         let Partner { session, own, connects, acks_sent, .. } = *state;
-        let former = Former { session, own, receive_next, connects, acks_sent };
+        let is_renewed = false;
+        let former = Former { session, own, is_renewed, receive_next, connects, acks_sent };
         self.remember_as((state.station, state.endpoint), former);
     }
 
@@ -63,6 +65,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     pub(super) fn renew(&mut self, name: (S, u8)) {
         if let Some(former) = self.formers.get_mut(&name) {
             former.own = any_session(&mut self.random);
+            former.is_renewed = true;
             former.receive_next = Sequence::new(0, 1);
         }
     }

@@ -189,6 +189,8 @@ pub(super) struct Partner<S> {
     pub introduction: Option<Introduction>,
     /// What attempts of ours have named lately.
     pub named: Numbers,
+    /// When it is told once more in which session we are.
+    pub insist_at: Time,
     /// The latest attempt of the partner's to connect.
     pub heard_connect: Option<u8>,
     /// Its attempts that are to be answered, and with which status.
@@ -235,6 +237,7 @@ impl<S> Partner<S> {
             connects: 0,
             introduction: None,
             named: Numbers::default(),
+            insist_at: Time::NEVER,
             heard_connect: None,
             answers: VecDeque::new(),
             is_proven: false,
@@ -286,7 +289,8 @@ impl<S> Partner<S> {
         let messages = self.sending.due().min(self.receiving.due());
         let probed = if self.is_probed() { self.heard_at + probed_after } else { Time::NEVER };
         let asks = self.asks.due(pulls, &self.round_trip);
-        introduction.min(ends).min(messages).min(asks).min(probed)
+        let insists = if self.introduction.is_none() { self.insist_at } else { Time::NEVER };
+        introduction.min(ends).min(messages).min(asks).min(probed).min(insists)
     }
 
     /// Whether it is asked who it is when it is silent for long. What it owes otherwise goes again, and is that
@@ -617,7 +621,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if owed + give_up_after <= now {
             return self.abandon(id, Fault::Unreachable);
         }
-        if state.is_probed() && state.heard_at + probed_after <= now {
+        let insists = state.insist_at <= now && state.introduction.is_none();
+        if insists {
+            state.insist_at = Time::NEVER;
+        }
+        if insists || state.is_probed() && state.heard_at + probed_after <= now {
             let key = state.key;
             self.introduce(id, key, Purpose::Probe);
         }

@@ -255,8 +255,9 @@ fn a_foreign_host_that_computes_gets_everything_afterwards() {
 
 #[test]
 fn a_foreign_host_that_restarts_is_another_partner_whoever_connects_first() {
-    // In the last one a copy of an attempt that was answered is what the new life hears first.
-    for seed in seeds(0, 40).chain([6883]) {
+    // In the last two copies of attempts come late: of one in the session before, after those in the next one; and of one
+    // that was answered, which is what the new life hears first.
+    for seed in seeds(0, 40).chain([84, 6883]) {
         let mut scene = Scene::new(seed, ROUGH, First::Both);
         scene.traffic(20);
         let old = scene.link;
