@@ -25,8 +25,10 @@ use super::stream::prefix_of;
 
 /// Offers of one peer that are not over.
 const TAKINGS_MAX: usize = 8192;
-/// Offers of all peers that belong to lists of which more is to come: those that do not fit are refused.
+/// Offers of all peers that belong to lists of which more is to come: those that do not fit are refused, but for a few of
+/// each peer.
 const LISTED_ALL: usize = 1 << 18;
+const LISTED_ALONE: usize = 32;
 /// Ends of offers that were not sent yet, for all peers: beyond that a peer has so many or is cut off.
 const UNTOLD_ALL: usize = 1 << 18;
 const UNTOLD_ALONE: usize = 256;
@@ -73,7 +75,7 @@ pub(super) struct Offer {
 #[derive(Debug, Default)]
 pub(super) struct Offers {
     by_number: HashMap<u64, Offer>,
-    /// Those that were not told yet, as lists; some may be gone.
+    /// Those that were not told yet, as lists of one at least; some may be gone.
     untold: VecDeque<Vec<u64>>,
     /// Those that were told, and taken back since.
     withdrawn: HashSet<u64>,
@@ -95,9 +97,8 @@ impl Offers {
     /// The next ones to be told, of one write.
     fn next(&mut self) -> Option<Vec<u64>> {
         // One that was taken back before it was told is gone as a whole.
-        while self.untold.front().is_some_and(|list| !self.has(list)) {
-            self.untold.pop_front();
-        }
+        let is_gone = |list: &mut Vec<u64>| !self.by_number.contains_key(&list[0]);
+        while self.untold.pop_front_if(is_gone).is_some() {}
         let list = self.untold.pop_front_if(|list| self.told + list.len() <= TAKINGS_MAX)?;
         self.told += list.len();
         for number in &list {
@@ -106,10 +107,6 @@ impl Offers {
             }
         }
         Some(list)
-    }
-
-    fn has(&self, list: &[u64]) -> bool {
-        list.iter().all(|number| self.by_number.contains_key(number))
     }
 
     /// Takes one back; whether the other side was told of it.
@@ -198,7 +195,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             return self.violated(id);
         }
         state.listed.following = following;
-        if !state.listed.is_refused && self.listed_all < LISTED_ALL {
+        let has_room = self.listed_all < LISTED_ALL || state.listed.records.len() < LISTED_ALONE;
+        if !state.listed.is_refused && has_room {
             state.listed.records.push(*record);
             self.listed_all += 1;
         } else {

@@ -330,7 +330,9 @@ impl Agent {
         self.counters.received += 1;
         let opened = match packets::open(body) {
             Ok(opened) => opened,
-            Err(_) => return self.counters.wrong_length += 1,
+            Err(packets::PacketError::Foreign) => return self.counters.wrong_type += 1,
+            Err(packets::PacketError::Shape) => return self.counters.wrong_length += 1,
+            Err(packets::PacketError::Checksum) => return self.counters.malformed += 1,
         };
         let packets::Packet::Call(call) = opened.packet else {
             return self.counters.wrong_type += 1;

@@ -18,7 +18,7 @@ const FORMERS_MAX: usize = 4096;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Former {
     pub session: u32,
-    /// In which session of ours it is counted on; another one than before.
+    /// In which session of ours it is counted on, and whether that is another one than it knows.
     pub own: u32,
     pub is_renewed: bool,
     pub receive_next: Sequence,
