@@ -306,7 +306,7 @@ impl Node {
             packet_bytes,
             pieces_max,
             accepts: true,
-            links_max: 64,
+            links_max: 400,
             give_up_after: GIVE_UP_AFTER,
         };
         let machine = Machine::new(config, Random::from_seed(random.next_u64()));
