@@ -16,7 +16,7 @@ use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Ordered, RemoteKey, RemoteLayout, Token, Verb};
+use ropewalk_base::verb::{Ordered, RemoteKey, RemoteLayout, RemoteSegment, Token, Verb};
 use ropewalk_wire::packets::{self, Kind, PieceBody, PullBody, RefusalBody};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -203,11 +203,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if !state.is_up() {
             return Ordered::Refused(Fault::Closed);
         }
-        let segments: Vec<(u64, u64)> = match remote {
-            RemoteLayout::At(offset) => vec![(*offset, local.len)],
-            RemoteLayout::List(list) => list.iter().map(|it| (it.offset, it.len)).collect(),
+        let whole;
+        let segments: &[RemoteSegment] = match remote {
+            RemoteLayout::At(offset) => {
+                whole = [RemoteSegment { offset: *offset, len: local.len }];
+                &whole
+            }
+            RemoteLayout::List(list) => list,
         };
-        let named: u64 = segments.iter().map(|(_, len)| *len).fold(0, u64::saturating_add);
+        let named = segments.iter().map(|it| it.len).fold(0, u64::saturating_add);
         if named != local.len || segments.len() > REMOTE_SEGMENTS_MAX {
             return Ordered::Refused(Fault::Invalid);
         }
@@ -218,12 +222,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let Ok(access) = self.accesses.insert(access) else { return Ordered::Refused(Fault::Busy) };
         self.by_token.insert(token.0, access);
         let mut done = 0;
-        let parts = segments.into_iter().filter(|(_, len)| *len > 0).map(|(offset, len)| {
-            done += len;
-            (offset, local.part(done - len, len))
+        let count = segments.iter().filter(|it| it.len > 0).count();
+        let parts = segments.iter().filter(|it| it.len > 0).map(|it| {
+            done += it.len;
+            (it.offset, local.part(done - it.len, it.len))
         });
         if write {
-            self.offer(id, access, key, parts);
+            self.offer(id, access, key, count as u32, parts);
         } else {
             let source = Source { slot: key.slot.to_u64(), secret: key.secret, offered: false };
             for (offset, local) in parts {

@@ -71,12 +71,19 @@ pub(super) struct Offer {
     is_told: bool,
 }
 
+/// One that was not told yet, and how many of its list follow.
+#[derive(Debug, Clone, Copy)]
+struct Untold {
+    number: u64,
+    following: u32,
+}
+
 /// The offers of one link.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
     by_number: HashMap<u64, Offer>,
-    /// Those that were not told yet, as lists of one at least; some may be gone.
-    untold: VecDeque<Vec<u64>>,
+    /// Those that were not told yet, list behind list; some may be gone.
+    untold: VecDeque<Untold>,
     /// Those that were told, and taken back since.
     withdrawn: HashSet<u64>,
     /// How many were told and are not over at the other side.
@@ -88,25 +95,33 @@ impl Offers {
         self.by_number.get(&number)
     }
 
-    /// The offers of one write.
-    fn push(&mut self, list: Vec<(u64, Offer)>) {
-        self.untold.push_back(list.iter().map(|(number, _)| *number).collect());
-        self.by_number.extend(list);
+    /// One of a list of which that many follow.
+    fn push(&mut self, number: u64, following: u32, offer: Offer) {
+        self.by_number.insert(number, offer);
+        self.untold.push_back(Untold { number, following });
     }
 
-    /// The next ones to be told, of one write.
-    fn next(&mut self) -> Option<Vec<u64>> {
-        // One that was taken back before it was told is gone as a whole.
-        let is_gone = |list: &mut Vec<u64>| !self.by_number.contains_key(&list[0]);
-        while self.untold.pop_front_if(is_gone).is_some() {}
-        let list = self.untold.pop_front_if(|list| self.told + list.len() <= TAKINGS_MAX)?;
-        self.told += list.len();
-        for number in &list {
-            if let Some(offer) = self.by_number.get_mut(number) {
-                offer.is_told = true;
+    /// How many are to be told next, all of one write; 0 if none.
+    fn admit(&mut self) -> usize {
+        while let Some(first) = self.untold.front() {
+            let count = first.following as usize + 1;
+            if self.by_number.contains_key(&first.number) {
+                let has_room = self.told + count <= TAKINGS_MAX;
+                self.told += if has_room { count } else { 0 };
+                return if has_room { count } else { 0 };
             }
+            // One that was taken back before it was told is gone as a whole.
+            self.untold.drain(..count);
         }
-        Some(list)
+        0
+    }
+
+    /// One of those, which is told.
+    fn tell(&mut self) -> Option<(Untold, &Offer)> {
+        let next = self.untold.pop_front()?;
+        let offer = self.by_number.get_mut(&next.number)?;
+        offer.is_told = true;
+        Some((next, offer))
     }
 
     /// Takes one back; whether the other side was told of it.
@@ -132,50 +147,51 @@ impl Offers {
 }
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
-    /// Offers parts of our memory to places in a region of the other side.
+    /// Offers parts of our memory, that many, to places in a region of the other side.
     pub(super) fn offer(
         &mut self,
         id: SlotId,
         access: SlotId,
         key: RemoteKey,
+        count: u32,
         parts: impl Iterator<Item = (u64, Slice)>,
     ) {
-        let list: Vec<(u64, Offer)> = parts
-            .map(|(offset, slice)| {
-                let (number, secret) = (self.random.next_u64(), self.random.next_u64());
-                (number, Offer { secret, slice, access, key, offset, is_told: false })
-            })
-            .collect();
         let Some(state) = self.links.get_mut(id) else { return };
-        if let Some(access) = self.accesses.get_mut(access) {
-            access.left += list.len() as u32;
-            access.offers.extend(list.iter().map(|(number, _)| *number));
+        let Some(owner) = self.accesses.get_mut(access) else { return };
+        owner.left += count;
+        for (following, (offset, slice)) in (0..count).rev().zip(parts) {
+            let (number, secret) = (self.random.next_u64(), self.random.next_u64());
+            owner.offers.push(number);
+            let offer = Offer { secret, slice, access, key, offset, is_told: false };
+            state.offers.push(number, following, offer);
         }
-        state.offers.push(list);
         self.tell_offers(id);
     }
 
     /// Tells of as many offers as the other side takes.
     fn tell_offers(&mut self, id: SlotId) {
-        while let Some(list) = self.links.get_mut(id).and_then(|state| state.offers.next()) {
-            for (following, number) in (0..list.len() as u32).rev().zip(list) {
-                let state = self.links.get(id);
-                let Some(offer) = state.and_then(|state| state.offers.get(number)) else {
-                    continue;
-                };
-                let record = OfferRecord {
-                    prefix: prefix_of(RecordKind::Offer, size_of::<OfferRecord>()),
-                    offer: number.into(),
-                    secret: offer.secret.into(),
-                    key_slot: offer.key.slot.to_u64().into(),
-                    key_secret: offer.key.secret.into(),
-                    offset: offer.offset.into(),
-                    total_bytes: offer.slice.len.into(),
-                    following: following.into(),
-                    reserved: 0.into(),
-                };
-                self.tell(id, record.as_bytes());
+        let mut left = 0;
+        while let Some(state) = self.links.get_mut(id) {
+            if left == 0 {
+                left = state.offers.admit();
             }
+            if left == 0 {
+                break;
+            }
+            left -= 1;
+            let Some((next, offer)) = state.offers.tell() else { continue };
+            let record = OfferRecord {
+                prefix: prefix_of(RecordKind::Offer, size_of::<OfferRecord>()),
+                offer: next.number.into(),
+                secret: offer.secret.into(),
+                key_slot: offer.key.slot.to_u64().into(),
+                key_secret: offer.key.secret.into(),
+                offset: offer.offset.into(),
+                total_bytes: offer.slice.len.into(),
+                following: next.following.into(),
+                reserved: 0.into(),
+            };
+            self.tell(id, record.as_bytes());
         }
     }
 

@@ -5,14 +5,11 @@
 //! Where one side has not heard the other's beacon yet the two may connect each in its own way. Each then sends by the
 //! way that was there first, so that its messages stay in order, and hears the other by both.
 //!
-//! A thread of each endpoint, its *keeper*, answers and takes answers, and gives up what waited too long,
-//! whatever the program does meanwhile. It calls no function of the program's.
+//! Questions are asked and answered by the endpoint's keeper ([`crate::keeper`]).
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Once, Weak};
-use std::thread::JoinHandle;
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use ropewalk_base::error::Fault;
@@ -25,7 +22,7 @@ use ropewalk_wire::mxoe::Station;
 use crate::codes::*;
 use crate::endpoint::{Ep, State};
 use crate::question::{BYTES, Message, QUESTION, REPLY};
-use crate::requests::{Kind, Request, Stage};
+use crate::requests::{Kind, Request};
 
 /// A question that found nobody is asked again after.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -33,8 +30,6 @@ const AGAIN_AFTER: Duration = Duration::from_millis(500);
 const BEACONS_WITHIN: Duration = Duration::from_millis(300);
 /// An endpoint of this host that was there so often, and not reached, will not be.
 const MISSES_MAX: u32 = 3;
-/// The keeper looks at least as often: an endpoint that is being closed rings it.
-const LOOK_AFTER: Duration = Duration::from_secs(5);
 /// Marks messages of connections.
 const BITS: u64 = 0x5257_4d58_0000_0001;
 /// Operations of answers have this number, which no question has.
@@ -64,27 +59,6 @@ struct Connect {
     misses: u32,
     again_at: Option<Instant>,
     operation: Option<OperationId>,
-}
-
-/// Starts the keeper.
-pub fn start(endpoint: &Arc<Ep>) -> std::io::Result<JoinHandle<()>> {
-    let weak = Arc::downgrade(endpoint);
-    std::thread::Builder::new().name("ropewalk-mx".into()).spawn(move || keep(&weak))
-}
-
-fn keep(weak: &Weak<Ep>) {
-    while let Some(endpoint) = weak.upgrade() {
-        if endpoint.is_closing.load(Ordering::SeqCst) {
-            return;
-        }
-        let (events, calls) = (endpoint.net.event_count(), endpoint.calls.load(Ordering::SeqCst));
-        let due = endpoint.keep();
-        let limit = due.saturating_duration_since(Instant::now()).min(LOOK_AFTER);
-        let is_closing = || endpoint.is_closing.load(Ordering::SeqCst);
-        let called = || endpoint.calls.load(Ordering::SeqCst) != calls;
-        let news = || is_closing() || called() || endpoint.net.event_count() != events;
-        endpoint.net.sleep_beside(&endpoint.control, limit, &news);
-    }
 }
 
 impl Ep {
@@ -278,31 +252,28 @@ impl Ep {
         }
     }
 
-    /// One round of the keeper's; when the next one is due.
-    fn keep(&self) -> Instant {
-        let mut state = self.lock();
-        self.take_events(&mut state);
+    /// Takes questions, answers, and what became of those that were sent.
+    pub fn take_letters(&self, state: &mut State) {
         while let Some(completed) = self.net.take(&self.control) {
             let number = completed.user as u32;
             if completed.user != ANSWER && completed.outcome.is_err() {
-                self.unasked(&mut state, number);
+                self.unasked(state, number);
             }
         }
         while let Some(letter) = self.net.next_request() {
             // Where a session ended before it was written, that is over first.
-            self.take_events(&mut state);
+            self.take_events(state);
             match Message::read(letter.bytes()).filter(|_| letter.bits == BITS) {
                 Some(message) if message.kind == QUESTION => {
-                    self.asked(&mut state, &letter, &message);
+                    self.asked(state, &letter, &message);
                 }
                 Some(message) if message.kind == REPLY => {
-                    self.answered(&mut state, &letter, &message);
+                    self.answered(state, &letter, &message);
                 }
                 // Not for us.
                 _ => {}
             }
         }
-        self.run_timers(&mut state)
     }
 
     /// A question did not get to anybody.
@@ -569,11 +540,9 @@ impl Ep {
         self.rouse();
     }
 
-    /// Asks again, and gives up what waited too long; when that is due the next time.
-    fn run_timers(&self, state: &mut State) -> Instant {
-        let now = Instant::now();
+    /// Asks again, and gives up who was asked too long; when that is due the next time, `due` at the latest.
+    pub fn run_connects(&self, state: &mut State, now: Instant, mut due: Instant) -> Instant {
         let numbers: Vec<u32> = state.connects.asked.keys().copied().collect();
-        let mut due = now + LOOK_AFTER;
         for number in numbers {
             let Some(connect) = state.connects.asked.get(&number) else { continue };
             let (deadline, again_at) = (connect.deadline, connect.again_at);
@@ -588,45 +557,6 @@ impl Ep {
             }
             due = due.min(deadline).min(again_at.unwrap_or(deadline));
         }
-        let timed = state.requests.iter().filter(|(_, request)| {
-            request.kind != Kind::Connect && request.stage == Stage::Pending
-        });
-        let timed: Vec<(SlotId, Instant)> =
-            timed.filter_map(|(id, request)| Some((id, request.deadline?))).collect();
-        for (id, deadline) in timed {
-            if deadline > now {
-                due = due.min(deadline);
-                continue;
-            }
-            let next = self.late(state, id, now);
-            if let Some(request) = state.requests.get_mut(id) {
-                request.deadline = next;
-            }
-            due = due.min(next.unwrap_or(due));
-        }
         due
-    }
-
-    /// The time of a send is over: it ends unless its peer has it. Messages that their peer has, and does not receive, are
-    /// not late. The time of a receive is that in which nothing more of its long message came; one that has none waits.
-    /// When it is looked at again.
-    fn late(&self, state: &mut State, id: SlotId, now: Instant) -> Option<Instant> {
-        let request = state.requests.get(id)?;
-        let (operation, limit) = (request.operation?, request.limit?);
-        if request.kind == Kind::Receive {
-            let still = self.net.fetch_still_for(operation).unwrap_or_default();
-            if still < limit {
-                return Some(now + (limit - still));
-            }
-        } else if !self.net.is_unsent(operation) {
-            let owed = self.net.owed_for(operation)?;
-            if owed < limit {
-                // It has acknowledged others meanwhile.
-                return Some(now + (limit - owed));
-            }
-        }
-        state.requests.get_mut(id)?.ending = Some(TIMEOUT);
-        self.net.cancel(operation);
-        None
     }
 }

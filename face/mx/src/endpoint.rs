@@ -21,7 +21,7 @@ use ropewalk_net::{Channel, Context, Endpoint, EndpointConfig};
 
 use crate::abi::{ANY, Address, ErrorHandler, UnexpectedHandler};
 use crate::codes::*;
-use crate::connect::{self, Connects};
+use crate::connect::Connects;
 use crate::environment::Options;
 use crate::partners::Partners;
 use crate::process::{Alive, Process};
@@ -230,7 +230,7 @@ impl Ep {
             keeper: Mutex::new(None),
             _alive: alive,
         });
-        let keeper = connect::start(&endpoint).map_err(|_| NO_RESOURCES)?;
+        let keeper = crate::keeper::start(&endpoint).map_err(|_| NO_RESOURCES)?;
         *endpoint.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
         Ok(endpoint)
     }

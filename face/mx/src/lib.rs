@@ -23,6 +23,7 @@ mod endpoint;
 mod entry;
 mod environment;
 mod errors;
+mod keeper;
 mod operations;
 mod partners;
 mod process;

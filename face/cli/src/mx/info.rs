@@ -20,7 +20,8 @@ A board is a network of programs that use MX; its number is theirs: what ROPEWAL
 Ethernet interface that is up, and without the right to raw frames the host's first address, over UDP. Its id is \
 the address of the interface as one number. Interfaces without a number are no boards. MXoE: the longest frame, \
 the byte order and the mode that a board mxoe:// speaks with, which have to be those of all hosts, and are said behind its \
-interface (mxoe://eth0?frame=1500&order=big&mode=native). AF_XDP: the queue that a process takes frames from past \
+interface (mxoe://eth0?frame=1500&order=big&mode=native); \"with all\": with hosts that run Ropewalk, too (ours=mxoe), which otherwise \
+speak a language of their own with checksums. AF_XDP: the queue that a process takes frames from past \
 the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.")]
 pub struct Info {
     /// A JSON object for the host, one for each board and each other interface, and one for each piece of advice: 'kind' is host, board
@@ -42,6 +43,8 @@ pub struct Board {
     pub settings: Settings,
     /// How MXoE is spoken there; `None` where it is not.
     pub dialect: Option<Dialect>,
+    /// Hosts that run Ropewalk speak MXoE there, too, and not their own language.
+    pub is_for_all: bool,
     /// How many endpoints of it are taken, where that is seen.
     pub endpoints: Option<usize>,
     /// The queue that a process takes frames from by AF_XDP.
@@ -63,6 +66,7 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
             nic,
             settings: interface.as_ref().map(|it| settings(&it.name)).unwrap_or_default(),
             dialect: None,
+            is_for_all: false,
             endpoints: index.map(taken),
             xdp_queue: queue.map(|(_, queue)| *queue),
             interface,
@@ -80,7 +84,8 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
             let interface = known(board);
             let dialect = interface.as_ref().and_then(|it| board.dialect(it.mtu));
             let shown = of(Some(number), board.own_url(), board.place.nic(), interface);
-            Board { dialect, ..shown }
+            let is_for_all = dialect.is_some() && !board.takes_ours();
+            Board { dialect, is_for_all, ..shown }
         })
         .collect();
     interfaces.retain(|it| !found.iter().any(|board| board.interface == it.name));
@@ -166,7 +171,8 @@ fn row(board: &Board) -> Vec<String> {
         board.card(),
         or_not(board.interface.as_ref().map(|it| it.mtu.to_string())),
         or_not(board.dialect.map(|it| {
-            format!("frame {}, {}, {}", it.frame_bytes_max(), order_of(it), mode_of(it))
+            let all = if board.is_for_all { ", with all" } else { "" };
+            format!("frame {}, {}, {}{all}", it.frame_bytes_max(), order_of(it), mode_of(it))
         })),
         or_not(board.settings.speed.map(|speed| match speed {
             0..1000 => format!("{speed} Mbit/s"),
@@ -204,6 +210,7 @@ fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Re
             "frame_bytes": board.dialect.map(Dialect::frame_bytes_max),
             "order": board.dialect.map(order_of),
             "mode": board.dialect.map(mode_of),
+            "ours": board.dialect.map(|_| if board.is_for_all { "mxoe" } else { "packets" }),
             "speed_mbits": board.settings.speed,
             "driver": board.settings.driver,
             "receive_wait_us": board.settings.receive_wait_us,
@@ -248,6 +255,7 @@ pub mod tests {
             interface: Some(interface),
             settings: Settings::default(),
             dialect: None,
+            is_for_all: false,
             endpoints: Some(0),
             xdp_queue: None,
         }
@@ -272,6 +280,9 @@ pub mod tests {
                 .map(|it| Board { dialect: Some(it), ..board("eth0", 9000) });
         assert_eq!(row(&native)[5], "frame 1500, little, native");
         assert!(row(&compatible)[5].ends_with(", big, compatible"));
+        assert!(
+            row(&Board { is_for_all: true, ..compatible })[5].ends_with("compatible, with all")
+        );
         let settings = Settings {
             driver: Some("mlx5".into()),
             speed: Some(25_000),
