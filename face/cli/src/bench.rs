@@ -60,6 +60,9 @@ pub struct BenchArguments {
     /// Multiplies the amount of work in each run.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     scale: f64,
+    /// Of `mx`, only messages of these lengths, with K and M for 1024 and 1024 times that.
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = crate::mx::perf::size)]
+    sizes: Vec<u64>,
     /// Leave peers and bare references out.
     #[arg(long)]
     no_peers: bool,
@@ -95,9 +98,13 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
     if !(arguments.scale > 0.0 && arguments.scale <= 1000.0) {
         bail!("--scale is a factor, such as 0.1 or 2");
     }
+    if !arguments.sizes.is_empty() && arguments.name != Name::Mx {
+        bail!("--sizes picks rows of mx; the others have their sizes in their names (--list, --only)");
+    }
     let options = Options {
         quick: arguments.quick,
         only: arguments.only.clone(),
+        sizes: arguments.sizes.iter().map(|bytes| *bytes as usize).collect(),
         runs: arguments.runs,
         scale: arguments.scale,
         peers: !arguments.no_peers,

@@ -20,6 +20,8 @@ pub struct Options {
     pub quick: bool,
     /// Only rows whose name contains one of these; all where there are none.
     pub only: Vec<String>,
+    /// Only messages of these lengths, where a row has several; all where there are none.
+    pub sizes: Vec<usize>,
     /// Runs of each row, instead of the usual number.
     pub runs: Option<usize>,
     /// The amount of work in each run is multiplied by this.
@@ -45,6 +47,7 @@ impl Default for Options {
         Options {
             quick: false,
             only: Vec::new(),
+            sizes: Vec::new(),
             runs: None,
             scale: 1.0,
             peers: true,

@@ -102,8 +102,11 @@ pub fn mx(options: &Options, emit: &mut dyn FnMut(&Outcome)) -> anyhow::Result<(
     let dma = if held.is_some() { "\"held\"" } else { "\"default\"" };
     let mut wires = Wires::default();
     wires.get(Line { mtu: 1500, lost_ppm: None, gigabits: 0, waits: None })?;
-    for row in rows_of(options.quick, options.scale) {
-        if !options.wanted(&row.name) {
+    for mut row in rows_of(options.quick, options.scale) {
+        if !options.sizes.is_empty() {
+            row.sizes.retain(|bytes| options.sizes.contains(bytes));
+        }
+        if row.sizes.is_empty() || !options.wanted(&row.name) {
             continue;
         }
         let parties = row.parties(options.peers);

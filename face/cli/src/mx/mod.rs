@@ -12,7 +12,7 @@ mod endpoints;
 mod host;
 mod info;
 mod peers;
-mod perf;
+pub(crate) mod perf;
 
 /// Subcommands of `ropewalk mx`.
 #[derive(Debug, clap::Subcommand)]

@@ -69,7 +69,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CAME: u64 = 1;
 const WENT: u64 = 2;
 
-fn size(text: &str) -> Result<u64, String> {
+pub fn size(text: &str) -> Result<u64, String> {
     let (digits, unit) = match text.chars().last() {
         Some('k' | 'K') => (&text[..text.len() - 1], 1u64 << 10),
         Some('m' | 'M') => (&text[..text.len() - 1], 1 << 20),
