@@ -232,8 +232,10 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     pub mode: Mode,
-    /// Longer messages are announced. At most `EAGER_BYTES_MAX`; `None`: what each rail wants.
+    /// Longer messages are announced. At most `EAGER_BYTES_MAX`; `None`: what each rail wants, but no less than the
+    /// second one.
     pub eager_bytes_max: Option<u32>,
+    pub eager_bytes_min: u32,
     /// Bytes that all peers together may have sent and nobody has matched.
     pub eager_pool_bytes: u64,
     /// Bytes that one peer may have sent so, at first and at most. More than 1 MiB only of messages that wait
@@ -276,6 +278,7 @@ impl Default for Config {
         Config {
             mode: Mode::Fail,
             eager_bytes_max: None,
+            eager_bytes_min: 0,
             eager_pool_bytes: 256 << 20,
             eager_window_bytes: 64 << 10,
             eager_window_bytes_max: 1 << 20,

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use ropewalk_base::limits::REQUEST_BYTES_MAX;
+use ropewalk_base::limits::{EAGER_BYTES_SHORT, REQUEST_BYTES_MAX};
 use ropewalk_base::time::Time;
 use ropewalk_wire::frame::{Content, CreditBody};
 
@@ -350,7 +350,8 @@ impl Core {
     pub(crate) fn first_windows(&self) -> Option<Windows> {
         let (least, bytes) = (self.least_windows(), u64::from(self.config.eager_window_bytes));
         let usual = bytes.next_multiple_of(1024);
-        let usual = Windows { eager: usual.max(least.eager), request: usual.max(least.request) };
+        let eager = usual.max(window_min(self.eager_bytes_most()));
+        let usual = Windows { eager, request: usual.max(least.request) };
         let used = self.lent_bytes + self.orphan_bytes;
         let pool = self.config.eager_pool_bytes;
         match used {
@@ -363,7 +364,7 @@ impl Core {
     /// The smallest windows with which nothing gets stuck. A message that is too long for them may
     /// be announced, a longer request may not.
     pub(crate) fn least_windows(&self) -> Windows {
-        let eager = self.eager_bytes_most();
+        let eager = self.eager_bytes_most().min(EAGER_BYTES_SHORT);
         Windows { eager: window_min(eager), request: window_min(REQUEST_BYTES_MAX) }
     }
 

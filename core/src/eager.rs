@@ -20,17 +20,20 @@ impl Config {
     /// Up to how many bytes messages leave at once over a link; without one, what no rail wants less than.
     #[inline]
     pub(crate) fn eager_bytes(&self, rails: &[Capabilities], link: Option<LinkId>) -> u64 {
-        let rail = || link.and_then(|link| rails.get(usize::from(link.rail)));
-        let wanted = || rail().map_or(EAGER_BYTES, |rail| rail.eager_bytes);
-        u64::from(self.eager_bytes_max.unwrap_or_else(wanted))
+        let rail = link.and_then(|link| rails.get(usize::from(link.rail)));
+        let wanted = || rail.map_or(EAGER_BYTES, |rail| rail.eager_bytes).max(self.eager_bytes_min);
+        let bytes = self.eager_bytes_max.unwrap_or_else(wanted);
+        // What is configured may be more than a rail takes in one go.
+        u64::from(rail.map_or(bytes, |rail| bytes.min(rail.frame_payload_bytes_max)))
     }
 }
 
 impl Core {
     /// The longest message that may leave at once over any rail.
     pub(crate) fn eager_bytes_most(&self) -> u32 {
+        let Config { eager_bytes_max, eager_bytes_min, .. } = self.config;
         let wanted = || self.rails.iter().map(|rail| rail.eager_bytes).max().unwrap_or(EAGER_BYTES);
-        self.config.eager_bytes_max.unwrap_or_else(wanted)
+        eager_bytes_max.unwrap_or_else(|| wanted().max(eager_bytes_min))
     }
 
     /// Ends a post that the driver itself refuses.

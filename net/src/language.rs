@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::EAGER_BYTES_MAX;
+use ropewalk_base::limits::{EAGER_BYTES_MAX, EAGER_BYTES_SHORT};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
@@ -241,6 +241,9 @@ impl<S: Hash> Foreign<S> for Upwards<'_> {
 /// Names of foreign endpoints are made by it.
 static NAMES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
+/// From so many bytes on packets are long: 64 KiB are no more than sixteen of them.
+const LONG_PACKET_BYTES: usize = 4096;
+
 const CAPABILITIES: Capabilities = Capabilities {
     reliable: true,
     ordered: true,
@@ -249,7 +252,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     native_write: true,
     frame_payload_bytes_max: EAGER_BYTES_MAX,
     // An announced message takes three packets more, each of which costs as much as some thousand bytes.
-    eager_bytes: EAGER_BYTES_MAX,
+    eager_bytes: EAGER_BYTES_SHORT,
     preference: 40,
     same_host_only: false,
     foreign: false,
@@ -326,7 +329,10 @@ macro_rules! lines {
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
     fn capabilities(&self) -> Capabilities {
-        CAPABILITIES
+        // Where packets are long, those three are many beside the others.
+        let is_long = self.packet_bytes() >= LONG_PACKET_BYTES;
+        let eager_bytes = if is_long { EAGER_BYTES_MAX } else { EAGER_BYTES_SHORT };
+        Capabilities { eager_bytes, ..CAPABILITIES }
     }
 
     fn connect(&mut self, to: S, endpoint: u8, query: &str, now: Time) -> Result<SlotId, Fault> {
@@ -390,7 +396,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { native_write: false, foreign: true, ..CAPABILITIES }
+        let frame_payload_bytes_max = EAGER_BYTES_SHORT;
+        Capabilities { native_write: false, foreign: true, frame_payload_bytes_max, ..CAPABILITIES }
     }
 
     fn connect(&mut self, to: S, endpoint: u8, query: &str, now: Time) -> Result<SlotId, Fault> {

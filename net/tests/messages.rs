@@ -664,22 +664,39 @@ fn large_messages_of_another_process_are_read_or_sent_as_the_rail_says() {
     }
 }
 
+/// How many messages left at once, and how many were announced, of one of so many bytes.
+fn ways(medium: Medium, bytes: usize, eager_bytes_max: Option<u32>) -> (u64, u64) {
+    let mut world = World::new(medium);
+    for _ in 0..2 {
+        world.add_with(|config| config.core.eager_bytes_max = eager_bytes_max);
+    }
+    let (sender, receiver) = (&world.nodes[0], &world.nodes[1]);
+    let memories = [world.memory(bytes, 1), world.memory(bytes, 1)];
+    common::message(sender, receiver, world.peer(0, 1), memories);
+    let (counters, _) = sender.endpoint.counters();
+    (counters.messages_eager_sent, counters.messages_announced)
+}
+
 #[test]
-fn messages_of_20000_bytes_are_announced_where_that_costs_less() {
+fn messages_are_announced_where_that_costs_less() {
     let media = [
-        (Medium::Tcp, false),
-        (Medium::Shm, false),
-        (Medium::Loop, false),
-        (Medium::Udp, true),
-        (Medium::Mxoe, true),
+        (Medium::Tcp, 16 << 10),
+        (Medium::Shm, 16 << 10),
+        (Medium::Loop, 16 << 10),
+        // On loopback its packets are long.
+        (Medium::Udp, 64 << 10),
+        (Medium::Mxoe, 32 << 10),
     ];
     for (medium, at_once) in media {
-        let world = World::pair(medium);
-        let (sender, receiver) = (&world.nodes[0], &world.nodes[1]);
-        let memories = [world.memory(20_000, 1), world.memory(20_000, 1)];
-        common::message(sender, receiver, world.peer(0, 1), memories);
-        let (counters, _) = sender.endpoint.counters();
-        let sent = (counters.messages_eager_sent, counters.messages_announced);
-        assert_eq!(sent, if at_once { (1, 0) } else { (0, 1) }, "{medium:?}");
+        assert_eq!(ways(medium, at_once, None), (1, 0), "{medium:?}");
+        assert_eq!(ways(medium, at_once + 1, None), (0, 1), "{medium:?}");
     }
+}
+
+#[test]
+fn no_more_leaves_at_once_than_a_rail_takes_whatever_is_configured() {
+    let most = Some(64 << 10);
+    assert_eq!(ways(Medium::Tcp, 64 << 10, most), (1, 0));
+    assert_eq!(ways(Medium::Mxoe, 32 << 10, most), (1, 0));
+    assert_eq!(ways(Medium::Mxoe, (32 << 10) + 1, most), (0, 1));
 }

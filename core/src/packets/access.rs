@@ -421,6 +421,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let now = self.now;
         let state = self.links.get_mut(id)?;
         let asks = &mut state.asks;
+        if asks.is_empty() {
+            // It left the queue with its last reading.
+            return None;
+        }
         for reading in &asks.active {
             let Some(entry) = self.readings.get_mut(*reading) else { continue };
             if let Some(ask) = entry.pull.ask_again(now, &asks.round_trip, asks.heard_at) {

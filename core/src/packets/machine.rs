@@ -209,6 +209,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
     }
 
+    /// Longest packet, in bytes.
+    pub fn packet_bytes(&self) -> usize {
+        self.config.packet_bytes
+    }
+
     /// Its counters.
     pub fn counters(&self) -> PacketCounters {
         self.counters

@@ -7,8 +7,9 @@
 //! * a link whose pieces come slowly holds its part of the room and no more while others wait, and there is room for
 //!   the first ask of another one.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
+use hashbrown::HashSet;
 use ropewalk_base::slots::SlotId;
 
 /// Asks that a ring has room for at least where one of them is kept for a link that has nothing under way.

@@ -12,6 +12,7 @@ use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use ropewalk_base::ids::ClusterId;
+use ropewalk_base::limits::EAGER_BYTES_SHORT;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::slots::SlotId;
 use ropewalk_net::boards::{Board, ENDPOINTS_MAX};
@@ -191,7 +192,8 @@ impl Ep {
         let nic = own.place.nic();
         let rails = rails(&process.options, &own, number, settings.key)?;
         let mut config = EndpointConfig::new(CLUSTER);
-        config.core.eager_bytes_max = Some(process.options.rendezvous_bytes);
+        config.core.eager_bytes_max = process.options.rendezvous_bytes;
+        config.core.eager_bytes_min = EAGER_BYTES_SHORT;
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
         config.core.operations_max = REQUESTS_MAX;
         config.core.peers_max = PEERS_MAX;

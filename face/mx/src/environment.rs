@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// Longest message that is sent before its receiver asks for it.
-const EAGER_BYTES_MAX: u64 = ropewalk_base::limits::EAGER_BYTES_MAX as u64;
+const EAGER_BYTES_MAX: u64 = ropewalk_base::limits::EAGER_BYTES_SHORT as u64;
 
 /// How long a resend of Open-MX takes: its limits are counted in them.
 const RESEND: Duration = Duration::from_millis(512);
@@ -45,7 +45,8 @@ pub struct Options {
     pub self_disabled: bool,
     /// Messages to processes of this host take the way of all others.
     pub shared_disabled: bool,
-    pub rendezvous_bytes: u32,
+    /// Longer messages are announced; `None`: than each network likes best, and at least what MX sends at once.
+    pub rendezvous_bytes: Option<u32>,
     /// After so long a peer that does not answer is given up.
     pub give_up_after: Duration,
     /// Endpoints are opened under any number.
@@ -81,10 +82,15 @@ pub fn in_resends(ms: u32) -> Duration {
 }
 
 impl Options {
+    /// Up to how many bytes a message leaves at once over every network.
+    pub fn copy_bytes(&self) -> u32 {
+        self.rendezvous_bytes.unwrap_or(EAGER_BYTES_MAX as u32)
+    }
+
     /// As the environment says.
     pub fn read() -> Options {
         let resends = number("OMX_RESENDS_MAX", Some("MX_MAX_RETRIES")).unwrap_or(1000);
-        let threshold = number("OMX_RNDV_THRESHOLD", None).unwrap_or(EAGER_BYTES_MAX);
+        let threshold = number("OMX_RNDV_THRESHOLD", None);
         let ids = text("OMX_CTXIDS").unwrap_or_default();
         let (bits, shift) = ids.split_once(',').unwrap_or(("0", "0"));
         let small = |text: &str| text.trim().parse().unwrap_or(0);
@@ -96,7 +102,7 @@ impl Options {
             self_disabled: switch("OMX_DISABLE_SELF", Some("MX_DISABLE_SELF")).unwrap_or(false),
             shared_disabled: switch("OMX_DISABLE_SHARED", Some("MX_DISABLE_SHMEM"))
                 .unwrap_or(false),
-            rendezvous_bytes: threshold.clamp(128, EAGER_BYTES_MAX) as u32,
+            rendezvous_bytes: threshold.map(|bytes| bytes.clamp(128, EAGER_BYTES_MAX) as u32),
             give_up_after: RESEND * resends.clamp(1, RESENDS_MAX) as u32,
             any_endpoint: switch("OMX_ANY_ENDPOINT", None).unwrap_or(false),
             context_bits: small(bits),

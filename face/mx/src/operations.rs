@@ -72,7 +72,7 @@ impl Ep {
         };
         // SAFETY: the caller vouches for the segments.
         let memory = unsafe { Memory::from_raw(posting.segments, false) };
-        let memory = match is_self && bytes > self.process.options.rendezvous_bytes {
+        let memory = match is_self && bytes > self.process.options.copy_bytes() {
             // SAFETY: as above.
             true => unsafe { self.copied(&mut state, request, posting.segments) }.unwrap_or(memory),
             false => memory,

@@ -183,7 +183,7 @@ unsafe fn answer(
                 out.word(1)
             }
             key::PIO_SEND_MAX => out.word(PIO_SEND_MAX),
-            key::COPY_SEND_MAX => out.word(process.options.rendezvous_bytes),
+            key::COPY_SEND_MAX => out.word(process.options.copy_bytes()),
             key::NUMA_NODE => {
                 let board = board_in(input, input_bytes, process)?;
                 let node = process.boards.boards[board as usize].numa_node();
