@@ -219,7 +219,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.counters
     }
 
-    /// When [`Machine::drained`] has something to do at the latest.
+    /// When [`Machine::drained`] has something to do at the latest, once [`Machine::next`] has nothing more.
     pub fn deadline(&self) -> Time {
         self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
     }
@@ -320,13 +320,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         (state.ours == tag && right).then_some(id)
     }
 
-    /// The link may have something to send, and its timer may be another.
+    /// The link may have something to send. When it has been asked, its timer is set.
     pub(super) fn touch(&mut self, id: SlotId) {
         let Some(state) = self.links.get_mut(id) else { return };
         if !std::mem::replace(&mut state.is_ready, true) {
             self.ready.push_back(id);
         }
-        self.wake(id);
     }
 
     /// Likewise after something that may have left nothing to be sent.

@@ -99,7 +99,9 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         bail!("--scale is a factor, such as 0.1 or 2");
     }
     if !arguments.sizes.is_empty() && arguments.name != Name::Mx {
-        bail!("--sizes picks rows of mx; the others have their sizes in their names (--list, --only)");
+        bail!(
+            "--sizes picks rows of mx; the others have their sizes in their names (--list, --only)"
+        );
     }
     let options = Options {
         quick: arguments.quick,
