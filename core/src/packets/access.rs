@@ -110,8 +110,9 @@ pub(super) struct Asks {
     under_way: u32,
     window: u32,
     round_trip: RoundTrip,
-    /// When a piece came last.
+    /// When a piece came last, and when the latest one that came was asked for.
     heard_at: Time,
+    answered: Time,
     /// The window was narrowed then.
     narrowed_at: Time,
     /// Asks so far.
@@ -127,6 +128,7 @@ impl Default for Asks {
             window: WINDOW_FIRST,
             round_trip: RoundTrip::default(),
             heard_at: Time::ZERO,
+            answered: Time::ZERO,
             narrowed_at: Time::ZERO,
             turns: 0,
         }
@@ -561,6 +563,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             let asks = &mut state.asks;
             asks.under_way -= 1;
             asks.heard_at = now;
+            if piece.asked_at > asks.answered {
+                asks.answered = piece.asked_at;
+                for other in asks.active.iter().filter(|other| **other != reading) {
+                    if let Some(entry) = self.readings.get_mut(*other) {
+                        entry.pull.overtaken_by(piece.asked_at, now);
+                    }
+                }
+            }
             if let Some(round_trip) = piece.round_trip {
                 asks.round_trip.measured(round_trip);
             }

@@ -1,8 +1,9 @@
 //! One read of remote memory, piece by piece: what to ask for, what is missing, what to ask for again.
 //!
 //! The reader asks for up to 64 pieces at a time and has several such *asks* under way; the owner answers each
-//! in the order of its pieces. So a piece is lost when one that was asked for later has been here for some
-//! time, and then it is asked for again, by itself. Where nothing comes at all, a timer asks for all.
+//! in the order of its pieces, and one ask after the other, of all reads. So a piece is lost when one that was asked
+//! for later has been here for some time, and then it is asked for again, by itself. Where nothing comes at all, a
+//! timer asks for all.
 //!
 //! Invariant: a piece that is missing is part of exactly one ask, or was not asked for yet.
 
@@ -45,6 +46,9 @@ pub struct Pull {
     misses: u32,
 }
 
+/// Stands for the time at which an ask was overtaken that is to go again as nothing came.
+const SILENCE: Time = Time::ZERO;
+
 /// Which pieces are asked for: `first` plus the number of each bit that is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
@@ -56,8 +60,8 @@ pub struct Ask {
 struct Asked {
     ask: Ask,
     asked_at: Time,
-    /// When its pieces were asked for first.
-    first_at: Time,
+    /// When its pieces were asked for first; none where they were lost for certain, which says nothing of the owner.
+    first_at: Option<Time>,
     /// Of its pieces, those that others overtook, and since when.
     overtaken: u64,
     overtaken_at: Time,
@@ -72,8 +76,10 @@ struct Asked {
 pub struct Piece {
     pub offset: u64,
     pub bytes: u32,
-    /// From the ask to its first answer, where this is it. Where it was asked again from the first time on: an owner
-    /// that answers slowly would otherwise never be known for it, and be asked again for ever.
+    /// When it was asked for.
+    pub asked_at: Time,
+    /// From the ask to its first answer, where this is it. Where it was asked again as nothing came, from the first time
+    /// on: an owner that answers slowly would otherwise never be known for it, and be asked again for ever.
     pub round_trip: Option<Duration>,
     /// It was asked for more than once.
     pub again: bool,
@@ -130,12 +136,12 @@ impl Pull {
         let count = self.next_fresh();
         let ask = Ask { first: self.fresh, pieces: u64::MAX >> (64 - count) };
         self.fresh += count;
-        self.note(ask, None, now);
+        self.note(ask, Some(now), false, now);
         ask
     }
 
-    /// An ask goes; again: one that was first asked then.
-    fn note(&mut self, ask: Ask, again: Option<Time>, now: Time) {
+    /// An ask goes, which counts as one of then.
+    fn note(&mut self, ask: Ask, first_at: Option<Time>, again: bool, now: Time) {
         if self.asks.is_empty() {
             self.heard_at = now;
             self.silent_since = self.silent_since.min(now);
@@ -144,10 +150,10 @@ impl Pull {
         self.asks.push_back(Asked {
             ask,
             asked_at: now,
-            first_at: again.unwrap_or(now),
+            first_at,
             overtaken,
             overtaken_at,
-            again: again.is_some(),
+            again,
             answered: false,
         });
     }
@@ -187,8 +193,7 @@ impl Pull {
         let (left_at, whole) = (self.asks[index].asked_at, self.asks[index].ask.pieces == bit);
         for earlier in self.asks.range_mut(..index) {
             if whole || left_at.since(earlier.asked_at) >= APART {
-                earlier.overtaken = earlier.ask.pieces;
-                earlier.overtaken_at = earlier.overtaken_at.min(now);
+                earlier.overtake(now);
             }
         }
         let asked = &mut self.asks[index];
@@ -204,14 +209,22 @@ impl Pull {
             asked.overtaken_at = asked.overtaken_at.min(now);
         }
         let is_first = !std::mem::replace(&mut asked.answered, true);
-        let (round_trip, again) = (is_first.then(|| now.since(asked.first_at)), asked.again);
+        let first_at = asked.first_at.filter(|_| is_first);
+        let (round_trip, again) = (first_at.map(|first_at| now.since(first_at)), asked.again);
         if asked.ask.pieces == 0 {
             self.asks.remove(index);
         }
         self.missing -= 1;
         (self.heard_at, self.misses) = (now, 0);
         self.silent_since = if self.asks.is_empty() { Time::NEVER } else { now };
-        Some(Piece { offset, bytes, round_trip, again })
+        Some(Piece { offset, bytes, asked_at: left_at, round_trip, again })
+    }
+
+    /// What another read asked for at that time is being answered. Its owner answers one ask after the other, whatever
+    /// they are for: those before are lost, or on their way.
+    pub fn overtaken_by(&mut self, left_at: Time, now: Time) {
+        let before = |asked: &&mut Asked| left_at.since(asked.asked_at) >= APART;
+        self.asks.iter_mut().filter(before).for_each(|asked| asked.overtake(now));
     }
 
     /// When [`Pull::ask_again`] has something to ask for. `busy_at`: when the owner was heard last, of whatever else it is
@@ -249,14 +262,14 @@ impl Pull {
             self.misses += 1;
             self.heard_at = now;
             for asked in &mut self.asks {
-                (asked.overtaken, asked.overtaken_at) = (asked.ask.pieces, Time::ZERO);
+                (asked.overtaken, asked.overtaken_at) = (asked.ask.pieces, SILENCE);
             }
         }
         let limit = now - round_trip.overtaken();
         let index = self.asks.iter().position(|asked| asked.overtaken_at <= limit)?;
         let asked = &mut self.asks[index];
         let ask = Ask { first: asked.ask.first, pieces: asked.overtaken };
-        let first_at = asked.first_at;
+        let first_at = asked.first_at.filter(|_| asked.overtaken_at == SILENCE);
         asked.ask.pieces &= !asked.overtaken;
         (asked.overtaken, asked.overtaken_at) = (0, Time::NEVER);
         if asked.ask.pieces == 0 {
@@ -266,7 +279,7 @@ impl Pull {
             // What was overtaken has come meanwhile.
             return self.ask_again(now, round_trip, busy_at);
         }
-        self.note(ask, Some(first_at), now);
+        self.note(ask, first_at, true, now);
         Some(ask)
     }
 
@@ -278,6 +291,14 @@ impl Pull {
     /// Times in a row that nothing came in time.
     pub fn misses(&self) -> u32 {
         self.misses
+    }
+}
+
+impl Asked {
+    /// One that left later is being answered.
+    fn overtake(&mut self, now: Time) {
+        self.overtaken = self.ask.pieces;
+        self.overtaken_at = self.overtaken_at.min(now);
     }
 }
 

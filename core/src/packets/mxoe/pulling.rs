@@ -59,8 +59,9 @@ pub(super) struct Pulling {
 pub(super) struct Asks {
     active: VecDeque<SlotId>,
     waiting: VecDeque<SlotId>,
-    /// When a reply came last.
+    /// When a reply came last, and when the latest one that came was asked for.
     heard_at: Time,
+    answered: Time,
 }
 
 impl Asks {
@@ -252,6 +253,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let (link, complete) = (pulling.link, pulling.pull.is_complete());
         if let Some(state) = self.partners.get_mut(link) {
             (state.asks.heard_at, state.heard_at) = (now, now);
+            if piece.asked_at > state.asks.answered {
+                state.asks.answered = piece.asked_at;
+                for other in state.asks.active.iter().filter(|other| **other != slot) {
+                    if let Some(other) = self.pulls.get_mut(*other) {
+                        other.pull.overtaken_by(piece.asked_at, now);
+                    }
+                }
+            }
             if let Some(round_trip) = piece.round_trip {
                 state.round_trip.measured(round_trip);
             }
