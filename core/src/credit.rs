@@ -4,7 +4,7 @@
 //! or late does no harm. All that the peers of an endpoint may have sent unmatched is lent from one
 //! pool: an idle peer holds the first window only, a busy one is lent more, out of half the pool. The
 //! other half is for first windows, since nothing that was lent comes back before its session ends: with
-//! the usual sizes 1337 newcomers find room, however busy others have been.
+//! the usual sizes 1337 newcomers find room, however busy others have been, and 1008 over packets.
 
 use std::time::Duration;
 
@@ -70,6 +70,8 @@ pub(crate) struct Granted {
     pub announce_used: u64,
     /// There is no more for eager messages before some are received.
     pub eager_ends: bool,
+    /// The least that may be outstanding of eager messages.
+    pub eager_window: u64,
 }
 
 /// What we allowed the peer, and what it used and we freed again.
@@ -101,6 +103,8 @@ pub(crate) struct Account {
 impl Account {
     fn begin(window: u64, largest: u64, now: Time) -> Account {
         let told = window;
+        // For longer ones nobody waits ([`Granted::comes_back`]).
+        let largest = largest.min(window / 2);
         Account { window, arrived: 0, freed: 0, told, told_at: now, largest, ended: 0 }
     }
 
@@ -225,6 +229,12 @@ impl Granted {
         }
         *used += charge;
         true
+    }
+
+    /// Whether credit for an eager message comes back without being asked for: both sides may reckon with other limits,
+    /// and who was sent little tells of it when it is half of the window, or where no message of its own limit has room.
+    pub fn comes_back(&self, payload_bytes: u64) -> bool {
+        !self.eager_ends && 2 * charge_bytes(payload_bytes) <= self.eager_window
     }
 
     /// Takes credit for an announce, where there is some.
@@ -408,8 +418,8 @@ impl Core {
     /// Whether a small message without credit waits for some: a receiver that takes messages gives it back
     /// within a round trip, one that does not lends more, and a message costs one frame then instead of four.
     /// Where there is no more the receiver says so: it may be waiting for a message behind.
-    pub(crate) fn awaits_credit(&self, id: PeerId) -> bool {
-        self.peers.get(id.0).is_some_and(|peer| !peer.granted.eager_ends)
+    pub(crate) fn awaits_credit(&self, id: PeerId, payload_bytes: u64) -> bool {
+        self.peers.get(id.0).is_some_and(|peer| peer.granted.comes_back(payload_bytes))
     }
 
     /// A control frame to a peer whose session runs.

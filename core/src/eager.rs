@@ -103,7 +103,8 @@ impl Core {
             self.emit(send.peer, body, Some(payload));
             return true;
         }
-        if send.channel == Channel::Request || (small && self.awaits_credit(send.peer)) {
+        let waits = small && self.awaits_credit(send.peer, send.payload.len);
+        if send.channel == Channel::Request || waits {
             return false;
         }
         self.start_announced(id, send, message)

@@ -53,8 +53,12 @@ impl Core {
         peer.receive_next = [0; CHANNELS];
         // It lends nothing; what its receiver has no room for is sent again by the rail.
         let endless = u64::MAX / 2;
-        peer.granted =
-            Granted { eager_limit: endless, announce_limit: endless, ..Granted::default() };
+        peer.granted = Granted {
+            eager_limit: endless,
+            eager_window: endless,
+            announce_limit: endless,
+            ..Granted::default()
+        };
         self.begin_credit(id, windows);
         self.links.begin_carrying(link);
         self.counters.sessions += 1;

@@ -396,7 +396,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
     fn capabilities(&self) -> Capabilities {
-        let frame_payload_bytes_max = EAGER_BYTES_SHORT;
+        let frame_payload_bytes_max = self.medium_bytes_max().min(EAGER_BYTES_SHORT);
         Capabilities { native_write: false, foreign: true, frame_payload_bytes_max, ..CAPABILITIES }
     }
 

@@ -381,7 +381,13 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
         let PacketRail { index, port, machine, links_up, links_down, narrow, .. } = self;
         let mut upwards =
             Upwards { index: *index, report, links_up, links_down, narrow, told: false };
+        // A short pass has the time of the last whole one, which may be before the packet left that is answered now.
+        let mut now = now;
+        let mut first = true;
         let received = port.receive(PACKETS_PER_PASS, &mut |from, body| {
+            if std::mem::take(&mut first) {
+                now = now.max(Time((self.clock)().0.wrapping_add(self.ahead)));
+            }
             machine.packet(from, body, now, &mut upwards);
         });
         let more_since = *self.more_since.get_or_insert(now);

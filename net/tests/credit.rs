@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use common::{ALL, Medium, World};
 use ropewalk_base::error::Fault;
+use ropewalk_base::random::Random;
+use ropewalk_net::packets::PacketRail;
 use ropewalk_net::{Channel, Level, OperationId, Oversize, PeerId, Posted};
+use ropewalk_rail_udp::{UdpConfig, UdpPort};
 
 /// Posts a buffered message with these bits; its operation where it is not over at once.
 fn send(
@@ -254,5 +257,72 @@ fn small_messages_wait_for_credit_while_it_comes_back_and_are_announced_when_it_
         send(&mut world, way, Channel::Tagged, 5000, 1024);
         assert_eq!(world.take(1, 6000).outcome, Ok(()), "{medium:?}");
         assert!(announced(&world) > 0, "{medium:?}");
+    }
+}
+
+/// Messages that may leave at once, behind some that use little credit, arrive where they have receives.
+fn all_arrive(world: &mut World, matched: bool) {
+    let medium = world.medium;
+    let way = (0, world.peer(0, 1));
+    for (round, bytes) in [40 << 10, 64 << 10, 20 << 10].into_iter().enumerate() {
+        let bits = 10 * (round as u64 + 1);
+        for bits in bits..bits + 3 {
+            if matched {
+                receive(world, 1, bits, 200);
+            }
+            send(world, way, Channel::Tagged, bits, 200);
+            if matched {
+                assert_eq!(world.take(1, 1000 + bits).outcome, Ok(()), "{medium:?}");
+            }
+        }
+        receive(world, 1, bits + 9, bytes);
+        send(world, way, Channel::Tagged, bits + 9, bytes);
+        let completed = world.take(1, 1009 + bits);
+        assert_eq!((completed.outcome, completed.bytes), (Ok(()), bytes as u64), "{medium:?}");
+    }
+}
+
+#[test]
+fn whatever_limits_two_sides_have_no_message_waits_for_credit_that_does_not_come_back() {
+    let limits = [
+        (Medium::Udp, None, Some(16 << 10)),
+        (Medium::Udp, None, Some(4 << 10)),
+        (Medium::Udp, Some(4 << 10), None),
+        (Medium::Tcp, Some(64 << 10), None),
+        (Medium::Shm, Some(64 << 10), Some(1 << 10)),
+        (Medium::Loop, Some(32 << 10), Some(128)),
+    ];
+    for (medium, of_sender, of_receiver) in limits {
+        let mut world = World::new(medium);
+        for limit in [of_sender, of_receiver] {
+            world.add_with(|config| config.core.eager_bytes_max = limit);
+        }
+        all_arrive(&mut world, true);
+    }
+}
+
+#[test]
+fn where_packets_are_long_at_one_side_only_all_messages_arrive() {
+    for (first, second) in [(8952, 1452), (1452, 8952)] {
+        let mut world = World::new(Medium::Udp);
+        for (number, packet_bytes) in [(1, first), (2, second)] {
+            let usual = UdpConfig::listening("127.0.0.1:0".parse().unwrap());
+            let port = UdpPort::open(UdpConfig { packet_bytes, ..usual }).unwrap();
+            let (random, clock) = (Random::from_seed(number), world.config(number).clock);
+            world.add_over(Box::new(PacketRail::new(port, random, clock).unwrap()), |_| {});
+        }
+        all_arrive(&mut world, true);
+    }
+}
+
+#[test]
+fn beside_messages_that_nobody_takes_others_arrive_also_where_little_is_lent() {
+    for medium in ALL {
+        let mut world = World::new(medium);
+        for _ in 0..2 {
+            // Enough for the least windows.
+            world.add_with(|config| config.core.eager_pool_bytes = 256 << 10);
+        }
+        all_arrive(&mut world, false);
     }
 }

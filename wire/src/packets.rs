@@ -11,7 +11,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// Bytes before a layout: MXoE's index.
 const INDEX_BYTES: usize = crate::mxoe::INDEX_BYTES;
 /// Bytes of the checksum at the end.

@@ -151,6 +151,7 @@ impl Script {
 #[test]
 fn links_are_made_and_ended() {
     let mut script = Script::new();
+    let version = VERSION.to_string();
     script.here(
         &call(Kind::Call, 0, OURS),
         &[
@@ -161,7 +162,8 @@ fn links_are_made_and_ended() {
             ("ropewalk.from", "3"),
             ("ropewalk.bytes", "242"),
             ("ropewalk.tag", "0x00000000"),
-            ("ropewalk.call.version", "3"),
+            ("ropewalk.call.version", &version),
+            ("_ws.expert.message", ""),
             ("ropewalk.call.packet_bytes", "1452"),
             ("ropewalk.call.tag", "0xabcdef01"),
             ("ropewalk.call.id", "0x0102030405060708"),

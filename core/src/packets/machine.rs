@@ -147,6 +147,8 @@ pub struct Machine<S> {
     /// Links that peers began, by station and the number of the call.
     pub(super) called: HashMap<(S, u64), SlotId>,
     pub(super) half_open: VecDeque<SlotId>,
+    /// Links whose last word is on its way, the oldest first, and some that are over.
+    pub(super) closing: VecDeque<SlotId>,
     /// Links that may have something to send, in turn.
     pub(super) ready: VecDeque<SlotId>,
     pub(super) stateless: VecDeque<Stateless<S>>,
@@ -194,6 +196,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             by_theirs: HashMap::new(),
             called: HashMap::new(),
             half_open: VecDeque::new(),
+            closing: VecDeque::new(),
             ready: VecDeque::new(),
             stateless: VecDeque::new(),
             timers: BTreeSet::new(),
@@ -298,13 +301,43 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     ) -> Option<SlotId> {
         let packet_bytes = self.config.packet_bytes;
         let link = Link::new(station, endpoint, theirs, stage, packet_bytes);
-        let id = self.links.insert(link).ok()?;
+        let id = match self.links.insert(link) {
+            Ok(id) => id,
+            Err(link) => {
+                self.end_oldest_closing();
+                self.links.insert(link).ok()?
+            }
+        };
         let random = (self.random.next_u64() as u32) << TAG_SLOT_BITS;
         let state = self.links.get_mut(id)?;
         // Never 0, which stands for a link that is not known yet.
         state.ours = random | id.index | 1 << 31;
         self.touch(id);
         Some(id)
+    }
+
+    /// Links that wait for the answer to their last word leave their places to others, where there are no more.
+    #[cold]
+    fn end_oldest_closing(&mut self) {
+        while let Some(id) = self.closing.pop_front() {
+            if self.is_closing(id) {
+                return self.end(id, Fault::Closed);
+            }
+        }
+    }
+
+    fn is_closing(&self, id: SlotId) -> bool {
+        self.links.get(id).is_some_and(|state| state.stage == Stage::Closing)
+    }
+
+    /// The last word of a link is on its way.
+    pub(super) fn note_closing(&mut self, id: SlotId) {
+        self.closing.push_back(id);
+        if self.closing.len() > 2 * self.links.len() {
+            let mut closing = std::mem::take(&mut self.closing);
+            closing.retain(|id| self.is_closing(*id));
+            self.closing = closing;
+        }
     }
 
     /// The link that a tag names, if the packet comes from the right place. While we call that is an answer only; who
@@ -422,6 +455,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             state.timer = Time::NEVER;
             self.run_timer(id);
             self.touch(id);
+            // Where the port has no room nobody asks it for packets, and it is given up in time all the same.
+            self.wake(id);
         }
         self.report(above);
     }

@@ -10,9 +10,15 @@ use std::time::Duration;
 pub struct RoundTrip {
     smoothed: Duration,
     deviation: Duration,
+    /// The shortest of late, and of those since that was looked at.
     shortest: Duration,
+    recent: Duration,
+    left: u32,
     measured: bool,
 }
+
+/// Of so many the shortest counts: paths change.
+const LATE_ONES: u32 = 1024;
 
 /// What is waited for before anything was measured.
 const AT_FIRST: Duration = Duration::from_millis(10);
@@ -29,6 +35,8 @@ impl Default for RoundTrip {
             smoothed: AT_FIRST,
             deviation: AT_FIRST / 2,
             shortest: Duration::MAX,
+            recent: Duration::MAX,
+            left: LATE_ONES,
             measured: false,
         }
     }
@@ -38,7 +46,12 @@ impl RoundTrip {
     /// One was measured: from a packet that went once to what told of its arrival, without the time that
     /// the peer says to have waited.
     pub fn measured(&mut self, round_trip: Duration) {
+        self.recent = self.recent.min(round_trip);
         self.shortest = self.shortest.min(round_trip);
+        self.left -= 1;
+        if self.left == 0 {
+            (self.shortest, self.recent, self.left) = (self.recent, Duration::MAX, LATE_ONES);
+        }
         if !self.measured {
             (self.smoothed, self.deviation) = (round_trip, round_trip / 2);
             self.measured = true;
@@ -107,5 +120,13 @@ mod tests {
         let wait = |misses| round_trip.timeout_after(Duration::ZERO, misses).as_millis();
         assert_eq!([0, 1, 2, 3].map(wait), [2, 4, 8, 16]);
         assert_eq!([8, 9, 100].map(wait), [500; 3]);
+    }
+
+    #[test]
+    fn a_path_that_became_longer_is_known_for_it_after_some_time() {
+        let mut round_trip = RoundTrip::default();
+        round_trip.measured(Duration::ZERO);
+        (0..2 * LATE_ONES).for_each(|_| round_trip.measured(800 * US));
+        assert_eq!((round_trip.shortest(), round_trip.overtaken()), (800 * US, 200 * US));
     }
 }

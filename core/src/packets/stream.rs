@@ -116,6 +116,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 // Nothing is written to memory here any more: what was under way may go another way by now.
                 let takings: Vec<SlotId> = state.takings.drain().map(|(_, it)| it).collect();
                 takings.into_iter().for_each(|reading| self.end_taking(reading));
+                self.note_closing(id);
                 self.touch(id);
             }
             Stage::Closing => {}

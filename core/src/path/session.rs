@@ -166,8 +166,10 @@ impl Core {
             peer.send_next = [0; CHANNELS];
             peer.receive_next = [0; CHANNELS];
             peer.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
+            let eager = u64::from(hello.eager_credit.get()) * 1024;
             peer.granted = Granted {
-                eager_limit: u64::from(hello.eager_credit.get()) * 1024,
+                eager_limit: eager,
+                eager_window: eager,
                 request_limit: u64::from(hello.request_credit.get()) * 1024,
                 announce_limit: u64::from(hello.announce_credit.get()),
                 ..Granted::default()
@@ -220,6 +222,7 @@ impl Core {
         peer.receive_next = [0; CHANNELS];
         peer.granted = Granted {
             eager_limit: windows.eager,
+            eager_window: windows.eager,
             request_limit: windows.request,
             announce_limit: u64::from(self.config.announce_window),
             ..Granted::default()

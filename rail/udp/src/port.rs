@@ -19,7 +19,7 @@ use crate::config::{PACKET_BYTES_USUAL, UdpConfig, UdpError};
 const SEGMENTS_MAX: usize = 44;
 /// Bytes of such a message, at most: what a datagram of IPv4 holds.
 const RUN_BYTES_MAX: usize = 65_507;
-/// Hosts behind narrow paths that are remembered, at most.
+/// Hosts for which the kernel does not cut that are remembered, at most.
 const NARROW_MAX: usize = 256;
 /// What the kernel counts for a packet beside its bytes.
 const OVERHEAD_BYTES: usize = 768;
@@ -45,7 +45,7 @@ pub struct UdpPort {
     counters: PortCounters,
     /// The kernel cuts messages.
     cuts: bool,
-    /// But not for these, whose paths take less than a packet.
+    /// But not for these: their paths take less than a packet, or encrypt.
     narrow: Vec<IpAddr>,
     /// The kernel splits single packets that are too long for their path; until there is such a path of usual packets
     /// it refuses them, so that long packets are tried out whole.
@@ -141,10 +141,10 @@ impl UdpPort {
         !self.splits && is_usual && error.raw_os_error() == Some(libc::EMSGSIZE)
     }
 
-    /// The kernel does not cut the first message, though it may cut others: not for that host, or not at all.
-    fn cut_here(&mut self, is_narrow: bool) {
+    /// The kernel does not cut the first message: not for that host, though it may for others, or not at all.
+    fn cut_here(&mut self, is_for_host: bool) {
         match self.runs.first() {
-            Some(run) if is_narrow && self.narrow.len() < NARROW_MAX => {
+            Some(run) if is_for_host && self.narrow.len() < NARROW_MAX => {
                 self.narrow.push(run.to.ip());
             }
             _ => self.cuts = false,
@@ -195,7 +195,8 @@ fn bytes_to(address: SocketAddr) -> Option<usize> {
     (whole as usize).checked_sub(header + UDP_BYTES)
 }
 
-/// What the kernel says where it does not cut messages, and where a path is too narrow for what it would cut.
+/// What the kernel says where it does not cut messages, and where it does not for a path: one that is too narrow for what
+/// it would cut, in words that changed with its versions, or one that encrypts.
 fn is_about_cutting(error: &std::io::Error) -> bool {
     let known = [libc::EIO, libc::EINVAL, libc::ENOPROTOOPT, libc::EMSGSIZE];
     error.raw_os_error().is_some_and(|number| known.contains(&number))
@@ -352,7 +353,7 @@ impl Port for UdpPort {
                 Err(error) if self.runs[done].is_cut() && is_about_cutting(&error) => {
                     self.runs.drain(..done);
                     done = 0;
-                    self.cut_here(error.raw_os_error() == Some(libc::EMSGSIZE));
+                    self.cut_here(error.raw_os_error() != Some(libc::ENOPROTOOPT));
                 }
                 Err(error) if self.is_too_narrow(done, &error) => {
                     set_splits(&self.socket, true);

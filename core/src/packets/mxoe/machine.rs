@@ -385,6 +385,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.counters
     }
 
+    /// Longest message that goes in fragments, in bytes.
+    pub fn medium_bytes_max(&self) -> u32 {
+        self.config.dialect.medium_bytes_max()
+    }
+
     /// What others have to name to connect.
     pub fn key(&self) -> u32 {
         self.config.key

@@ -14,7 +14,7 @@ use ropewalk_wire::packets::{
 };
 use zerocopy::IntoBytes;
 
-use crate::world::Node;
+use crate::world::{Node, of};
 
 /// As long as calls are where longer ones are lost.
 const PACKET_BYTES: usize = 1452;
@@ -156,6 +156,42 @@ fn who_is_called_by_one_of_several_addresses_may_answer_from_another() {
     assert_eq!(node.machine.station(link), Some(OTHER));
 }
 
+/// Calls, and says that the answer came; false where there is none.
+fn make_link(node: &mut Node, station: u32, endpoint: u8, number: u64) -> bool {
+    let padding = PACKET_BYTES - packets::overhead(Kind::Call);
+    let honest = call_of(endpoint, number, PACKET_BYTES, padding);
+    node.machine.packet(station, &honest, NOW, &mut node.seen);
+    let Some(answer) = said(node) else { return false };
+    let Packet::Answer(answer) = packets::open(&answer).unwrap().packet else {
+        panic!("no answer")
+    };
+    let route = Route { to: 1, from: endpoint, tag: answer.tag.get() };
+    let ack = AckBody { next: 0.into(), delay: 0.into(), early: 0.into() };
+    let mut out = vec![0; PACKET_BYTES];
+    let len = packets::seal(&mut out, Kind::Ack, route, ack.as_bytes(), 0, |_| ());
+    node.machine.packet(station, &out[..len], NOW, &mut node.seen);
+    node.machine.report(&mut node.seen);
+    true
+}
+
+#[test]
+fn links_that_wait_for_an_answer_to_their_last_word_keep_nobody_out() {
+    let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
+    // Five times as many as there is room for; the layer above closes each, since nobody greets.
+    for station in 100..2100 {
+        assert!(make_link(&mut node, station, 1, 5), "{station} is kept out");
+        let up = node.seen.up.iter().filter(|link| !node.seen.down.contains_key(*link));
+        let links: Vec<SlotId> = up.copied().collect();
+        let newest = links.into_iter().find(|link| node.machine.station(*link) == Some(station));
+        let close = Verb::Close { link: of(newest.expect("it is up")) };
+        assert_eq!(node.machine.order(&close, &node.store), Ordered::Released);
+        // Its last word, to which there is no answer.
+        while said(&mut node).is_some() {}
+    }
+    assert!(node.seen.down.len() >= 1600, "{} are over", node.seen.down.len());
+    assert!(node.machine.connect(STATION, 1, NOW).is_ok());
+}
+
 #[test]
 fn who_is_gone_is_one_endpoint_of_a_station_and_not_its_neighbour() {
     let mut node = Node::new(&mut Random::from_seed(1), PACKET_BYTES, 64);
@@ -168,18 +204,7 @@ fn who_is_gone_is_one_endpoint_of_a_station_and_not_its_neighbour() {
         out
     };
     for endpoint in [1, 2] {
-        let padding = PACKET_BYTES - packets::overhead(Kind::Call);
-        let honest = call_of(endpoint, endpoint.into(), PACKET_BYTES, padding);
-        node.machine.packet(STATION, &honest, NOW, &mut node.seen);
-        let answer = said(&mut node).expect("an answer");
-        let Packet::Answer(answer) = packets::open(&answer).unwrap().packet else {
-            panic!("no answer")
-        };
-        let route = Route { to: 1, from: endpoint, tag: answer.tag.get() };
-        let ack = AckBody { next: 0.into(), delay: 0.into(), early: 0.into() };
-        let mut out = vec![0; PACKET_BYTES];
-        let len = packets::seal(&mut out, Kind::Ack, route, ack.as_bytes(), 0, |_| ());
-        node.machine.packet(STATION, &out[..len], NOW, &mut node.seen);
+        assert!(make_link(&mut node, STATION, endpoint, endpoint.into()));
     }
     node.machine.report(&mut node.seen);
     let up: Vec<SlotId> = node.seen.up.iter().copied().collect();

@@ -6,7 +6,7 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Help, RemoteKey, RemoteLayout, Token, Urgency, Verb};
 
-use crate::world::{World, of};
+use crate::world::{GIVE_UP_AFTER, World, of};
 
 /// Node 0, which reads from all others, each over a link of its own.
 struct Readers {
@@ -200,4 +200,17 @@ fn who_takes_a_read_back_leaves_the_turn_to_others() {
         let end = (3..6).map(|at| readers.end(at)).max().unwrap();
         assert!(end < Duration::from_millis(100), "seed {seed}: {end:?}");
     }
+}
+
+#[test]
+fn where_the_port_has_no_room_who_is_silent_is_given_up_all_the_same() {
+    let mut readers = Readers::new(1, 1000, &[300_000], &[0]);
+    readers.world.pass(Duration::from_millis(1));
+    // Its card takes nothing any more.
+    let never = Time(u64::MAX / 2);
+    readers.world.slow.insert(0, (Duration::from_secs(1), never));
+    let link = readers.links[0];
+    readers.world.until("the end of a link", |world| world.nodes[0].seen.down.contains_key(&link));
+    let waited = readers.world.now.since(readers.begun);
+    assert!(waited < 2 * GIVE_UP_AFTER + Duration::from_secs(1), "{waited:?}");
 }
