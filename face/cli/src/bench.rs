@@ -83,18 +83,8 @@ pub struct BenchArguments {
     progress: bool,
 }
 
-/// Measures, and prints what was found.
-pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
-    if arguments.list {
-        let names = match arguments.name {
-            Name::Net => ropewalk_bench::net::rows(),
-            Name::Bmi => ropewalk_bench::bmi::rows(),
-            Name::Mx => ropewalk_bench::mx::rows(),
-            Name::Io => ropewalk_bench::io::rows(),
-            Name::Meta => ropewalk_bench::meta::rows(),
-        };
-        return names.iter().try_for_each(|name| say!("{name}"));
-    }
+/// What is to be measured, and how thoroughly.
+fn options(arguments: &BenchArguments) -> anyhow::Result<Options> {
     if !(arguments.scale > 0.0 && arguments.scale <= 1000.0) {
         bail!("--scale is a factor, such as 0.1 or 2");
     }
@@ -103,7 +93,7 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
             "--sizes picks rows of mx; the others have their sizes in their names (--list, --only)"
         );
     }
-    let options = Options {
+    Ok(Options {
         quick: arguments.quick,
         only: arguments.only.clone(),
         sizes: arguments.sizes.iter().map(|bytes| *bytes as usize).collect(),
@@ -116,7 +106,22 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         memory: arguments.memory.clone(),
         disk: arguments.disk.clone(),
         interrupted: Arc::default(),
-    };
+    })
+}
+
+/// Measures, and prints what was found.
+pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
+    if arguments.list {
+        let names = match arguments.name {
+            Name::Net => ropewalk_bench::net::rows(),
+            Name::Bmi => ropewalk_bench::bmi::rows(),
+            Name::Mx => ropewalk_bench::mx::rows(),
+            Name::Io => ropewalk_bench::io::rows(),
+            Name::Meta => ropewalk_bench::meta::rows(),
+        };
+        return names.iter().try_for_each(|name| say!("{name}"));
+    }
+    let options = options(arguments)?;
     for signal in stop::signals() {
         // The first one ends it in good order, the second one at once.
         register_conditional_shutdown(signal, 128 + signal, options.interrupted.clone())?;
