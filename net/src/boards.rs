@@ -366,7 +366,9 @@ fn listed(text: &str) -> Result<Vec<Board>, String> {
 fn board(url: &str) -> Result<Board, String> {
     let foreign = url.strip_prefix("mxoe://");
     let Some(rest) = foreign.or(url.strip_prefix("ether://")) else {
-        return match Place::from_str(url)? {
+        let like = "ether://eth0, mxoe://eth0 or udp://10.0.0.1:7100";
+        let place = Place::from_str(url);
+        return match place.map_err(|_| format!("'{url}' is no board; write one like {like}"))? {
             Place::Ether(_) => Err(format!("'{url}': name the interface, like ether://eth0")),
             place => Ok(Board::at(place, String::new())),
         };

@@ -31,6 +31,7 @@ pub(crate) struct Narrow {
     is_fixed: bool,
     /// The interface takes shorter ones only.
     is_narrow: bool,
+    is_gone: bool,
     ask_at: Time,
     /// Where the length is fixed: links that are up, those among them that are about to end, and reads.
     links: Vec<SlotId>,
@@ -51,7 +52,7 @@ impl Narrow {
     pub fn flexible(needed: usize) -> Narrow {
         let (links, ending, reads) = (Vec::new(), Vec::new(), Vec::new());
         let (is_fixed, is_narrow, ask_at) = (false, false, Time::ZERO);
-        Narrow { needed, is_fixed, is_narrow, ask_at, links, ending, reads }
+        Narrow { needed, is_fixed, is_narrow, is_gone: false, ask_at, links, ending, reads }
     }
 
     /// Links whose packets all have at most so many bytes, and cannot do with less.
@@ -84,6 +85,15 @@ impl Narrow {
         }
         for reading in &mut self.reads {
             reading.since = is_narrow.then(|| reading.since.unwrap_or(now));
+        }
+    }
+
+    /// Its interface was removed.
+    pub fn gone(&mut self, name: (Option<&str>, &str)) {
+        if !std::mem::replace(&mut self.is_gone, true)
+            && let (Some(interface), scheme) = name
+        {
+            say_once(interface, 0, || gone_words(interface, scheme));
         }
     }
 
@@ -161,13 +171,25 @@ fn told() -> std::sync::MutexGuard<'static, Vec<(String, usize)>> {
 /// Says it, unless another endpoint of this process has.
 #[cold]
 fn tell(interface: &str, scheme: &str, narrow: &Narrow, bytes: usize) {
+    say_once(interface, bytes, || words(interface, scheme, narrow.is_fixed, narrow.needed, bytes));
+}
+
+/// Says something of an interface that takes packets of so many bytes only.
+fn say_once(interface: &str, bytes: usize, words: impl FnOnce() -> String) {
     let mut told = told();
     if told.iter().any(|(other, to)| other == interface && *to == bytes) {
         return;
     }
     told.retain(|(other, _)| other != interface);
     told.push((interface.to_string(), bytes));
-    eprintln!("ropewalk: {}", words(interface, scheme, narrow.is_fixed, narrow.needed, bytes));
+    eprintln!("ropewalk: {}", words());
+}
+
+fn gone_words(interface: &str, scheme: &str) -> String {
+    format!(
+        "the interface {interface} is gone, and with it every link over {scheme}://{interface}; one of that name that is \
+         made anew is another one, for which endpoints have to be opened anew"
+    )
 }
 
 fn words(interface: &str, scheme: &str, is_fixed: bool, needed: usize, bytes: usize) -> String {
@@ -231,5 +253,6 @@ mod tests {
         assert!(said.starts_with("e0 takes frames of 9000 bytes no more, since its MTU is 1000"));
         assert!(said.contains("ip link set e0 mtu 8986") && said.contains("frame=1014"), "{said}");
         assert!(words("e0", "ether", false, 9000, 1500).contains("ip link set e0 mtu 9000"));
+        assert!(gone_words("e0", "ether").contains("ether://e0"));
     }
 }

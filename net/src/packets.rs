@@ -222,6 +222,9 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
         let bytes = self.port.packet_bytes_now();
         let name = (self.port.interface_name(), self.port.scheme());
         self.narrow.takes(bytes, name, now);
+        if self.port.is_gone() {
+            self.narrow.gone(name);
+        }
     }
 
     /// A packet for this place is longer than the interface takes: where nothing makes those of its link shorter, it

@@ -45,6 +45,11 @@ pub trait Port: Send {
         self.packet_bytes()
     }
 
+    /// Whether its interface has been removed, as far as is known: one of the same name that is made later is another.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
     /// The next station, and endpoint there, that a packet did not leave for since its interface takes none that long
     /// any more; told once.
     fn too_long(&mut self) -> Option<(Self::Station, u8)> {

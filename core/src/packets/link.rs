@@ -24,10 +24,11 @@ use super::stream::{Early, Incoming};
 pub(super) const CALLS_MAX: u32 = 10;
 const CALL_AGAIN: Duration = Duration::from_millis(20);
 const CALL_AGAIN_MAX: Duration = Duration::from_millis(500);
-/// Calls at full length before shorter ones are tried, and what these are: what frames of 1,500 bytes hold behind IPv6
-/// and UDP.
+/// Calls at full length before shorter ones are tried.
 const CALLS_AT_LENGTH: u32 = 3;
+/// What frames of 1,500 bytes hold behind IPv6 and UDP, and the shortest packets that IPv6 and IPv4 carry everywhere.
 const USUAL_BYTES: usize = 1452;
+const SHORT_BYTES: [usize; 2] = [1232, 512];
 /// How long nothing may come over a link before it is asked for a sign of life.
 const SILENT_FOR: Duration = Duration::from_secs(5);
 
@@ -36,11 +37,24 @@ fn call_again(tries: u32) -> Duration {
     (CALL_AGAIN * (1 << tries.min(8))).min(CALL_AGAIN_MAX)
 }
 
+/// How long the call of this number may be. While nobody has answered most are as long as is usual, and the shortest ones
+/// find out whether anybody is there at all; where somebody is, they are as long as gets through.
+fn call_bytes(number: u32, found: bool) -> usize {
+    match (found, number) {
+        (_, ..=CALLS_AT_LENGTH) => usize::MAX,
+        (false, 8 | 10) => PACKET_BYTES_MIN,
+        (false, _) | (true, 4) => USUAL_BYTES,
+        (true, 5) => SHORT_BYTES[0],
+        (true, 6 | 7) => SHORT_BYTES[1],
+        (true, _) => PACKET_BYTES_MIN,
+    }
+}
+
 /// How far a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// We call, and are not answered yet.
-    Calling { call: u64, again_at: Time, tries: u32 },
+    /// We call, and are not answered yet. `found`: but for a call that was shorter than it has to be.
+    Calling { call: u64, again_at: Time, tries: u32, found: bool },
     /// We were called, and answer until something else comes over the link.
     Answered { call: u64, again_at: Time, tries: u32 },
     /// It carries records.
@@ -61,8 +75,9 @@ pub(super) struct Link<S> {
     pub stage: Stage,
     /// The call by which the other began it.
     pub call: Option<u64>,
-    /// Longest packet.
+    /// Longest packet, and what it would be where all get through.
     pub packet_bytes: usize,
+    pub longest: usize,
     pub is_ready: bool,
     /// When it is looked at; `NEVER` where it is not among the timers.
     pub timer: Time,
@@ -108,6 +123,7 @@ impl<S> Link<S> {
             stage,
             call: None,
             packet_bytes,
+            longest: packet_bytes,
             is_ready: false,
             timer: Time::NEVER,
             heard_at: Time::NEVER,
@@ -221,8 +237,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         bytes: usize,
     ) {
         let now = self.now;
+        let again = self.random.next_u64();
         let Some(state) = self.links.get_mut(id) else { return };
-        let Stage::Calling { .. } = state.stage else {
+        let Stage::Calling { found, .. } = state.stage else {
             // The other side does not know yet that we know.
             state.receiving.owe(now);
             return self.touch(id);
@@ -240,6 +257,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         // are shorter. The next call is answered by what counts.
         if bytes < packet_bytes || packet_bytes > state.packet_bytes {
             return self.counters.doubled += 1;
+        }
+        // Who began to listen late has missed the longer ones.
+        if !found && packet_bytes == state.packet_bytes && packet_bytes < state.longest {
+            state.stage =
+                Stage::Calling { call: again, again_at: Time::ZERO, tries: 0, found: true };
+            return self.touch(id);
         }
         state.station = from;
         state.theirs = body.tag.get();
@@ -282,13 +305,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let state = self.links.get_mut(id)?;
         let (kind, call, padded) = match &mut state.stage {
             Stage::Calling { again_at, .. } if *again_at > now => return None,
-            Stage::Calling { call, again_at, tries } => {
+            Stage::Calling { call, again_at, tries, found } => {
                 *again_at = now + call_again(*tries);
                 *tries += 1;
-                // Packets of this length may not get through.
-                if *tries > CALLS_AT_LENGTH {
-                    state.packet_bytes = state.packet_bytes.min(USUAL_BYTES);
-                }
+                state.packet_bytes = state.longest.min(call_bytes(*tries, *found));
                 (Kind::Call, *call, true)
             }
             Stage::Answered { again_at, .. } if *again_at > now => return None,

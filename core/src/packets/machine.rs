@@ -252,7 +252,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub fn connect(&mut self, station: S, endpoint: u8, now: Time) -> Result<SlotId, Fault> {
         self.now = self.now.max(now);
         let call = self.random.next_u64();
-        let stage = Stage::Calling { call, again_at: Time::ZERO, tries: 0 };
+        let stage = Stage::Calling { call, again_at: Time::ZERO, tries: 0, found: false };
         self.add_link(station, endpoint, 0, stage).ok_or(Fault::Busy)
     }
 
@@ -267,7 +267,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.now = self.now.max(now);
         let call = self.random.next_u64();
         // As if it had been called often enough: where nothing is found by then it ends, uncalled.
-        let stage = Stage::Calling { call, again_at: now + patience, tries: CALLS_MAX };
+        let stage =
+            Stage::Calling { call, again_at: now + patience, tries: CALLS_MAX, found: false };
         self.add_link(nowhere, 0, 0, stage).ok_or(Fault::Busy)
     }
 
@@ -275,7 +276,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub fn shorten(&mut self, link: SlotId, packet_bytes: usize) {
         let Some(state) = self.links.get_mut(link) else { return };
         if matches!(state.stage, Stage::Calling { .. }) {
-            state.packet_bytes = state.packet_bytes.min(packet_bytes.max(PACKET_BYTES_MIN));
+            state.longest = state.longest.min(packet_bytes.max(PACKET_BYTES_MIN));
+            state.packet_bytes = state.packet_bytes.min(state.longest);
         }
     }
 

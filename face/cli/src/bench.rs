@@ -115,11 +115,14 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         let names = match arguments.name {
             Name::Net => ropewalk_bench::net::rows(),
             Name::Bmi => ropewalk_bench::bmi::rows(),
-            Name::Mx => ropewalk_bench::mx::rows(),
+            Name::Mx => ropewalk_bench::mx::rows(arguments.quick),
             Name::Io => ropewalk_bench::io::rows(),
             Name::Meta => ropewalk_bench::meta::rows(),
         };
-        return names.iter().try_for_each(|name| say!("{name}"));
+        let only = &arguments.only;
+        let chosen =
+            |name: &&String| only.is_empty() || only.iter().any(|part| name.contains(part));
+        return names.iter().filter(chosen).try_for_each(|name| say!("{name}"));
     }
     let options = options(arguments)?;
     for signal in stop::signals() {
@@ -155,7 +158,11 @@ pub fn run(arguments: &BenchArguments) -> anyhow::Result<()> {
         bail!("interrupted");
     }
     if outcomes.is_empty() {
-        bail!("nothing was measured; 'ropewalk bench NAME --list' prints the rows there are");
+        bail!(
+            "nothing was measured; 'ropewalk bench NAME --list' prints the rows there are, with --quick those that it \
+             leaves{}",
+            if arguments.sizes.is_empty() { "" } else { "; and a row has some sizes only" }
+        );
     }
     if let Some(file) = &arguments.figure {
         let picture = match arguments.name {

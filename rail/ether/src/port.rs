@@ -177,9 +177,15 @@ impl Port for EtherPort {
     }
 
     fn packet_bytes_now(&mut self) -> usize {
-        // One that is gone, or renamed into nothing, is another matter.
-        let mtu = self.hub.mtu(self.interface.index).unwrap_or(usize::MAX);
+        let Some(mtu) = self.hub.mtu(self.interface.index) else {
+            self.hub.is_gone_by_now();
+            return self.body_bytes;
+        };
         self.body_bytes.min(mtu)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.hub.is_gone()
     }
 
     fn too_long(&mut self) -> Option<(Station, u8)> {

@@ -243,11 +243,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             self.counters.malformed += 1;
             return false;
         };
-        let arrived = match total == partial.total {
-            true => partial.arrived(fragment, offset, bytes.len() as u32),
-            false => None,
-        };
-        let Some(whole) = arrived else {
+        if total != partial.total || !partial.fits(fragment, offset, bytes.len() as u32) {
+            // Of another message, or of a wire whose frames are longer or shorter than ours.
+            self.counters.wrong_length += 1;
+            return false;
+        }
+        let Some(whole) = partial.arrived(fragment, offset, bytes.len() as u32) else {
             self.counters.doubled += 1;
             return false;
         };

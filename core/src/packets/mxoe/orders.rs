@@ -102,7 +102,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 return;
             }
             if let Some(Told { bytes, region, region_sequence }) = state.sending.next_end() {
-                self.counters.messages_sent += 1;
                 state.sending.push(Kept::Notify { bytes, region, region_sequence }, now);
                 continue;
             }

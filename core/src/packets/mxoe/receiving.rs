@@ -341,14 +341,21 @@ impl Partial {
     /// Notes a fragment. `None` where it does not fit the others or is here, else whether that was all.
     pub fn arrived(&mut self, fragment: u8, offset: u32, bytes: u32) -> Option<bool> {
         let bit = 1u32.checked_shl(fragment.into())?;
-        let at = u32::from(fragment).checked_mul(self.unit)?;
-        let expected = self.total.checked_sub(at)?.min(self.unit);
-        if at != offset || bytes != expected || bytes == 0 || self.here & bit != 0 {
+        if !self.fits(fragment, offset, bytes) || self.here & bit != 0 {
             return None;
         }
         self.here |= bit;
         self.left -= bytes;
         Some(self.left == 0)
+    }
+}
+
+impl Partial {
+    /// Whether a fragment is one of the message's, by its place and its length.
+    pub fn fits(&self, fragment: u8, offset: u32, bytes: u32) -> bool {
+        let at = u32::from(fragment).checked_mul(self.unit);
+        let expected = at.and_then(|at| self.total.checked_sub(at)).map(|left| left.min(self.unit));
+        at == Some(offset) && expected == Some(bytes) && bytes > 0
     }
 }
 

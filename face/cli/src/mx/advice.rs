@@ -8,6 +8,8 @@ use super::info::Board;
 
 /// Longest payload of frames that most networks can be set to.
 const MTU_WANTED: usize = 9000;
+/// What hosts that speak MXoE have at least, unless all agree upon less.
+const FOREIGN_MTU: usize = 1500;
 /// Microseconds that a card, or the kernel, may wait before it tells of what came, and a processor need to wake up.
 const WAIT_US_MAX: u32 = 10;
 const WAKE_US_MAX: u32 = 20;
@@ -133,6 +135,20 @@ fn of_board(board: &Board) -> Vec<Advice> {
             format!("`ip link set {name} mtu 9000`, where all hosts and switches take that"),
         );
     }
+    if board.dialect.is_some() && interface.mtu < FOREIGN_MTU {
+        say(
+            "MTU",
+            format!(
+                "frames of {} bytes, and hosts that were not told so send frames of {FOREIGN_MTU} bytes or more: \
+                 short messages arrive, and long ones never do",
+                interface.mtu
+            ),
+            format!(
+                "`ip link set {name} mtu {FOREIGN_MTU}`, or boards with frame={} on all hosts",
+                interface.mtu
+            ),
+        );
+    }
     let settings = &board.settings;
     if let Some(wait) = settings.receive_wait_us.filter(|wait| *wait > WAIT_US_MAX) {
         say(
@@ -189,6 +205,11 @@ mod tests {
         let settings = good.settings.clone();
         let agreed = Board { dialect: Some(foreign), settings, ..board("eth0", 1500) };
         assert_eq!(topics(&host, &[agreed]), [""; 0], "all hosts would have to change it");
+        let short = Dialect::native(1400, Order::Big).ok();
+        let narrow = [Board { dialect: short, ..board("eth0", 1400) }];
+        assert_eq!(topics(&host, &narrow), ["MTU"]);
+        let all = advice(&host, &narrow, &Faults::default());
+        assert!(all[0].remedy.contains("mtu 1500") && all[0].remedy.contains("frame=1400"));
         let admin = Host { admin: true, receive_buffer_max: Some(1), wake_us: None, ..host };
         assert_eq!(topics(&admin, &[good]), [""; 0]);
         assert_eq!(topics(&host, &[]), ["boards"]);

@@ -507,6 +507,31 @@ fn an_idle_link_to_a_dead_peer_ends_and_one_to_a_living_peer_does_not() {
 }
 
 #[test]
+fn links_are_made_for_what_gets_through_also_where_who_is_called_begins_late() {
+    let lengths = [(usize::MAX, 8986), (1486, 1452), (1300, 1232), (1000, 512), (400, 256)];
+    for (longest, fits) in lengths {
+        for late in [0, 100, 700, 1700, 2300] {
+            let mut world = World::new(late, 2, 8986, 1000);
+            world.air.weather.longest = longest;
+            world.nodes[1].alive = false;
+            let link = world.nodes[0].machine.connect(1, 1, world.now).unwrap();
+            world.pass(Duration::from_millis(late));
+            world.nodes[1].alive = true;
+            world.until("a link", |world| world.nodes[0].seen.up.contains(&link));
+            let before = world.nodes[0].machine.counters().sent;
+            world.send(0, link, 1 << 41, 30_000, Urgency::Urgent);
+            world.until("a frame", |world| !world.nodes[1].seen.frames[0].is_empty());
+            let sent = (world.nodes[0].machine.counters().sent - before) as usize;
+            let wanted = 30_000usize.div_ceil(fits - 50);
+            assert!(
+                (wanted..wanted * 6 / 5 + 3).contains(&sent),
+                "{longest}, {late} ms late: {sent} packets instead of {wanted}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_link_whose_packets_do_not_fit_any_more_ends_and_the_next_one_fits() {
     for seed in seeds(400_000, 20) {
         let mut scene = Scene::new(seed, Weather::FAIR);

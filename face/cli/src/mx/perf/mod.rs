@@ -28,6 +28,8 @@ use side::{BYTES_MAX, DATA, HELLO, HELLO_BYTES, Side};
   ropewalk mx perf --to udp://10.0.0.1:7100 --json     an object a size
 
 It measures over mxoe://, ether://, udp://, tcp:// and shm://, with the service thread and waits that programs have. \
+Over mxoe:// it speaks MXoE with everybody, where programs for MX speak our own language with hosts that run Ropewalk: \
+ether:// measures that. \
 Each message goes to the other side and comes back; half of the time that the middle one of all rounds took is \
 the latency, and bytes by that time the bandwidth.
 
