@@ -138,6 +138,18 @@ fn remove(patience: Option<Duration>) {
 }
 
 #[test]
+fn cards_that_take_shorter_frames_than_those_of_their_peers_are_reached() {
+    let Some(_namespace) = Namespace::enter() else { return };
+    let (here, there) = (card(1500), card(1500));
+    assert!(ip(&format!("link set {there} mtu 1000")));
+    for (calls, called) in [(&here, &there), (&there, &here)] {
+        let (own, other) = (node(calls, None), node(called, None));
+        let to = peer(&own, &other);
+        assert_eq!(send_long(&own, &other, to, 400_000), Ok(()), "{calls} calls");
+    }
+}
+
+#[test]
 fn an_interface_that_takes_shorter_frames_ends_its_links_and_new_ones_fit() {
     narrow(Some(SOON));
 }

@@ -185,7 +185,7 @@ fn boards_that_cannot_be_are_told_at_once_and_why_once() {
         ("ether://two,ether://none", "there is no interface none"),
         ("mxoe://lo", "no Ethernet interface"),
         (",", "names no board"),
-        ("tcp://10.0.0.1", "is no place"),
+        ("tcp://10.0.0.1", "is no board"),
     ] {
         let Some((told, said)) = opened(&namespace, boards) else { return };
         // Before there is a library every error ends the program.
