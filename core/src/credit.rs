@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use ropewalk_base::limits::{EAGER_BYTES_SHORT, REQUEST_BYTES_MAX};
+use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_SHORT, REQUEST_BYTES_MAX};
 use ropewalk_base::time::Time;
 use ropewalk_wire::frame::{Content, CreditBody};
 
@@ -103,8 +103,9 @@ pub(crate) struct Account {
 impl Account {
     fn begin(window: u64, largest: u64, now: Time) -> Account {
         let told = window;
-        // For longer ones nobody waits ([`Granted::comes_back`]).
-        let largest = largest.min(window / 2);
+        // For longer ones nobody waits ([`Granted::comes_back`]). Who takes less than is usual may have peers that do not.
+        let usual = charge_bytes(u64::from(EAGER_BYTES));
+        let largest = if largest < usual { window / 2 } else { largest.min(window / 2) };
         Account { window, arrived: 0, freed: 0, told, told_at: now, largest, ended: 0 }
     }
 

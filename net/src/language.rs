@@ -54,6 +54,10 @@ pub trait Language<S>: Send {
     fn report(&mut self, above: &mut Upwards<'_>);
     /// Writes the next packet, but for what is kept; where it goes and what it is.
     fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, Leaving)>;
+    /// The port has no room for what there is to send.
+    fn held_up(&mut self, now: Time) {
+        let _ = now;
+    }
     /// Whether there is a packet to send, or something to tell.
     fn has_work(&self) -> bool;
     /// Whether something is to be sent, or acknowledged, before the endpoint may go.
@@ -328,6 +332,10 @@ macro_rules! lines {
 }
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
+    fn held_up(&mut self, now: Time) {
+        Machine::held_up(self, now);
+    }
+
     fn capabilities(&self) -> Capabilities {
         // Where packets are long, those three are many beside the others.
         let is_long = self.packet_bytes() >= LONG_PACKET_BYTES;

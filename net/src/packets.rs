@@ -209,7 +209,10 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
                 self.end_too_long(place, now, buffers);
             }
             self.full_until = (!all).then(|| now + FULL_FOR);
-            self.full += u64::from(!all);
+            if !all {
+                self.full += 1;
+                self.machine.held_up(now);
+            }
             if !all || !self.machine.has_work() {
                 break;
             }

@@ -298,6 +298,11 @@ fn whatever_limits_two_sides_have_no_message_waits_for_credit_that_does_not_come
             world.add_with(|config| config.core.eager_bytes_max = limit);
         }
         all_arrive(&mut world, true);
+        let mut world = World::new(medium);
+        for limit in [of_sender, of_receiver] {
+            world.add_with(|config| config.core.eager_bytes_max = limit);
+        }
+        all_arrive(&mut world, false);
     }
 }
 

@@ -563,7 +563,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             let asks = &mut state.asks;
             asks.under_way -= 1;
             asks.heard_at = now;
-            if piece.asked_at > asks.answered {
+            // What was asked for again may be the answer to the first time.
+            if piece.asked_at > asks.answered && !piece.again {
                 asks.answered = piece.asked_at;
                 for other in asks.active.iter().filter(|other| **other != reading) {
                     if let Some(entry) = self.readings.get_mut(*other) {

@@ -37,15 +37,19 @@ fn call_again(tries: u32) -> Duration {
     (CALL_AGAIN * (1 << tries.min(8))).min(CALL_AGAIN_MAX)
 }
 
-/// How long the call of this number may be. While nobody has answered most are as long as is usual, and the shortest ones
-/// find out whether anybody is there at all; where somebody is, they are as long as gets through.
-fn call_bytes(number: u32, found: bool) -> usize {
-    match (found, number) {
+/// Whether a call is the shortest there is, by a number of its own, to find out whether anybody is there at all. Who is
+/// found so is called once more from the longest on, since he may have missed them by beginning late.
+fn is_probe(tries: u32, found: bool) -> bool {
+    !found && matches!(tries, 8 | 10)
+}
+
+/// How long other calls may be: never longer than one before, as who is called knows the shortest of a number.
+fn call_bytes(tries: u32, found: bool) -> usize {
+    match (found, tries) {
         (_, ..=CALLS_AT_LENGTH) => usize::MAX,
-        (false, 8 | 10) => PACKET_BYTES_MIN,
-        (false, _) | (true, 4) => USUAL_BYTES,
-        (true, 5) => SHORT_BYTES[0],
-        (true, 6 | 7) => SHORT_BYTES[1],
+        (false, _) | (true, 4 | 5) => USUAL_BYTES,
+        (true, 6) => SHORT_BYTES[0],
+        (true, 7 | 8) => SHORT_BYTES[1],
         (true, _) => PACKET_BYTES_MIN,
     }
 }
@@ -53,8 +57,8 @@ fn call_bytes(number: u32, found: bool) -> usize {
 /// How far a link is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// We call, and are not answered yet. `found`: but for a call that was shorter than it has to be.
-    Calling { call: u64, again_at: Time, tries: u32, found: bool },
+    /// We call, and are not answered yet; `found`: but for a probe, whose number is apart.
+    Calling { call: u64, probe: u64, again_at: Time, tries: u32, found: bool },
     /// We were called, and answer until something else comes over the link.
     Answered { call: u64, again_at: Time, tries: u32 },
     /// It carries records.
@@ -239,7 +243,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let now = self.now;
         let again = self.random.next_u64();
         let Some(state) = self.links.get_mut(id) else { return };
-        let Stage::Calling { found, .. } = state.stage else {
+        let Stage::Calling { probe, found, .. } = state.stage else {
             // The other side does not know yet that we know.
             state.receiving.owe(now);
             return self.touch(id);
@@ -253,16 +257,19 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         if body.refusal != 0 {
             return self.end(id, Fault::Unreachable);
         }
+        if body.call.get() == probe {
+            if !found {
+                let (again_at, tries, found) = (Time::ZERO, 0, true);
+                state.stage = Stage::Calling { call: again, probe, again_at, tries, found };
+                state.packet_bytes = state.longest;
+                self.touch(id);
+            }
+            return;
+        }
         // One that came again proves no length; one to a longer call is from somebody who does not know yet that ours
         // are shorter. The next call is answered by what counts.
         if bytes < packet_bytes || packet_bytes > state.packet_bytes {
             return self.counters.doubled += 1;
-        }
-        // Who began to listen late has missed the longer ones.
-        if !found && packet_bytes == state.packet_bytes && packet_bytes < state.longest {
-            state.stage =
-                Stage::Calling { call: again, again_at: Time::ZERO, tries: 0, found: true };
-            return self.touch(id);
         }
         state.station = from;
         state.theirs = body.tag.get();
@@ -303,13 +310,20 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let now = self.now;
         let from = self.config.endpoint;
         let state = self.links.get_mut(id)?;
+        let mut packet_bytes = state.packet_bytes;
         let (kind, call, padded) = match &mut state.stage {
             Stage::Calling { again_at, .. } if *again_at > now => return None,
-            Stage::Calling { call, again_at, tries, found } => {
+            Stage::Calling { call, probe, again_at, tries, found } => {
                 *again_at = now + call_again(*tries);
                 *tries += 1;
-                state.packet_bytes = state.longest.min(call_bytes(*tries, *found));
-                (Kind::Call, *call, true)
+                if is_probe(*tries, *found) {
+                    packet_bytes = PACKET_BYTES_MIN;
+                    (Kind::Call, *probe, true)
+                } else {
+                    packet_bytes = state.longest.min(call_bytes(*tries, *found));
+                    state.packet_bytes = packet_bytes;
+                    (Kind::Call, *call, true)
+                }
             }
             Stage::Answered { again_at, .. } if *again_at > now => return None,
             Stage::Answered { call, again_at, tries } => {
@@ -324,14 +338,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         };
         let body = CallBody {
             version: packets::VERSION.into(),
-            packet_bytes: (state.packet_bytes as u16).into(),
+            packet_bytes: (packet_bytes as u16).into(),
             tag: state.ours.into(),
             call: call.into(),
             refusal: 0,
             reserved: [0; 7],
         };
         let route = Route { to: state.endpoint, from, tag: state.theirs };
-        let padding = if padded { state.packet_bytes - packets::overhead(kind) } else { 0 };
+        let padding = if padded { packet_bytes - packets::overhead(kind) } else { 0 };
         Some(packets::seal(out, kind, route, body.as_bytes(), padding, |bytes| bytes.fill(0)))
     }
 

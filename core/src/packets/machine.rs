@@ -128,6 +128,8 @@ pub(super) struct Stateless<S> {
 
 /// Answers to strangers that wait; more are not given.
 const STATELESS_MAX: usize = 64;
+/// How often a link that waits for room in the port is looked at.
+const HELD_UP_FOR: Duration = Duration::from_millis(1);
 /// Links that were answered and not heard of since.
 const HALF_OPEN_MAX: usize = 256;
 /// Bits of a tag that are the link's slot; the others are random.
@@ -251,8 +253,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     /// Begins a link; `Up` or `Down` is reported later.
     pub fn connect(&mut self, station: S, endpoint: u8, now: Time) -> Result<SlotId, Fault> {
         self.now = self.now.max(now);
-        let call = self.random.next_u64();
-        let stage = Stage::Calling { call, again_at: Time::ZERO, tries: 0, found: false };
+        let (call, probe) = (self.random.next_u64(), self.random.next_u64());
+        let stage = Stage::Calling { call, probe, again_at: Time::ZERO, tries: 0, found: false };
         self.add_link(station, endpoint, 0, stage).ok_or(Fault::Busy)
     }
 
@@ -265,10 +267,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         now: Time,
     ) -> Result<SlotId, Fault> {
         self.now = self.now.max(now);
-        let call = self.random.next_u64();
+        let (call, probe) = (self.random.next_u64(), self.random.next_u64());
         // As if it had been called often enough: where nothing is found by then it ends, uncalled.
-        let stage =
-            Stage::Calling { call, again_at: now + patience, tries: CALLS_MAX, found: false };
+        let stage = Stage::Calling {
+            call,
+            probe,
+            again_at: now + patience,
+            tries: CALLS_MAX,
+            found: false,
+        };
         self.add_link(nowhere, 0, 0, stage).ok_or(Fault::Busy)
     }
 
@@ -348,7 +355,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let id = self.links.id_at(tag & (LINKS_MAX as u32 - 1))?;
         let state = self.links.get(id)?;
         let right = match (packet, &state.stage) {
-            (Packet::Answer(answer), Stage::Calling { call, .. }) => answer.call.get() == *call,
+            (Packet::Answer(answer), Stage::Calling { call, probe, .. }) => {
+                [*call, *probe].contains(&answer.call.get())
+            }
             (_, Stage::Calling { .. }) => false,
             _ => state.station == from,
         };
@@ -457,10 +466,19 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             state.timer = Time::NEVER;
             self.run_timer(id);
             self.touch(id);
-            // Where the port has no room nobody asks it for packets, and it is given up in time all the same.
-            self.wake(id);
         }
         self.report(above);
+    }
+
+    /// The port has no room for more: links that wait for it are looked at all the same, and given up in time.
+    pub fn held_up(&mut self, now: Time) {
+        let (links, readings) = (&mut self.links, &self.readings);
+        for id in &self.ready {
+            if let Some(state) = links.get_mut(*id).filter(|state| state.timer == Time::NEVER) {
+                state.timer = state.due(readings).max(now + HELD_UP_FOR);
+                self.timers.insert((state.timer, *id));
+            }
+        }
     }
 
     /// Reports what has happened since it was asked last.

@@ -245,7 +245,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         };
         if total != partial.total || !partial.fits(fragment, offset, bytes.len() as u32) {
             // Of another message, or of a wire whose frames are longer or shorter than ours.
-            self.counters.wrong_length += 1;
+            self.counters.malformed += 1;
             return false;
         }
         let Some(whole) = partial.arrived(fragment, offset, bytes.len() as u32) else {

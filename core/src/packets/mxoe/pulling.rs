@@ -253,7 +253,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let (link, complete) = (pulling.link, pulling.pull.is_complete());
         if let Some(state) = self.partners.get_mut(link) {
             (state.asks.heard_at, state.heard_at) = (now, now);
-            if piece.asked_at > state.asks.answered {
+            // What was asked for again may be the answer to the first time.
+            if piece.asked_at > state.asks.answered && !piece.again {
                 state.asks.answered = piece.asked_at;
                 for other in state.asks.active.iter().filter(|other| **other != slot) {
                     if let Some(other) = self.pulls.get_mut(*other) {

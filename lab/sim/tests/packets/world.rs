@@ -258,6 +258,9 @@ impl World {
                 self.air.fly(index as u32, to, bytes, self.now);
             }
             let Node { machine, seen, .. } = &mut self.nodes[index];
+            if machine.has_work() {
+                machine.held_up(self.now);
+            }
             machine.report(seen);
         }
         let due = |(index, node): (usize, &Node)| match node.alive {
