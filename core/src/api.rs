@@ -232,9 +232,9 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy)]
 pub struct Config {
     pub mode: Mode,
-    /// Longer messages are announced. At most `EAGER_BYTES_MAX`; `None`: what each rail wants, but no less than the
-    /// second one.
+    /// Longer messages are announced, in bytes. At most `EAGER_BYTES_MAX`; `None`: what each rail wants.
     pub eager_bytes_max: Option<u32>,
+    /// Where that is `None`: messages of up to so many bytes leave at once, whatever less a rail wants.
     pub eager_bytes_min: u32,
     /// Bytes that all peers together may have sent and nobody has matched.
     pub eager_pool_bytes: u64,

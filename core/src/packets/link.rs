@@ -261,7 +261,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             if !found {
                 let (again_at, tries, found) = (Time::ZERO, 0, true);
                 state.stage = Stage::Calling { call: again, probe, again_at, tries, found };
-                state.packet_bytes = state.longest;
                 self.touch(id);
             }
             return;
