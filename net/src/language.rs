@@ -445,7 +445,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
             bytes_native: it.bytes_native,
             bytes_copied: it.bytes_copied,
             violations: 0,
-            corrupt: it.malformed + it.wrong_type + it.wrong_length,
+            corrupt: it.malformed + it.misplaced + it.wrong_type + it.wrong_length,
             strangers: it.strangers + it.wrong_endpoint + it.wrong_session + it.unasked,
         }
     }
@@ -463,6 +463,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Mxoe<S> {
             "throttled.pulls": awaited_share,
             "throttled.nacks": unanswered,
             "dropped.wrong_field": malformed,
+            "dropped.wrong_place": misplaced,
             "dropped.wrong_session": wrong_session,
             "dropped.not_connected": unready,
             "dropped.unasked": unasked,

@@ -298,6 +298,39 @@ fn peers_are_shown_with_their_names() {
 }
 
 #[test]
+fn hosts_of_another_byte_order_are_told_of() {
+    let Some(_namespace) = Namespace::enter("order") else { return };
+    cards();
+    let open = |address: &str| {
+        let listen = modules::Listen::At { address, exactly: true };
+        modules::open("mxoe", &listen).expect("it is up")
+    };
+    let _rails = [open("card0/3?order=little"), open("card1/4")];
+    let begin = Instant::now();
+    loop {
+        let mut command = Command::new(PROGRAM);
+        let list = "mxoe://card0?order=little,mxoe://card1";
+        command.args(["mx", "info", "--json"]).env("ROPEWALK_MX_BOARDS", list);
+        let all = objects(&output(command));
+        let advice = kind(&all, "advice");
+        let of = |interface: &str| {
+            let found = advice
+                .iter()
+                .find(|it| it["topic"] == "byte order" && it["interface"] == interface);
+            found.map(|it| it["remedy"].as_str().unwrap().contains("order="))
+        };
+        if [of("card0"), of("card1")] == [Some(true); 2] {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{all:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Neither is a peer of the other's.
+    let all = objects(&shown(&["peers", "--json"]));
+    assert!(all.iter().all(|it| it["kind"] == "own"), "{all:?}");
+}
+
+#[test]
 fn what_a_mapper_says_is_shown() {
     let Some(_namespace) = Namespace::enter("mapper") else { return };
     cards();
@@ -547,6 +580,8 @@ fn a_board_is_called_by_its_name_and_whoever_is_not_there_is_said_not_to_be() {
     assert!(text.contains("mx perf' has to wait there"), "{text}");
     let text = refused("mxoe://02:00:00:00:00:07/7?key=0");
     assert!(text.contains("this side itself"), "{text}");
+    let text = refused("mxoe://02:00:00:00:00:07/9");
+    assert!(text.contains("card0") && text.contains("another card"), "{text}");
     for (wrong, why) in [
         ("mxoe://02:00:00:00:00:07/x", "like mxoe://02:00:00:00:00:07/0"),
         ("ether://card1/0", "like ether://02:00:00:00:00:07/0"),

@@ -252,6 +252,12 @@ pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
             path.join(" "),
             WIDTH - LEGEND + 12.0
         );
+        // A line of a single size would be nothing to look at.
+        for (a, b) in points {
+            let (x, y) = (x(*a), y(*b));
+            let _ =
+                writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+        }
     }
     svg.push_str("</svg>\n");
     svg

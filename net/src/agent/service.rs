@@ -328,6 +328,7 @@ impl Service<'_> {
             ("dropped.wrong_length", it.wrong_length),
             ("dropped.wrong_type", it.wrong_type),
             ("dropped.wrong_field", it.malformed),
+            ("dropped.other_order", it.other_order),
             ("dropped.wrong_station", it.astray),
             ("dropped.wrong_endpoint", it.bad_endpoint),
             ("dropped.no_endpoint", it.closed),

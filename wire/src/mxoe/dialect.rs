@@ -23,6 +23,17 @@ pub enum Order {
     Little,
 }
 
+impl Order {
+    /// Not this one.
+    #[must_use]
+    pub const fn other(self) -> Order {
+        match self {
+            Order::Big => Order::Little,
+            Order::Little => Order::Big,
+        }
+    }
+}
+
 /// Bytes of a compatible frame: the Ethernet header, a medium fragment's and 4 KiB.
 const COMPATIBLE_FRAME_BYTES: u16 = 4144;
 /// Bytes before a medium fragment's payload, and before a pull reply's, from the frame's beginning.

@@ -82,6 +82,8 @@ pub struct AgentCounters {
     pub wrong_length: u64,
     pub wrong_type: u64,
     pub malformed: u64,
+    /// Beacons in the other byte order: their senders find nobody here, and nobody here finds them.
+    pub other_order: u64,
     /// For another station, or from a group or from ourselves.
     pub astray: u64,
     /// For endpoints that nobody has: refused, or of a kind that is not refused.
@@ -298,8 +300,11 @@ impl Agent {
         match packet {
             _ if from.0[0] & 1 == 1 => self.counters.astray += 1,
             Packet::Raw(rest) if !is_own => {
-                match Beacon::parse(rest, self.config.dialect.order()) {
-                    Some(beacon) if beacon.station == from => self.heard_beacon(&beacon),
+                let order = self.config.dialect.order();
+                let read = |order| Beacon::parse(rest, order).filter(|it| it.station == from);
+                match (read(order), read(order.other())) {
+                    (Some(beacon), _) => self.heard_beacon(&beacon),
+                    (None, Some(_)) => self.counters.other_order += 1,
                     // A mapper's, who sees it, too.
                     _ if is_taken(ENDPOINTS) => {}
                     _ => self.counters.unasked += 1,

@@ -120,6 +120,9 @@ pub struct MxoeCounters {
     pub wrong_length: u64,
     pub wrong_type: u64,
     pub malformed: u64,
+    /// Fragments, pieces and pulls of messages that we know, which lie otherwise than frames as long as ours have
+    /// them: that host has another frame length, or bits changed on the way.
+    pub misplaced: u64,
     /// Packets for another endpoint, of another session, or from nobody known.
     pub wrong_endpoint: u64,
     pub wrong_session: u64,

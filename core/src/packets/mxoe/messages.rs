@@ -243,9 +243,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             self.counters.malformed += 1;
             return false;
         };
-        if total != partial.total || !partial.fits(fragment, offset, bytes.len() as u32) {
-            // Of another message, or of a wire whose frames are longer or shorter than ours.
+        if total != partial.total {
             self.counters.malformed += 1;
+            return false;
+        }
+        if !partial.fits(fragment, offset, bytes.len() as u32) {
+            self.counters.misplaced += 1;
             return false;
         }
         let Some(whole) = partial.arrived(fragment, offset, bytes.len() as u32) else {

@@ -237,13 +237,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let reply_bytes = self.config.dialect.reply_bytes();
         let Some(pulling) = self.pulls.get_mut(slot) else { return };
         let frame = (u64::from(reply.offset) + u64::from(pulling.lead)) / u64::from(reply_bytes);
+        let place = (u64::from(reply.offset), bytes.len() as u32);
         let expected = u32::try_from(frame)
             .ok()
             .filter(|frame| *frame < pulling.pull.pieces() && *frame as u8 == reply.frame)
-            .filter(|frame| pulling.pull.place(*frame).0 == u64::from(reply.offset));
+            .filter(|frame| pulling.pull.place(*frame) == place);
         let under_way = pulling.pull.under_way();
-        let piece = expected.and_then(|it| pulling.pull.arrived(it, bytes.len() as u32, now));
-        let Some(piece) = piece else { return self.counters.doubled += 1 };
+        let Some(frame) = expected else { return self.counters.misplaced += 1 };
+        let Some(piece) = pulling.pull.arrived(frame, place.1, now) else {
+            return self.counters.doubled += 1;
+        };
         if !std::mem::replace(&mut pulling.counted, true) {
             self.share.take_back(pulling.link, under_way);
         }

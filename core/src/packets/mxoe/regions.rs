@@ -189,7 +189,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 && frames <= per_block.into()
                 && end <= slice.len
         });
-        let Some(begin) = legal else { return self.counters.malformed += 1 };
+        let Some(begin) = legal else { return self.counters.misplaced += 1 };
         if state.serving.len() >= SERVING_MAX {
             return self.counters.beyond += 1;
         }

@@ -4,7 +4,7 @@ use ropewalk_net::boards::{BOARDS_VARIABLE, BoardsError, PEERS_FILE, PEERS_VARIA
 use ropewalk_net::modules::{ModuleError, SOCKETS_VARIABLE};
 
 use super::host::Host;
-use super::info::Board;
+use super::info::{Board, order_name};
 
 /// Longest payload of frames that most networks can be set to.
 const MTU_WANTED: usize = 9000;
@@ -149,6 +149,30 @@ fn of_board(board: &Board) -> Vec<Advice> {
             ),
         );
     }
+    if let Some(dialect) = board.dialect.filter(|_| board.strange.order > 0) {
+        let (own, theirs) = (order_name(dialect.order()), order_name(dialect.order().other()));
+        say(
+            "byte order",
+            format!(
+                "hosts on this wire speak MXoE in the byte order '{theirs}', and it in '{own}': neither finds the other"
+            ),
+            format!(
+                "boards with order={theirs}, or hosts that are built for '{own}': all of a wire need one"
+            ),
+        );
+    }
+    if let Some(dialect) = board.dialect.filter(|_| board.strange.frame > 0) {
+        let frame = dialect.frame_bytes_max();
+        say(
+            "frame length",
+            format!(
+                "{} pieces of messages lie otherwise than in frames of {frame} bytes: hosts with another frame length or \
+                 mode get short messages through, and long ones never",
+                board.strange.frame
+            ),
+            "boards with the frame= and mode= that the other hosts have: all of a wire need the same".to_string(),
+        );
+    }
     let settings = &board.settings;
     if let Some(wait) = settings.receive_wait_us.filter(|wait| *wait > WAIT_US_MAX) {
         say(
@@ -187,6 +211,7 @@ mod tests {
     use ropewalk_rail_ether::{Interface, Settings};
     use ropewalk_wire::mxoe::{Dialect, Order};
 
+    use super::super::info::Strange;
     use super::super::info::tests::board;
     use super::*;
 
@@ -253,6 +278,23 @@ mod tests {
         let interface = down.interface.clone().map(|it| Interface { is_up: false, ..it });
         let down = Board { number: None, interface, ..down };
         assert_eq!(topics(&host, std::slice::from_ref(&down)), ["boards"]);
+    }
+
+    #[test]
+    fn hosts_that_speak_another_mxoe_are_told_of() {
+        let host = Host { raw: true, ..Host::default() };
+        let dialect = Dialect::native(1500, Order::Big).ok();
+        let of = |order, frame| Board {
+            dialect,
+            strange: Strange { order, frame },
+            ..board("eth0", 1500)
+        };
+        assert_eq!(topics(&host, &[of(0, 0)]), [""; 0]);
+        let boards = [of(1, 2)];
+        assert_eq!(topics(&host, &boards), ["byte order", "frame length"]);
+        let all = advice(&host, &boards, &Faults::default());
+        assert!(all[0].remedy.contains("order=little"), "{all:?}");
+        assert!(all[1].problem.starts_with("2 pieces") && all[1].problem.contains("1500"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! `ropewalk mx info`.
 
+use ropewalk_net::agent::AgentClient;
 use ropewalk_net::boards::{self, Boards, BoardsError};
+use ropewalk_net::counts::{Counted, counted};
 use ropewalk_net::modules::Options;
 use ropewalk_rail_ether::{Interface, Settings, interfaces, settings};
 use ropewalk_wire::mxoe::{Dialect, Mode, Order};
@@ -22,7 +24,10 @@ the address of the interface as one number. Interfaces without a number are no b
 the byte order and the mode that a board mxoe:// speaks with, which have to be those of all hosts, and are said behind its \
 interface (mxoe://eth0?frame=1500&order=big&mode=native); \"with all\": with hosts that run Ropewalk, too (ours=mxoe), which otherwise \
 speak a language of their own with checksums. AF_XDP: the queue that a process takes frames from past \
-the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.")]
+the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.
+
+Hosts that speak MXoE in another byte order or with other frames are told of once something of theirs came: of the former \
+that is a beacon, which Open-MX sends every three minutes, of the latter a long message.")]
 pub struct Info {
     /// A JSON object for the host, one for each board and each other interface, and one for each piece of advice: 'kind' is host, board
     /// or advice.
@@ -49,6 +54,33 @@ pub struct Board {
     pub endpoints: Option<usize>,
     /// The queue that a process takes frames from by AF_XDP.
     pub xdp_queue: Option<u32>,
+    /// What came to its agent and its endpoints from hosts that speak another MXoE.
+    pub strange: Strange,
+}
+
+/// Packets that say that somebody on the wire speaks MXoE otherwise.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Strange {
+    /// Beacons in the other byte order.
+    pub order: u64,
+    /// Pieces of messages that lie otherwise than in frames as long as ours.
+    pub frame: u64,
+}
+
+impl Strange {
+    /// What the agent of an interface, and the endpoints on it that tell, have counted.
+    fn on(interface: u32, counted: &[Counted]) -> Strange {
+        let of = |counts: &[(String, u64)], name| {
+            counts.iter().filter(|it| it.0 == name).map(|it| it.1).sum::<u64>()
+        };
+        let agent = AgentClient::of(interface).and_then(|mut agent| agent.counts().ok());
+        let is_there = |it: &&Counted| it.scheme == "mxoe" && it.interface == Some(interface);
+        let endpoints = counted.iter().filter(is_there);
+        Strange {
+            order: agent.map_or(0, |counts| of(&counts, "dropped.other_order")),
+            frame: endpoints.map(|it| of(&it.counts, "dropped.wrong_place")).sum(),
+        }
+    }
 }
 
 /// The boards of programs that are started now, and the Ethernet interfaces that are none; or why there are no boards.
@@ -69,6 +101,7 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
             is_for_all: false,
             endpoints: index.map(taken),
             xdp_queue: queue.map(|(_, queue)| *queue),
+            strange: Strange::default(),
             interface,
         }
     };
@@ -78,14 +111,17 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
     };
     let known =
         |board: &boards::Board| interfaces.iter().find(|it| it.name == board.interface).cloned();
+    let counted = if found.is_empty() { Vec::new() } else { counted() };
     let numbered = (0..).zip(&found);
     let mut all: Vec<Board> = numbered
         .map(|(number, board)| {
             let interface = known(board);
             let dialect = interface.as_ref().and_then(|it| board.dialect(it.mtu));
+            let spoken = interface.as_ref().filter(|_| dialect.is_some());
+            let strange = spoken.map_or(Strange::default(), |it| Strange::on(it.index, &counted));
             let shown = of(Some(number), board.own_url(), board.place.nic(), interface);
             let is_for_all = dialect.is_some() && !board.takes_ours();
-            Board { dialect, is_for_all, ..shown }
+            Board { dialect, is_for_all, strange, ..shown }
         })
         .collect();
     interfaces.retain(|it| !found.iter().any(|board| board.interface == it.name));
@@ -148,8 +184,8 @@ const HEADER: [&str; 11] = [
 ];
 
 /// The words by which addresses say it.
-fn order_of(dialect: Dialect) -> &'static str {
-    match dialect.order() {
+pub fn order_name(order: Order) -> &'static str {
+    match order {
         Order::Big => "big",
         Order::Little => "little",
     }
@@ -172,7 +208,12 @@ fn row(board: &Board) -> Vec<String> {
         or_not(board.interface.as_ref().map(|it| it.mtu.to_string())),
         or_not(board.dialect.map(|it| {
             let all = if board.is_for_all { ", with all" } else { "" };
-            format!("frame {}, {}, {}{all}", it.frame_bytes_max(), order_of(it), mode_of(it))
+            format!(
+                "frame {}, {}, {}{all}",
+                it.frame_bytes_max(),
+                order_name(it.order()),
+                mode_of(it)
+            )
         })),
         or_not(board.settings.speed.map(|speed| match speed {
             0..1000 => format!("{speed} Mbit/s"),
@@ -208,7 +249,7 @@ fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Re
             "nic_id": board.nic,
             "mtu": interface.map(|it| it.mtu),
             "frame_bytes": board.dialect.map(Dialect::frame_bytes_max),
-            "order": board.dialect.map(order_of),
+            "order": board.dialect.map(|it| order_name(it.order())),
             "mode": board.dialect.map(mode_of),
             "ours": board.dialect.map(|_| if board.is_for_all { "mxoe" } else { "packets" }),
             "speed_mbits": board.settings.speed,
@@ -219,6 +260,8 @@ fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Re
             "deferred_times": board.settings.deferred_times,
             "xdp_queue": board.xdp_queue,
             "endpoints": board.endpoints,
+            "other_order": board.strange.order,
+            "wrong_place": board.strange.frame,
         }))?;
     }
     for Advice { board, topic, problem, remedy } in advice {
@@ -258,6 +301,7 @@ pub mod tests {
             is_for_all: false,
             endpoints: Some(0),
             xdp_queue: None,
+            strange: Strange::default(),
         }
     }
 

@@ -31,7 +31,9 @@ enum Counter {
     /// One of both: a reply to another one, or neither that nor a connect.
     SessionOrMalformed,
     Doubled,
-    /// No piece that is missing, or more of it than there is.
+    /// Where no piece is.
+    Misplaced,
+    /// Not as long as the piece there, or longer than the packet.
     Piece,
     Unasked,
     /// Of no transfer, or of one of another endpoint.
@@ -47,7 +49,8 @@ impl Counter {
             Counter::Malformed => it.malformed,
             Counter::SessionOrMalformed => it.wrong_session + it.malformed,
             Counter::Doubled => it.doubled,
-            Counter::Piece => it.doubled + it.wrong_length,
+            Counter::Misplaced => it.misplaced,
+            Counter::Piece => it.misplaced + it.wrong_length,
             Counter::Unasked => it.unasked,
             Counter::Transfer => it.unasked + it.wrong_endpoint,
         }
@@ -107,9 +110,9 @@ fn fields(kind: Kind, mode: Mode) -> &'static [(usize, Means)] {
             (48, Believed),
         ],
         Kind::PullReply => &[
-            (18, Guard(Counter::Doubled)),
+            (18, Guard(Counter::Misplaced)),
             (20, Guard(Counter::Piece)),
-            (24, Guard(Counter::Doubled)),
+            (24, Guard(Counter::Misplaced)),
             (28, Guard(Counter::Unasked)),
             (32, Guard(Counter::Transfer)),
         ],
@@ -370,18 +373,6 @@ fn demand(kind: Kind, announced: Rendezvous, dialect: Dialect) -> Packet<'static
         block_bytes: 2 * dialect.reply_bytes(),
         frame: 1,
     })
-}
-
-impl Room {
-    /// What the first of ours says to somebody else, of what is looked for.
-    fn next_said<T>(&mut self, wanted: impl Fn(&Packet<'_>) -> Option<T>) -> T {
-        self.run(MOMENT);
-        let dialect = self.dialect;
-        let said = self.others.drain(..).find_map(|(_, body)| {
-            Packet::parse(&body, dialect).ok().and_then(|(_, packet)| wanted(&packet))
-        });
-        said.expect("it is said")
-    }
 }
 
 /// Which field a byte belongs to.

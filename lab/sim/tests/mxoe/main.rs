@@ -12,6 +12,7 @@ mod fields;
 mod foreign;
 mod hostile;
 mod keys;
+mod other_dialects;
 #[path = "../open_mx/recorded.rs"]
 mod recorded;
 mod room;

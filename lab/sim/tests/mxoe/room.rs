@@ -132,6 +132,16 @@ impl Room {
         self.say(HIS_STATION, &Packet::ConnectReply(reply));
     }
 
+    /// What the first of ours says to somebody else, of what is looked for.
+    pub fn next_said<T>(&mut self, wanted: impl Fn(&Packet<'_>) -> Option<T>) -> T {
+        self.run(Duration::from_millis(1));
+        let dialect = self.dialect;
+        let said = self.others.drain(..).find_map(|(_, body)| {
+            Packet::parse(&body, dialect).ok().and_then(|(_, packet)| wanted(&packet))
+        });
+        said.expect("it is said")
+    }
+
     /// He connects; how he is called then.
     pub fn let_him_in(&mut self) -> SlotId {
         self.say(HIS_STATION, &Packet::Connect(connect(1)));

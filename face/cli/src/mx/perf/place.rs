@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use ropewalk_net::agent::{AgentClient, AgentError};
 use ropewalk_net::{Address, PeerId, modules};
-use ropewalk_rail::Rail;
+use ropewalk_rail::{Account, Rail};
+use ropewalk_rail_ether::interfaces;
 use ropewalk_wire::mxoe::Station;
 
 use super::serve::BOARD;
@@ -72,6 +73,30 @@ fn is_key(said: &str) -> bool {
     })
 }
 
+/// Frames do not go from a card to itself: an error where the address is that of another process at our own one.
+fn check_other(address: &Address, own: &Account) -> anyhow::Result<()> {
+    let Some(card) = interfaces().into_iter().find(|it| Some(it.index) == own.interface) else {
+        return Ok(());
+    };
+    let is_there = |(scheme, place): (&str, &str)| {
+        let place = place.split_once('?').map_or(place, |it| it.0);
+        let (station, endpoint) = place.rsplit_once('/').unwrap_or((place, ""));
+        let station = station.split_once('%').map_or(station, |it| it.0);
+        // Of this side itself nothing is asked of the card.
+        let is_own = endpoint.parse() == Ok(own.endpoint);
+        matches!(scheme, "ether" | "mxoe") && station.parse() == Ok(card.station) && !is_own
+    };
+    if address.parts().all(is_there) {
+        bail!(
+            "{} is {}, the card of this side, too: no frame goes from a card to itself; let the other side wait at \
+             another card, in another network namespace or on another host",
+            card.station,
+            card.name
+        );
+    }
+    Ok(())
+}
+
 /// This side, and whoever waits at `to`.
 pub fn meet(to: &str, own: Option<&str>, stop: &Stop) -> anyhow::Result<(Side, PeerId)> {
     let called = called(to)?;
@@ -83,7 +108,8 @@ pub fn meet(to: &str, own: Option<&str>, stop: &Stop) -> anyhow::Result<(Side, P
         (None, Called::Address(text)) => rail_to(&Address::parse(text)?)?,
         (None, Called::Name(..)) => board(BOARD)?,
     };
-    let interface = rail.account().and_then(|account| account.interface);
+    let account = rail.account();
+    let interface = account.as_ref().and_then(|account| account.interface);
     let side = Side::open(rail, stop.clone())?;
     let address = match called {
         Called::Address(text) => text,
@@ -95,6 +121,9 @@ pub fn meet(to: &str, own: Option<&str>, stop: &Stop) -> anyhow::Result<(Side, P
         }
     };
     let address = Address::parse(&address)?;
+    if let Some(account) = account {
+        check_other(&address, &account)?;
+    }
     side.endpoint.reach(&address)?;
     let peer = side.endpoint.lookup(&address).map_err(|fault| anyhow!("{to}: {fault}"))?;
     Ok((side, peer))

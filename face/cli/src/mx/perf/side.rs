@@ -18,6 +18,7 @@ use ropewalk_net::{
 };
 use ropewalk_rail::Rail;
 
+use crate::report::complain;
 use crate::stop::Stop;
 
 /// Longest message.
@@ -32,6 +33,8 @@ const HELLO_IS: [u8; 8] = *b"ropeperf";
 const CLUSTER: ClusterId = ClusterId(0x726f_7065_7761_6c6b_2d6d_7870_6572_6601);
 /// Memory for messages of all peers.
 const MEMORY_BYTES: usize = 1 << 30;
+/// After so much silence somebody who waits is told so.
+const NOTICE: Duration = Duration::from_secs(3);
 /// How often one who waits looks whether he shall end.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -153,7 +156,12 @@ impl Side {
         let mut others = VecDeque::new();
         let found = loop {
             self.stop.check()?;
-            match self.next(limit) {
+            let quick = self.next(limit.min(NOTICE));
+            let late = || {
+                complain!("nothing came back for {} s, still waiting", NOTICE.as_secs());
+                self.next(limit.saturating_sub(NOTICE))
+            };
+            match quick.or_else(late) {
                 Some(completed) if completed.user == user => break completed,
                 Some(completed) if completed.outcome.is_ok() => others.push_back(completed),
                 Some(completed) => break completed,

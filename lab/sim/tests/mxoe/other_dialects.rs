@@ -1,0 +1,140 @@
+//! Hosts on one wire whose frames have other lengths, or whose fields another byte order: nobody says so on the wire,
+//! and what comes of it is counted for itself.
+
+use std::time::Duration;
+
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_core::packets::mxoe::{Agent, AgentConfig, MxoeConfig};
+use ropewalk_wire::mxoe::*;
+
+use crate::room::*;
+use crate::world::pattern;
+
+fn native(frame_bytes: u16) -> Dialect {
+    Dialect::native(frame_bytes, Order::Big).unwrap()
+}
+
+/// He, whose frames are of another length, and one of ours that knows him.
+fn met(ours: Dialect, theirs: Dialect) -> (Room, ropewalk_base::slots::SlotId) {
+    let mut room = Room::new(1, MxoeConfig { dialect: ours, ..config(200) });
+    let link = room.let_him_in();
+    room.dialect = theirs;
+    (room, link)
+}
+
+fn bytes(begin: u64, len: u64) -> Vec<u8> {
+    (begin..begin + len).map(|at| pattern(16, at)).collect()
+}
+
+const TOTAL: u32 = 20_000;
+const LONG: u32 = 400_000;
+
+/// He sends a message in fragments.
+fn fragments(ours: Dialect, theirs: Dialect) -> u64 {
+    let (mut room, _) = met(ours, theirs);
+    let unit = theirs.fragment_bytes();
+    for number in 0..TOTAL.div_ceil(unit) {
+        let offset = number * unit;
+        let len = unit.min(TOTAL - offset);
+        let (message, fragment) = (message(1, 16), number as u8);
+        let piece = Fragment { message, total_bytes: TOTAL, fragment, offset };
+        room.say(HIS_STATION, &Packet::Medium(piece, &bytes(offset.into(), len.into())));
+    }
+    assert!(room.hosts[0].seen.received.is_empty() || ours == theirs);
+    room.counters().misplaced
+}
+
+/// He reads a message of ours.
+fn pulls(ours: Dialect, theirs: Dialect) -> u64 {
+    let (mut room, link) = met(ours, theirs);
+    room.hosts[0].send(link, 48, LONG.into(), true);
+    let announced = room.next_said(|packet| match packet {
+        Packet::Rendezvous(it) => Some(*it),
+        _ => None,
+    });
+    let block = theirs.reply_bytes() * theirs.replies_per_block();
+    for number in 0..LONG.div_ceil(block) {
+        let begin = number * block;
+        room.say(
+            HIS_STATION,
+            &Packet::Pull(Pull {
+                to: ENDPOINT,
+                from: HIS,
+                session: SESSION,
+                total_bytes: LONG,
+                region: announced.region.into(),
+                region_sequence: announced.region_sequence,
+                region_offset: 0,
+                handle: 0x23,
+                magic: Pull::magic_of(HIS),
+                first_offset: 0,
+                block_bytes: block.min(LONG - begin),
+                frame: number * theirs.replies_per_block(),
+            }),
+        );
+    }
+    room.counters().misplaced
+}
+
+/// He answers what we read of his.
+fn replies(ours: Dialect, theirs: Dialect) -> u64 {
+    let (mut room, _) = met(ours, theirs);
+    let announced = Rendezvous {
+        message: message(1, 16),
+        total_bytes: LONG,
+        region: 4,
+        region_sequence: 23,
+        region_offset: 0,
+    };
+    room.say(HIS_STATION, &Packet::Rendezvous(announced));
+    room.read_all();
+    let asked = room.next_said(|packet| match packet {
+        Packet::Pull(asked) => Some(*asked),
+        _ => None,
+    });
+    let unit = theirs.reply_bytes();
+    for number in 0..asked.block_bytes.div_ceil(unit).min(theirs.replies_per_block()) {
+        let offset = number * unit;
+        let len = unit.min(asked.block_bytes - offset);
+        let (handle, magic) = (asked.handle, asked.magic);
+        let reply = PullReply { frame: number as u8, offset, handle, magic };
+        room.say(HIS_STATION, &Packet::PullReply(reply, &bytes(offset.into(), len.into())));
+    }
+    room.counters().misplaced
+}
+
+#[test]
+fn pieces_of_other_frames_are_counted_for_themselves() {
+    let all = [native(1500), native(9000), native(1400)];
+    for ours in all {
+        for theirs in all {
+            let counted = [fragments, pulls, replies].map(|of| of(ours, theirs));
+            let expected = ours != theirs;
+            assert_eq!(counted.map(|it| it > 0), [expected; 3], "{ours:?} and {theirs:?}");
+        }
+    }
+}
+
+#[test]
+fn a_beacon_in_the_other_byte_order_is_counted_and_makes_nobody_a_peer() {
+    let station = |number| Station([2, 0, 0, 0, 0, number]);
+    for (ours, theirs) in [(Order::Big, Order::Little), (Order::Little, Order::Big)] {
+        let agent = |number, order| {
+            let dialect = Dialect::native(1500, order).unwrap();
+            let (station, name) = (station(number), format!("host{number}:0"));
+            let config = AgentConfig { station, dialect, name, host: 77 };
+            Agent::new(config, Random::from_seed(number.into()), Time(1_000_000_000))
+        };
+        let (mut one, mut other) = (agent(1, ours), agent(2, theirs));
+        let now = Time(1_000_000_000) + Duration::from_secs(1);
+        other.advance(now);
+        let (to, beacon) = other.next().expect("it makes itself known");
+        one.packet(station(2), to, &beacon, now, &mut |_| false);
+        assert_eq!((one.counters().other_order, one.counters().beacons_received), (1, 0));
+        assert!(one.peer(station(2)).is_none());
+        // What says that it is of a third one is no beacon in any order.
+        one.packet(station(3), to, &beacon, now, &mut |_| false);
+        assert_eq!((one.counters().other_order, one.counters().unasked), (1, 1));
+    }
+}
