@@ -23,20 +23,33 @@ use ropewalk_net::{Channel, Endpoint, EndpointConfig, Level, Oversize, PeerId, P
 use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail::port::Port;
-use ropewalk_rail_ether::{EtherConfig, EtherPort};
+use ropewalk_rail_ether::{EtherConfig, EtherPort, SocketKind, Sockets};
 
 /// Nothing that is waited for takes longer.
 const LIMIT: Duration = Duration::from_secs(40);
 /// A peer that owes an answer for so long is gone.
 const SOON: Duration = Duration::from_millis(500);
 
-/// A rail on a card; `patience`: how long its peers may owe an answer, where it is not what users have.
-fn rail(card: &str, patience: Option<Duration>) -> Box<dyn Rail> {
-    let Some(give_up_after) = patience else {
+/// How it is done: what frames go by, and how long peers may owe an answer, where it is not what users have.
+#[derive(Clone, Copy)]
+struct Way {
+    kind: SocketKind,
+    patience: Option<Duration>,
+}
+
+const QUICK: Way = Way { kind: SocketKind::Packet, patience: Some(SOON) };
+const XDP: Way = Way { kind: SocketKind::Xdp, ..QUICK };
+const USUAL: Way = Way { patience: None, ..QUICK };
+
+/// A rail on a card.
+fn rail(card: &str, way: Way) -> Box<dyn Rail> {
+    let Some(give_up_after) = way.patience else {
         return open("ether", &Listen::At { address: card, exactly: true }).expect("it is up");
     };
-    let config = EtherConfig::listening(card).expect("an address");
+    let sockets = Sockets { kind: way.kind, ..Sockets::default() };
+    let config = EtherConfig { sockets, ..EtherConfig::listening(card).expect("an address") };
     let port = EtherPort::open(&config).expect("the card is up");
+    assert_eq!(port.has_xdp(), way.kind == SocketKind::Xdp);
     let start = Instant::now();
     let clock = Arc::new(move || Time(start.elapsed().as_nanos() as u64));
     let config = PacketConfig {
@@ -52,7 +65,7 @@ fn rail(card: &str, patience: Option<Duration>) -> Box<dyn Rail> {
 }
 
 /// An endpoint that nobody reaches but by its card.
-fn node(card: &str, patience: Option<Duration>) -> Node {
+fn node(card: &str, way: Way) -> Node {
     static NUMBER: AtomicU64 = AtomicU64::new(1);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let mut config = EndpointConfig::new(ClusterId(1));
@@ -60,7 +73,7 @@ fn node(card: &str, patience: Option<Duration>) -> Node {
     config.incarnation = Incarnation(number);
     config.host = 0;
     config.service_thread = false;
-    let rails = vec![rail(card, patience)];
+    let rails = vec![rail(card, way)];
     let endpoint = Endpoint::open(config, rails).expect("there are descriptors");
     let context = endpoint.context(true).expect("there are descriptors");
     Node { endpoint, context, done: Vec::new() }
@@ -101,10 +114,10 @@ fn send_long(own: &Node, other: &Node, to: PeerId, bytes: usize) -> Result<(), F
 }
 
 /// The interface takes shorter frames, and then as long ones as before.
-fn narrow(patience: Option<Duration>) {
+fn narrow(way: Way) {
     let Some(_namespace) = Namespace::enter() else { return };
     let (here, there) = (card(9000), card(9000));
-    let (own, other) = (node(&here, patience), node(&there, patience));
+    let (own, other) = (node(&here, way), node(&there, way));
     let to = peer(&own, &other);
     assert_eq!(send_long(&own, &other, to, 400_000), Ok(()));
     assert!(ip(&format!("link set {here} mtu 1500")));
@@ -123,10 +136,10 @@ fn narrow(patience: Option<Duration>) {
 }
 
 /// The interface is removed.
-fn remove(patience: Option<Duration>) {
+fn remove(way: Way) {
     let Some(_namespace) = Namespace::enter() else { return };
     let (here, there) = (card(1500), card(1500));
-    let (own, other) = (node(&here, patience), node(&there, patience));
+    let (own, other) = (node(&here, way), node(&there, way));
     let to = peer(&own, &other);
     assert_eq!(send_long(&own, &other, to, 1000), Ok(()));
     assert!(ip(&format!("link del {here}")));
@@ -143,7 +156,7 @@ fn cards_that_take_shorter_frames_than_those_of_their_peers_are_reached() {
     let (here, there) = (card(1500), card(1500));
     assert!(ip(&format!("link set {there} mtu 1000")));
     for (calls, called) in [(&here, &there), (&there, &here)] {
-        let (own, other) = (node(calls, None), node(called, None));
+        let (own, other) = (node(calls, USUAL), node(called, USUAL));
         let to = peer(&own, &other);
         assert_eq!(send_long(&own, &other, to, 400_000), Ok(()), "{calls} calls");
     }
@@ -151,17 +164,23 @@ fn cards_that_take_shorter_frames_than_those_of_their_peers_are_reached() {
 
 #[test]
 fn an_interface_that_takes_shorter_frames_ends_its_links_and_new_ones_fit() {
-    narrow(Some(SOON));
+    narrow(QUICK);
 }
 
 #[test]
 fn links_over_an_interface_that_is_gone_end() {
-    remove(Some(SOON));
+    remove(QUICK);
+}
+
+#[test]
+fn links_by_af_xdp_end_with_what_their_interface_takes_and_new_ones_fit() {
+    narrow(XDP);
+    remove(XDP);
 }
 
 #[test]
 #[ignore = "for --deep: waits until links are given up"]
 fn links_end_with_their_interface_also_where_nobody_shortens_their_patience() {
-    narrow(None);
-    remove(None);
+    narrow(USUAL);
+    remove(USUAL);
 }
