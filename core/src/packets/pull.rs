@@ -189,11 +189,14 @@ impl Pull {
         }
         let bit = 1 << (piece - self.asks[index].ask.first);
         // Over two paths an ask may overtake one that left at the same time, and is answered first: that one
-        // is overtaken when the other is answered whole.
+        // is overtaken when the other is answered whole. It may have come to its owner so much later, and wait there behind
+        // what came in between, of other reads, too.
         let (left_at, whole) = (self.asks[index].asked_at, self.asks[index].ask.pieces == bit);
         for earlier in self.asks.range_mut(..index) {
-            if whole || left_at.since(earlier.asked_at) >= APART {
+            if left_at.since(earlier.asked_at) >= APART {
                 earlier.overtake(now);
+            } else if whole {
+                earlier.overtake(now + APART);
             }
         }
         let asked = &mut self.asks[index];
@@ -295,10 +298,10 @@ impl Pull {
 }
 
 impl Asked {
-    /// One that left later is being answered.
-    fn overtake(&mut self, now: Time) {
+    /// One that left later is being answered, as of then.
+    fn overtake(&mut self, at: Time) {
         self.overtaken = self.ask.pieces;
-        self.overtaken_at = self.overtaken_at.min(now);
+        self.overtaken_at = self.overtaken_at.min(at);
     }
 }
 
@@ -436,6 +439,20 @@ mod tests {
             pull.arrived(piece, PIECE, at(now)).unwrap();
         }
         assert!(pull.is_complete());
+    }
+
+    #[test]
+    fn an_ask_that_came_later_than_a_short_one_waits_its_turn_at_the_owner() {
+        let mut pull = Pull::new(33_000, PIECE);
+        let (long, short) = (pull.ask(at(0)), pull.ask(at(0)));
+        assert_eq!((long.iter().count(), short.iter().count()), (32, 1));
+        pull.arrived(short.first, PIECE, at(30)).unwrap();
+        // It came by the longer path, and the owner had others to answer by then.
+        let grace = round_trip().overtaken();
+        assert_eq!(pull.ask_again(at(30) + grace, &round_trip(), Time::ZERO), None);
+        let due = at(30) + APART + grace;
+        assert_eq!(pull.due(&round_trip(), Time::ZERO), due);
+        assert_eq!(pull.ask_again(due, &round_trip(), Time::ZERO), Some(long));
     }
 
     #[test]
