@@ -21,7 +21,7 @@ pub use ropewalk_rail_tcp::TcpError;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
 pub use ropewalk_rail_udp::UdpError;
 use ropewalk_rail_udp::{UdpConfig, UdpPort};
-use ropewalk_wire::mxoe::{Dialect, Order};
+use ropewalk_wire::mxoe::{Dialect, ETHERNET_BYTES, Order};
 
 use crate::agent;
 use crate::capture::{Capture, CaptureConfig, CaptureError, Captured, Place};
@@ -117,6 +117,12 @@ pub enum ModuleError {
          (`ip link set NAME mtu BYTES`), or say frame=BYTES"
     )]
     LongFrames { frame_bytes: usize, mtu: usize },
+    #[error(
+        "frames of native MXoE (mode=compatible) have {frame_bytes} bytes, whatever frame= says, and do not fit an \
+         interface that takes {mtu} and the header; raise its MTU (`ip link set NAME mtu {needed}`)",
+        needed = frame_bytes - ETHERNET_BYTES
+    )]
+    LongCompatibleFrames { frame_bytes: usize, mtu: usize },
     #[error("{0}")]
     Other(String),
 }
@@ -390,9 +396,11 @@ impl Wire {
             false => Dialect::native(frame_bytes, self.order())
                 .map_err(|_| ModuleError::BadWire(format!("frame={frame_bytes}")))?,
         };
+        let frame_bytes = dialect.frame_bytes_max();
         match dialect.body_bytes_max() <= mtu {
             true => Ok(dialect),
-            false => Err(ModuleError::LongFrames { frame_bytes: dialect.frame_bytes_max(), mtu }),
+            false if self.compatible => Err(ModuleError::LongCompatibleFrames { frame_bytes, mtu }),
+            false => Err(ModuleError::LongFrames { frame_bytes, mtu }),
         }
     }
 }

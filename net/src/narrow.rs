@@ -18,8 +18,11 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::Token;
 use ropewalk_wire::mxoe::ETHERNET_BYTES;
 
-/// How often an interface is asked how long packets may be.
+/// How often an interface is asked how long packets may be, and whether it is up.
 const ASK_EACH: Duration = Duration::from_millis(100);
+/// What an interface that is down, or gone, is said to take.
+const DOWN: usize = 1;
+const GONE: usize = 0;
 /// A read is given up that is not over after so long on an interface that takes no packet of the usual length.
 const READS_FOR: Duration = Duration::from_secs(1);
 
@@ -32,6 +35,7 @@ pub(crate) struct Narrow {
     /// The interface takes shorter ones only.
     is_narrow: bool,
     is_gone: bool,
+    is_down: bool,
     ask_at: Time,
     /// Where the length is fixed: links that are up, those among them that are about to end, and reads.
     links: Vec<SlotId>,
@@ -52,7 +56,8 @@ impl Narrow {
     pub fn flexible(needed: usize) -> Narrow {
         let (links, ending, reads) = (Vec::new(), Vec::new(), Vec::new());
         let (is_fixed, is_narrow, ask_at) = (false, false, Time::ZERO);
-        Narrow { needed, is_fixed, is_narrow, is_gone: false, ask_at, links, ending, reads }
+        let (is_gone, is_down) = (false, false);
+        Narrow { needed, is_fixed, is_narrow, is_gone, is_down, ask_at, links, ending, reads }
     }
 
     /// Links whose packets all have at most so many bytes, and cannot do with less.
@@ -93,7 +98,19 @@ impl Narrow {
         if !std::mem::replace(&mut self.is_gone, true)
             && let (Some(interface), scheme) = name
         {
-            say_once(interface, 0, || gone_words(interface, scheme));
+            say_once(interface, GONE, || gone_words(interface, scheme));
+        }
+    }
+
+    /// Its interface is down, or up.
+    pub fn is_down(&mut self, is_down: bool, name: (Option<&str>, &str)) {
+        if std::mem::replace(&mut self.is_down, is_down) != is_down
+            && let (Some(interface), scheme) = name
+        {
+            match is_down {
+                true => say_once(interface, DOWN, || down_words(interface, scheme)),
+                false => told().retain(|(other, _)| other != interface),
+            }
         }
     }
 
@@ -185,6 +202,13 @@ fn say_once(interface: &str, bytes: usize, words: impl FnOnce() -> String) {
     eprintln!("ropewalk: {}", words());
 }
 
+fn down_words(interface: &str, scheme: &str) -> String {
+    format!(
+        "the interface {interface} is down: over {scheme}://{interface} nothing leaves or comes before it is up again (ip link set \
+         {interface} up), and links whose peers were silent for too long have ended by then"
+    )
+}
+
 fn gone_words(interface: &str, scheme: &str) -> String {
     format!(
         "the interface {interface} is gone, and with it every link over {scheme}://{interface}; one of that name that is \
@@ -254,5 +278,6 @@ mod tests {
         assert!(said.contains("ip link set e0 mtu 8986") && said.contains("frame=1014"), "{said}");
         assert!(words("e0", "ether", false, 9000, 1500).contains("ip link set e0 mtu 9000"));
         assert!(gone_words("e0", "ether").contains("ether://e0"));
+        assert!(down_words("e0", "ether").contains("ip link set e0 up"));
     }
 }

@@ -225,8 +225,9 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
         let bytes = self.port.packet_bytes_now();
         let name = (self.port.interface_name(), self.port.scheme());
         self.narrow.takes(bytes, name, now);
-        if self.port.is_gone() {
-            self.narrow.gone(name);
+        match self.port.is_gone() {
+            true => self.narrow.gone(name),
+            false => self.narrow.is_down(self.port.is_down(), name),
         }
     }
 

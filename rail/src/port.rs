@@ -45,6 +45,11 @@ pub trait Port: Send {
         self.packet_bytes()
     }
 
+    /// Whether its interface was down when it was asked last how long packets may be.
+    fn is_down(&self) -> bool {
+        false
+    }
+
     /// Whether its interface has been removed, as far as is known: one of the same name that is made later is another.
     fn is_gone(&self) -> bool {
         false

@@ -219,13 +219,18 @@ pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
          fill=\"white\"/>\n<text x=\"{MARGIN}\" y=\"30\" font-size=\"16\">{metric} ({unit}) by \
          message size (bytes){of}</text>\n"
     );
+    let has_nothing = outcomes.iter().any(|it| it.metric == metric && it.param("bytes") == "0");
     for power in (low_x.ceil() as i32)..=(high_x as i32) {
         let at = x(f64::from(power).exp2());
+        let label = match (power, has_nothing) {
+            (0, true) => "0, 1".to_string(),
+            _ => short(1u64 << power),
+        };
         let _ = writeln!(
             svg,
             "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
             HEIGHT - MARGIN + 18.0,
-            short(1u64 << power)
+            label
         );
     }
     for power in (low_y as i32)..=(high_y as i32) {

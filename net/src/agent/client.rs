@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 pub use ropewalk_core::packets::mxoe::Map;
-use ropewalk_wire::mxoe::{Announcement, Station};
+use ropewalk_wire::mxoe::{Announcement, Order, Station};
 use ropewalk_wire::packets;
 use rustix::io::Errno;
 
@@ -33,6 +33,8 @@ pub struct KnownPeer {
     pub serial: Option<u32>,
     /// It is one of ours.
     pub ours: Option<Announcement>,
+    /// The byte order of its fields: another one than that of the agent's interface is understood by neither.
+    pub order: Order,
     pub name: Option<String>,
     /// It is the agent's own interface.
     pub is_own: bool,
@@ -60,6 +62,8 @@ pub enum AgentError {
     NotPermitted,
     #[error("the agent does not answer: {0}")]
     Silent(std::io::Error),
+    #[error("the agent does not answer: its process is stopped, or busy")]
+    Late,
     #[error("no card can have the number {0:#x}")]
     NoCard(u64),
     #[error("the agent says something that this version does not know")]
@@ -68,7 +72,10 @@ pub enum AgentError {
 
 impl From<Errno> for AgentError {
     fn from(error: Errno) -> AgentError {
-        AgentError::Silent(error.into())
+        match error {
+            Errno::AGAIN => AgentError::Late,
+            error => AgentError::Silent(error.into()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ropewalk_core::packets::mxoe::Map;
-use ropewalk_wire::mxoe::{Announcement, HOST_NAME_BYTES_MAX, Station};
+use ropewalk_wire::mxoe::{Announcement, HOST_NAME_BYTES_MAX, Order, Station};
 
 use super::client::KnownPeer;
 
@@ -175,6 +175,7 @@ const HAS_SERIAL: u8 = 2;
 const IS_OURS: u8 = 4;
 const HAS_NAME: u8 = 8;
 const IS_OWN: u8 = 16;
+const IS_LITTLE: u8 = 32;
 
 /// Bytes of a peer, at most.
 pub const PEER_BYTES_MAX: usize = 38 + HOST_NAME_BYTES_MAX;
@@ -185,7 +186,8 @@ fn put_peer(peer: &KnownPeer, bytes: &mut Vec<u8>) {
         | bit(peer.serial.is_some(), HAS_SERIAL)
         | bit(peer.ours.is_some(), IS_OURS)
         | bit(peer.name.is_some(), HAS_NAME)
-        | bit(peer.is_own, IS_OWN);
+        | bit(peer.is_own, IS_OWN)
+        | bit(peer.order == Order::Little, IS_LITTLE);
     let ours = peer.ours.unwrap_or(Announcement { version: 0, features: 0, host: 0 });
     // As a name that is not text takes more bytes as one.
     let name = peer.name.as_deref().unwrap_or_default();
@@ -229,6 +231,7 @@ fn take_peer(bytes: &mut &[u8]) -> Option<KnownPeer> {
         reverse: has(HAS_REVERSE).then_some(reverse),
         serial: has(HAS_SERIAL).then_some(serial),
         ours: has(IS_OURS).then_some(Announcement { version, features, host }),
+        order: if has(IS_LITTLE) { Order::Little } else { Order::Big },
         name: has(HAS_NAME).then(|| String::from_utf8_lossy(name).into_owned()),
         is_own: has(IS_OWN),
         age,
@@ -274,11 +277,18 @@ mod tests {
             reverse: Some(3),
             serial: None,
             ours: Some(Announcement { version: 1, features: 2, host: 3 }),
+            order: Order::Big,
             name: Some("n".repeat(79)),
             is_own: false,
             age: Duration::from_millis(1234),
         };
-        let other = KnownPeer { name: None, reverse: None, is_own: true, ..peer.clone() };
+        let other = KnownPeer {
+            name: None,
+            reverse: None,
+            is_own: true,
+            order: Order::Little,
+            ..peer.clone()
+        };
         let answers = [
             Answer::Peers(vec![peer, other]),
             Answer::Peers(Vec::new()),

@@ -358,6 +358,7 @@ impl Service<'_> {
             reverse: None,
             serial: Some(self.agent.serial()),
             ours: Some(self.agent.announcement()),
+            order: self.agent.order(),
             name: Some(self.agent.name().to_string()),
             is_own: true,
             age: Duration::ZERO,
@@ -367,7 +368,9 @@ impl Service<'_> {
     }
 
     fn known(&self, peer: &Peer) -> KnownPeer {
+        let order = self.agent.order();
         KnownPeer {
+            order: if peer.other_order { order.other() } else { order },
             index: peer.index,
             station: peer.station,
             reverse: Some(peer.reverse).filter(|index| *index != INDEX_UNKNOWN),

@@ -167,6 +167,14 @@ where
         self.port.packet_bytes_now()
     }
 
+    fn is_down(&self) -> bool {
+        self.port.is_down()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.port.is_gone()
+    }
+
     fn too_long(&mut self) -> Option<(P::Station, u8)> {
         self.port.too_long()
     }

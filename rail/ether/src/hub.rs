@@ -31,7 +31,7 @@ use crate::inbox::Inbox;
 use crate::interface::Interface;
 use crate::numbers::Numbers;
 use crate::ring::{Reader, Ring};
-use crate::socket;
+use crate::socket::{self, Takes};
 use crate::watch::Watch;
 use crate::xdp::{self, Xdp, XdpError};
 
@@ -250,8 +250,8 @@ impl Hub {
     }
 
     /// Longest body that its interface takes by now; `None` where there is none any more.
-    pub fn mtu(&self, interface: u32) -> Option<usize> {
-        socket::mtu(self.socket(), interface).ok()
+    pub fn takes(&self, interface: u32) -> Option<Takes> {
+        socket::takes(self.socket(), interface).ok()
     }
 
     /// Longest body that it takes, and how many of them.

@@ -61,6 +61,8 @@ pub struct EtherPort {
     refused_since: Option<Instant>,
     /// Where frames were to go that are longer than the interface takes by now.
     too_long: Vec<(Station, u8)>,
+    /// When it was asked last.
+    is_up: bool,
     asleep: bool,
     /// Packets came since the last sleep; sleeps since packets came.
     any: bool,
@@ -113,6 +115,7 @@ impl EtherPort {
             unsent: 0,
             refused_since: None,
             too_long: Vec::new(),
+            is_up: true,
             asleep: false,
             any: false,
             sleeps: 0,
@@ -177,11 +180,16 @@ impl Port for EtherPort {
     }
 
     fn packet_bytes_now(&mut self) -> usize {
-        let Some(mtu) = self.hub.mtu(self.interface.index) else {
+        let Some(takes) = self.hub.takes(self.interface.index) else {
             self.hub.is_gone_by_now();
             return self.body_bytes;
         };
-        self.body_bytes.min(mtu)
+        self.is_up = takes.is_up;
+        self.body_bytes.min(takes.mtu)
+    }
+
+    fn is_down(&self) -> bool {
+        !self.is_up
     }
 
     fn is_gone(&self) -> bool {

@@ -165,17 +165,30 @@ pub fn is_bound(socket: BorrowedFd<'_>) -> bool {
     result == 0 && address.sll_ifindex > 0
 }
 
-/// Longest payload of a frame that the interface of this number takes now, in bytes, whatever it is called by now.
-pub fn mtu(socket: BorrowedFd<'_>, interface: u32) -> io::Result<usize> {
+/// What an interface takes now: the longest payload of a frame, in bytes, and whether it is up.
+#[derive(Debug, Clone, Copy)]
+pub struct Takes {
+    pub mtu: usize,
+    pub is_up: bool,
+}
+
+/// What the interface of this number takes now, whatever it is called by now.
+pub fn takes(socket: BorrowedFd<'_>, interface: u32) -> io::Result<Takes> {
     // SAFETY: a request is plain data for which zeroes are legal.
     let mut request: libc::ifreq = unsafe { zeroed() };
     request.ifr_ifru.ifru_ifindex = interface as i32;
-    for what in [libc::SIOCGIFNAME, libc::SIOCGIFMTU] {
-        // SAFETY: these requests write to the value that they are given: the name first, by which the other one asks.
-        checked(unsafe { libc::ioctl(socket.as_raw_fd(), what, ptr::from_mut(&mut request)) })?;
-    }
-    // SAFETY: the second request has filled this part of the union.
-    Ok(unsafe { request.ifr_ifru.ifru_mtu } as usize)
+    let ask = |what, request: &mut libc::ifreq| {
+        // SAFETY: these requests write to the value that they are given: the name first, by which the others ask.
+        checked(unsafe { libc::ioctl(socket.as_raw_fd(), what, ptr::from_mut(request)) })
+    };
+    ask(libc::SIOCGIFNAME, &mut request)?;
+    ask(libc::SIOCGIFMTU, &mut request)?;
+    // SAFETY: the request has filled this part of the union.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu } as usize;
+    ask(libc::SIOCGIFFLAGS, &mut request)?;
+    // SAFETY: as above, of this part.
+    let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
+    Ok(Takes { mtu, is_up: flags & libc::IFF_UP != 0 })
 }
 
 /// Sends frames, of which what was written is in `bytes`; how many left.

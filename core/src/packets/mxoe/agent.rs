@@ -22,8 +22,8 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::mxoe::{
     Announcement, Beacon, Connect, ConnectReply, Dialect, ETHERNET_BYTES, FRAME_BYTES_MIN,
     Fragment, HEADER_BYTES_MAX, HOST_NAME_BYTES_MAX, HOST_QUERY_MAGIC, HostQuery, HostReply,
-    INDEX_UNKNOWN, Message, Nack, NackLib, Notify, Packet, PacketError, Rendezvous, Sequence,
-    Station,
+    INDEX_UNKNOWN, Message, Nack, NackLib, Notify, Order, Packet, PacketError, Rendezvous,
+    Sequence, Station,
 };
 use ropewalk_wire::packets::{self, CallBody, Kind, Route};
 use zerocopy::IntoBytes;
@@ -194,6 +194,11 @@ impl Agent {
         self.config.station
     }
 
+    /// The byte order of all that it says and understands.
+    pub fn order(&self) -> Order {
+        self.config.dialect.order()
+    }
+
     /// Of this life, and of this name.
     pub fn serial(&self) -> u32 {
         self.serial
@@ -304,7 +309,7 @@ impl Agent {
                 let read = |order| Beacon::parse(rest, order).filter(|it| it.station == from);
                 match (read(order), read(order.other())) {
                     (Some(beacon), _) => self.heard_beacon(&beacon),
-                    (None, Some(_)) => self.counters.other_order += 1,
+                    (None, Some(_)) => self.heard_other_order(from),
                     // A mapper's, who sees it, too.
                     _ if is_taken(ENDPOINTS) => {}
                     _ => self.counters.unasked += 1,
@@ -385,11 +390,23 @@ impl Agent {
         self.beacon_at = self.beacon_at.min((self.now + moment).max(soonest));
     }
 
+    /// A station of which no more is known than that it understands nothing that is said here: nobody asks it anything,
+    /// and people are told of it.
+    fn heard_other_order(&mut self, from: Station) {
+        self.counters.other_order += 1;
+        let (index, _) = self.hear(from);
+        self.table.change(index, |peer| {
+            (peer.other_order, peer.serial, peer.ours) = (true, None, None);
+            peer.ask_at = Time::NEVER;
+        });
+    }
+
     fn heard_beacon(&mut self, beacon: &Beacon) {
         self.counters.beacons_received += 1;
-        let (index, is_new) = self.hear(beacon.station);
+        let (index, mut is_new) = self.hear(beacon.station);
         let (now, mut began_anew) = (self.now, false);
         self.table.change(index, |peer| {
+            is_new |= std::mem::take(&mut peer.other_order);
             let is_first = peer.serial.is_none();
             began_anew = !is_first && peer.serial != Some(beacon.serial);
             (peer.serial, peer.ours) = (Some(beacon.serial), beacon.ours);

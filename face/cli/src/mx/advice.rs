@@ -3,6 +3,8 @@
 use ropewalk_net::boards::{BOARDS_VARIABLE, BoardsError, PEERS_FILE, PEERS_VARIABLE};
 use ropewalk_net::modules::{ModuleError, SOCKETS_VARIABLE};
 
+use ropewalk_wire::mxoe::Station;
+
 use super::host::Host;
 use super::info::{Board, order_name};
 
@@ -13,6 +15,9 @@ const FOREIGN_MTU: usize = 1500;
 /// Microseconds that a card, or the kernel, may wait before it tells of what came, and a processor need to wake up.
 const WAIT_US_MAX: u32 = 10;
 const WAKE_US_MAX: u32 = 20;
+/// Cards that are named where there are many, and pieces that lie wrong which no few changed bits explain.
+const NAMED_MAX: usize = 3;
+const STRANGE_PIECES: u64 = 10;
 /// What a UDP socket asks for.
 const RECEIVE_BUFFER_WANTED: u64 = 4 << 20;
 
@@ -50,7 +55,62 @@ pub fn advice(host: &Host, boards: &[Board], faults: &Faults) -> Vec<Advice> {
             remedy: "`ip link set NAME up` brings one up".to_string(),
         });
     }
-    all.extend(boards.iter().filter(|board| board.number.is_some()).flat_map(of_board));
+    let is_spoken = |name: &str| {
+        let there = boards.iter().filter(|it| it.dialect.is_some());
+        there.filter_map(|it| it.interface.as_ref()).any(|it| it.name == name)
+    };
+    for advice in boards.iter().filter(|board| board.number.is_some()).flat_map(of_board) {
+        // Where MXoE is spoken, too, all hosts would have to change.
+        let shared = advice.topic == "MTU" && advice.remedy.contains("9000");
+        if shared && advice.board.as_deref().is_some_and(is_spoken) || all.contains(&advice) {
+            continue;
+        }
+        all.push(advice);
+    }
+    // What runs on an interface need not be what programs would have there now.
+    for advice in boards.iter().flat_map(of_strangers) {
+        if !all.contains(&advice) {
+            all.push(advice);
+        }
+    }
+    all
+}
+
+/// Hosts that speak MXoE otherwise than what runs here.
+fn of_strangers(board: &Board) -> Vec<Advice> {
+    let (Some(interface), strange) = (&board.interface, &board.strange) else { return Vec::new() };
+    let mut all = Vec::new();
+    let mut say = |topic, problem, remedy: String| {
+        all.push(Advice { board: Some(interface.name.clone()), topic, problem, remedy });
+    };
+    if let Some((own, others)) = &strange.order {
+        let (own, theirs) = (order_name(*own), order_name(own.other()));
+        let named: Vec<_> = others.iter().take(NAMED_MAX).map(Station::to_string).collect();
+        let more = if others.len() > NAMED_MAX { " and others" } else { "" };
+        say(
+            "byte order",
+            format!(
+                "{}{more} speak MXoE in the byte order '{theirs}', and processes here in '{own}': neither \
+                 understands the other",
+                named.join(", ")
+            ),
+            format!(
+                "boards with order={theirs} here, or '{own}' there: all hosts of a wire need the same"
+            ),
+        );
+    }
+    if strange.frame >= STRANGE_PIECES {
+        say(
+            "frame length",
+            format!(
+                "{} pieces of messages lie otherwise than in frames as long as those here: between hosts with \
+                 another frame length or mode short messages arrive, and long ones never do",
+                strange.frame
+            ),
+            "boards with the frame= and mode= of the other hosts: all of a wire need the same"
+                .to_string(),
+        );
+    }
     all
 }
 
@@ -147,30 +207,6 @@ fn of_board(board: &Board) -> Vec<Advice> {
                 "`ip link set {name} mtu {FOREIGN_MTU}`, or boards with frame={} on all hosts",
                 interface.mtu
             ),
-        );
-    }
-    if let Some(dialect) = board.dialect.filter(|_| board.strange.order > 0) {
-        let (own, theirs) = (order_name(dialect.order()), order_name(dialect.order().other()));
-        say(
-            "byte order",
-            format!(
-                "hosts on this wire speak MXoE in the byte order '{theirs}', and it in '{own}': neither finds the other"
-            ),
-            format!(
-                "boards with order={theirs}, or hosts that are built for '{own}': all of a wire need one"
-            ),
-        );
-    }
-    if let Some(dialect) = board.dialect.filter(|_| board.strange.frame > 0) {
-        let frame = dialect.frame_bytes_max();
-        say(
-            "frame length",
-            format!(
-                "{} pieces of messages lie otherwise than in frames of {frame} bytes: hosts with another frame length or \
-                 mode get short messages through, and long ones never",
-                board.strange.frame
-            ),
-            "boards with the frame= and mode= that the other hosts have: all of a wire need the same".to_string(),
         );
     }
     let settings = &board.settings;
@@ -283,18 +319,28 @@ mod tests {
     #[test]
     fn hosts_that_speak_another_mxoe_are_told_of() {
         let host = Host { raw: true, ..Host::default() };
-        let dialect = Dialect::native(1500, Order::Big).ok();
-        let of = |order, frame| Board {
-            dialect,
-            strange: Strange { order, frame },
-            ..board("eth0", 1500)
+        let of = |cards: u8, frame| {
+            let others = (1..=cards).map(|number| Station([2, 0, 0, 0, 0, number])).collect();
+            let order = (cards > 0).then_some((Order::Big, others));
+            // No board that programs would have now.
+            Board { number: None, strange: Strange { order, frame }, ..board("eth0", 9000) }
         };
-        assert_eq!(topics(&host, &[of(0, 0)]), [""; 0]);
-        let boards = [of(1, 2)];
-        assert_eq!(topics(&host, &boards), ["byte order", "frame length"]);
+        assert_eq!(topics(&host, &[of(0, STRANGE_PIECES - 1)]), [""; 0]);
+        let boards = [of(4, STRANGE_PIECES), of(4, STRANGE_PIECES)];
+        assert_eq!(topics(&host, &boards), ["byte order", "frame length"], "it is one interface");
         let all = advice(&host, &boards, &Faults::default());
-        assert!(all[0].remedy.contains("order=little"), "{all:?}");
-        assert!(all[1].problem.starts_with("2 pieces") && all[1].problem.contains("1500"));
+        assert!(all[0].problem.starts_with("02:00:00:00:00:01, 02:00:00:00:00:02, 02:"), "{all:?}");
+        assert!(all[0].problem.contains(" and others") && all[0].remedy.contains("order=little"));
+        assert!(all[1].problem.starts_with("10 pieces"), "{all:?}");
+    }
+
+    #[test]
+    fn where_mxoe_is_spoken_the_mtu_is_left_to_all_hosts() {
+        let host = Host { raw: true, ..Host::default() };
+        let ether = board("eth0", 1500);
+        let mxoe = Board { dialect: Dialect::native(1500, Order::Big).ok(), ..ether.clone() };
+        assert_eq!(topics(&host, &[ether.clone(), ether.clone()]), ["MTU"], "it is said once");
+        assert_eq!(topics(&host, &[mxoe, ether]), [""; 0]);
     }
 
     #[test]

@@ -1,15 +1,17 @@
 //! `ropewalk mx info`.
 
-use ropewalk_net::agent::AgentClient;
+use std::time::Duration;
+
+use ropewalk_net::agent::{AgentClient, KnownPeer};
 use ropewalk_net::boards::{self, Boards, BoardsError};
 use ropewalk_net::counts::{Counted, counted};
 use ropewalk_net::modules::Options;
 use ropewalk_rail_ether::{Interface, Settings, interfaces, settings};
-use ropewalk_wire::mxoe::{Dialect, Mode, Order};
+use ropewalk_wire::mxoe::{Dialect, Mode, Order, Station};
 use serde_json::json;
 
 use super::advice::{Advice, Faults, advice};
-use super::host::{Files, Host};
+use super::host::{Claim, Files, Host};
 use crate::report::{print, print_json, table};
 
 /// Arguments of `ropewalk mx info`.
@@ -26,8 +28,8 @@ interface (mxoe://eth0?frame=1500&order=big&mode=native); \"with all\": with hos
 speak a language of their own with checksums. AF_XDP: the queue that a process takes frames from past \
 the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.
 
-Hosts that speak MXoE in another byte order or with other frames are told of once something of theirs came: of the former \
-that is a beacon, which Open-MX sends every three minutes, of the latter a long message.")]
+Hosts that speak MXoE in another byte order than the processes that run here are told of once a beacon of theirs came, \
+which Open-MX sends every three minutes; those with other frames once a long message of theirs did.")]
 pub struct Info {
     /// A JSON object for the host, one for each board and each other interface, and one for each piece of advice: 'kind' is host, board
     /// or advice.
@@ -58,27 +60,31 @@ pub struct Board {
     pub strange: Strange,
 }
 
-/// Packets that say that somebody on the wire speaks MXoE otherwise.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// What says that somebody on the wire of an interface speaks MXoE otherwise than hosts here do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Strange {
-    /// Beacons in the other byte order.
-    pub order: u64,
-    /// Pieces of messages that lie otherwise than in frames as long as ours.
+    /// The agent's byte order, and cards of which the last beacon was in the other one.
+    pub order: Option<(Order, Vec<Station>)>,
+    /// Pieces of messages that lie otherwise than in frames as long as those here.
     pub frame: u64,
 }
 
+/// A card that has sent no beacon for so long may be gone: Open-MX sends one every three minutes.
+const STRANGE_FOR: Duration = Duration::from_secs(400);
+
 impl Strange {
-    /// What the agent of an interface, and the endpoints on it that tell, have counted.
+    /// What the agent of an interface knows, and what the endpoints on it that tell have counted.
     fn on(interface: u32, counted: &[Counted]) -> Strange {
-        let of = |counts: &[(String, u64)], name| {
-            counts.iter().filter(|it| it.0 == name).map(|it| it.1).sum::<u64>()
-        };
-        let agent = AgentClient::of(interface).and_then(|mut agent| agent.counts().ok());
+        let peers = AgentClient::of(interface).and_then(|mut agent| agent.peers().ok());
+        let peers = peers.unwrap_or_default();
+        let own = peers.iter().find(|peer| peer.is_own).map(|own| own.order);
+        let is_other = |it: &&KnownPeer| Some(it.order) != own && it.age < STRANGE_FOR;
+        let others: Vec<Station> = peers.iter().filter(is_other).map(|it| it.station).collect();
         let is_there = |it: &&Counted| it.scheme == "mxoe" && it.interface == Some(interface);
-        let endpoints = counted.iter().filter(is_there);
+        let counts = counted.iter().filter(is_there).flat_map(|it| &it.counts);
         Strange {
-            order: agent.map_or(0, |counts| of(&counts, "dropped.other_order")),
-            frame: endpoints.map(|it| of(&it.counts, "dropped.wrong_place")).sum(),
+            order: own.filter(|_| !others.is_empty()).map(|own| (own, others)),
+            frame: counts.filter(|it| it.0 == "dropped.wrong_place").map(|it| it.1).sum(),
         }
     }
 }
@@ -88,9 +94,12 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
     let (claims, queues) = (files.claims(), files.queues());
     let ethernet = |it: &Interface| it.is_ethernet && !it.is_loopback;
     let mut interfaces: Vec<Interface> = interfaces().into_iter().filter(ethernet).collect();
-    let of = |number, url, nic, interface: Option<Interface>| {
+    let counted = counted();
+    let of = |number, url: String, nic, interface: Option<Interface>| {
         let index = interface.as_ref().map(|it| it.index);
-        let taken = |index| claims.iter().filter(|claim| claim.interface == index).count();
+        let scheme = url.split("://").next().unwrap_or_default().to_string();
+        let is_there = |it: &&Claim, index| it.interface == index && it.scheme == scheme;
+        let taken = |index| claims.iter().filter(|claim| is_there(claim, index)).count();
         let queue = queues.iter().find(|it| Some(it.0) == index);
         Board {
             number,
@@ -101,7 +110,7 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
             is_for_all: false,
             endpoints: index.map(taken),
             xdp_queue: queue.map(|(_, queue)| *queue),
-            strange: Strange::default(),
+            strange: index.map_or(Strange::default(), |index| Strange::on(index, &counted)),
             interface,
         }
     };
@@ -111,17 +120,14 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
     };
     let known =
         |board: &boards::Board| interfaces.iter().find(|it| it.name == board.interface).cloned();
-    let counted = if found.is_empty() { Vec::new() } else { counted() };
     let numbered = (0..).zip(&found);
     let mut all: Vec<Board> = numbered
         .map(|(number, board)| {
             let interface = known(board);
             let dialect = interface.as_ref().and_then(|it| board.dialect(it.mtu));
-            let spoken = interface.as_ref().filter(|_| dialect.is_some());
-            let strange = spoken.map_or(Strange::default(), |it| Strange::on(it.index, &counted));
             let shown = of(Some(number), board.own_url(), board.place.nic(), interface);
             let is_for_all = dialect.is_some() && !board.takes_ours();
-            Board { dialect, is_for_all, strange, ..shown }
+            Board { dialect, is_for_all, ..shown }
         })
         .collect();
     interfaces.retain(|it| !found.iter().any(|board| board.interface == it.name));
@@ -260,7 +266,9 @@ fn print_objects(host: &Host, boards: &[Board], advice: &[Advice]) -> anyhow::Re
             "deferred_times": board.settings.deferred_times,
             "xdp_queue": board.xdp_queue,
             "endpoints": board.endpoints,
-            "other_order": board.strange.order,
+            "other_order": board.strange.order.as_ref().map(|(_, others)| {
+                others.iter().map(Station::to_string).collect::<Vec<_>>()
+            }),
             "wrong_place": board.strange.frame,
         }))?;
     }

@@ -1,10 +1,10 @@
 //! `ropewalk mx peers`.
 
-use anyhow::Context;
 use ropewalk_net::agent::{AgentClient, KnownPeer};
 use ropewalk_rail_ether::{Interface, interfaces};
 use serde_json::json;
 
+use super::info::order_name;
 use crate::remote::text::printable;
 use crate::report::{complain, print, print_json, table};
 
@@ -37,14 +37,21 @@ pub fn run(arguments: &Peers) -> anyhow::Result<()> {
     let (mut rows, mut agents) = (Vec::new(), 0);
     for interface in &all {
         let Some(mut agent) = AgentClient::of(interface.index) else { continue };
-        let peers = agent.peers().with_context(|| interface.name.clone())?;
         agents += 1;
+        let peers = match agent.peers() {
+            Ok(peers) => peers,
+            Err(error) => {
+                complain!("ropewalk: {}: {error}", interface.name);
+                continue;
+            }
+        };
         for peer in &peers {
             let shared = has_namesake(peer, &peers);
+            let kind = kind(peer, &peers);
             if arguments.json {
-                print_object(interface, peer, shared)?;
+                print_object(interface, peer, kind, shared)?;
             } else {
-                rows.push(row(interface, peer, shared));
+                rows.push(row(interface, peer, kind, shared));
             }
         }
     }
@@ -66,16 +73,18 @@ fn has_namesake(peer: &KnownPeer, all: &[KnownPeer]) -> bool {
 }
 
 /// What it is, which beacons tell: nobody knows before the first one.
-fn kind(peer: &KnownPeer) -> Option<&'static str> {
+fn kind(peer: &KnownPeer, all: &[KnownPeer]) -> Option<&'static str> {
+    let own = all.iter().find(|it| it.is_own);
     match (peer.is_own, &peer.ours, peer.serial) {
         (true, ..) => Some("own"),
+        _ if own.is_some_and(|own| own.order != peer.order) => Some("other byte order"),
         (false, Some(_), _) => Some("ropewalk"),
         (false, None, Some(_)) => Some("foreign"),
         (false, None, None) => None,
     }
 }
 
-fn row(interface: &Interface, peer: &KnownPeer, shared: bool) -> Vec<String> {
+fn row(interface: &Interface, peer: &KnownPeer, kind: Option<&str>, shared: bool) -> Vec<String> {
     let unknown = || "-".to_string();
     let name = peer.name.as_ref().map_or_else(unknown, |name| printable(name.as_bytes()));
     vec![
@@ -83,13 +92,18 @@ fn row(interface: &Interface, peer: &KnownPeer, shared: bool) -> Vec<String> {
         peer.index.to_string(),
         if shared { format!("{name} (not alone)") } else { name },
         format!("{} ({:#014x})", peer.station, peer.station.nic_id()),
-        kind(peer).map_or_else(unknown, str::to_string),
+        kind.map_or_else(unknown, str::to_string),
         peer.reverse.map_or_else(unknown, |index| index.to_string()),
         if peer.is_own { unknown() } else { format!("{} s ago", peer.age.as_secs()) },
     ]
 }
 
-fn print_object(interface: &Interface, peer: &KnownPeer, shared: bool) -> anyhow::Result<()> {
+fn print_object(
+    interface: &Interface,
+    peer: &KnownPeer,
+    kind: Option<&str>,
+    shared: bool,
+) -> anyhow::Result<()> {
     print_json(&json!({
         "interface": interface.name,
         "index": peer.index,
@@ -97,7 +111,8 @@ fn print_object(interface: &Interface, peer: &KnownPeer, shared: bool) -> anyhow
         "name_is_shared": shared,
         "address": peer.station.to_string(),
         "nic_id": peer.station.nic_id(),
-        "kind": kind(peer),
+        "kind": kind,
+        "order": order_name(peer.order),
         "index_there": peer.reverse,
         "serial": peer.serial,
         "version": peer.ours.map(|ours| ours.version),
@@ -108,6 +123,8 @@ fn print_object(interface: &Interface, peer: &KnownPeer, shared: bool) -> anyhow
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
+
+    use ropewalk_wire::mxoe::Order;
 
     use super::super::info::tests::board;
     use super::*;
@@ -120,15 +137,20 @@ mod tests {
             reverse: None,
             serial: None,
             ours: None,
+            order: Order::Big,
             name: None,
             is_own: false,
             age: Duration::from_millis(7900),
         };
         let interface = board("eth0", 1500).interface.expect("one");
         let id = "02:00:00:00:00:02 (0x020000000002)";
-        assert_eq!(row(&interface, &peer, false), ["eth0", "3", "-", id, "-", "-", "7 s ago"]);
+        let row = |peer, shared| row(&interface, peer, kind(peer, &[]), shared);
+        assert_eq!(row(&peer, false), ["eth0", "3", "-", id, "-", "-", "7 s ago"]);
         let met = KnownPeer { serial: Some(1), ..peer.clone() };
-        assert_eq!(row(&interface, &met, false)[4], "foreign");
+        assert_eq!(row(&met, false)[4], "foreign");
+        let strange = KnownPeer { order: Order::Little, ..met.clone() };
+        let own = KnownPeer { is_own: true, ..peer.clone() };
+        assert_eq!(kind(&strange, &[own, strange.clone()]), Some("other byte order"));
         let named = KnownPeer { name: Some("a\x1b:0".into()), reverse: Some(1), ..peer.clone() };
         let twin = KnownPeer { index: 4, is_own: true, ..named.clone() };
         let all = [peer.clone(), named.clone(), twin.clone()];
@@ -136,7 +158,7 @@ mod tests {
         // A peer is its index.
         let named = KnownPeer { index: 5, ..named };
         assert!(has_namesake(&named, &all) && has_namesake(&twin, &all));
-        assert_eq!(row(&interface, &named, true)[2..3], ["a?:0 (not alone)"]);
-        assert_eq!(row(&interface, &twin, false)[4..], ["own", "1", "-"]);
+        assert_eq!(row(&named, true)[2..3], ["a?:0 (not alone)"]);
+        assert_eq!(row(&twin, false)[4..], ["own", "1", "-"]);
     }
 }

@@ -117,7 +117,7 @@ fn pieces_of_other_frames_are_counted_for_themselves() {
 }
 
 #[test]
-fn a_beacon_in_the_other_byte_order_is_counted_and_makes_nobody_a_peer() {
+fn who_sends_beacons_in_the_other_byte_order_is_known_for_it_until_it_does_not() {
     let station = |number| Station([2, 0, 0, 0, 0, number]);
     for (ours, theirs) in [(Order::Big, Order::Little), (Order::Little, Order::Big)] {
         let agent = |number, order| {
@@ -126,15 +126,31 @@ fn a_beacon_in_the_other_byte_order_is_counted_and_makes_nobody_a_peer() {
             let config = AgentConfig { station, dialect, name, host: 77 };
             Agent::new(config, Random::from_seed(number.into()), Time(1_000_000_000))
         };
-        let (mut one, mut other) = (agent(1, ours), agent(2, theirs));
-        let now = Time(1_000_000_000) + Duration::from_secs(1);
-        other.advance(now);
-        let (to, beacon) = other.next().expect("it makes itself known");
-        one.packet(station(2), to, &beacon, now, &mut |_| false);
-        assert_eq!((one.counters().other_order, one.counters().beacons_received), (1, 0));
-        assert!(one.peer(station(2)).is_none());
-        // What says that it is of a third one is no beacon in any order.
-        one.packet(station(3), to, &beacon, now, &mut |_| false);
-        assert_eq!((one.counters().other_order, one.counters().unasked), (1, 1));
+        let mut one = agent(1, ours);
+        let mut now = Time(1_000_000_000);
+        let mut hear = |one: &mut Agent, order, from| {
+            let mut other = agent(2, order);
+            now = now + Duration::from_secs(1);
+            other.advance(now);
+            let (to, beacon) = other.next().expect("it makes itself known");
+            one.packet(station(from), to, &beacon, now, &mut |_| false);
+            one.advance(now);
+            // What it asks.
+            let out = std::iter::from_fn(|| one.next());
+            out.filter(|(to, _)| *to == station(2)).count()
+        };
+        // What says that it is of another one is no beacon in any order.
+        assert_eq!(hear(&mut one, theirs, 3), 0);
+        assert_eq!((one.counters().other_order, one.counters().unasked), (0, 1));
+        for heard in 1..=3 {
+            assert_eq!(hear(&mut one, theirs, 2), 0, "nobody asks what is not understood");
+            assert_eq!((one.counters().other_order, one.counters().beacons_received), (heard, 0));
+            assert!(one.peer(station(2)).is_some_and(|peer| peer.other_order));
+        }
+        // It was mended.
+        assert_eq!(hear(&mut one, ours, 2), 1, "it is asked for its name");
+        let peer = one.peer(station(2)).expect("it is there");
+        assert!(!peer.other_order && peer.ours.is_some() && peer.serial.is_some());
+        assert_eq!((one.counters().other_order, one.counters().beacons_received), (3, 1));
     }
 }

@@ -24,6 +24,8 @@ pub struct Peer {
     pub serial: Option<u32>,
     /// It is one of ours.
     pub ours: Option<Announcement>,
+    /// Its last beacon was in the other byte order: nothing that it says is understood.
+    pub other_order: bool,
     /// As it was told, without a zero byte.
     pub name: Option<Box<[u8]>>,
     /// When something came from it, or a mapper named it.
@@ -94,6 +96,7 @@ impl Table {
             reverse: INDEX_UNKNOWN,
             serial: None,
             ours: None,
+            other_order: false,
             name: None,
             heard: now,
             ask_at: now,

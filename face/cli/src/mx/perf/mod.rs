@@ -65,8 +65,11 @@ const MOVED_BYTES: u64 = 64 << 20;
 const ROUNDS: std::ops::RangeInclusive<u64> = 20..=1000;
 /// Rounds before those that count.
 const WARM: u32 = 10;
-/// A side that does not answer for so long is none.
+/// A side that does not answer for so long is none; and after how long somebody who waits is told so.
 const PATIENCE: Duration = Duration::from_secs(30);
+const NOTICE: Duration = Duration::from_secs(3);
+/// Bytes in a second of the slowest network that is waited for.
+const BYTES_PER_SECOND_MIN: u64 = 100_000;
 /// Numbers of posts.
 const CAME: u64 = 1;
 const WENT: u64 = 2;
@@ -125,12 +128,9 @@ pub fn run(arguments: &Perf) -> anyhow::Result<()> {
         let usual = (MOVED_BYTES / bytes.max(1)).clamp(*ROUNDS.start(), *ROUNDS.end()) as u32;
         let rounds = arguments.rounds.unwrap_or(usual);
         complain!("{bytes} bytes, {rounds} rounds");
-        let measured = measure(&mut side, peer, bytes, rounds).with_context(|| {
-            format!(
-                "{to}, {bytes} bytes; 'ropewalk mx perf' has to wait there, and on the same network"
-            )
-        });
-        outcome = measured.and_then(|measured| {
+        let met = greet(&mut side, peer, bytes).with_context(|| first_hint(to));
+        let measured = met.and_then(|()| measure(&mut side, peer, bytes, rounds));
+        outcome = measured.with_context(|| format!("{to}, {bytes} bytes")).and_then(|measured| {
             if arguments.json {
                 return print_object(&measured);
             }
@@ -149,18 +149,44 @@ pub fn run(arguments: &Perf) -> anyhow::Result<()> {
     if stop.is_asked() { stop.check() } else { outcome }
 }
 
-/// Messages of one size, there and back.
-fn measure(side: &mut Side, peer: PeerId, bytes: u64, rounds: u32) -> anyhow::Result<Measured> {
+/// What may be wrong where nobody answers.
+fn first_hint(to: &str) -> String {
+    let is_mxoe = to.starts_with("mxoe://") || !to.contains("://");
+    let wire = match is_mxoe {
+        true => {
+            "; all hosts of a wire of MXoE need the same order=, frame= and mode=, of which 'ropewalk mx info' tells"
+        }
+        false => "",
+    };
+    format!("'ropewalk mx perf' has to wait there, and on the same network{wire}")
+}
+
+/// How long a message of so many bytes, and its answer, may be under way.
+fn patience(bytes: u64) -> Duration {
+    PATIENCE + Duration::from_secs(2 * bytes / BYTES_PER_SECOND_MIN)
+}
+
+/// Messages of this length are going to come.
+fn greet(side: &mut Side, peer: PeerId, bytes: u64) -> anyhow::Result<()> {
     let failed = |fault| anyhow::anyhow!("{fault}");
     let room = side.memory(HELLO_BYTES as u64, |_| 0)?;
     side.receive(Some(peer), HELLO, room, CAME).map_err(failed)?;
     let hello = side.hello(bytes)?;
     side.send(peer, HELLO, hello, WENT).map_err(failed)?;
     side.finish(WENT, PATIENCE)?;
+    if !side.happens(NOTICE) {
+        complain!("nobody has answered for {} s, still waiting", NOTICE.as_secs());
+    }
     side.finish(CAME, PATIENCE)?;
     let own = side.endpoint.peer_rail(peer) == Some("loop");
     ensure!(!own, "that is this side itself");
+    Ok(())
+}
 
+/// Messages of one size, there and back.
+fn measure(side: &mut Side, peer: PeerId, bytes: u64, rounds: u32) -> anyhow::Result<Measured> {
+    let failed = |fault| anyhow::anyhow!("{fault}");
+    let patience = patience(bytes);
     let filled = |place: usize| (place as u64).wrapping_mul(167).wrapping_add(bytes) as u8;
     let (mut out, mut into) = (side.memory(bytes, filled)?, side.memory(bytes, |_| 0)?);
     let mut samples = Vec::with_capacity(rounds as usize);
@@ -168,10 +194,10 @@ fn measure(side: &mut Side, peer: PeerId, bytes: u64, rounds: u32) -> anyhow::Re
         let begin = Instant::now();
         side.receive(Some(peer), DATA, into, CAME).map_err(failed)?;
         side.send(peer, DATA, out, WENT).map_err(failed)?;
-        let came = side.finish(CAME, PATIENCE)?;
+        let came = side.finish(CAME, patience)?;
         ensure!(came.message_bytes == bytes, "{} bytes came back", came.message_bytes);
         into = came.memory;
-        out = side.finish(WENT, PATIENCE)?.memory;
+        out = side.finish(WENT, patience)?.memory;
         if round >= WARM {
             samples.push(begin.elapsed().as_nanos() as u64);
         }
@@ -220,6 +246,13 @@ mod tests {
             [read("64M"), read("65M"), read("K"), read(""), read("-1")].map(|it| it.is_some()),
             [true, false, false, false, false]
         );
+    }
+
+    #[test]
+    fn slow_networks_are_waited_for_and_hints_fit_the_network() {
+        assert_eq!(patience(0), PATIENCE);
+        assert!(patience(64 << 20) > Duration::from_secs(600), "at 10 Mbit/s it takes two minutes");
+        assert!(first_hint("node2/0").contains("order=") && !first_hint("udp://x:1").contains('='));
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Where the other side is: an address, or the name of a board that an agent knows.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use ropewalk_net::agent::{AgentClient, AgentError};
 use ropewalk_net::{Address, PeerId, modules};
 use ropewalk_rail::{Account, Rail};
-use ropewalk_rail_ether::interfaces;
+use ropewalk_rail_ether::{Interface, interfaces};
 use ropewalk_wire::mxoe::Station;
 
 use super::serve::BOARD;
@@ -58,6 +59,10 @@ fn check(address: &Address) -> anyhow::Result<()> {
         if !modules::makes_sense(scheme, place) {
             bail!("'{place}' is no address of {scheme}://; write one like {scheme}://{example}");
         }
+        let station = place.split(['/', '%']).next().and_then(|it| it.parse::<Station>().ok());
+        if station.is_some_and(|station| station.0[0] & 1 == 1) {
+            bail!("'{place}' is the address of a group, and no card's");
+        }
         if !said.is_empty() && (scheme != "mxoe" || !is_key(said)) {
             bail!("'{said}' says nothing about a peer; mxoe:// has ?key=NUMBER");
         }
@@ -73,19 +78,40 @@ fn is_key(said: &str) -> bool {
     })
 }
 
-/// Frames do not go from a card to itself: an error where the address is that of another process at our own one.
-fn check_other(address: &Address, own: &Account) -> anyhow::Result<()> {
-    let Some(card) = interfaces().into_iter().find(|it| Some(it.index) == own.interface) else {
-        return Ok(());
+/// Whether an address can be reached by a rail of this scheme that is there: it would be measured by another one
+/// that the user has not said.
+fn check_way(address: &Address, scheme: &str, card: Option<&Interface>) -> anyhow::Result<()> {
+    let Some((_, place)) = address.parts().find(|part| part.0 == scheme) else {
+        bail!(
+            "--board is one of {scheme}://, and the peer is at {address}: both have to be of one network"
+        );
     };
-    let is_there = |(scheme, place): (&str, &str)| {
+    let station = place.split('/').next().unwrap_or_default();
+    match (station.split_once('%'), card) {
+        (Some((_, named)), Some(card)) if named != card.name => {
+            bail!("--board is {}, and the address says %{named}", card.name)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Frames do not go from a card to itself: an error where that is the only way.
+fn check_other(address: &Address, own: &Account, card: &Interface) -> anyhow::Result<()> {
+    let place = |place: &str| {
         let place = place.split_once('?').map_or(place, |it| it.0);
         let (station, endpoint) = place.rsplit_once('/').unwrap_or((place, ""));
         let station = station.split_once('%').map_or(station, |it| it.0);
-        // Of this side itself nothing is asked of the card.
-        let is_own = endpoint.parse() == Ok(own.endpoint);
-        matches!(scheme, "ether" | "mxoe") && station.parse() == Ok(card.station) && !is_own
+        (station.parse::<Station>().ok(), endpoint.parse::<u8>().ok())
     };
+    let is_there = |(scheme, at): (&str, &str)| {
+        matches!(scheme, "ether" | "mxoe") && place(at).0 == Some(card.station)
+    };
+    let is_itself = |(scheme, at): (&str, &str)| {
+        scheme == own.scheme && place(at) == (Some(card.station), Some(own.endpoint))
+    };
+    if address.parts().any(is_itself) {
+        bail!("that is this side itself");
+    }
     if address.parts().all(is_there) {
         bail!(
             "{} is {}, the card of this side, too: no frame goes from a card to itself; let the other side wait at \
@@ -95,6 +121,28 @@ fn check_other(address: &Address, own: &Account) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether the host of an address is known, and there is a way to it, as far as this host knows: the network would only say
+/// that nobody answers.
+fn check_host(scheme: &str, place: &str) -> anyhow::Result<()> {
+    if !matches!(scheme, "udp" | "tcp") {
+        return Ok(());
+    }
+    let found = place.to_socket_addrs().map_err(|error| anyhow!("{scheme}://{place}: {error}"))?;
+    let mut why = None;
+    for address in found {
+        let own: IpAddr = match address {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        match UdpSocket::bind((own, 0)).and_then(|socket| socket.connect(address)) {
+            Ok(()) => return Ok(()),
+            Err(error) => why = Some(error),
+        }
+    }
+    let why = why.map_or("the host has no address".to_string(), |error| error.to_string());
+    bail!("{scheme}://{place}: {why}")
 }
 
 /// This side, and whoever waits at `to`.
@@ -108,7 +156,7 @@ pub fn meet(to: &str, own: Option<&str>, stop: &Stop) -> anyhow::Result<(Side, P
         (None, Called::Address(text)) => rail_to(&Address::parse(text)?)?,
         (None, Called::Name(..)) => board(BOARD)?,
     };
-    let account = rail.account();
+    let (account, scheme) = (rail.account(), rail.scheme());
     let interface = account.as_ref().and_then(|account| account.interface);
     let side = Side::open(rail, stop.clone())?;
     let address = match called {
@@ -121,8 +169,16 @@ pub fn meet(to: &str, own: Option<&str>, stop: &Stop) -> anyhow::Result<(Side, P
         }
     };
     let address = Address::parse(&address)?;
-    if let Some(account) = account {
-        check_other(&address, &account)?;
+    let card = interface.and_then(|index| interfaces().into_iter().find(|it| it.index == index));
+    if own.is_some() {
+        check_way(&address, scheme, card.as_ref())?;
+    }
+    if let (Some(account), Some(card)) = (account, card) {
+        check_other(&address, &account, &card)?;
+    }
+    let ways: Vec<_> = address.parts().map(|(scheme, place)| check_host(scheme, place)).collect();
+    if ways.iter().all(Result::is_err) {
+        ways.into_iter().collect::<anyhow::Result<()>>()?;
     }
     side.endpoint.reach(&address)?;
     let peer = side.endpoint.lookup(&address).map_err(|fault| anyhow!("{to}: {fault}"))?;
@@ -182,6 +238,8 @@ mod tests {
             ("mxoe://02:00:00:00:00:07/300", "like mxoe://02:00:00:00:00:07/0"),
             ("mxoe://02:00:00:00:00:07/3?key=x", "?key=NUMBER"),
             ("ether://02:00:00:00:00:07/3?key=1", "?key=NUMBER"),
+            ("ether://ff:ff:ff:ff:ff:ff/0", "group"),
+            ("mxoe://01:00:5e:00:00:01/0", "group"),
         ] {
             let error = check(bad).expect_err(bad);
             assert!(error.contains(why), "{bad}: {error}");

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use anyhow::bail;
 use ropewalk_base::memory::Memory;
 use ropewalk_net::{Completed, OperationId, PeerId};
+use ropewalk_rail_ether::interfaces;
 
 use super::side::{DATA, HELLO, HELLO_BYTES, Side, hello_of};
 use crate::report::{announce, complain};
@@ -11,6 +13,8 @@ use crate::stop::Stop;
 
 /// Where it waits unless it is told otherwise.
 pub const BOARD: &str = "mxoe://";
+/// How often it looks, while nothing comes, whether its interface is there.
+const LOOK: Duration = Duration::from_secs(1);
 /// Those who measure at a time; the oldest one goes where there are more.
 const CLIENTS_MAX: usize = 32;
 /// What a completion is of: the lowest bits of its number, the client's above them.
@@ -39,15 +43,19 @@ struct Server {
 
 /// Waits for those who measure, until the user wants the end.
 pub fn run(board: &str, stop: &Stop) -> anyhow::Result<()> {
-    let side = Side::open(super::side::board(board)?, stop.clone())?;
+    let rail = super::side::board(board)?;
+    let interface = rail.account().and_then(|account| account.interface);
+    let side = Side::open(rail, stop.clone())?;
     let address = side.endpoint.addresses().to_string();
     announce!("waiting at {address}; on the other host: ropewalk mx perf --to '{address}'");
     let mut server = Server { side, clients: Vec::new(), count: 0 };
     let room = server.side.memory(HELLO_BYTES as u64, |_| 0)?;
     server.listen(room)?;
     while !stop.is_asked() {
-        if let Some(completed) = server.side.next(Duration::from_secs(1)) {
+        if let Some(completed) = server.side.next(LOOK) {
             server.handle(completed)?;
+        } else if interface.is_some_and(|index| interfaces().iter().all(|it| it.index != index)) {
+            bail!("{board}: the interface is gone, and nobody can come any more");
         }
     }
     server.side.close();
@@ -58,7 +66,7 @@ impl Server {
     fn listen(&mut self, memory: Memory) -> anyhow::Result<()> {
         match self.side.receive(None, HELLO, memory, HEARD) {
             Ok(_) => Ok(()),
-            Err(fault) => anyhow::bail!("nobody can be heard any more: {fault}"),
+            Err(fault) => bail!("nobody can be heard any more: {fault}"),
         }
     }
 

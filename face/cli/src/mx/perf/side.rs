@@ -18,7 +18,6 @@ use ropewalk_net::{
 };
 use ropewalk_rail::Rail;
 
-use crate::report::complain;
 use crate::stop::Stop;
 
 /// Longest message.
@@ -33,8 +32,6 @@ const HELLO_IS: [u8; 8] = *b"ropeperf";
 const CLUSTER: ClusterId = ClusterId(0x726f_7065_7761_6c6b_2d6d_7870_6572_6601);
 /// Memory for messages of all peers.
 const MEMORY_BYTES: usize = 1 << 30;
-/// After so much silence somebody who waits is told so.
-const NOTICE: Duration = Duration::from_secs(3);
 /// How often one who waits looks whether he shall end.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -156,12 +153,7 @@ impl Side {
         let mut others = VecDeque::new();
         let found = loop {
             self.stop.check()?;
-            let quick = self.next(limit.min(NOTICE));
-            let late = || {
-                complain!("nothing came back for {} s, still waiting", NOTICE.as_secs());
-                self.next(limit.saturating_sub(NOTICE))
-            };
-            match quick.or_else(late) {
+            match self.next(limit) {
                 Some(completed) if completed.user == user => break completed,
                 Some(completed) if completed.outcome.is_ok() => others.push_back(completed),
                 Some(completed) => break completed,
@@ -182,6 +174,14 @@ impl Side {
             fault => anyhow!("{fault}"),
         })?;
         Ok(found)
+    }
+
+    /// Whether something has happened within so long, of which nothing is taken.
+    pub fn happens(&mut self, limit: Duration) -> bool {
+        let next = self.next(limit);
+        let happened = next.is_some();
+        self.early.extend(next);
+        happened
     }
 
     /// Ends in good order.
