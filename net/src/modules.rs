@@ -3,7 +3,7 @@
 //! Faces ask for a scheme and know no rail; one that is new registers itself here and is reached
 //! through every face.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -539,10 +539,11 @@ fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, Mod
         .to_socket_addrs()
         .map_err(|_| ModuleError::UnknownHost(address.to_string()))?;
     let first = found.next().ok_or_else(|| ModuleError::UnknownHost(address.to_string()))?;
-    let bind = match first.ip() {
-        ip if exactly => ip,
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    let bind = match first {
+        // With its scope, where it has one.
+        at if exactly => at,
+        SocketAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port),
+        SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port),
     };
     // Peers are told the name that the operator chose, once its port is known: with port 0 it is not. One
     // that stands for all interfaces leads nowhere from other hosts.
@@ -552,7 +553,7 @@ fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, Mod
         (_, true) => vec![format!("[{host}]:{port}")],
         (_, false) => vec![format!("{host}:{port}")],
     };
-    Ok(Some((SocketAddr::new(bind, port), advertise)))
+    Ok(Some((bind, advertise)))
 }
 
 /// Parts `host:port`, `host`, `[v6]:port`, `[v6]`; without a port it is 0.

@@ -3,7 +3,7 @@
 //! Invariants: nothing here blocks the caller; at most [`LOOKUPS_MAX`] threads look names up; an
 //! answer that comes after its rail is gone is dropped.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use ropewalk_base::error::Fault;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 
 /// Most look-ups at a time.
 pub const LOOKUPS_MAX: usize = 16;
@@ -28,10 +29,13 @@ pub enum Target<'a> {
     Name(&'a str, u16),
 }
 
-/// Reads `host:port` or `[::1]:port`.
+/// Reads `host:port`, `[::1]:port` or `[fe80::1%eth0]:port`.
 pub fn parse(address: &str) -> Option<Target<'_>> {
     if let Ok(numeric) = address.parse() {
         return Some(Target::Numeric(numeric));
+    }
+    if let Some(scoped) = address.strip_prefix('[') {
+        return scoped_of(scoped).map(|address| Target::Numeric(address.into()));
     }
     let (host, port) = address.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
@@ -39,6 +43,17 @@ pub fn parse(address: &str) -> Option<Target<'_>> {
         && host.len() <= NAME_BYTES_MAX
         && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
     plausible.then_some(Target::Name(host, port))
+}
+
+/// An address that means something on one interface alone, which it names.
+fn scoped_of(text: &str) -> Option<SocketAddrV6> {
+    let (host, port) = text.split_once("]:")?;
+    let (host, interface) = host.split_once('%')?;
+    let (host, port) = (host.parse().ok()?, port.parse().ok()?);
+    let (domain, kind) = (AddressFamily::INET6, SocketType::DGRAM);
+    let socket = socket_with(domain, kind, SocketFlags::CLOEXEC, None).ok()?;
+    let scope = netdevice::name_to_index(&socket, interface).ok()?;
+    Some(SocketAddrV6::new(host, port, 0, scope))
 }
 
 /// Whether a text is an address to connect to, `host:port` or `[::1]:port`.
@@ -128,6 +143,10 @@ mod tests {
         let numeric = |text: &str| Some(Target::Numeric(text.parse().unwrap()));
         assert_eq!(parse("127.0.0.1:80"), numeric("127.0.0.1:80"));
         assert_eq!(parse("[::1]:7000"), numeric("[::1]:7000"));
+        // Every network namespace has that interface, as its first one.
+        assert_eq!(parse("[fe80::1%lo]:7000"), numeric("[fe80::1%1]:7000"));
+        assert_eq!(parse("[fe80::1%nosuch0]:7000"), None);
+        assert_eq!(parse("[fe80::1%lo]"), None);
         assert_eq!(parse("node-1.cluster:7000"), Some(Target::Name("node-1.cluster", 7000)));
         for wrong in
             ["", ":", "node1", "node1:", ":7000", "node1:0", "node1:70000", "a b:1", "::1:7"]

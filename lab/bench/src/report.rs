@@ -246,26 +246,29 @@ pub fn figure_of(outcomes: &[Outcome], metric: &str, of: &str) -> String {
         );
     }
     for (number, (name, points)) in lines.iter().enumerate() {
-        let colour = COLOURS[number % COLOURS.len()];
-        let path: Vec<String> =
-            points.iter().map(|(a, b)| format!("{:.1},{:.1}", x(*a), y(*b))).collect();
-        let at = MARGIN + 18.0 * number as f64;
-        let _ = writeln!(
-            svg,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
-             <text x=\"{:.1}\" y=\"{at:.1}\" fill=\"{colour}\">{name}</text>",
-            path.join(" "),
-            WIDTH - LEGEND + 12.0
-        );
-        // A line of a single size would be nothing to look at.
-        for (a, b) in points {
-            let (x, y) = (x(*a), y(*b));
-            let _ =
-                writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
-        }
+        let places: Vec<_> = points.iter().map(|(a, b)| (x(*a), y(*b))).collect();
+        draw(&mut svg, number, name, &places);
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// A line through places in the figure, with its name beside the figure.
+fn draw(svg: &mut String, number: usize, name: &str, places: &[(f64, f64)]) {
+    let colour = COLOURS[number % COLOURS.len()];
+    let path: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+    let at = MARGIN + 18.0 * number as f64;
+    let _ = writeln!(
+        svg,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>\
+         <text x=\"{:.1}\" y=\"{at:.1}\" fill=\"{colour}\">{name}</text>",
+        path.join(" "),
+        WIDTH - LEGEND + 12.0
+    );
+    // A line of a single size would be nothing to look at.
+    for (x, y) in places {
+        let _ = writeln!(svg, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>");
+    }
 }
 
 /// A size in few digits.

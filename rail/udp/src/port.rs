@@ -236,7 +236,7 @@ impl Port for UdpPort {
     }
 
     fn resolve(&mut self, address: &str) -> Result<(SocketAddr, u8), Fault> {
-        let address: SocketAddr = address.parse().map_err(|_| Fault::Invalid)?;
+        let Some(Target::Numeric(address)) = parse(address) else { return Err(Fault::Invalid) };
         if address.port() == 0 {
             return Err(Fault::Invalid);
         }

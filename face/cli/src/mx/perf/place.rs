@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use ropewalk_net::agent::{AgentClient, AgentError};
 use ropewalk_net::{Address, PeerId, modules};
-use ropewalk_rail::{Account, Rail};
+use ropewalk_rail::{Account, Rail, names};
 use ropewalk_rail_ether::{Interface, interfaces};
 use ropewalk_wire::mxoe::Station;
 
@@ -129,7 +129,13 @@ fn check_host(scheme: &str, place: &str) -> anyhow::Result<()> {
     if !matches!(scheme, "udp" | "tcp") {
         return Ok(());
     }
-    let found = place.to_socket_addrs().map_err(|error| anyhow!("{scheme}://{place}: {error}"))?;
+    let found: Vec<SocketAddr> = match names::parse(place) {
+        Some(names::Target::Numeric(address)) => vec![address],
+        _ => {
+            let found = place.to_socket_addrs();
+            found.map_err(|error| anyhow!("{scheme}://{place}: {error}"))?.collect()
+        }
+    };
     let mut why = None;
     for address in found {
         let own: IpAddr = match address {
