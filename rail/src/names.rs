@@ -56,7 +56,7 @@ fn scoped_of(text: &str) -> Option<SocketAddrV6> {
     Some(SocketAddrV6::new(host, port, 0, scope))
 }
 
-/// Whether a text is an address to connect to, `host:port` or `[::1]:port`.
+/// Whether a text is an address to connect to, as [`parse`] reads it.
 pub fn is_address(text: &str) -> bool {
     match parse(text) {
         Some(Target::Numeric(address)) => address.port() != 0,

@@ -249,7 +249,7 @@ impl Hub {
         self.xdp().is_none_or(Xdp::flush)
     }
 
-    /// Longest body that its interface takes by now; `None` where there is none any more.
+    /// What its interface takes by now; `None` where there is none any more.
     pub fn takes(&self, interface: u32) -> Option<Takes> {
         socket::takes(self.socket(), interface).ok()
     }

@@ -31,7 +31,7 @@ pub use agent::{AgentSocket, Claims, Heard};
 pub use claim::agent_name;
 pub use config::{EtherConfig, EtherError, Language, RAW_ENDPOINT, SocketKind, Sockets};
 pub use interface::{Interface, interfaces};
-pub use port::{EtherPort, is_address};
+pub use port::{EtherPort, is_address, parse_address};
 pub use raw::{FRAMES_MAX as RAW_FRAMES_MAX, RawCounts, RawSocket};
 pub use settings::{Settings, numa_node, settings};
 

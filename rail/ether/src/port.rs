@@ -61,7 +61,7 @@ pub struct EtherPort {
     refused_since: Option<Instant>,
     /// Where frames were to go that are longer than the interface takes by now.
     too_long: Vec<(Station, u8)>,
-    /// When it was asked last.
+    /// Whether the interface was up when it was asked last.
     is_up: bool,
     asleep: bool,
     /// Packets came since the last sleep; sleeps since packets came.
@@ -74,10 +74,11 @@ pub struct EtherPort {
 /// Whether a text is a station with an endpoint: `02:00:00:00:00:01/3`, or `02:00:00:00:00:01%eth0/3` with the
 /// interface of whoever calls.
 pub fn is_address(text: &str) -> bool {
-    parse(text).is_some()
+    parse_address(text).is_some()
 }
 
-fn parse(text: &str) -> Option<(Station, u8)> {
+/// The station and the endpoint there that a text names: `02:00:00:00:00:01/3`; `None` where it names none.
+pub fn parse_address(text: &str) -> Option<(Station, u8)> {
     let (station, endpoint) = text.trim_end_matches('/').rsplit_once('/')?;
     let endpoint = endpoint.parse().ok().filter(|it| ENDPOINTS.contains(it))?;
     let station = station.split_once('%').map_or(station, |(station, _)| station);
@@ -214,7 +215,7 @@ impl Port for EtherPort {
         if self.hub.is_gone_by_now() {
             return Err(Fault::Unreachable);
         }
-        parse(address).ok_or(Fault::Invalid)
+        parse_address(address).ok_or(Fault::Invalid)
     }
 
     fn host(&self, station: Station) -> Option<String> {
@@ -391,11 +392,11 @@ mod tests {
     #[test]
     fn an_address_is_a_station_and_an_endpoint() {
         let station: Station = "02:00:00:00:00:01".parse().unwrap();
-        assert_eq!(parse("02:00:00:00:00:01/3"), Some((station, 3)));
-        assert_eq!(parse("02:00:00:00:00:01/3/"), Some((station, 3)));
-        assert_eq!(parse("02:00:00:00:00:01%eth0/3"), Some((station, 3)));
+        assert_eq!(parse_address("02:00:00:00:00:01/3"), Some((station, 3)));
+        assert_eq!(parse_address("02:00:00:00:00:01/3/"), Some((station, 3)));
+        assert_eq!(parse_address("02:00:00:00:00:01%eth0/3"), Some((station, 3)));
         for bad in ["02:00:00:00:00:01", "02:00:00:00:00:01/255", "eth0/3", "/3", ""] {
-            assert_eq!(parse(bad), None, "{bad}");
+            assert_eq!(parse_address(bad), None, "{bad}");
         }
     }
 }

@@ -174,7 +174,7 @@ fn greet(side: &mut Side, peer: PeerId, bytes: u64) -> anyhow::Result<()> {
     let hello = side.hello(bytes)?;
     side.send(peer, HELLO, hello, WENT).map_err(failed)?;
     side.finish(WENT, PATIENCE)?;
-    if !side.happens(NOTICE) {
+    if !side.happens(NOTICE)? {
         complain!("nobody has answered for {} s, still waiting", NOTICE.as_secs());
     }
     side.finish(CAME, PATIENCE)?;

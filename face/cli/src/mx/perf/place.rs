@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow, bail};
 use ropewalk_net::agent::{AgentClient, AgentError};
 use ropewalk_net::{Address, PeerId, modules};
 use ropewalk_rail::{Account, Rail, names};
-use ropewalk_rail_ether::{Interface, interfaces};
+use ropewalk_rail_ether::{Interface, interfaces, parse_address};
 use ropewalk_wire::mxoe::Station;
 
 use super::serve::BOARD;
@@ -59,8 +59,8 @@ fn check(address: &Address) -> anyhow::Result<()> {
         if !modules::makes_sense(scheme, place) {
             bail!("'{place}' is no address of {scheme}://; write one like {scheme}://{example}");
         }
-        let station = place.split(['/', '%']).next().and_then(|it| it.parse::<Station>().ok());
-        if station.is_some_and(|station| station.0[0] & 1 == 1) {
+        let station = parse_address(place).map(|(station, _)| station);
+        if matches!(scheme, "ether" | "mxoe") && station.is_some_and(|it| it.0[0] & 1 == 1) {
             bail!("'{place}' is the address of a group, and no card's");
         }
         if !said.is_empty() && (scheme != "mxoe" || !is_key(said)) {
@@ -97,17 +97,13 @@ fn check_way(address: &Address, scheme: &str, card: Option<&Interface>) -> anyho
 
 /// Frames do not go from a card to itself: an error where that is the only way.
 fn check_other(address: &Address, own: &Account, card: &Interface) -> anyhow::Result<()> {
-    let place = |place: &str| {
-        let place = place.split_once('?').map_or(place, |it| it.0);
-        let (station, endpoint) = place.rsplit_once('/').unwrap_or((place, ""));
-        let station = station.split_once('%').map_or(station, |it| it.0);
-        (station.parse::<Station>().ok(), endpoint.parse::<u8>().ok())
-    };
+    let place = |at: &str| parse_address(at.split_once('?').map_or(at, |it| it.0));
     let is_there = |(scheme, at): (&str, &str)| {
-        matches!(scheme, "ether" | "mxoe") && place(at).0 == Some(card.station)
+        let station = place(at).map(|(station, _)| station);
+        matches!(scheme, "ether" | "mxoe") && station == Some(card.station)
     };
     let is_itself = |(scheme, at): (&str, &str)| {
-        scheme == own.scheme && place(at) == (Some(card.station), Some(own.endpoint))
+        scheme == own.scheme && place(at) == Some((card.station, own.endpoint))
     };
     if address.parts().any(is_itself) {
         bail!("that is this side itself");

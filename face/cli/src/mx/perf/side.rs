@@ -176,12 +176,13 @@ impl Side {
         Ok(found)
     }
 
-    /// Whether something has happened within so long, of which nothing is taken.
-    pub fn happens(&mut self, limit: Duration) -> bool {
+    /// Whether something happens within so long, of which nothing is taken; an error where the user wants the end.
+    pub fn happens(&mut self, limit: Duration) -> anyhow::Result<bool> {
         let next = self.next(limit);
+        self.stop.check()?;
         let happened = next.is_some();
         self.early.extend(next);
-        happened
+        Ok(happened)
     }
 
     /// Ends in good order.
