@@ -55,20 +55,16 @@ pub fn advice(host: &Host, boards: &[Board], faults: &Faults) -> Vec<Advice> {
             remedy: "`ip link set NAME up` brings one up".to_string(),
         });
     }
-    let is_spoken = |name: &str| {
-        let there = boards.iter().filter(|it| it.dialect.is_some());
-        there.filter_map(|it| it.interface.as_ref()).any(|it| it.name == name)
+    let speaks = |other: &Board, board: &Board| {
+        let name = |board: &Board| board.interface.as_ref().map(|it| it.name.clone());
+        other.dialect.is_some() && name(other) == name(board)
     };
-    for advice in boards.iter().filter(|board| board.number.is_some()).flat_map(of_board) {
-        // Where MXoE is spoken, too, all hosts would have to change.
-        let shared = advice.topic == "MTU" && advice.remedy.contains("9000");
-        if shared && advice.board.as_deref().is_some_and(is_spoken) || all.contains(&advice) {
-            continue;
-        }
-        all.push(advice);
-    }
+    let is_agreed = |board: &Board| boards.iter().any(|other| speaks(other, board));
+    let numbered = boards.iter().filter(|board| board.number.is_some());
+    let of_boards = numbered.flat_map(|board| of_board(board, is_agreed(board)));
     // What runs on an interface need not be what programs would have there now.
-    for advice in boards.iter().flat_map(of_strangers) {
+    for advice in of_boards.chain(boards.iter().flat_map(of_strangers)) {
+        // Several boards may be of one interface.
         if !all.contains(&advice) {
             all.push(advice);
         }
@@ -180,7 +176,8 @@ fn of_host(host: &Host) -> Vec<Advice> {
     all
 }
 
-fn of_board(board: &Board) -> Vec<Advice> {
+/// `is_agreed`: MXoE is spoken on its interface, by another board or by this one, in frames that all hosts have.
+fn of_board(board: &Board, is_agreed: bool) -> Vec<Advice> {
     let Some(interface) = &board.interface else { return Vec::new() };
     let name = &interface.name;
     let mut all = Vec::new();
@@ -188,7 +185,7 @@ fn of_board(board: &Board) -> Vec<Advice> {
         all.push(Advice { board: Some(name.clone()), topic, problem, remedy });
     };
     // What hosts with MXoE agree upon is more than this one can change.
-    if interface.mtu < MTU_WANTED && board.dialect.is_none() {
+    if interface.mtu < MTU_WANTED && !is_agreed {
         say(
             "MTU",
             format!("frames of {} bytes: long messages cost more packets", interface.mtu),

@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::advice::{Advice, Faults, advice};
 use super::host::{Claim, Files, Host};
-use crate::report::{print, print_json, table};
+use crate::report::{complain, print, print_json, table};
 
 /// Arguments of `ropewalk mx info`.
 #[derive(Debug, clap::Args)]
@@ -74,13 +74,18 @@ const STRANGE_FOR: Duration = Duration::from_secs(400);
 
 impl Strange {
     /// What the agent of an interface knows, and what the endpoints on it that tell have counted.
-    fn on(interface: u32, counted: &[Counted]) -> Strange {
-        let peers = AgentClient::of(interface).and_then(|mut agent| agent.peers().ok());
+    fn on(interface: &Interface, counted: &[Counted]) -> Strange {
+        let peers = AgentClient::of(interface.index).map(|mut agent| agent.peers());
+        let peers = peers.transpose().unwrap_or_else(|error| {
+            complain!("ropewalk: {}: {error}", interface.name);
+            None
+        });
         let peers = peers.unwrap_or_default();
         let own = peers.iter().find(|peer| peer.is_own).map(|own| own.order);
         let is_other = |it: &&KnownPeer| Some(it.order) != own && it.age < STRANGE_FOR;
         let others: Vec<Station> = peers.iter().filter(is_other).map(|it| it.station).collect();
-        let is_there = |it: &&Counted| it.scheme == "mxoe" && it.interface == Some(interface);
+        let index = Some(interface.index);
+        let is_there = |it: &&Counted| it.scheme == "mxoe" && it.interface == index;
         let counts = counted.iter().filter(is_there).flat_map(|it| &it.counts);
         Strange {
             order: own.filter(|_| !others.is_empty()).map(|own| (own, others)),
@@ -110,7 +115,7 @@ fn all_boards(files: &Files) -> (Vec<Board>, Option<BoardsError>) {
             is_for_all: false,
             endpoints: index.map(taken),
             xdp_queue: queue.map(|(_, queue)| *queue),
-            strange: index.map_or(Strange::default(), |index| Strange::on(index, &counted)),
+            strange: interface.as_ref().map(|it| Strange::on(it, &counted)).unwrap_or_default(),
             interface,
         }
     };
