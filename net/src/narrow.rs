@@ -103,7 +103,7 @@ impl Narrow {
     }
 
     /// Its interface is down, or up.
-    pub fn is_down(&mut self, is_down: bool, name: (Option<&str>, &str)) {
+    pub fn set_down(&mut self, is_down: bool, name: (Option<&str>, &str)) {
         if std::mem::replace(&mut self.is_down, is_down) != is_down
             && let (Some(interface), scheme) = name
         {
@@ -205,7 +205,7 @@ fn say_once(interface: &str, bytes: usize, words: impl FnOnce() -> String) {
 fn down_words(interface: &str, scheme: &str) -> String {
     format!(
         "the interface {interface} is down: over {scheme}://{interface} nothing leaves or comes before it is up again (ip link set \
-         {interface} up), and links whose peers were silent for too long have ended by then"
+         {interface} up), and links whose peers are silent for too long by then end"
     )
 }
 

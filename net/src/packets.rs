@@ -227,7 +227,7 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
         self.narrow.takes(bytes, name, now);
         match self.port.is_gone() {
             true => self.narrow.gone(name),
-            false => self.narrow.is_down(self.port.is_down(), name),
+            false => self.narrow.set_down(self.port.is_down(), name),
         }
     }
 

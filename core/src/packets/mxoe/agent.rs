@@ -307,12 +307,12 @@ impl Agent {
             Packet::Raw(rest) if !is_own => {
                 let order = self.config.dialect.order();
                 let read = |order| Beacon::parse(rest, order).filter(|it| it.station == from);
-                match (read(order), read(order.other())) {
-                    (Some(beacon), _) => self.heard_beacon(&beacon),
-                    (None, Some(_)) => self.heard_other_order(from),
+                match read(order) {
+                    Some(beacon) => self.heard_beacon(&beacon),
+                    None if read(order.other()).is_some() => self.heard_other_order(from),
                     // A mapper's, who sees it, too.
-                    _ if is_taken(ENDPOINTS) => {}
-                    _ => self.counters.unasked += 1,
+                    None if is_taken(ENDPOINTS) => {}
+                    None => self.counters.unasked += 1,
                 }
             }
             _ if to != self.config.station => self.counters.astray += 1,
