@@ -234,7 +234,11 @@ async fn claim(world: &World, config: &DataConfig) -> Result<(ClaimedDirectory, 
         let (boot, made) = (claimed.boot, claimed.made);
         Ok((claimed, Life { boot, meta_store, untouched, made }))
     });
-    claimed.await.unwrap_or(Err(DataError::Closed))
+    let claimed = claimed.await.unwrap_or(Err(DataError::Closed))?;
+    if let Some(note) = claimed.0.note() {
+        (config.log)(&note);
+    }
+    Ok(claimed)
 }
 
 fn is_there(disk: &dyn Disk, directory: &Path, name: &str) -> Result<bool, DataError> {

@@ -1,14 +1,17 @@
 //! Whose directory this is, and which boot of the server this is.
 //!
-//! The file `superblock` is one sector: identity, format version, boot counter, checksum. It is
-//! replaced by a rename, so it is whole or absent. The file `lock` is locked while a server has
-//! the directory; the kernel lets go of it when the process dies.
+//! The file `superblock` is one sector: identity, format version, boot counter, checksum. The file
+//! `superblock.second` is a copy of it: one of them may be damaged or lost. The file `lock` is locked
+//! while a server has the directory; the kernel lets go of it when the process dies.
 //!
 //! Invariants
 //! * the boot counter and boot id of a start are durable before the start goes on;
 //! * an era goes on only where every byte that earlier starts in it wrote is still seen;
 //! * a directory of another cluster, server, role or a later format is never written to;
-//! * data without a superblock is never taken for an empty directory.
+//! * data without a superblock is never taken for an empty directory;
+//! * a start on a directory that exists needs no room on its disk.
+
+mod copies;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,6 +23,7 @@ use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
 
 const NAME: &str = "superblock";
+const SECOND_NAME: &str = "superblock.second";
 const NEW_NAME: &str = "superblock.new";
 const LOCK_NAME: &str = "lock";
 const MAGIC: &[u8; 8] = b"RWSUPERB";
@@ -100,8 +104,17 @@ pub enum ClaimError {
     OtherRole { path: PathBuf, found: &'static str, wanted: &'static str },
     #[error("{} has format {found}; this program knows formats up to {VERSION}: update it", path.display())]
     Newer { path: PathBuf, found: u32 },
-    #[error("{} is damaged: restore it, or move the directory away and replace the server", path.display())]
-    Damaged { path: PathBuf },
+    #[error(
+        "{} is damaged, and {} does not replace it: restore one of them from a copy of the \
+         directory, or move the directory away and replace the server", path.display(),
+        second.display()
+    )]
+    Damaged { path: PathBuf, second: PathBuf },
+    #[error(
+        "{} and {} are of two stores: remove the one that does not belong here",
+        path.display(), second.display()
+    )]
+    Disagree { path: PathBuf, second: PathBuf },
     #[error(
         "{} has no superblock but holds {found}: it is not a store, or its superblock was lost; \
          choose an empty directory or restore the superblock", path.display()
@@ -112,7 +125,7 @@ pub enum ClaimError {
          replacement of the server explicitly", path.display()
     )]
     Emptied { path: PathBuf, server: ServerId },
-    #[error("{} has no room for the superblock: free some space", path.display())]
+    #[error("there is no room for {}: free at least 64 KiB on its disk", path.display())]
     Full { path: PathBuf },
     #[error("{} cannot be written ({cause}): check owner, rights and mount options", path.display())]
     ReadOnly { path: PathBuf, cause: io::Error },
@@ -124,7 +137,9 @@ impl ClaimError {
     /// The class by which recovery is decided.
     pub fn class(&self) -> Class {
         match self {
-            ClaimError::Damaged { .. } | ClaimError::Emptied { .. } => Class::Data,
+            ClaimError::Damaged { .. }
+            | ClaimError::Disagree { .. }
+            | ClaimError::Emptied { .. } => Class::Data,
             ClaimError::Full { .. } | ClaimError::ReadOnly { .. } | ClaimError::Io { .. } => {
                 Class::Node
             }
@@ -151,6 +166,8 @@ pub struct ClaimedDirectory {
     pub boot: Boot,
     /// The directory did not exist before.
     pub made: bool,
+    /// A copy of the superblock that was damaged or missing, and was made anew from the other one.
+    pub mended: Option<PathBuf>,
     _lock: Arc<dyn File>,
 }
 
@@ -182,7 +199,8 @@ pub fn claim(
     let id = random.0.max(1);
     // The lock file stays the same for as long as the directory does.
     let memory = disk.memory_of(&lock_path).unwrap_or(0);
-    let boot = match read(disk, path)? {
+    let copies::Copies { found, broken: mended } = copies::read(disk, path)?;
+    let boot = match found {
         Some(found) => {
             check(path, &found, identity)?;
             let Boot { counter, era, store, .. } = found.boot;
@@ -196,15 +214,23 @@ pub fn claim(
         }
     };
     write(disk, path, identity, boot, memory)?;
-    Ok(ClaimedDirectory { path: path.to_path_buf(), identity, boot, made, _lock: lock })
+    Ok(ClaimedDirectory { path: path.to_path_buf(), identity, boot, made, mended, _lock: lock })
 }
 
 impl ClaimedDirectory {
+    /// What people should know of the start.
+    pub fn note(&self) -> Option<String> {
+        let mended = self.mended.as_ref()?;
+        let path = mended.display();
+        Some(format!("{path} was damaged or missing, and was made anew from its second copy"))
+    }
+
     /// Takes back what [`claim`] made of a directory in which nothing was: for a server that is not
     /// allowed to begin. Blocks.
     pub fn forget(disk: &dyn Disk, path: &Path, made: bool) -> io::Result<()> {
-        disk.remove_file(&path.join(NAME))?;
-        disk.remove_file(&path.join(LOCK_NAME))?;
+        for name in [NAME, SECOND_NAME, LOCK_NAME] {
+            disk.remove_file(&path.join(name))?;
+        }
         disk.sync_directory(path)?;
         if made { disk.remove_directory(path) } else { Ok(()) }
     }
@@ -224,20 +250,17 @@ struct Found {
     memory: u128,
 }
 
-fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Found>, ClaimError> {
-    let path = directory.join(NAME);
-    let fail = |cause| ClaimError::io("read", &path, cause);
-    let file = match disk.open(&path, Open::Read) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
-        result => result.map_err(fail)?,
-    };
-    let mut bytes = [0; BYTES];
-    let count = file.read_at(0, &mut bytes).map_err(fail)?;
-    match parse(&bytes[..count]) {
-        Ok(found) => Ok(Some(found)),
-        Err(Unreadable::Damaged) => Err(ClaimError::Damaged { path }),
-        Err(Unreadable::Newer(found)) => Err(ClaimError::Newer { path, found }),
+impl Found {
+    fn is_same_store(&self, other: &Found) -> bool {
+        self.cluster == other.cluster
+            && self.server == other.server
+            && self.role == other.role
+            && self.boot.store == other.boot.store
     }
+}
+
+fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Found>, ClaimError> {
+    Ok(copies::read(disk, directory)?.found)
 }
 
 /// Why bytes are no superblock for this program.
@@ -357,16 +380,7 @@ fn write(
     bytes.resize(BYTES, 0);
     let crc = crc_of(&bytes);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-    let (path, new) = (directory.join(NAME), directory.join(NEW_NAME));
-    let write = || -> io::Result<()> {
-        let file = disk.open(&new, Open::Create)?;
-        file.set_len(0)?;
-        file.write_at(0, &bytes)?;
-        file.sync_data()?;
-        disk.rename(&new, &path)?;
-        disk.sync_directory(directory)
-    };
-    write().map_err(|cause| ClaimError::io("write", &path, cause))
+    copies::write(disk, directory, &bytes)
 }
 
 #[cfg(test)]

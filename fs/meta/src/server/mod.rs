@@ -335,6 +335,9 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
         .offload(move || claim(&*disk, &path, identity, expect, random))
         .await
         .ok_or(MetaError::ShuttingDown)??;
+    if let Some(note) = claimed.note() {
+        (config.log)(&note);
+    }
     let (directory, boot) = (&config.directory, claimed.boot);
     let store =
         EmbeddedStore::open(world, directory, boot, config.store, config.accept_loss).await?;

@@ -51,28 +51,84 @@ fn an_emptied_store_of_a_known_server_needs_an_order() {
 }
 
 #[test]
-fn data_without_superblock_damage_and_later_formats_are_refused() {
+fn data_without_superblock_and_later_formats_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
     drop(take(path, SELF, Expect::Any).unwrap());
     std::fs::create_dir(path.join("journal")).unwrap();
     let superblock = path.join(NAME);
-    let good = std::fs::read(&superblock).unwrap();
-    for byte in [0, 13, 20, 300] {
-        let mut bad = good.clone();
-        bad[byte] ^= 1;
-        std::fs::write(&superblock, &bad).unwrap();
-        assert!(matches!(take(path, SELF, Expect::Any), Err(ClaimError::Damaged { .. })));
-    }
-    std::fs::write(&superblock, &good[..100]).unwrap();
-    assert!(matches!(take(path, SELF, Expect::Any), Err(ClaimError::Damaged { .. })));
-    let mut newer = good.clone();
+    let mut newer = std::fs::read(&superblock).unwrap();
     newer[8] = 9;
     let crc = crc_of(&newer);
     newer[12..16].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&superblock, &newer).unwrap();
     assert!(matches!(take(path, SELF, Expect::Any), Err(ClaimError::Newer { found: 9, .. })));
     std::fs::remove_file(&superblock).unwrap();
+    std::fs::remove_file(path.join(SECOND_NAME)).unwrap();
     let error = take(path, SELF, Expect::Replace).err().unwrap();
     assert!(matches!(&error, ClaimError::NotEmpty { found, .. } if found == "journal"), "{error}");
+}
+
+/// The ways in which a file of one sector is damaged.
+fn damages(good: &[u8]) -> Vec<Option<Vec<u8>>> {
+    let mut damages: Vec<Option<Vec<u8>>> = (0..BYTES)
+        .step_by(23)
+        .map(|byte| {
+            let mut bad = good.to_vec();
+            bad[byte] ^= 1 << (byte % 8);
+            Some(bad)
+        })
+        .collect();
+    damages.extend([None, Some(Vec::new()), Some(good[..100].to_vec()), Some(vec![0; BYTES])]);
+    damages
+}
+
+#[test]
+fn each_copy_is_mended_from_the_other_one_and_both_damaged_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    drop(take(path, SELF, Expect::Any).unwrap());
+    std::fs::create_dir(path.join("journal")).unwrap();
+    let put = |name: &str, bytes: &Option<Vec<u8>>| match bytes {
+        Some(bytes) => std::fs::write(path.join(name), bytes).unwrap(),
+        None => std::fs::remove_file(path.join(name)).unwrap(),
+    };
+    let good = std::fs::read(path.join(NAME)).unwrap();
+    for bit in 0..BYTES * 8 {
+        let mut bad = good.clone();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(parse(&bad).is_err(), "bit {bit}");
+    }
+    let mut boots = 1;
+    for name in [NAME, SECOND_NAME] {
+        for bytes in damages(&std::fs::read(path.join(name)).unwrap()) {
+            put(name, &bytes);
+            let claimed = take(path, SELF, Expect::Existing).unwrap();
+            boots += 1;
+            assert_eq!((claimed.boot.counter, claimed.boot.store), (boots, 5));
+            assert_eq!(claimed.mended, Some(path.join(name)));
+            drop(claimed);
+            assert_eq!(
+                std::fs::read(path.join(NAME)).unwrap(),
+                std::fs::read(path.join(SECOND_NAME)).unwrap()
+            );
+        }
+    }
+    // An older copy of one of them is overruled by the newer one.
+    let older = std::fs::read(path.join(NAME)).unwrap();
+    drop(take(path, SELF, Expect::Existing).unwrap());
+    std::fs::write(path.join(NAME), &older).unwrap();
+    assert_eq!(take(path, SELF, Expect::Existing).unwrap().boot.counter, boots + 2);
+    // One of another store of the same server is not.
+    let other = tempfile::tempdir().unwrap();
+    drop(claim(&HostDisk, other.path(), SELF, Expect::Any, (9, 77)).unwrap());
+    std::fs::copy(other.path().join(NAME), path.join(SECOND_NAME)).unwrap();
+    let error = take(path, SELF, Expect::Existing).err().unwrap();
+    assert!(matches!(error, ClaimError::Disagree { .. }), "{error}");
+    let bad = Some(vec![7; BYTES]);
+    put(NAME, &bad);
+    put(SECOND_NAME, &bad);
+    let error = take(path, SELF, Expect::Existing).err().unwrap();
+    assert!(matches!(error, ClaimError::Damaged { .. }), "{error}");
+    assert!(error.to_string().contains(&path.display().to_string()), "{error}");
 }
