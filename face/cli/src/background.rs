@@ -6,6 +6,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +37,9 @@ pub fn is_wanted(asked: bool) -> bool {
 /// is `new`, where nothing was started.
 pub fn start(log: &Path, new: bool) -> anyhow::Result<()> {
     let cannot = || format!("cannot write the log {}", log.display());
-    let file = OpenOptions::new().create(true).append(true).open(log).with_context(cannot)?;
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600);
+    let file = options.open(log).with_context(cannot)?;
     let begin = file.metadata()?.len();
     let mut command = again();
     command.args(std::env::args_os().skip(1)).env(BACKGROUND, std::path::absolute(log)?);

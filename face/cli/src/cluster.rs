@@ -1,13 +1,16 @@
 //! A cluster in one process: each server on a thread of its own, joined by the loop form of shared
 //! memory. Client and servers talk through `net`, as separate processes would.
 
+use std::fs::Permissions;
 use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ropewalk_base::disk::Disk;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::{Either, race};
 use ropewalk_data::{DataConfig, DataServer};
@@ -77,8 +80,22 @@ pub fn meta_config(place: MetaPlace) -> MetaConfig {
     config
 }
 
+/// Says once at a start that others of this host can read a store: those that are made now are private.
+fn warn_of_readers(role: &str, directory: &Path) {
+    let Ok(found) = std::fs::metadata(directory) else { return };
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        let path = directory.display();
+        complain!(
+            "{role}: {path} is open to other users of this host (mode {mode:03o}), who may read there \
+             what the file system keeps from them: chmod -R go= {path}"
+        );
+    }
+}
+
 /// A metadata server's life.
 pub async fn serve_meta(node: Node, place: MetaPlace) {
+    warn_of_readers("metadata server", &place.directory);
     match MetaServer::start(&node.world, node.endpoint, meta_config(place)).await {
         Ok(server) => {
             node.ready.serving();
@@ -109,6 +126,7 @@ pub struct DataPlace {
 pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
     let DataPlace { directory, cluster, server, replace } = place;
     let role = format!("data server {server}");
+    warn_of_readers(&role, &directory);
     let peer = match Address::parse(&meta) {
         Ok(address) => {
             let endpoint = node.endpoint.endpoint();
@@ -242,8 +260,7 @@ pub fn write_identity(directory: &Path, id: ClusterId) -> anyhow::Result<()> {
     if read_identity(directory)? == Some(id) {
         return Ok(());
     }
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make {}", directory.display()))?;
+    HostDisk.create_directory(directory)?;
     write_line(&directory.join(IDENTITY), &id.to_string())
 }
 
@@ -251,7 +268,10 @@ pub fn write_identity(directory: &Path, id: ClusterId) -> anyhow::Result<()> {
 fn write_line(path: &Path, line: &str) -> anyhow::Result<()> {
     let new = path.with_extension("new");
     let write = || {
-        let mut file = std::fs::File::create(&new)?;
+        let mut options = std::fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        // One that a start left behind long ago may have been wider.
+        file.set_permissions(Permissions::from_mode(0o600))?;
         file.write_all(format!("{line}\n").as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&new, path)?;

@@ -1,12 +1,13 @@
 //! The host's file system behind the `Disk` trait.
 //!
 //! Invariants: every error names the call and the full path; the kind of the error is kept, since
-//! callers decide by it (`StorageFull`, `WouldBlock`, `NotFound`); nothing is cached here.
+//! callers decide by it (`StorageFull`, `WouldBlock`, `NotFound`); nothing is cached here; what is made
+//! here only its owner can read, whatever the process's umask: the file system's own rights begin above.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,10 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
 /// `STATX_MNT_ID_UNIQUE` of linux/stat.h, which libraries do not name yet.
 const MOUNT_UNIQUE: u32 = 0x4000;
+
+/// Rights of files and directories that are made here.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// Syncs of this process, of files and directories.
 static SYNCS: AtomicU64 = AtomicU64::new(0);
@@ -57,7 +62,7 @@ fn kind_of(kind: fs::FileType) -> Kind {
 impl Disk for HostDisk {
     fn open(&self, path: &Path, open: Open) -> io::Result<Arc<dyn File>> {
         let mut options = fs::OpenOptions::new();
-        options.read(true).write(open != Open::Read);
+        options.read(true).write(open != Open::Read).mode(FILE_MODE);
         match open {
             Open::Read | Open::Write => (),
             Open::Create => {
@@ -72,7 +77,8 @@ impl Disk for HostDisk {
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path).map_err(|cause| named("make the directory", path, cause))
+        let made = fs::DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path);
+        made.map_err(|cause| named("make the directory", path, cause))
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
@@ -263,6 +269,23 @@ mod tests {
         disk.sync_directory(&root).unwrap();
         assert_eq!(disk.list(&root).unwrap(), [("g".into(), Kind::File)]);
         assert!(disk.space(&root).unwrap().total > 0);
+    }
+
+    #[test]
+    fn only_the_owner_can_read_what_is_made() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        let (outer, inner) = (directory.path().join("a"), directory.path().join("a/b"));
+        HostDisk.create_directory(&inner).unwrap();
+        let file = inner.join("f");
+        HostDisk.open(&file, Open::Create).unwrap();
+        assert_eq!((mode(&outer), mode(&inner), mode(&file)), (0o700, 0o700, 0o600));
+        // What is there keeps its rights: they are its owner's decision.
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+        HostDisk.open(&file, Open::Create).unwrap();
+        HostDisk.create_directory(&inner).unwrap();
+        assert_eq!(mode(&file), 0o640);
     }
 
     #[test]

@@ -3,9 +3,9 @@
 //! Invariants: whoever has a packet never waits for the disk; as many bytes wait as the buffer has, and
 //! as many are being written; a file that cannot be written to any more ends in a whole block, and is said once.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -112,8 +112,15 @@ fn claim(name: &Path) -> io::Result<(File, PathBuf)> {
         // Payloads are nobody else's to read.
         let file =
             OpenOptions::new().create(true).write(true).truncate(false).mode(0o600).open(&name)?;
-        if !file.metadata()?.is_file() {
+        let found = file.metadata()?;
+        if !found.is_file() {
             return Err(io::Error::other("it is no regular file"));
+        }
+        if found.uid() != rustix::process::geteuid().as_raw() {
+            return Err(io::Error::other("it is another user's file, who could read all of it"));
+        }
+        if found.mode() & 0o077 != 0 {
+            file.set_permissions(Permissions::from_mode(0o600))?;
         }
         match file.try_lock() {
             Ok(()) => {

@@ -6,11 +6,13 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use ropewalk_base::disk::Disk;
+use ropewalk_store::HostDisk;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{LOOK, seconds};
@@ -63,8 +65,8 @@ pub fn make_directory(directory: &Path) -> anyhow::Result<()> {
     if directory.exists() && !directory.is_dir() {
         bail!("{} is not a directory: name one, or one that is to be made", directory.display());
     }
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("cannot make {}", directory.display()))
+    HostDisk.create_directory(directory)?;
+    Ok(())
 }
 
 /// Takes the right to serve a directory.
@@ -75,7 +77,7 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
     let cannot = || format!("cannot use {}", path.display());
     let open = || {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).open(&path)
+        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)
     };
     let begin = Instant::now();
     let mut file = loop {
