@@ -42,6 +42,46 @@ pub(crate) fn is_being_killed(pid: u32) -> bool {
     })
 }
 
+/// What a process may do beside its ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// `CAP_FSETID`: setuid and setgid stay on what it changes.
+    SetIds,
+    /// `CAP_SYS_ADMIN`: it sees attributes of the name space `trusted`.
+    Administer,
+}
+
+impl Capability {
+    fn bit(self) -> u64 {
+        match self {
+            Capability::SetIds => 1 << 4,
+            Capability::Administer => 1 << 21,
+        }
+    }
+}
+
+/// Whether thread `pid`, which runs as `uid`, has a capability in our own user name space. For what
+/// the kernel does not tell with a request.
+pub(crate) fn has_capability(pid: u32, uid: u32, capability: Capability) -> bool {
+    if pid == 0 {
+        // Nothing can be seen of it but its id.
+        return uid == 0;
+    }
+    let Some(status) = status(pid) else { return false };
+    let effective = field(&status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
+    if effective.is_none_or(|effective| effective & capability.bit() == 0) {
+        return false;
+    }
+    // Root of a user name space has all capabilities there, which are none here.
+    let space = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/user")).ok();
+    match (space("self"), space(&pid.to_string())) {
+        (Some(ours), Some(its)) => ours == its,
+        // A kernel without user name spaces.
+        (None, None) => true,
+        _ => false,
+    }
+}
+
 struct Known {
     until: Time,
     uid: u32,
@@ -95,6 +135,19 @@ mod tests {
         assert!(Rc::ptr_eq(&first, &groups.of(pid, 0, Time(1))));
         assert!(!Rc::ptr_eq(&first, &groups.of(pid, 0, Time::ZERO + GROUPS_VALID)));
         assert!(groups.of(0, 0, Time::ZERO).is_empty());
+    }
+
+    #[test]
+    fn capabilities_are_those_of_our_own_name_space() {
+        let pid = std::process::id();
+        let effective =
+            field(&status(pid).unwrap(), "CapEff").map(|text| u64::from_str_radix(text, 16));
+        let administers = effective.unwrap().unwrap() & Capability::Administer.bit() != 0;
+        assert_eq!(has_capability(pid, 5, Capability::Administer), administers);
+        assert!(!has_capability(u32::MAX, 0, Capability::SetIds));
+        assert!(
+            has_capability(0, 0, Capability::SetIds) && !has_capability(0, 1, Capability::SetIds)
+        );
     }
 
     #[test]

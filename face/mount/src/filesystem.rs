@@ -19,6 +19,7 @@ use ropewalk_base::slots::SlotId;
 
 use crate::abi::Opcode;
 use crate::abi::requests::CopyFileRangeIn;
+use crate::caller::{self, Capability};
 use crate::decode::{
     Ioctl, Lock, PollIn, ReadHeader, Release, SetAttributes, SetXattr, WriteHeader,
 };
@@ -49,6 +50,11 @@ impl Context {
     /// The caller's supplementary groups, as of at most a second ago. Reads /proc at first use.
     pub fn groups(&self) -> Rc<[u32]> {
         self.shared.groups.of(self.pid, self.uid, self.shared.now.get())
+    }
+
+    /// Whether the caller has a capability that the kernel does not tell of. Reads /proc each time.
+    pub fn has_capability(&self, capability: Capability) -> bool {
+        caller::has_capability(self.pid, self.uid, capability)
     }
 
     /// For requests that create: the caller's supplementary group that owns the parent directory,

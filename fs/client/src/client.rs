@@ -15,7 +15,7 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{Connection, Options};
 use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::layout::Pool as ServerPool;
-use ropewalk_wire::fs::meta::Who;
+use ropewalk_wire::fs::meta::{Judge, Who};
 use ropewalk_wire::fs::value::Bytes;
 
 use crate::data::DataServer;
@@ -30,6 +30,7 @@ pub struct Caller {
     pub group: u32,
     /// Supplementary groups, four bytes each, little endian.
     groups: Rc<[u8]>,
+    judge: Judge,
 }
 
 impl Caller {
@@ -39,7 +40,15 @@ impl Caller {
             user,
             group,
             groups: groups.iter().flat_map(|group| group.to_le_bytes()).collect(),
+            judge: Judge::Server,
         }
+    }
+
+    /// The same caller, whom its kernel has judged: what it asks for is allowed. `keeps_privileges`:
+    /// setuid and setgid may stay on what it changes or makes. A metadata server believes this only
+    /// from clients that may act for every user, and judges itself for all others.
+    pub fn judged_by_kernel(self, keeps_privileges: bool) -> Caller {
+        Caller { judge: Judge::Kernel { keeps_privileges }, ..self }
     }
 
     /// The superuser.
@@ -48,7 +57,7 @@ impl Caller {
     }
 
     pub(crate) fn who(&self) -> Who<'_> {
-        Who { user: self.user, group: self.group, groups: Bytes(&self.groups) }
+        Who { user: self.user, group: self.group, groups: Bytes(&self.groups), judge: self.judge }
     }
 }
 

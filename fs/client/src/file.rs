@@ -147,9 +147,25 @@ impl Client {
         number: u64,
         options: OpenOptions,
     ) -> Result<File, Errno> {
+        self.open_for(caller, number, options, false).await
+    }
+
+    /// Opens a file to execute it: it may be read through the result, and what the caller needs is
+    /// the right to execute it, not to read it.
+    pub async fn open_to_execute(&self, caller: &Caller, number: u64) -> Result<File, Errno> {
+        self.open_for(caller, number, OpenOptions::READ, true).await
+    }
+
+    async fn open_for(
+        &self,
+        caller: &Caller,
+        number: u64,
+        options: OpenOptions,
+        execute: bool,
+    ) -> Result<File, Errno> {
         let inode = self.inode(number);
         if !options.truncate
-            && let Some(file) = self.open_here(caller, &inode, options)?
+            && let Some(file) = self.open_here(caller, &inode, options, execute)?
         {
             return Ok(file);
         }
@@ -157,7 +173,7 @@ impl Client {
         // the open along.
         let file = self.file(inode.clone(), options);
         let (who, access, truncate) = (caller.who(), options.access, options.truncate);
-        let request = MetaRequest::Open { who, inode: number, access, truncate };
+        let request = MetaRequest::Open { who, inode: number, access, truncate, execute };
         if !truncate {
             let reply = self.ask_open(&request).await?;
             self.learn_opened(&reply);
@@ -186,6 +202,7 @@ impl Client {
         caller: &Caller,
         inode: &Rc<Inode>,
         options: OpenOptions,
+        execute: bool,
     ) -> Result<Option<File>, Errno> {
         let state = inode.state.borrow();
         let needed = if options.access.write { LeaseMode::Write } else { LeaseMode::Read };
@@ -197,7 +214,7 @@ impl Client {
         if attributes.kind != InodeKind::File {
             return Ok(None);
         }
-        if !may(&attributes, caller, options.access) {
+        if !may(&attributes, caller, options.access, execute) {
             return Err(Errno::EACCES);
         }
         Ok(Some(self.file(inode.clone(), options)))
@@ -357,11 +374,11 @@ impl Client {
 }
 
 /// Whether attributes allow a caller this access, as the server would judge it.
-fn may(attributes: &Attributes, caller: &Caller, access: Access) -> bool {
-    if caller.user == 0 {
+fn may(attributes: &Attributes, caller: &Caller, access: Access, execute: bool) -> bool {
+    let who = caller.who();
+    if who.passes() {
         return true;
     }
-    let who = caller.who();
     let shift = if caller.user == attributes.user {
         6
     } else if who.is_in(attributes.group) {
@@ -370,5 +387,6 @@ fn may(attributes: &Attributes, caller: &Caller, access: Access) -> bool {
         0
     };
     let bits = attributes.mode >> shift & 7;
-    (!access.read || bits & 4 != 0) && (!access.write || bits & 2 != 0)
+    let reads = if execute { 1 } else { 4 };
+    (!access.read || bits & reads != 0) && (!access.write || bits & 2 != 0)
 }

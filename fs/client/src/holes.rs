@@ -4,9 +4,10 @@ use ropewalk_wire::fs::attributes::Content;
 use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::Errno;
 
-use crate::client::{Caller, Client};
+use crate::client::Client;
 use crate::file::File;
 use crate::lease::For;
+use crate::write::has_set_ids;
 
 /// Zeros of one write.
 const ZERO_BYTES: u64 = 1 << 20;
@@ -15,14 +16,14 @@ impl Client {
     /// `fallocate(2)`: with `zero` the range reads as zeros from now on, with `keep` the size stays.
     ///
     /// Room is not reserved: a full data server is met at the write, as with every striped file
-    /// system whose stripes appear at first write.
+    /// system whose stripes appear at first write. `keeps_privileges` is asked where there are any.
     pub async fn allocate(
         &self,
-        caller: &Caller,
         file: &File,
         offset: u64,
         len: u64,
         (keep, zero): (bool, bool),
+        keeps_privileges: impl FnOnce() -> bool,
     ) -> Result<(), Errno> {
         if !file.options().access.write {
             return Err(Errno::EBADF);
@@ -35,9 +36,10 @@ impl Client {
             return Err(Errno::EINVAL);
         }
         let found = self.attributes(file.number()).await?;
-        if caller.user != 0 {
-            // The kernel leaves it to us, as it does with writes, and does not say so here.
-            self.kill_privileges(&file.inode).await?;
+        // The kernel leaves it to us, as it does with writes, and does not say so here.
+        let set_ids = has_set_ids(found.mode) && !keeps_privileges();
+        if set_ids || found.capable {
+            self.kill_privileges(&file.inode, set_ids).await?;
         }
         if zero {
             self.zero(file, offset, end.min(found.size)).await?;

@@ -46,6 +46,9 @@ fn check(name: &[u8]) -> Result<(), Errno> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(()) }
 }
 
+/// The extended attribute that holds a program's capabilities.
+const CAPABILITY: &[u8] = b"security.capability";
+
 /// Inodes without a name whose attributes are remembered, at most.
 const NAMELESS_MAX: usize = 1 << 16;
 
@@ -479,7 +482,14 @@ impl Client {
             replace,
         };
         self.ask(&request, |_| Ok(())).await?;
-        self.note_change(&self.inode(number));
+        let inode = self.inode(number);
+        self.note_change(&inode);
+        if name == CAPABILITY
+            && let Some(known) = &mut inode.state.borrow_mut().attributes
+        {
+            // Others lost their leases for that; our own writes must know, too.
+            known.capable = true;
+        }
         self.stale(number);
         Ok(())
     }

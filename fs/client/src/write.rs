@@ -26,8 +26,10 @@ use crate::guards::{Exposed, Unsynced};
 use crate::inode::Inode;
 use crate::lease::For;
 
-/// Bits of a mode that give a program rights of its owner or group.
-const SET_USER_OR_GROUP: u16 = 0o6000;
+/// Bits of a mode that give a program the rights of its owner, or those of its group.
+const SET_USER: u16 = 0o4000;
+const SET_GROUP: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
 /// Longest transfer of one request to a data server.
 const REQUEST_BYTES_MAX: u32 = 4 << 20;
 
@@ -97,15 +99,18 @@ impl Client {
         if range.is_empty() {
             return Ok(offset);
         }
-        if kill_privileges {
-            self.kill_privileges(inode).await?;
-        }
         let len = range.len() as u64;
         let mut data = Some(data);
         let mut appending = append.then(Append::default);
         let mut patience = self.patience();
         while patience.lasts().await {
             let lease = self.lease(inode, For::Writing).await?;
+            // Inline bytes and privileges change in one request.
+            if !self.is_inline(inode) && privileges_fall(inode, kill_privileges) {
+                drop(lease);
+                self.kill_privileges(inode, kill_privileges).await?;
+                continue;
+            }
             if self.is_inline(inode) {
                 let bytes = &data.as_ref().map_or(&[][..], |data| &data[..])[range.clone()];
                 let at = if append { self.size_hint(inode) } else { offset };
@@ -150,15 +155,18 @@ impl Client {
         Err(Errno::EIO)
     }
 
-    /// Takes setuid and setgid from a file that somebody without the right to keep them changes.
-    pub(crate) async fn kill_privileges(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
-        if self.attributes(inode.number).await?.mode & SET_USER_OR_GROUP == 0 {
-            return Ok(());
-        }
+    /// Takes capabilities from a file whose bytes are about to change; with `set_ids` setuid and
+    /// setgid, too, where somebody without the right to keep them changes it.
+    pub(crate) async fn kill_privileges(
+        &self,
+        inode: &Rc<Inode>,
+        set_ids: bool,
+    ) -> Result<(), Errno> {
         let change = AttributeChange {
             accessed: TimeChange::Keep,
             modified: TimeChange::Keep,
-            kill_privileges: true,
+            kill_privileges: set_ids,
+            kill_capability: true,
             through_handle: true,
             ..AttributeChange::default()
         };
@@ -212,7 +220,7 @@ impl Client {
             state.inline = None;
         }
         // The bits that fell away are known to the server only.
-        state.outdated |= kill_privileges;
+        state.outdated |= kill_privileges || state.attributes.is_some_and(|known| known.capable);
         if let Some(attributes) = &mut state.attributes {
             attributes.size = attributes.size.max(size);
             attributes.blocks = attributes.blocks.max(end.div_ceil(512) as u64);
@@ -483,6 +491,20 @@ impl Client {
         inode.unsynced.borrow_mut().entry(part.server).or_insert(era);
         Ok(())
     }
+}
+
+/// Whether privileges fall with a change of the file's bytes: capabilities always, setuid and setgid
+/// with `set_ids`. Whoever has a lease to write learned of them with it: the metadata server takes
+/// all leases back before it gives a file any.
+pub(crate) fn privileges_fall(inode: &Inode, set_ids: bool) -> bool {
+    let state = inode.state.borrow();
+    state.attributes.is_some_and(|known| known.capable || set_ids && has_set_ids(known.mode))
+}
+
+/// Whether a mode has bits that a write by another user takes away: setgid only where it means
+/// execution as the group.
+pub(crate) fn has_set_ids(mode: u16) -> bool {
+    mode & SET_USER != 0 || mode & (SET_GROUP | GROUP_EXECUTE) == SET_GROUP | GROUP_EXECUTE
 }
 
 /// Whether a write stays within the file's largest size, and within the runs of stripes that an inode

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::runs::Runs;
 
 /// Version of the row's encoding.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// An inode as its row keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +53,8 @@ pub struct Inode {
     pub inline_bytes: u32,
     /// Bytes of the names of extended attributes, each with a zero byte: what a listing takes.
     pub xattr_bytes: u32,
+    /// One of them is `security.capability`.
+    pub capable: bool,
 }
 
 /// A row that does not decode: the store is damaged or newer than this program.
@@ -95,6 +97,7 @@ impl Inode {
             changed: self.changed,
             created: self.created,
             version: self.version,
+            capable: self.capable,
         }
     }
 
@@ -183,6 +186,7 @@ mod tests {
             written,
             inline_bytes: 0,
             xattr_bytes: 0,
+            capable: false,
         }
     }
 

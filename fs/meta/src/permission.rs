@@ -1,7 +1,7 @@
 //! Who may do what: the permission rules of POSIX on an inode's owner, group and mode.
 //!
 //! Pure functions. The superuser (user 0) passes all checks but those that concern execution, which
-//! clients decide from the attributes.
+//! clients decide from the attributes; so does a caller whom its kernel has judged ([`Who::passes`]).
 
 use ropewalk_wire::fs::meta::{NAME_BYTES_MAX, Who};
 use ropewalk_wire::fs::value::Errno;
@@ -11,6 +11,8 @@ use crate::inode::Inode;
 pub const READ: u16 = 4;
 pub const WRITE: u16 = 2;
 pub const SEARCH: u16 = 1;
+/// The same bit, of a file.
+pub const EXECUTE: u16 = SEARCH;
 
 pub const SET_USER: u16 = 0o4000;
 pub const SET_GROUP: u16 = 0o2000;
@@ -27,12 +29,12 @@ pub fn check(inode: &Inode, who: &Who<'_>, bits: u16) -> Result<(), Errno> {
     } else {
         inode.mode
     };
-    if who.user == 0 || class & bits == bits { Ok(()) } else { Err(Errno::EACCES) }
+    if who.passes() || class & bits == bits { Ok(()) } else { Err(Errno::EACCES) }
 }
 
-/// Whether `who` owns the inode or is the superuser.
+/// Whether `who` owns the inode, or may do all that its owner may.
 pub fn owns(inode: &Inode, who: &Who<'_>) -> bool {
-    who.user == 0 || who.user == inode.user
+    who.passes() || who.user == inode.user
 }
 
 /// Whether an entry that points to `inode` may be taken out of `directory`: write and search
@@ -77,6 +79,7 @@ pub fn without_privileges(mode: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use ropewalk_wire::fs::attributes::InodeKind;
+    use ropewalk_wire::fs::meta::Judge;
     use ropewalk_wire::fs::value::{Bytes, Timestamp};
 
     use super::*;
@@ -108,13 +111,14 @@ mod tests {
             written: Runs::default(),
             inline_bytes: 0,
             xattr_bytes: 0,
+            capable: false,
         }
     }
 
     #[test]
     fn one_class_of_bits_counts_and_root_passes() {
         let groups = 30u32.to_le_bytes();
-        let who = |user, group| Who { user, group, groups: Bytes(&groups) };
+        let who = |user, group| Who { user, group, groups: Bytes(&groups), judge: Judge::Server };
         let closed_to_owner = inode(0o077, 10, 20);
         assert_eq!(check(&closed_to_owner, &who(10, 20), READ), Err(Errno::EACCES));
         assert_eq!(check(&closed_to_owner, &who(11, 20), READ | WRITE), Ok(()));
@@ -122,11 +126,16 @@ mod tests {
         assert_eq!(check(&for_group, &who(11, 1), SEARCH), Ok(()));
         assert_eq!(check(&inode(0o707, 10, 30), &who(11, 1), SEARCH), Err(Errno::EACCES));
         assert_eq!(check(&inode(0, 10, 20), &Who::ROOT, READ | WRITE | SEARCH), Ok(()));
+        let judge = Judge::Kernel { keeps_privileges: false };
+        let judged = Who { judge, ..who(11, 1) };
+        assert_eq!(check(&inode(0, 10, 20), &judged, READ | WRITE | SEARCH), Ok(()));
+        assert_eq!(check(&inode(0, 10, 20), &judged.unjudged(), READ), Err(Errno::EACCES));
+        assert!(owns(&inode(0, 10, 20), &judged) && !judged.keeps_privileges());
     }
 
     #[test]
     fn sticky_directories_protect_entries_of_others() {
-        let who = |user| Who { user, group: 1, groups: Bytes(&[]) };
+        let who = |user| Who { user, group: 1, groups: Bytes(&[]), judge: Judge::Server };
         let (directory, file) = (inode(0o1777, 10, 20), inode(0o644, 11, 20));
         assert_eq!(check_removal(&directory, &file, &who(12)), Err(Errno::EPERM));
         assert_eq!(check_removal(&directory, &file, &who(11)), Ok(()));

@@ -123,7 +123,8 @@ fn names_and_content(cluster: &mut Cluster, file: u64, parent: u64, restart: boo
     };
     twice(cluster, rename(RenameMode::Exchange, name(b"pipe")), restart);
     twice(cluster, rename(RenameMode::Replace, name(b"link")), restart);
-    let open = MetaRequest::Open { who, inode: file, access: WRITE, truncate: true };
+    let open =
+        MetaRequest::Open { who, inode: file, access: WRITE, truncate: true, execute: false };
     twice(cluster, open, restart);
     let grant = cluster.call(0, MetaRequest::Acquire { inode: file, mode: LeaseMode::Write });
     let (version, epoch) = (grant.attributes().version, grant.grant().expect("alone").epoch);

@@ -87,7 +87,13 @@ fn a_file_is_recalled_from_its_writer_and_read_by_another_client() {
         let created = call(simulation, "a", &a, create(ROOT, b"f", 0o644));
         let (inode, grant) = (created.inode(), created.grant().expect("nobody else is there"));
         assert_eq!(grant.mode, LeaseMode::Write);
-        let open = MetaRequest::Open { who: Who::ROOT, inode, access: WRITE, truncate: false };
+        let open = MetaRequest::Open {
+            who: Who::ROOT,
+            inode,
+            access: WRITE,
+            truncate: false,
+            execute: false,
+        };
         let opened = call(simulation, "b", &b, open);
         assert_eq!(opened.grant().map(|grant| grant.mode), Some(LeaseMode::Shared));
         let heard = a.heard.borrow().clone();

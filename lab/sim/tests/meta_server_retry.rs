@@ -207,7 +207,7 @@ impl Trial<'_> {
         self.disturbed("leave inline", leave).ok();
         let again = self.call(leave);
         assert_eq!(again.get(), Err(Errno::ESTALE), "it left once, and under its old epoch");
-        let open = MetaRequest::Open { who, inode, access: WRITE, truncate: true };
+        let open = MetaRequest::Open { who, inode, access: WRITE, truncate: true, execute: false };
         let opened = self.disturbed("open", open);
         let (size, generation) = (opened.attributes().size, opened.attributes().object_generation);
         assert!(size == 0 && generation > 0, "{size} bytes of generation {generation}");

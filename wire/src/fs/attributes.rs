@@ -41,6 +41,9 @@ pub struct Attributes {
     pub created: Timestamp,
     /// Grows with every change of the inode; lets a client order two views of it.
     pub version: u64,
+    /// The file has capabilities (the attribute `security.capability`), which fall before the next
+    /// change of its bytes.
+    pub capable: bool,
 }
 
 /// Where a file's bytes are.

@@ -47,7 +47,25 @@ pub const DISCARDED_MAX: usize = 512;
 /// Longest path that `GetPath` tells, in bytes.
 pub const PATH_BYTES_MAX: usize = 16 * 1024;
 
-/// On whose behalf: checked by the server as POSIX demands. User 0 may do what root may do.
+/// Who has judged whether a caller may do what it asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Judge {
+    /// Nobody yet: the server judges by ids, as POSIX demands. User 0 may do what root may do.
+    #[default]
+    Server,
+    /// The kernel of the caller's host. It knows what no ids tell (capabilities, name spaces, a mask
+    /// of capabilities that root gave up), and a server that asked again would refuse what the kernel
+    /// allowed.
+    ///
+    /// Whoever sends this acts for every user. A server believes it only from sessions that may do
+    /// that anyway, and takes it for [`Judge::Server`] from all others.
+    Kernel {
+        /// The caller may leave setuid and setgid on what it changes or makes (`CAP_FSETID`).
+        keeps_privileges: bool,
+    },
+}
+
+/// On whose behalf something is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Who<'a> {
     pub user: u32,
@@ -55,11 +73,31 @@ pub struct Who<'a> {
     /// Supplementary groups, four bytes each, little endian.
     #[serde(borrow)]
     pub groups: Bytes<'a>,
+    pub judge: Judge,
 }
 
 impl Who<'_> {
     /// The superuser.
-    pub const ROOT: Who<'static> = Who { user: 0, group: 0, groups: Bytes(&[]) };
+    pub const ROOT: Who<'static> =
+        Who { user: 0, group: 0, groups: Bytes(&[]), judge: Judge::Server };
+
+    /// Whether no check of a right is left: the caller may do everything, or was judged before.
+    pub fn passes(&self) -> bool {
+        self.user == 0 || self.judge != Judge::Server
+    }
+
+    /// Whether what this caller changes or makes may keep setuid and setgid.
+    pub fn keeps_privileges(&self) -> bool {
+        match self.judge {
+            Judge::Server => self.user == 0,
+            Judge::Kernel { keeps_privileges } => keeps_privileges,
+        }
+    }
+
+    /// The same caller, judged by nobody.
+    pub fn unjudged(self) -> Self {
+        Who { judge: Judge::Server, ..self }
+    }
 
     /// Whether `group` is this caller's, primary or supplementary.
     pub fn is_in(&self, group: u32) -> bool {
@@ -121,8 +159,11 @@ pub struct AttributeChange {
     pub size: Option<u64>,
     pub accessed: TimeChange,
     pub modified: TimeChange,
-    /// Whether setuid, setgid (and capabilities) fall away as for a write by another user.
+    /// Whether setuid, setgid and capabilities fall away as for a write by another user.
     pub kill_privileges: bool,
+    /// Whether capabilities (the attribute `security.capability`) fall away, as they do for
+    /// everybody's write.
+    pub kill_capability: bool,
     /// The size changes through a handle that was opened for writing (`ftruncate`): the permission
     /// was checked then.
     pub through_handle: bool,
@@ -266,6 +307,8 @@ pub enum MetaRequest<'a> {
         inode: u64,
         access: Access,
         truncate: bool,
+        /// To execute it: what is asked for is the right to execute, and not to read.
+        execute: bool,
     },
     Unlink {
         #[serde(borrow)]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::{Cluster, mounts_usable, unmount};
 
@@ -81,6 +82,32 @@ pub fn as_user<T: Send>(
             rustix::thread::set_thread_groups(&groups).unwrap();
             rustix::thread::set_thread_gid(Gid::from_raw(group)).unwrap();
             rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+            work()
+        });
+        acting.join()
+    });
+    joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Runs `work` as another user (who may be root) with these capabilities and no others.
+pub fn with_capabilities<T: Send>(
+    user: u32,
+    group: u32,
+    capabilities: CapabilitySet,
+    work: impl FnOnce() -> T + Send,
+) -> T {
+    let joined = std::thread::scope(|scope| {
+        let acting = scope.spawn(|| {
+            rustix::thread::set_keep_capabilities(true).unwrap();
+            rustix::thread::set_thread_groups(&[]).unwrap();
+            rustix::thread::set_thread_gid(Gid::from_raw(group)).unwrap();
+            rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+            let sets = CapabilitySets {
+                effective: capabilities,
+                permitted: capabilities,
+                inheritable: CapabilitySet::empty(),
+            };
+            rustix::thread::set_capabilities(None, sets).unwrap();
             work()
         });
         acting.join()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use ropewalk_client::{self as client, InodeKind};
 
 use super::ClusterFileSystem;
+use crate::caller::Capability;
 use crate::decode::{self, SetTime};
 use crate::errno::Errno;
 use crate::filesystem::Context;
@@ -66,10 +67,23 @@ pub(super) fn attributes(from: &client::Attributes) -> Attributes {
 }
 
 impl ClusterFileSystem {
+    /// The caller, whom the kernel has judged by the attributes that it has (`default_permissions`).
     pub(super) fn caller(&self, context: &Context) -> client::Caller {
+        self.caller_keeping(context, context.uid == 0)
+    }
+
+    /// As [`ClusterFileSystem::caller`], where the kernel says whether setuid and setgid stay.
+    pub(super) fn caller_keeping(&self, context: &Context, keeps: bool) -> client::Caller {
         // Root may do everything; its groups decide nothing.
         let groups = if context.uid == 0 { [].into() } else { context.groups() };
-        client::Caller::new(context.uid, context.gid, &groups)
+        client::Caller::new(context.uid, context.gid, &groups).judged_by_kernel(keeps)
+    }
+
+    /// The caller that makes an inode of this mode.
+    pub(super) fn maker(&self, context: &Context, mode: u32) -> client::Caller {
+        // Only setgid is asked about, and who makes such files is rare.
+        let keeps = mode & libc::S_ISGID == 0 || context.has_capability(Capability::SetIds);
+        self.caller_keeping(context, keeps)
     }
 
     fn inode_validity(&self, inode: u64) -> Duration {

@@ -11,6 +11,7 @@ use super::ClusterFileSystem;
 use super::convert::{entry_kind, errno, time_change};
 use super::files::options;
 use super::handles::{Listing, Open, OpenDirectory};
+use crate::caller::Capability;
 use crate::decode::{Lock, ReadHeader, Release, SetAttributes, SetXattr, WriteHeader};
 use crate::errno::Errno;
 use crate::filesystem::{Answer, Context, Filesystem};
@@ -20,6 +21,21 @@ use crate::reply::{AttributesReply, Data, DirectoryReply, Entry, EntryKind, Open
 const SELF_COOKIE: u64 = 1;
 const PARENT_COOKIE: u64 = 2;
 const FRAGMENT_BYTES: u64 = 4096;
+/// Bit of the kernel's own in the flags of OPEN: the file is opened to be executed. No program can set
+/// it.
+const FOR_EXECUTION: u32 = 0x20;
+/// The name space of extended attributes that only the superuser sees.
+const TRUSTED: &[u8] = b"trusted.";
+
+/// A list of names of extended attributes, without those that its caller must not see. The kernel
+/// leaves that to file systems. `administers` is asked where it matters.
+fn listed_for(names: Vec<u8>, administers: impl FnOnce() -> bool) -> Vec<u8> {
+    let all = || names.split_inclusive(|byte| *byte == 0);
+    if !all().any(|name| name.starts_with(TRUSTED)) || administers() {
+        return names;
+    }
+    all().filter(|name| !name.starts_with(TRUSTED)).flatten().copied().collect()
+}
 
 impl ClusterFileSystem {
     async fn make(
@@ -30,7 +46,7 @@ impl ClusterFileSystem {
         mode: u32,
         node: Node<'_>,
     ) -> Answer<Entry> {
-        let (caller, mode) = (self.caller(context), mode as u16 & 0o7777);
+        let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
         let made = self.client.make(&caller, parent, name, mode, node).await.map_err(errno)?;
         Ok(self.entry(&made))
     }
@@ -102,9 +118,10 @@ impl Filesystem for ClusterFileSystem {
             accessed: time_change(changes.atime),
             modified: time_change(changes.mtime),
             kill_privileges: changes.kill_privileges,
+            kill_capability: false,
             through_handle: changes.handle.is_some(),
         };
-        let caller = self.caller(context);
+        let caller = self.caller_keeping(context, !changes.kill_privileges);
         let changed = self.client.set_attributes(&caller, node, change).await.map_err(errno)?;
         Ok(self.attributes_reply(&changed))
     }
@@ -199,11 +216,14 @@ impl Filesystem for ClusterFileSystem {
         context: &Context,
         node: u64,
         flags: u32,
-        _kill_privileges: bool,
+        kill_privileges: bool,
     ) -> Answer<Opened> {
-        let caller = self.caller(context);
-        let file = self.client.open(&caller, node, options(flags)).await.map_err(errno)?;
-        self.opened(file)
+        let caller = self.caller_keeping(context, !kill_privileges);
+        let file = match flags & FOR_EXECUTION {
+            0 => self.client.open(&caller, node, options(flags)).await,
+            _ => self.client.open_to_execute(&caller, node).await,
+        };
+        self.opened(file.map_err(errno)?)
     }
 
     async fn read(&self, _context: &Context, _node: u64, header: &ReadHeader) -> Answer<Data> {
@@ -361,7 +381,8 @@ impl Filesystem for ClusterFileSystem {
     }
 
     async fn listxattr(&self, context: &Context, node: u64, _size: u32) -> Answer<Vec<u8>> {
-        self.client.list_xattr(&self.caller(context), node).await.map_err(errno)
+        let names = self.client.list_xattr(&self.caller(context), node).await.map_err(errno)?;
+        Ok(listed_for(names, || context.has_capability(Capability::Administer)))
     }
 
     async fn removexattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<()> {
@@ -377,7 +398,7 @@ impl Filesystem for ClusterFileSystem {
         flags: u32,
         _umask: u32,
     ) -> Answer<(Entry, Opened)> {
-        let (caller, mode) = (self.caller(context), mode as u16 & 0o7777);
+        let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
         let exclusive = flags as i32 & libc::O_EXCL != 0;
         let options = options(flags);
         let created = self.client.create(&caller, parent, name, mode, exclusive, options);
@@ -394,7 +415,7 @@ impl Filesystem for ClusterFileSystem {
         flags: u32,
         _umask: u32,
     ) -> Answer<(Entry, Opened)> {
-        let (caller, mode) = (self.caller(context), mode as u16 & 0o7777);
+        let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
         let options = OpenOptions { truncate: false, ..options(flags) };
         let created = self.client.create_temporary(&caller, parent, mode, options).await;
         let (attributes, file) = created.map_err(errno)?;
@@ -465,8 +486,8 @@ impl Filesystem for ClusterFileSystem {
         if mode & !known != 0 {
             return Err(Errno::EOPNOTSUPP);
         }
-        let caller = self.caller(context);
-        let done = self.client.allocate(&caller, &file, offset, length, (keep, zero)).await;
+        let keeps = || context.has_capability(Capability::SetIds);
+        let done = self.client.allocate(&file, offset, length, (keep, zero), keeps).await;
         done.map_err(errno)
     }
 

@@ -144,6 +144,7 @@ mod tests {
             modified: at,
             changed: at,
             created: at,
+            capable: false,
             version: 1,
         };
         let layout =

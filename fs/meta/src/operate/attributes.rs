@@ -8,12 +8,15 @@ use super::{Operation, Step};
 use crate::inode::{Inode, encode_row};
 use crate::keys::{self, Table};
 use crate::leases::Need;
-use crate::permission::{self, SET_GROUP, WRITE};
+use crate::permission::{self, SET_GROUP, SET_USER, WRITE};
 use crate::rows::Rows;
 use crate::shard::{CUT_VERSION, Cut};
 
 /// The attribute that holds a program's capabilities; it falls with setuid.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+/// Bits that make a program run as its owner or group.
+const SET_IDS: u16 = SET_USER | SET_GROUP;
 
 impl<R: Rows> Operation<'_, R> {
     pub fn set_attributes(
@@ -25,10 +28,13 @@ impl<R: Rows> Operation<'_, R> {
         let inode = self.inode(number)?.clone();
         check_change(&inode, who, change)?;
         let shrinks = change.size.is_some_and(|size| size < inode.size);
-        self.need(number, if shrinks { Need::Alone } else { Need::Quiet });
+        let grants =
+            inode.is_file() && change.mode.is_some_and(|mode| mode & SET_IDS & !inode.mode != 0);
+        // Whoever writes must know before its next write that there are privileges to fall.
+        self.need(number, if shrinks || grants { Need::Alone } else { Need::Quiet });
         self.settle()?;
         if let Some(size) = change.size {
-            let kill = who.user != 0 || change.kill_privileges;
+            let kill = !who.keeps_privileges() || change.kill_privileges;
             self.set_size(number, size, kill)?;
         }
         let now = self.now.calendar;
@@ -38,7 +44,7 @@ impl<R: Rows> Operation<'_, R> {
         target.group = change.group.unwrap_or(target.group);
         if let Some(mode) = change.mode {
             target.mode = mode & 0o7777;
-            if who.user != 0 && !who.is_in(inode.group) {
+            if !who.passes() && !who.is_in(inode.group) {
                 target.mode &= !SET_GROUP;
             }
         }
@@ -51,9 +57,9 @@ impl<R: Rows> Operation<'_, R> {
                 TimeChange::At(at) => *time = at,
             }
         }
-        let falls = change.kill_privileges || (changes_owner && change.mode.is_none());
-        if falls && !inode.is_directory() {
-            self.kill_privileges(number)?;
+        let all = change.kill_privileges || (changes_owner && change.mode.is_none());
+        if (all || change.kill_capability) && !inode.is_directory() {
+            self.kill_privileges(number, all)?;
         }
         self.answer_attributes(number)
     }
@@ -64,9 +70,7 @@ impl<R: Rows> Operation<'_, R> {
             return self.truncate_to_zero(number, kill_privileges);
         }
         let now = self.now.calendar;
-        if kill_privileges {
-            self.kill_privileges(number)?;
-        }
+        self.kill_privileges(number, kill_privileges)?;
         let renews = size < inode.size && !inode.striped;
         let generation =
             if renews { self.next_generation(inode.generation)? } else { inode.generation };
@@ -118,20 +122,20 @@ impl<R: Rows> Operation<'_, R> {
         Ok(())
     }
 
-    /// Takes setuid, setgid and capabilities from a file, as a write by another user does.
-    pub fn kill_privileges(&mut self, number: u64) -> Step<()> {
+    /// Takes capabilities from a file, as every change of its bytes does; with `set_ids` setuid and
+    /// setgid, too, as a change by another user does.
+    pub fn kill_privileges(&mut self, number: u64, set_ids: bool) -> Step<()> {
         let inode = self.inode(number)?;
-        let (mode, xattr_bytes) = (inode.mode, inode.xattr_bytes);
-        let left = permission::without_privileges(mode);
+        let (mode, capable) = (inode.mode, inode.capable);
+        let left = if set_ids { permission::without_privileges(mode) } else { mode };
         if left != mode {
             self.touch(number)?.mode = left;
         }
-        if xattr_bytes > 0 {
-            let key = keys::named(Table::Xattr, &[number], CAPABILITY);
-            if self.shard.rows.get(&key)?.is_some() {
-                self.batch.remove(key);
-                self.touch(number)?.xattr_bytes -= CAPABILITY.len() as u32 + 1;
-            }
+        if capable {
+            self.batch.remove(keys::named(Table::Xattr, &[number], CAPABILITY));
+            let target = self.touch(number)?;
+            target.xattr_bytes -= CAPABILITY.len() as u32 + 1;
+            target.capable = false;
         }
         Ok(())
     }
@@ -140,11 +144,11 @@ impl<R: Rows> Operation<'_, R> {
 /// Whether `who` may change what is asked.
 fn check_change(inode: &Inode, who: &Who<'_>, change: &AttributeChange) -> Result<(), Errno> {
     let owns = permission::owns(inode, who);
-    if change.user.is_some_and(|user| who.user != 0 && (!owns || user != inode.user)) {
+    if change.user.is_some_and(|user| !who.passes() && (!owns || user != inode.user)) {
         return Err(Errno::EPERM);
     }
     let foreign = |group| group != inode.group && !who.is_in(group);
-    if change.group.is_some_and(|group| who.user != 0 && (!owns || foreign(group))) {
+    if change.group.is_some_and(|group| !who.passes() && (!owns || foreign(group))) {
         return Err(Errno::EPERM);
     }
     if change.mode.is_some() && !owns {

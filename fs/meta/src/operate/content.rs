@@ -72,9 +72,7 @@ impl<R: Rows> Operation<'_, R> {
         target.size = target.size.max(end as u64);
         let size = target.size;
         self.batch.put(keys::key(Table::Inline, &[number]), bytes);
-        if kill_privileges {
-            self.kill_privileges(number)?;
-        }
+        self.kill_privileges(number, kill_privileges)?;
         let version = self.inode(number)?.version;
         self.answer(&MetaReply::Written { offset, size, version })
     }
@@ -173,7 +171,8 @@ impl<R: Rows> Operation<'_, R> {
         let target = if wrote { self.touch(number)? } else { self.change(number)? };
         let (version, changed) = (target.version, target.changed);
         *target = Inode { version, changed, ..after };
-        Ok(())
+        // The client lets them fall before it writes; none are left where one did not.
+        if wrote { self.kill_privileges(number, false) } else { Ok(()) }
     }
 }
 

@@ -37,7 +37,10 @@ impl<R: Rows> Operation<'_, R> {
             if exclusive {
                 return Err(Errno::EEXIST.into());
             }
-            return self.open(who, dentry.inode, access, truncate, self.caches_entries(parent));
+            // It came while the request was on its way: a kernel that asks for a new file has not
+            // looked at this one.
+            let (who, cached) = (who.unjudged(), self.caches_entries(parent));
+            return self.open(&who, dentry.inode, access, (truncate, false), cached);
         }
         let cookie = self.check_new_entry(&directory, who, found.free)?;
         self.need_entries(parent);
@@ -88,7 +91,7 @@ impl<R: Rows> Operation<'_, R> {
             Node::Fifo => (InodeKind::Fifo, 0),
             Node::Socket => (InodeKind::Socket, 0),
             Node::File => (InodeKind::File, 0),
-            Node::CharacterDevice(_) | Node::BlockDevice(_) if who.user != 0 => {
+            Node::CharacterDevice(_) | Node::BlockDevice(_) if !who.passes() => {
                 return Err(Errno::EPERM.into());
             }
             Node::CharacterDevice(device) => (InodeKind::CharacterDevice, device),
@@ -219,6 +222,7 @@ impl<R: Rows> Operation<'_, R> {
             written: Runs::default(),
             inline_bytes: 0,
             xattr_bytes: 0,
+            capable: false,
         });
         Ok(number)
     }
@@ -235,7 +239,7 @@ fn inherit(who: &Who<'_>, directory: &Inode, is_directory: bool, mode: u16) -> (
         return (group, mode | SET_GROUP);
     }
     let runs_as_group = mode & (SET_GROUP | GROUP_EXECUTE) == SET_GROUP | GROUP_EXECUTE;
-    let foreign = who.user != 0 && !who.is_in(group);
+    let foreign = !who.keeps_privileges() && !who.is_in(group);
     (group, if runs_as_group && foreign { mode & !SET_GROUP } else { mode })
 }
 

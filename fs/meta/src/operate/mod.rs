@@ -126,8 +126,8 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::Make { who, parent, name, mode, node } => {
                 self.make(&who, parent, name.0, mode, &node)
             }
-            M::Open { who, inode, access, truncate } => {
-                self.open(&who, inode, access, truncate, false)
+            M::Open { who, inode, access, truncate, execute } => {
+                self.open(&who, inode, access, (truncate, execute), false)
             }
             M::Unlink { who, parent, name, closed } => self.unlink(&who, parent, name.0, closed),
             M::RemoveDirectory { who, parent, name, closed } => {

@@ -9,7 +9,7 @@ use super::{Operation, Step, Stop};
 use crate::keys::{self, Table};
 use crate::leases::Need;
 use crate::parking::WaitOn;
-use crate::permission::{self, READ, WRITE};
+use crate::permission::{self, EXECUTE, READ, WRITE};
 use crate::rows::Rows;
 
 impl<R: Rows> Operation<'_, R> {
@@ -18,7 +18,7 @@ impl<R: Rows> Operation<'_, R> {
         who: &Who<'_>,
         number: u64,
         access: Access,
-        truncate: bool,
+        (truncate, execute): (bool, bool),
         entry_cached: bool,
     ) -> Step<()> {
         let inode = self.inode(number)?.clone();
@@ -30,7 +30,12 @@ impl<R: Rows> Operation<'_, R> {
             InodeKind::Symlink => return Err(Errno::ELOOP.into()),
             _ => return Err(Errno::ENXIO.into()),
         }
-        let bits = if access.read { READ } else { 0 } | if writes { WRITE } else { 0 };
+        let reads = match (access.read, execute) {
+            (_, true) => EXECUTE,
+            (true, false) => READ,
+            (false, false) => 0,
+        };
+        let bits = reads | if writes { WRITE } else { 0 };
         permission::check(&inode, who, bits)?;
         if inode.is_directory() {
             self.shard.leases.open(number, self.session, access);
@@ -43,7 +48,7 @@ impl<R: Rows> Operation<'_, R> {
         self.need(number, if truncate { Need::Alone } else { need_of(wish) });
         self.settle()?;
         if truncate {
-            self.truncate_to_zero(number, who.user != 0)?;
+            self.truncate_to_zero(number, !who.keeps_privileges())?;
         }
         let epoch = self.inode(number)?.epoch;
         self.shard.leases.open(number, self.session, access);
@@ -135,10 +140,7 @@ impl<R: Rows> Operation<'_, R> {
         inode.size = 0;
         inode.modified = now;
         inode.changed = now;
-        if kill_privileges {
-            self.kill_privileges(number)?;
-        }
-        Ok(())
+        self.kill_privileges(number, kill_privileges)
     }
 
     /// The next generation of an inode's content.

@@ -4,6 +4,7 @@ use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::meta::{MetaReply, NAME_BYTES_MAX, Who, XATTR_BYTES_MAX};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
+use super::attributes::CAPABILITY;
 use super::{Operation, Step};
 use crate::inode::Inode;
 use crate::keys::{self, Table};
@@ -33,7 +34,7 @@ impl<R: Rows> Operation<'_, R> {
             let prefix = keys::key(Table::Xattr, &[number]);
             self.shard.rows.scan(&prefix, &keys::after(&prefix), &mut |key, _| {
                 let name = keys::name(key, 1);
-                if who.user == 0 || !name.starts_with(b"trusted.") {
+                if who.passes() || !name.starts_with(b"trusted.") {
                     names.extend_from_slice(name);
                     names.push(0);
                 }
@@ -68,23 +69,34 @@ impl<R: Rows> Operation<'_, R> {
         if inode.xattr_bytes as usize + grows > LIST_BYTES_MAX {
             return Err(Errno::ENOSPC.into());
         }
-        self.need(number, Need::Quiet);
+        let capable = name == CAPABILITY && inode.is_file();
+        // Whoever writes must know before its next write that there are capabilities to fall.
+        self.need(number, if capable { Need::Alone } else { Need::Quiet });
         self.settle()?;
-        self.touch(number)?.xattr_bytes += grows as u32;
+        let target = self.touch(number)?;
+        target.xattr_bytes += grows as u32;
+        target.capable |= name == CAPABILITY;
         self.batch.put(key, value.to_vec());
         self.answer(&MetaReply::Done)
     }
 
     pub fn remove_xattr(&mut self, who: &Who<'_>, number: u64, name: &[u8]) -> Step<()> {
         let inode = self.inode(number)?.clone();
-        check(&inode, who, name, true)?;
+        match name == CAPABILITY && inode.is_file() {
+            // As a write would take them away.
+            true if permission::owns(&inode, who) => {}
+            true => permission::check(&inode, who, WRITE)?,
+            false => check(&inode, who, name, true)?,
+        }
         let key = keys::named(Table::Xattr, &[number], name);
         if inode.xattr_bytes == 0 || self.shard.rows.get(&key)?.is_none() {
             return Err(Errno::ENODATA.into());
         }
         self.need(number, Need::Quiet);
         self.settle()?;
-        self.touch(number)?.xattr_bytes -= name.len() as u32 + 1;
+        let target = self.touch(number)?;
+        target.xattr_bytes -= name.len() as u32 + 1;
+        target.capable &= name != CAPABILITY;
         self.batch.remove(key);
         self.answer(&MetaReply::Done)
     }
@@ -104,8 +116,8 @@ fn check(inode: &Inode, who: &Who<'_>, name: &[u8], write: bool) -> Result<(), E
     match space {
         b"user." | b"trusted." | b"security." if rest.is_empty() => return Err(Errno::EINVAL),
         b"user." => {}
-        b"trusted." if who.user != 0 => return Err(refused),
-        b"security." if write && who.user != 0 => return Err(Errno::EPERM),
+        b"trusted." if !who.passes() => return Err(refused),
+        b"security." if write && !who.passes() => return Err(Errno::EPERM),
         b"trusted." | b"security." => return Ok(()),
         _ => return Err(Errno::EOPNOTSUPP),
     }

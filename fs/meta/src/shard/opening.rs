@@ -247,6 +247,7 @@ fn format<R: Rows>(
         written: Runs::default(),
         inline_bytes: 0,
         xattr_bytes: 0,
+        capable: false,
     };
     batch.put(keys::key(Table::Inode, &[ROOT]), root.encode());
     rows.commit(batch)?;

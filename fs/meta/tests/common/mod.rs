@@ -352,7 +352,7 @@ pub fn lookup(parent: u64, name: &[u8]) -> MetaRequest<'_> {
 }
 
 pub fn open(inode: u64, access: Access) -> MetaRequest<'static> {
-    MetaRequest::Open { who: Who::ROOT, inode, access, truncate: false }
+    MetaRequest::Open { who: Who::ROOT, inode, access, truncate: false, execute: false }
 }
 
 pub fn write(inode: u64, epoch: u32, offset: u64, data: &[u8]) -> MetaRequest<'_> {

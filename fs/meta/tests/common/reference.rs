@@ -253,6 +253,7 @@ impl Tree {
             node.data.clear();
             node.mtime = now;
             node.ctime = now;
+            node.xattrs.remove(CAPABILITY);
             if !user.root() {
                 strip(node);
             }
@@ -491,6 +492,7 @@ impl Tree {
         node.data.resize(size, 0);
         node.mtime = now;
         node.ctime = now;
+        node.xattrs.remove(CAPABILITY);
         if !user.root() {
             strip(node);
         }
@@ -522,6 +524,7 @@ impl Tree {
             node.data.resize(at + bytes.len(), 0);
         }
         node.data[at..at + bytes.len()].copy_from_slice(bytes);
+        node.xattrs.remove(CAPABILITY);
         node.mtime = now;
         node.ctime = now;
         Ok(())
@@ -542,7 +545,15 @@ impl Tree {
     }
 
     pub fn remove_xattr(&mut self, id: usize, user: &User, name: &[u8]) -> Res<()> {
-        self.may_xattr(id, user, name, true)?;
+        let node = self.get(id)?;
+        if name == CAPABILITY && node.kind == Kind::File {
+            // Whoever may write can take it away by that.
+            if node.uid != user.uid {
+                self.may(id, user, W)?;
+            }
+        } else {
+            self.may_xattr(id, user, name, true)?;
+        }
         let now = self.now;
         let node = self.node(id);
         node.xattrs.remove(name).ok_or(Errno::ENODATA)?;
@@ -579,8 +590,12 @@ impl Tree {
     }
 }
 
-/// setuid falls, setgid where the group may execute.
+/// Falls with every change of a file's bytes.
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// setuid falls, setgid where the group may execute, and capabilities.
 fn strip(node: &mut Node) {
+    node.xattrs.remove(CAPABILITY);
     node.mode &= !0o4000;
     if node.mode & 0o010 != 0 {
         node.mode &= !0o2000;
