@@ -39,5 +39,5 @@ mod store_rows;
 pub use config::Config;
 pub use rows::{Batch, Rows, RowsError, VolatileRows};
 pub use server::{MetaConfig, MetaError, MetaServer};
-pub use shard::{Call, Completed, Cut, Moment, Opening, Outcome, Reap, Reply, Shard};
+pub use shard::{Admission, Call, Completed, Cut, Moment, Opening, Outcome, Reap, Reply, Shard};
 pub use store_rows::StoreRows;

@@ -113,6 +113,18 @@ pub struct Cut {
     pub offset: u32,
 }
 
+/// What the store takes, from all to nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Admission {
+    All,
+    /// Nothing new, and nothing longer: the disk is nearly full.
+    NoGrowth,
+    /// What frees room, ends something, or changes no row: what was kept for that is half used.
+    Freeing,
+    /// No change.
+    Nothing,
+}
+
 /// One shard of the metadata.
 #[derive(Debug)]
 pub struct Shard<R> {
@@ -137,8 +149,7 @@ pub struct Shard<R> {
     /// What the row of the number of inodes says.
     inode_count_kept: u64,
     pub(crate) next_range: u64,
-    /// The store takes no change: its disk is full.
-    pub(crate) full: bool,
+    pub(crate) admission: Admission,
     reaps: output::Reaps,
     fences: VecDeque<(u64, u32)>,
     completed: VecDeque<Completed>,
@@ -216,7 +227,7 @@ impl<R: Rows> Shard<R> {
         let early = serves_in_grace(request) && !self.awaits_reclaim(session, request);
         let stop = if self.grace.is_some() && !early {
             Stop::Wait { on: vec![WaitOn::Grace] }
-        } else if self.full && !serves_when_full(request) {
+        } else if !self.admits(request) {
             Stop::Errno(Errno::ENOSPC)
         } else {
             let mut operation = Operation::new(self, session, ticket, now);
@@ -245,6 +256,21 @@ impl<R: Rows> Shard<R> {
             Stop::Wait { on } => self.park((session, slot, sequence), request, on, ticket),
             Stop::Rows(error) => self.stop(error),
         }
+    }
+
+    /// Whether a request may be executed with the room that there is. What makes something new or longer
+    /// finds out on its way, since it may turn out to do neither.
+    fn admits(&self, request: &MetaRequest<'_>) -> bool {
+        match self.admission {
+            Admission::All | Admission::NoGrowth => true,
+            Admission::Freeing => frees(request) || serves_when_full(request),
+            Admission::Nothing => serves_when_full(request),
+        }
+    }
+
+    /// The store takes no change: its disk is full.
+    pub(crate) fn is_full(&self) -> bool {
+        self.admission == Admission::Nothing
     }
 
     /// Answers a call that was executed before from its stored reply: at once, or when the cut that
@@ -502,6 +528,25 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::Heartbeat(_)
             | MetaRequest::GetPool { .. }
             | MetaRequest::StatFileSystem
+    )
+}
+
+/// What frees room, or ends something that takes some.
+fn frees(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::Unlink { .. }
+            | MetaRequest::RemoveDirectory { .. }
+            | MetaRequest::Rename { .. }
+            | MetaRequest::SetAttributes { .. }
+            | MetaRequest::Open { .. }
+            | MetaRequest::Report { .. }
+            | MetaRequest::RenewEpoch { .. }
+            | MetaRequest::LeaveInline { .. }
+            | MetaRequest::RemoveXattr { .. }
+            | MetaRequest::CancelLock { .. }
+            | MetaRequest::ReleaseOwner { .. }
+            | MetaRequest::Discard { .. }
     )
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use ropewalk_meta::{Call, Config, Outcome};
+use ropewalk_meta::{Admission, Call, Config, Outcome};
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::meta::*;
@@ -273,7 +273,7 @@ fn a_full_disk_refuses_changes_and_forgets_nothing() {
     let other = cluster.create(0, b"b");
     cluster.call(1, unlink(ROOT, b"a")).ok();
     let now = cluster.moment();
-    cluster.shard().set_full(true, now);
+    cluster.shard().set_admission(Admission::Nothing, now);
     assert_eq!(cluster.call(0, create(ROOT, b"c")).errno(), Errno::ENOSPC);
     assert_eq!(cluster.call(0, unlink(ROOT, b"b")).errno(), Errno::ENOSPC);
     assert_eq!(cluster.call(1, lookup(ROOT, b"b")).inode(), other);
@@ -281,7 +281,7 @@ fn a_full_disk_refuses_changes_and_forgets_nothing() {
     let session = cluster.clients[1].session;
     assert_eq!(cluster.shard().close_session(session, now), None);
     assert!(exists(&mut cluster, file), "its end needs room");
-    cluster.shard().set_full(false, now);
+    cluster.shard().set_admission(Admission::All, now);
     assert!(!exists(&mut cluster, file));
     cluster.call(0, create(ROOT, b"c")).ok();
     invariants::check(cluster.shard());

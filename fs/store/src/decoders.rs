@@ -5,7 +5,7 @@
 //! accepted; none may panic, whatever they are, and none allocates more than a constant beside the
 //! input.
 
-use crate::{batch, journal, objects, superblock};
+use crate::{batch, index, journal, objects, superblock};
 
 /// The block that says whose directory it is.
 pub fn superblock(bytes: &[u8]) -> bool {
@@ -15,6 +15,16 @@ pub fn superblock(bytes: &[u8]) -> bool {
 /// The header of a segment of the journal.
 pub fn journal_segment(bytes: &[u8]) -> bool {
     journal::accepts_header(&mut bytes.to_vec())
+}
+
+/// The mark of the journal.
+pub fn journal_mark(bytes: &[u8]) -> bool {
+    journal::accepts_mark(&mut bytes.to_vec())
+}
+
+/// The head of the index.
+pub fn index_head(bytes: &[u8]) -> bool {
+    index::accepts(&mut bytes.to_vec())
 }
 
 /// A record of the journal, and the batch of changes in it.

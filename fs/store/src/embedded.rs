@@ -2,8 +2,8 @@
 //!
 //! A commit goes to the journal and to the overlay, which reads see first. A checkpoint freezes
 //! the overlay, waits until the journal is durable up to there, writes the frozen changes to the
-//! index beside the executor, and cuts the journal. A start brings
-//! what the journal holds above the index's position into the index.
+//! index beside the executor, in parts where there is little room, and cuts the journal. A start
+//! brings what the journal holds above the index's position into the index.
 //!
 //! Invariants
 //! * reads see overlay, then frozen overlay, then index, hence always the last commit;
@@ -12,18 +12,20 @@
 //!   and `ready` waits when it is over the limit;
 //! * after the first error of the disk nothing is acknowledged any more, until a restart.
 
+mod checkpoint;
 mod open;
+mod room;
 mod scan;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use ropewalk_base::task::Notify;
+use ropewalk_base::task::{Notify, race};
 use ropewalk_base::world::World;
 
 use crate::batch::{self, Batch};
@@ -34,12 +36,9 @@ use crate::marks::{Position, Reached};
 use crate::meta_store::{KeyRange, MetaStore, Order, Row, Value};
 use crate::overlay::Overlay;
 use crate::superblock::Boot;
+use room::Spaces;
 
-/// How long to wait before a full disk is asked again.
-const FULL_RETRY: Duration = Duration::from_millis(500);
-/// Room that the index may need for a checkpoint, per byte of changes and at all.
-const INDEX_GROWTH_FACTOR: u64 = 4;
-const INDEX_GROWTH_BYTES: u64 = 4 << 20;
+pub use room::Room;
 
 /// Sizes and times of an embedded store.
 #[derive(Debug, Clone, Copy)]
@@ -51,6 +50,8 @@ pub struct EmbeddedConfig {
     pub overlay_bytes: usize,
     /// Bytes in the journal that start a checkpoint.
     pub journal_bytes: u64,
+    /// Bytes on the disk that are kept for what frees room.
+    pub reserve_bytes: u64,
 }
 
 impl Default for EmbeddedConfig {
@@ -60,16 +61,12 @@ impl Default for EmbeddedConfig {
             cache_bytes: 24 << 20,
             overlay_bytes: 8 << 20,
             journal_bytes: 48 << 20,
+            reserve_bytes: 16 << 20,
         }
     }
 }
 
 impl EmbeddedConfig {
-    /// Changes in memory above which `ready` waits.
-    fn overlay_bytes_ready(&self) -> usize {
-        self.overlay_bytes * 2
-    }
-
     /// Changes in memory above which commits are refused.
     fn overlay_bytes_max(&self) -> usize {
         self.overlay_bytes * 4
@@ -113,8 +110,23 @@ struct State {
     /// Written bytes of the journal when the last checkpoint began.
     journal_mark: u64,
     running: bool,
+    /// No part of a checkpoint finds room.
     full: bool,
+    room: Room,
+    /// As they were seen last.
+    spaces: Spaces,
+    /// What is free within the index is known, as of the last checkpoint.
+    measured: bool,
+    /// Changes in memory that start a checkpoint: fewer where there is little room.
+    overlay_goal: usize,
     counts: EmbeddedCounts,
+}
+
+impl State {
+    /// Memory of changes that are not in the index, in bytes.
+    fn overlay_bytes(&self) -> usize {
+        self.active.bytes() + self.frozen.as_ref().map_or(0, |frozen| frozen.bytes())
+    }
 }
 
 impl EmbeddedStore {
@@ -136,8 +148,17 @@ impl EmbeddedStore {
     /// Figures for whoever watches the server.
     pub fn counts(&self) -> EmbeddedCounts {
         let state = self.shared.state.borrow();
-        let frozen = state.frozen.as_ref().map_or(0, |frozen| frozen.bytes());
-        EmbeddedCounts { overlay_bytes: state.active.bytes() + frozen, ..state.counts }
+        EmbeddedCounts { overlay_bytes: state.overlay_bytes(), ..state.counts }
+    }
+
+    /// What the store may still take.
+    pub fn room(&self) -> Room {
+        self.shared.state.borrow().room
+    }
+
+    /// Looks how much room there is; to be called now and then, since others write to the disk, too.
+    pub fn look(&self) {
+        self.shared.look_after();
     }
 
     /// Brings everything that is committed now into the index.
@@ -202,8 +223,9 @@ impl MetaStore for EmbeddedStore {
             state.active.apply(change.expect("a batch reads what it wrote"));
         }
         state.counts.commits += 1;
-        let due = state.active.bytes() >= shared.config.overlay_bytes
-            || shared.journal.written_bytes() - state.journal_mark >= shared.config.journal_bytes;
+        let due = state.active.bytes() >= state.overlay_goal
+            || shared.journal.written_bytes() - state.journal_mark >= shared.config.journal_bytes
+            || !shared.journal.has_room();
         drop(state);
         if due {
             shared.start_checkpoint();
@@ -217,12 +239,17 @@ impl MetaStore for EmbeddedStore {
             if let Some(error) = shared.journal.failed() {
                 return Err(error.stopped());
             }
-            let changed = shared.changed.notified();
-            if shared.has_overlay_room()? {
+            let (changed, prepared) = (shared.changed.notified(), shared.journal.prepared());
+            let journal_room = shared.journal.has_room();
+            if shared.has_overlay_room()? && journal_room {
                 return shared.journal.ready().await;
             }
+            if !journal_room {
+                // Only a checkpoint makes room there.
+                shared.check_going()?;
+            }
             shared.start_checkpoint();
-            changed.await;
+            race(changed, pin!(prepared)).await;
         }
     }
 
@@ -252,128 +279,5 @@ impl MetaStore for EmbeddedStore {
 
     fn boot_id(&self) -> u64 {
         self.shared.boot.id
-    }
-}
-
-impl Shared {
-    fn no_room(&self, state: &State) -> StoreError {
-        if state.full {
-            StoreError::Full { path: self.directory.clone(), what: "the metadata store" }
-        } else {
-            StoreError::Busy
-        }
-    }
-
-    /// Whether changes may be added; an error where no checkpoint can help.
-    fn has_overlay_room(&self) -> Result<bool, StoreError> {
-        let state = self.state.borrow();
-        if state.active.bytes() <= self.config.overlay_bytes_ready() {
-            return Ok(true);
-        }
-        if state.full { Err(self.no_room(&state)) } else { Ok(false) }
-    }
-
-    /// Whether a checkpoint can still come to an end.
-    fn check_going(&self) -> Result<(), StoreError> {
-        if let Some(error) = self.journal.failed() {
-            return Err(error.stopped());
-        }
-        let state = self.state.borrow();
-        if state.full { Err(self.no_room(&state)) } else { Ok(()) }
-    }
-
-    /// Whether the index may grow by what a checkpoint of the overlay can need.
-    fn has_room(&self, overlay_bytes: usize) -> Result<bool, StoreError> {
-        let fail = |cause| StoreError::io("cannot ask for the room of", &self.directory, cause);
-        let space = self.world.disk().space(&self.directory).map_err(fail)?;
-        Ok(space.available >= overlay_bytes as u64 * INDEX_GROWTH_FACTOR + INDEX_GROWTH_BYTES)
-    }
-
-    /// Starts a checkpoint where none runs and there is something to do.
-    fn start_checkpoint(self: &Rc<Self>) {
-        let mut state = self.state.borrow_mut();
-        let done = self.journal.position() <= state.checkpoint;
-        if state.running || done || self.journal.failed().is_some() {
-            return;
-        }
-        match self.has_room(state.active.bytes()) {
-            Ok(true) => state.full = false,
-            Ok(false) if state.full => return,
-            Ok(false) => {
-                // An engine that meets a full disk in the middle of a commit stops for good; it
-                // is not asked before there is room.
-                state.full = true;
-                drop(state);
-                return self.retry_later();
-            }
-            Err(error) => {
-                drop(state);
-                self.journal.fail(error);
-                return self.changed.notify_all();
-            }
-        }
-        state.running = true;
-        state.journal_mark = self.journal.written_bytes();
-        let frozen = Arc::new(std::mem::take(&mut state.active));
-        state.frozen = Some(frozen.clone());
-        drop(state);
-        let position = self.journal.position();
-        let shared = self.clone();
-        self.world.spawn(async move {
-            let result = shared.write_checkpoint(frozen, position).await;
-            shared.checkpoint_done(position, result);
-        });
-    }
-
-    async fn write_checkpoint(
-        self: &Rc<Self>,
-        frozen: Arc<Overlay>,
-        position: Position,
-    ) -> Result<IndexReader, StoreError> {
-        self.journal.wait_durable(position).await?;
-        let index = self.index.clone();
-        let applied = self.world.offload(move || {
-            index.apply(&frozen, position.0)?;
-            index.reader()
-        });
-        applied.await.unwrap_or(Err(StoreError::ShuttingDown))
-    }
-
-    fn checkpoint_done(
-        self: &Rc<Self>,
-        position: Position,
-        result: Result<IndexReader, StoreError>,
-    ) {
-        let mut state = self.state.borrow_mut();
-        state.running = false;
-        match result {
-            Ok(reader) => {
-                state.reader = reader;
-                state.frozen = None;
-                state.checkpoint = position;
-                state.counts.checkpoints += 1;
-                drop(state);
-                self.journal.cut(position);
-            }
-            Err(error) => {
-                // The frozen changes stay: reads go on, nothing new is acknowledged.
-                drop(state);
-                self.journal.fail(error);
-            }
-        }
-        self.changed.notify_all();
-    }
-
-    fn retry_later(self: &Rc<Self>) {
-        let sleep = self.world.sleep(FULL_RETRY);
-        let weak = Rc::downgrade(self);
-        self.changed.notify_all();
-        self.world.spawn(async move {
-            sleep.await;
-            if let Some(shared) = weak.upgrade() {
-                shared.state.borrow_mut().full = false;
-                shared.start_checkpoint();
-            }
-        });
     }
 }

@@ -17,15 +17,16 @@ pub enum StoreError {
     #[error("the store stopped after an earlier error ({0}); restart the server to recover")]
     Stopped(Arc<StoreError>),
     /// The file system has no room for what must be kept.
-    #[error("no room left below {}: free space there; {what} goes on by itself", path.display())]
-    Full { path: PathBuf, what: &'static str },
+    #[error("{what} has no room in {}: free {} there", path.display(), bytes(*needed))]
+    Full { path: PathBuf, what: &'static str, needed: u64 },
     /// Bytes on the disk are not what was written.
     #[error("{} is damaged: {what}", path.display())]
     Damaged { path: PathBuf, what: String },
     /// Records that were durable are missing from the journal.
     #[error(
-        "the journal in {} lost records {from} to {through}, which were durable: restore the \
-         directory from a copy, or accept the loss explicitly to go on with record {}",
+        "the journal in {} lost records {from} to {through}, which were written: restore the \
+         directory of the metadata from a copy, or say --accept-loss to go on as it was after \
+         record {}; whatever came later is gone then",
         path.display(), from - 1
     )]
     Lost { path: PathBuf, from: u64, through: u64 },
@@ -46,10 +47,32 @@ pub enum StoreError {
     ShuttingDown,
 }
 
+/// A number of bytes as people read it, rounded up.
+pub fn bytes(count: u64) -> String {
+    match count {
+        0..1024 => format!("{count} bytes"),
+        1024..1_048_576 => format!("{} KiB", count.div_ceil(1024)),
+        _ => format!("{} MiB", count.div_ceil(1 << 20)),
+    }
+}
+
 impl StoreError {
     /// An error of a call to the disk.
     pub fn io(doing: &'static str, path: &Path, cause: io::Error) -> StoreError {
         StoreError::Io { doing, path: path.to_path_buf(), cause: Arc::new(cause) }
+    }
+
+    /// Bytes of the index at `offset` are not what was written. Of the index there is one copy.
+    pub fn damaged_index(path: PathBuf, offset: Option<u64>) -> StoreError {
+        let place = match offset {
+            Some(at) => format!("the block at byte {at} does not match its checksum"),
+            None => "the engine cannot read it".to_owned(),
+        };
+        let what = format!(
+            "{place}, and there is no second copy of the rows in it; restore the directory of the \
+             metadata from a copy"
+        );
+        StoreError::Damaged { path, what }
     }
 
     /// The class by which recovery is decided.

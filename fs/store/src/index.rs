@@ -1,91 +1,67 @@
 //! The checkpointed index: rows in a B-tree file, with the journal position up to which they go.
 //!
 //! Invariants
-//! * a checkpoint is one transaction: rows and position change together, durably;
+//! * a checkpoint is one transaction, or several where the disk has no room for one: the position
+//!   changes with the last of them, and until then whoever starts replays the records again, which
+//!   brings the same rows about;
+//! * no transaction is begun for which there may be no room;
 //! * every transaction is committed in two phases: its pages are synced before the head names them.
 //!   In one phase the engine would take a head on trust whose pages a failed sync lost, since the
 //!   page cache shows them until the power goes;
 //! * the file is made under another name and renamed when it is whole;
 //! * damage that the engine meets becomes an error, also where the engine panics.
 
+mod blocks;
+mod guard;
+mod head;
+
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{
-    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, StorageBackend,
-    TableDefinition, WriteTransaction,
+    Builder, Database, Durability, ReadOnlyTable, ReadableDatabase, TableDefinition,
+    WriteTransaction,
 };
-use ropewalk_base::disk::{Disk, File, Open};
+use ropewalk_base::disk::{Disk, Open};
 
 use crate::error::StoreError;
 use crate::meta_store::{KeyRange, Value};
 use crate::overlay::Overlay;
+use blocks::{BLOCK_BYTES, Backend, Blocks, STRIDE, Unfit};
+use guard::guarded;
+
+pub(crate) use blocks::GROWTH_BYTES;
+pub(crate) use head::accepts;
 
 const NAME: &str = "index.redb";
 const NEW_NAME: &str = "index.new";
 const ROWS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("rows");
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 const POSITION: &str = "position";
+/// Rows may be of records up to here, since a checkpoint in parts was under way.
+const THROUGH: &str = "through";
 const FORMAT: &str = "format";
-const FORMAT_VERSION: u64 = 1;
+const FORMAT_VERSION: u64 = 2;
+/// Blocks that a transaction writes beside those of its rows.
+const OVERHEAD_BLOCKS: u64 = 64;
 
-/// A file of ours as the engine wants it.
-///
-/// After the first failed write or sync it refuses everything: what a failed sync left out would
-/// not be written by a later one, and the engine would take that one for success.
-struct Backend {
-    file: Arc<dyn File>,
-    failed: AtomicBool,
-}
-
-impl std::fmt::Debug for Backend {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Backend")
-    }
-}
-
-impl Backend {
-    fn change(&self, change: impl FnOnce(&dyn File) -> io::Result<()>) -> io::Result<()> {
-        if self.failed.load(Ordering::Acquire) {
-            return Err(io::Error::other("an earlier write of the index failed"));
-        }
-        let result = change(&*self.file);
-        if result.is_err() {
-            self.failed.store(true, Ordering::Release);
-        }
-        result
-    }
-}
-
-impl StorageBackend for Backend {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let count = self.file.read_at(offset, out)?;
-        if count == out.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.change(|file| file.set_len(len))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.change(|file| file.sync_data())
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.change(|file| file.write_at(offset, data))
-    }
+/// What an index is opened with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexConfig {
+    /// The identity of the store.
+    pub store: u128,
+    /// Memory for pages, in bytes.
+    pub cache_bytes: usize,
+    /// Bytes of the file that are kept for changes while the disk is full.
+    pub reserve_bytes: u64,
 }
 
 /// The index of one directory. Its methods block; reads come from a bounded cache where they can.
 pub(crate) struct Index {
     database: Database,
+    blocks: Arc<Blocks>,
     path: PathBuf,
 }
 
@@ -95,17 +71,12 @@ pub(crate) struct IndexReader {
     path: PathBuf,
 }
 
-/// Runs `work`; an error or panic of the engine becomes an error that names the file.
-fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, StoreError> {
-    let cause = match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(Ok(value)) => return Ok(value),
-        Ok(Err(redb::Error::Io(cause))) => {
-            return Err(StoreError::io("cannot access the index", path, cause));
-        }
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "the engine gave up on what it read: the file is damaged".to_owned(),
-    };
-    Err(StoreError::Index { path: path.to_path_buf(), cause: cause.into() })
+/// How much of an overlay a transaction brought into the index.
+pub(crate) enum Part {
+    /// Everything, and the position with it.
+    Last,
+    /// The rows up to this key.
+    Through(Box<[u8]>),
 }
 
 /// Where the index of `directory` is.
@@ -118,20 +89,22 @@ impl Index {
     pub(crate) fn open(
         disk: &dyn Disk,
         directory: &Path,
-        cache_bytes: usize,
+        config: IndexConfig,
     ) -> Result<Option<Index>, StoreError> {
         let path = index_path(directory);
         let file = match disk.open(&path, Open::Write) {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
             result => result.map_err(|cause| StoreError::io("cannot open", &path, cause))?,
         };
-        let database = guarded(&path, || build(file, cache_bytes))?;
-        let index = Index { database, path };
+        let blocks = Blocks::open(file, config.store, config.reserve_bytes)
+            .map_err(|unfit| unfit_index(&path, unfit))?;
+        let index = Index::build(path, blocks, config)?;
         let format = index.number(FORMAT)?;
         if format != FORMAT_VERSION {
             let what = format!("format {format}, and this program knows {FORMAT_VERSION}");
             return Err(StoreError::Damaged { path: index.path, what });
         }
+        index.replenish()?;
         Ok(Some(index))
     }
 
@@ -139,15 +112,15 @@ impl Index {
     pub(crate) fn create(
         disk: &dyn Disk,
         directory: &Path,
-        cache_bytes: usize,
+        config: IndexConfig,
     ) -> Result<Index, StoreError> {
         let (path, new) = (index_path(directory), directory.join(NEW_NAME));
         let fail = |cause| StoreError::io("cannot make", &path, cause);
         let file = disk.open(&new, Open::Create).map_err(fail)?;
-        file.set_len(0).map_err(fail)?;
-        let database = guarded(&path, || build(file, cache_bytes))?;
+        let blocks = Blocks::create(file, config.store, config.reserve_bytes).map_err(fail)?;
+        let index = Index::build(path.clone(), blocks, config)?;
         guarded(&path, || {
-            let transaction = begin_write(&database)?;
+            let transaction = begin_write(&index.database)?;
             transaction.open_table(ROWS)?;
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert(FORMAT, FORMAT_VERSION)?;
@@ -158,7 +131,17 @@ impl Index {
         })?;
         disk.rename(&new, &path).map_err(fail)?;
         disk.sync_directory(directory).map_err(fail)?;
-        Ok(Index { database, path })
+        Ok(index)
+    }
+
+    fn build(path: PathBuf, blocks: Blocks, config: IndexConfig) -> Result<Index, StoreError> {
+        let blocks = Arc::new(blocks);
+        let backend = Backend(blocks.clone());
+        let database = guarded(&path, || {
+            let mut builder = Builder::new();
+            Ok(builder.set_cache_size(config.cache_bytes).create_with_backend(backend)?)
+        })?;
+        Ok(Index { database, blocks, path })
     }
 
     fn number(&self, name: &str) -> Result<u64, StoreError> {
@@ -174,24 +157,90 @@ impl Index {
         self.number(POSITION)
     }
 
-    /// Makes all changes of an overlay and moves the position, in one durable transaction.
-    pub(crate) fn apply(&self, overlay: &Overlay, position: u64) -> Result<(), StoreError> {
+    /// The position of which rows may be known already. Nobody knows them whole where the journal no
+    /// longer has it.
+    pub(crate) fn through(&self) -> Result<u64, StoreError> {
+        self.number(THROUGH)
+    }
+
+    /// Brings changes of an overlay behind `after` into the index, in one durable transaction, as many
+    /// as `room` bytes allow. With the last of them the position moves.
+    pub(crate) fn apply(
+        &self,
+        overlay: &Overlay,
+        after: Option<&[u8]>,
+        position: u64,
+        room: u64,
+    ) -> Result<Part, StoreError> {
+        let blocks = (room / STRIDE).saturating_sub(OVERHEAD_BLOCKS + self.map_blocks());
+        // More than every block of the file, and what the rows add, is never written.
+        let whole = self.blocks.engine_bytes() / STRIDE + 4 * overlay.bytes() as u64 / BLOCK_BYTES;
+        let mut left = if blocks >= whole { u64::MAX } else { blocks };
         guarded(&self.path, || {
             let transaction = begin_write(&self.database)?;
             let mut rows = transaction.open_table(ROWS)?;
-            for (key, value) in overlay.iter() {
-                match value {
-                    Some(value) => drop(rows.insert(key, value)?),
-                    None => drop(rows.remove(key)?),
+            let mut part = Part::Last;
+            let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let range = KeyRange { start: begin, end: Bound::Unbounded };
+            let mut through: Option<&[u8]> = None;
+            for (key, value) in overlay.range(&range) {
+                let bytes = key.len() + value.as_ref().map_or(0, |value| value.len());
+                let cost = 2 + 2 * (bytes as u64).div_ceil(BLOCK_BYTES);
+                if left < cost
+                    && let Some(through) = through
+                {
+                    part = Part::Through(through.into());
+                    break;
                 }
+                left = left.saturating_sub(cost);
+                match value {
+                    Some(value) => drop(rows.insert(&**key, &**value)?),
+                    None => drop(rows.remove(&**key)?),
+                }
+                through = Some(key);
             }
             drop(rows);
             let mut numbers = transaction.open_table(NUMBERS)?;
-            numbers.insert(POSITION, position)?;
+            match part {
+                Part::Last => drop(numbers.insert(POSITION, position)?),
+                Part::Through(_) => drop(numbers.insert(THROUGH, position)?),
+            }
             drop(numbers);
             transaction.commit()?;
-            Ok(())
+            Ok(part)
         })
+    }
+
+    /// Blocks in which a transaction notes which blocks are free.
+    fn map_blocks(&self) -> u64 {
+        self.blocks.engine_bytes() / (BLOCK_BYTES * 2048)
+    }
+
+    /// Bytes in the file in which changes find room while the disk has none. Measuring walks the whole
+    /// index, and lets go of what former transactions freed.
+    pub(crate) fn measure(&self) -> Result<u64, StoreError> {
+        // What a transaction frees is free after the next one.
+        for _ in 0..2 {
+            guarded(&self.path, || Ok(begin_write(&self.database)?.commit()?))?;
+        }
+        let used = guarded(&self.path, || {
+            let transaction = begin_write(&self.database)?;
+            let pages = transaction.stats()?.allocated_pages();
+            transaction.abort()?;
+            Ok(pages)
+        })?;
+        Ok(self.blocks.engine_bytes().saturating_sub(used * STRIDE))
+    }
+
+    /// Bytes of the reserve that are there.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.blocks.reserve_bytes()
+    }
+
+    /// Takes the reserve up again where it was used, as far as the disk has room.
+    pub(crate) fn replenish(&self) -> Result<(), StoreError> {
+        let fail = |cause| StoreError::io("cannot reserve room in", &self.path, cause);
+        self.blocks.replenish().map_err(fail)
     }
 
     /// A view of the rows as they are now.
@@ -201,9 +250,16 @@ impl Index {
     }
 }
 
-fn build(file: Arc<dyn File>, cache_bytes: usize) -> Result<Database, redb::Error> {
-    let backend = Backend { file, failed: AtomicBool::new(false) };
-    Ok(Builder::new().set_cache_size(cache_bytes).create_with_backend(backend)?)
+fn unfit_index(path: &Path, unfit: Unfit) -> StoreError {
+    let what = match unfit {
+        Unfit::Io(cause) => return StoreError::io("cannot read", path, cause),
+        Unfit::Headless => return StoreError::damaged_index(path.to_path_buf(), Some(0)),
+        Unfit::Foreign => "it is the index of another store: bring the right one back".to_owned(),
+        Unfit::Newer(version) => {
+            format!("its format {version} is newer than this program: update it")
+        }
+    };
+    StoreError::Damaged { path: path.to_path_buf(), what }
 }
 
 /// A transaction that is durable after its commit, in two phases.

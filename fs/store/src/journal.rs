@@ -8,6 +8,10 @@
 //! Invariants
 //! * positions grow by one; a group is written only after all groups before it;
 //! * `durable` <= `written` < next position, and no mark covers a record that failed;
+//! * nobody is told that a record is written or durable before the mark says so, which lies in a file
+//!   of its own: a record that is missed later is known to be missing;
+//! * two files are enough to go on for ever, as long as checkpoints free one of them in turn: with a
+//!   journal that is full they are waited for;
 //! * a failed write or sync stops the journal for good: nobody is told success afterwards;
 //! * after a start, records go to a new segment with a new epoch; recovered bytes are never
 //!   written over before a checkpoint has made them superfluous;
@@ -16,6 +20,7 @@
 //!
 //! It must not know what is in a payload.
 
+mod mark;
 mod open;
 mod read;
 mod record;
@@ -24,6 +29,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use mark::accepts as accepts_mark;
 pub(crate) use record::{accepts_header, accepts_record};
 
 use std::cell::RefCell;
@@ -34,10 +40,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_base::disk::File;
+use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
 use crate::error::StoreError;
 use crate::marks::{Mark, Position, Reached};
+use mark::MarkFile;
 use record::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use segment::segment_name;
 
@@ -92,9 +100,15 @@ struct Shared {
     directory: PathBuf,
     config: JournalConfig,
     epoch: u64,
+    store: u128,
+    /// With what the checksums of records begin.
+    seed: u32,
+    mark: MarkFile,
     written: Mark,
     durable: Mark,
     state: RefCell<State>,
+    /// Told when a file for further records is there, or is not.
+    prepared: Notify,
 }
 
 struct State {
@@ -111,6 +125,8 @@ struct State {
     old: Vec<PathBuf>,
     preparing: bool,
     full: bool,
+    /// The disk is nearly full: files that nobody needs now are given back.
+    frugal: bool,
     flush_scheduled: bool,
     sync_running: bool,
     sync_wanted: u64,
@@ -156,6 +172,7 @@ impl Journal {
             old: recovered.old,
             preparing: false,
             full: false,
+            frugal: false,
             flush_scheduled: false,
             sync_running: false,
             sync_wanted: 0,
@@ -167,10 +184,14 @@ impl Journal {
             world: world.clone(),
             directory: recovered.directory,
             config: recovered.config,
-            epoch: recovered.epoch,
+            epoch: recovered.open.epoch,
+            store: recovered.open.store,
+            seed: record::seed_of(recovered.open.store),
+            mark: recovered.mark,
             written: Mark::new(last),
             durable: Mark::new(last),
             state: RefCell::new(state),
+            prepared: Notify::new(),
         });
         shared.prepare();
         Journal { shared }
@@ -192,7 +213,8 @@ impl Journal {
         let turn = state.tail_offset + need > shared.config.segment_bytes;
         if turn && state.full && state.spare.is_none() {
             let path = shared.directory.clone();
-            return Err(StoreError::Full { path, what: "the journal" });
+            let needed = shared.config.segment_bytes;
+            return Err(StoreError::Full { path, what: "the journal", needed });
         }
         let position = state.next;
         let durable = shared.durable.get().0;
@@ -205,7 +227,14 @@ impl Journal {
         let group = state.groups.back_mut().expect("a group was just made");
         group.last = position;
         let before = group.bytes.len();
-        record::encode_record(&mut group.bytes, shared.epoch, position, durable, payload);
+        record::encode_record(
+            &mut group.bytes,
+            shared.seed,
+            shared.epoch,
+            position,
+            durable,
+            payload,
+        );
         let added = group.bytes.len() - before;
         state.tail_offset += added as u64;
         state.buffered += added;
@@ -293,6 +322,26 @@ impl Journal {
         self.shared.cut(checkpoint.0);
     }
 
+    /// Whether the longest record finds a place. Where not, a checkpoint has to free a file.
+    pub fn has_room(&self) -> bool {
+        let state = self.shared.state.borrow();
+        let longest = self.shared.config.segment_bytes / 4;
+        !state.full
+            || state.spare.is_some()
+            || state.tail_offset + longest <= self.shared.config.segment_bytes
+    }
+
+    /// Completes when a file for further records was made, or could not be made.
+    pub fn prepared(&self) -> impl Future<Output = ()> + use<> {
+        self.shared.prepared.notified()
+    }
+
+    /// Whether to keep no more files than are needed: the disk is nearly full.
+    pub fn set_frugal(&self, frugal: bool) {
+        self.shared.state.borrow_mut().frugal = frugal;
+        self.shared.give_back();
+    }
+
     /// Reads records from `position` on, up to what is written: the feed of a standby.
     pub fn read_from(&self, position: Position) -> JournalReader {
         JournalReader::new(self.shared.clone(), position.0)
@@ -314,8 +363,8 @@ impl Shared {
         let mut bytes = std::mem::take(&mut state.buffer);
         if offset == 0 {
             let durable = self.durable.get().0;
-            SegmentHeader { sequence, epoch: self.epoch, first: position, durable }
-                .encode(&mut bytes);
+            let (epoch, store) = (self.epoch, self.store);
+            SegmentHeader { sequence, epoch, first: position, durable, store }.encode(&mut bytes);
             state.tail_offset = SEGMENT_HEADER_BYTES;
             state.buffered += bytes.len();
         }
@@ -338,6 +387,9 @@ impl Shared {
                 state.buffer.clear();
             }
             drop(state);
+            if let Err(error) = self.mark.set(group.last, self.durable.get().0) {
+                return self.fail(error);
+            }
             self.written.advance(Position(group.last));
         }
         self.arm_timer();
@@ -422,6 +474,7 @@ impl Shared {
                 self.fail(error);
             }
         }
+        self.prepared.notify_all();
     }
 
     /// Starts a sync where one is wanted and none runs.
@@ -471,6 +524,9 @@ impl Shared {
             segment.header_durable |= segment.sequence <= last_sequence;
         }
         drop(state);
+        if let Err(error) = self.mark.set(self.written.get().0, target.0) {
+            return self.fail(error);
+        }
         self.durable.advance(target);
         self.sync();
     }
@@ -495,20 +551,31 @@ impl Shared {
         });
     }
 
-    fn cut(&self, checkpoint: u64) {
+    fn cut(self: &Rc<Self>, checkpoint: u64) {
         let mut state = self.state.borrow_mut();
-        let mut excess = Vec::new();
         while state.segments.len() > 1
             && state.segments[1].first <= checkpoint + 1
             && state.segments[1].header_durable
         {
             let segment = state.segments.pop_front().expect("there are two");
-            if state.old.len() < OLD_FILES_MAX {
-                state.old.push(segment.path);
-            } else {
-                excess.push(segment.path);
-            }
+            state.old.push(segment.path);
         }
+        drop(state);
+        self.give_back();
+        // Where there was no room for a further file there may be one now.
+        self.prepare();
+    }
+
+    /// Removes files that wait for their next use, beyond those that are soon used.
+    fn give_back(&self) {
+        let mut state = self.state.borrow_mut();
+        let kept = match (state.frugal, state.spare.is_some() || state.preparing) {
+            (false, _) => OLD_FILES_MAX,
+            (true, false) => 1,
+            (true, true) => 0,
+        };
+        let kept = kept.min(state.old.len());
+        let excess = state.old.split_off(kept);
         drop(state);
         if !excess.is_empty() {
             let disk = self.world.disk();
@@ -527,5 +594,6 @@ impl Shared {
         drop(state);
         self.written.fail(error.stopped());
         self.durable.fail(error.stopped());
+        self.prepared.notify_all();
     }
 }

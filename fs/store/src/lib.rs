@@ -26,7 +26,7 @@ pub mod superblock;
 mod testing;
 
 pub use batch::Batch;
-pub use embedded::{EmbeddedConfig, EmbeddedStore};
+pub use embedded::{EmbeddedConfig, EmbeddedStore, Room};
 pub use error::StoreError;
 pub use host_disk::HostDisk;
 pub use marks::Position;

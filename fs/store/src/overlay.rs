@@ -46,11 +46,6 @@ impl Overlay {
         self.rows.get(key)
     }
 
-    /// All changes, sorted by key.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
-        self.rows.iter().map(|(key, value)| (&**key, value.as_deref()))
-    }
-
     /// The changes in a range, forward or backward.
     pub(crate) fn range<'a>(&'a self, range: &KeyRange<'a>) -> Rows<'a> {
         let bounds: (Bound<&[u8]>, Bound<&[u8]>) = (range.start, range.end);

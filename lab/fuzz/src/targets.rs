@@ -58,6 +58,12 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("disk_journal_segment", |bytes| {
         let _ = decoders::journal_segment(bytes);
     }),
+    ("disk_journal_mark", |bytes| {
+        let _ = decoders::journal_mark(bytes);
+    }),
+    ("disk_index_head", |bytes| {
+        let _ = decoders::index_head(bytes);
+    }),
     ("disk_journal_record", |bytes| {
         let _ = decoders::journal_record(bytes);
     }),
@@ -220,9 +226,11 @@ mod tests {
     #[test]
     fn kept_inputs_of_disk_bytes_pass_their_checksums() {
         type Accepts = fn(&[u8]) -> bool;
-        let decoders: [(&str, Accepts); 8] = [
+        let decoders: [(&str, Accepts); 10] = [
             ("disk_superblock", decoders::superblock),
             ("disk_journal_segment", decoders::journal_segment),
+            ("disk_journal_mark", decoders::journal_mark),
+            ("disk_index_head", decoders::index_head),
             ("disk_journal_record", decoders::journal_record),
             ("disk_changes", decoders::changes),
             ("disk_intent", decoders::intent),

@@ -60,6 +60,7 @@ impl Default for ClusterConfig {
         // Small sizes and short times: a short run sees segments end and stripes cross servers.
         meta.store.journal.segment_bytes = 256 << 10;
         meta.store.cache_bytes = 1 << 20;
+        meta.store.reserve_bytes = 64 << 10;
         meta.store.overlay_bytes = 64 << 10;
         meta.store.journal_bytes = 512 << 10;
         meta.shard.inode_range = 256;

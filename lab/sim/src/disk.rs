@@ -69,7 +69,7 @@ struct State {
     random: Random,
 }
 
-#[derive(Default)]
+#[derive(Default, Clone)]
 struct Node {
     live: Image,
     durable: Image,
@@ -207,6 +207,48 @@ impl VirtualDisk {
         node.durable.flip(offset, bit);
     }
 
+    /// A disk of its own with the same content at rest: as if this one had lost its process now.
+    pub fn copy(&self) -> VirtualDisk {
+        let state = self.state();
+        let mut copy = State {
+            files: state.files.clone(),
+            live: state.live.clone(),
+            durable: state.durable.clone(),
+            pending: state.pending.clone(),
+            faults: Faults::default(),
+            random: state.random.clone(),
+            ..*state
+        };
+        copy.end_of_life();
+        VirtualDisk { state: Arc::new(Mutex::new(copy)) }
+    }
+
+    /// Gives a file other bytes at rest, or takes it away. Panics where there is no such file: the test is
+    /// wrong.
+    pub fn replace(&self, path: &Path, bytes: Option<&[u8]>) {
+        let mut state = self.state();
+        let Some(Entry::File(number)) = state.live.get(path).copied() else {
+            panic!("no file {} to replace", path.display())
+        };
+        let Some(bytes) = bytes else {
+            state.live.remove(path);
+            state.durable.remove(path);
+            return state.collect();
+        };
+        let node = state.files.get_mut(&number).expect("a named file exists");
+        let mut image = Image::default();
+        image.apply(&Change::Write { offset: 0, bytes: bytes.into() });
+        node.unsynced.clear();
+        (node.live, node.durable) = (image.clone(), image);
+    }
+
+    /// All files of the disk, in order.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let state = self.state();
+        let files = state.live.iter().filter(|(_, entry)| matches!(entry, Entry::File(_)));
+        files.map(|(path, _)| path.clone()).collect()
+    }
+
     /// What was asked of the disk so far.
     pub fn counts(&self) -> Counts {
         self.state().counts
@@ -316,8 +358,9 @@ impl State {
             Change::Allocate { offset, len } => (*offset, *len),
             Change::SetLen(_) | Change::Punch { .. } => (0, 0),
         };
-        let needed = self.used_pages.saturating_add(node.live.missing(offset, len));
-        if len > 0 && needed.saturating_mul(PAGE_BYTES) > self.capacity {
+        let missing = node.live.missing(offset, len);
+        let needed = self.used_pages.saturating_add(missing);
+        if missing > 0 && needed.saturating_mul(PAGE_BYTES) > self.capacity {
             return Err(system(ENOSPC));
         }
         node.live.apply(&change);

@@ -55,6 +55,9 @@ impl<R: Rows> Operation<'_, R> {
         if end > INLINE_BYTES_MAX {
             return Err(Errno::E2BIG.into());
         }
+        if end > u64::from(inode.inline_bytes) {
+            self.check_growth()?;
+        }
         if data.is_empty() {
             let (size, version) = (inode.size, inode.version);
             return self.answer(&MetaReply::Written { offset, size, version });

@@ -13,6 +13,7 @@ use crate::parking::WaitOn;
 use crate::permission::{self, GROUP_EXECUTE, SEARCH, SET_GROUP, WRITE};
 use crate::rows::Rows;
 use crate::runs::Runs;
+use crate::shard::Admission;
 
 impl<R: Rows> Operation<'_, R> {
     #[allow(clippy::too_many_arguments)]
@@ -43,6 +44,7 @@ impl<R: Rows> Operation<'_, R> {
             return self.open(&who, dentry.inode, access, (truncate, false), cached);
         }
         let cookie = self.check_new_entry(&directory, who, found.free)?;
+        self.check_growth()?;
         self.need_entries(parent);
         self.settle()?;
         let number = self.new_inode(who, &directory, InodeKind::File, mode)?;
@@ -53,6 +55,7 @@ impl<R: Rows> Operation<'_, R> {
     pub fn temporary(&mut self, who: &Who<'_>, parent: u64, mode: u16, access: Access) -> Step<()> {
         let directory = self.directory(parent)?;
         self.check_new_entry(&directory, who, Some(0))?;
+        self.check_growth()?;
         let number = self.new_inode(who, &directory, InodeKind::File, mode)?;
         let inode = self.change(number)?;
         inode.links = 0;
@@ -104,6 +107,7 @@ impl<R: Rows> Operation<'_, R> {
         if subdirectory == 1 && directory.links == u32::MAX {
             return Err(Errno::EMLINK.into());
         }
+        self.check_growth()?;
         self.need_entries(parent);
         self.settle()?;
         let number = self.new_inode(who, &directory, kind, mode)?;
@@ -140,6 +144,7 @@ impl<R: Rows> Operation<'_, R> {
         if inode.links >= links_max {
             return Err(Errno::EMLINK.into());
         }
+        self.check_growth()?;
         self.need_entries(parent);
         self.need(number, Need::Quiet);
         self.settle()?;
@@ -167,6 +172,14 @@ impl<R: Rows> Operation<'_, R> {
             return Err(Errno::ENOENT.into());
         }
         Ok(free.ok_or(Errno::ENOSPC)?)
+    }
+
+    /// Whether something new or longer finds room.
+    pub fn check_growth(&self) -> Step<()> {
+        match self.shard.admission {
+            Admission::All => Ok(()),
+            _ => Err(Errno::ENOSPC.into()),
+        }
     }
 
     /// Writes an entry, counts it in its directory, and points the inode back to it.

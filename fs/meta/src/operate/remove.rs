@@ -100,7 +100,7 @@ impl<R: Rows> Operation<'_, R> {
     pub fn collect(&mut self, number: u64) -> Step<()> {
         let inode = self.inode(number)?.clone();
         // On a full disk the orphan stays, to be collected when there is room again.
-        if inode.links > 0 || self.shard.leases.is_used(number) || self.shard.full {
+        if inode.links > 0 || self.shard.leases.is_used(number) || self.shard.is_full() {
             return Ok(());
         }
         self.batch.remove(keys::key(Table::Orphan, &[number]));

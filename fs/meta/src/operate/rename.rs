@@ -9,6 +9,7 @@ use crate::inode::Inode;
 use crate::leases::Need;
 use crate::permission::{self, SEARCH, WRITE};
 use crate::rows::Rows;
+use crate::shard::Admission;
 
 /// One side of a rename: a directory, a name in it, and what was found there.
 struct Side<'n> {
@@ -125,6 +126,9 @@ impl<R: Rows> Operation<'_, R> {
         exchange: bool,
     ) -> Step<u64> {
         let Some((dentry, target)) = &new.found else {
+            if self.shard.admission >= Admission::Freeing {
+                return Err(Errno::ENOSPC.into());
+            }
             return self.check_new_entry(&new.directory, who, new.free);
         };
         permission::check_removal(&new.directory, target, who)?;

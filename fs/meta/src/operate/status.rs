@@ -31,7 +31,7 @@ impl<R: Rows> Operation<'_, R> {
             return self.registered(Registration::OtherStore);
         }
         if known != Some(beat.store) {
-            if self.shard.full || !self.shard.pools.admits(beat.server) {
+            if self.shard.is_full() || !self.shard.pools.admits(beat.server) {
                 return Err(Errno::ENOSPC.into());
             }
             let key = keys::key(Table::Member, &[u64::from(beat.server)]);
@@ -52,7 +52,7 @@ impl<R: Rows> Operation<'_, R> {
     /// Makes a new pool version where the usable servers are others than those of the newest.
     pub fn renew_pool(&mut self) {
         let silence = self.shard.config.server_silence;
-        if self.shard.full {
+        if self.shard.is_full() {
             return;
         }
         if let Some(pool) = self.shard.pools.successor(self.now.time, silence) {

@@ -59,7 +59,11 @@ impl<R: Rows> Operation<'_, R> {
             return Err(Errno::E2BIG.into());
         }
         let key = keys::named(Table::Xattr, &[number], name);
-        let exists = inode.xattr_bytes > 0 && self.shard.rows.get(&key)?.is_some();
+        let old = match inode.xattr_bytes {
+            0 => None,
+            _ => self.shard.rows.get(&key)?,
+        };
+        let exists = old.is_some();
         match (exists, create, replace) {
             (true, true, _) => return Err(Errno::EEXIST.into()),
             (false, _, true) => return Err(Errno::ENODATA.into()),
@@ -68,6 +72,9 @@ impl<R: Rows> Operation<'_, R> {
         let grows = if exists { 0 } else { name.len() + 1 };
         if inode.xattr_bytes as usize + grows > LIST_BYTES_MAX {
             return Err(Errno::ENOSPC.into());
+        }
+        if old.is_none_or(|old| old.len() < value.len()) {
+            self.check_growth()?;
         }
         let capable = name == CAPABILITY && inode.is_file();
         // Whoever writes must know before its next write that there are capabilities to fall.

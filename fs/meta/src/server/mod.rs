@@ -43,7 +43,7 @@ use ropewalk_store::{EmbeddedStore, MetaStore};
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::value::Timestamp;
 
-use crate::shard::{Moment, Shard};
+use crate::shard::{Admission, Moment, Shard};
 use crate::store_rows::StoreRows;
 use backlog::Backlog;
 use callbacks::Clients;
@@ -66,8 +66,8 @@ pub struct MetaServer {
     claim: RefCell<Option<ClaimedDirectory>>,
     started: Time,
     failure: RefCell<Option<String>>,
-    /// The disk has no room for changes.
-    full: Cell<bool>,
+    /// What the store takes.
+    admission: Cell<Admission>,
     /// Calls that came while the store had no room.
     backlog: RefCell<Backlog<Arrived>>,
     backlog_added: Notify,
@@ -104,7 +104,7 @@ impl MetaServer {
             claim: RefCell::new(Some(claimed)),
             started: world.now(),
             failure: RefCell::default(),
-            full: Cell::new(false),
+            admission: Cell::new(Admission::All),
             backlog: RefCell::default(),
             backlog_added: Notify::new(),
             waiting: RefCell::default(),
@@ -299,6 +299,7 @@ impl MetaServer {
     async fn keep_time(self: Rc<Self>) {
         loop {
             self.world.sleep(self.config.tick).await;
+            self.store.look();
             let room = self.store.ready().await;
             self.note_room(room.err().as_ref());
             let now = self.now();

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use ropewalk_net::PeerId;
 use ropewalk_rpc::{Answer, Handler, Incoming, Responder};
-use ropewalk_store::{MetaStore, StoreError};
+use ropewalk_store::error::bytes;
+use ropewalk_store::{MetaStore, Room, StoreError};
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::MetaRequest;
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
@@ -24,7 +25,7 @@ use super::MetaServer;
 use super::counters;
 use super::release::Held;
 use super::status;
-use crate::shard::{Call, Completed, Opening, Outcome, Reply};
+use crate::shard::{Admission, Call, Completed, Opening, Outcome, Reply};
 
 /// How long to wait before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(100);
@@ -117,28 +118,47 @@ impl Handler for MetaServer {
 }
 
 impl MetaServer {
-    /// What the store said of its room. On a full disk the shard refuses what would change anything
-    /// and serves the rest.
+    /// What the store said of its room. On a disk that is nearly full the shard refuses what takes room
+    /// and serves the rest, on one that is full what would change anything.
     pub(super) fn note_room(self: &Rc<Self>, error: Option<&StoreError>) {
-        let full = error.is_some_and(StoreError::is_full);
-        if let Some(error) = error.filter(|_| !full) {
+        let full = error.filter(|error| error.is_full());
+        if let Some(error) = error.filter(|_| full.is_none()) {
             self.fail(error);
         }
-        if full == self.full.replace(full) {
+        let room = self.store.room();
+        let admission = match (full, room) {
+            (Some(_), _) => Admission::Nothing,
+            (None, Room::Ample) => Admission::All,
+            (None, Room::Short { .. }) => Admission::NoGrowth,
+            (None, Room::Tight { .. }) => Admission::Freeing,
+        };
+        if admission == self.admission.replace(admission) {
             return;
         }
-        let directory = self.config.directory.display();
-        (self.config.log)(&match full {
-            true => {
-                format!("no room below {directory}: nothing changes until space is freed there")
-            }
-            false => format!("there is room below {directory} again"),
-        });
+        self.tell_room(room, full);
         let now = self.now();
         if let Some(mut shard) = self.shard() {
-            shard.set_full(full, now);
+            shard.set_admission(admission, now);
         }
         self.drain();
+    }
+
+    fn tell_room(&self, room: Room, full: Option<&StoreError>) {
+        let directory = self.config.directory.display();
+        (self.config.log)(&match (full, room) {
+            (Some(error), _) => format!("{error}; nothing changes until then"),
+            (None, Room::Ample) => format!("there is room for new files in {directory} again"),
+            (None, Room::Short { missing }) => format!(
+                "the disk of {directory} is nearly full: nothing new is made until {} more are free \
+                 there; files can be removed and cut as before",
+                bytes(missing)
+            ),
+            (None, Room::Tight { missing }) => format!(
+                "the disk of {directory} is full, and half of what was kept for removals is used: \
+                 only what frees room is done until {} more are free there",
+                bytes(missing)
+            ),
+        });
     }
 
     /// Waits until the shard may commit; false where the store failed.
@@ -297,7 +317,7 @@ impl MetaServer {
             return Some(*opening);
         }
         let now = self.now();
-        if self.full.get() {
+        if self.admission.get() == Admission::Nothing {
             return None;
         }
         match self.shard()?.open_session(client, now) {

@@ -15,6 +15,7 @@ use ropewalk_wire::fs::status::{
 use ropewalk_wire::fs::value::Bytes;
 
 use super::MetaServer;
+use crate::shard::Admission;
 
 /// Most bytes of a session in a reply, and of a server beside its address.
 const SESSION_BYTES: usize = 40 + CLIENT_NAME_BYTES_MAX;
@@ -57,7 +58,7 @@ impl MetaServer {
             written: self.store.written().0,
             durable: self.store.durable().0,
             in_grace: shard.is_in_grace(),
-            full: self.full.get(),
+            full: self.admission.get() != Admission::All,
             room: self.room(),
             reaps: shard.reaps_under_way() as u32,
             cuts: shard.cuts.len() as u32,

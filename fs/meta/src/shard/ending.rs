@@ -3,7 +3,7 @@
 use ropewalk_wire::fs::meta::LeaseMode;
 use ropewalk_wire::fs::value::Errno;
 
-use super::{Moment, Shard};
+use super::{Admission, Moment, Shard};
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 use crate::locks::Effects;
@@ -31,7 +31,7 @@ impl<R: Rows> Shard<R> {
     /// The client is done, and reported everything. The position of the end, if there was a session
     /// that could be ended; on a full disk it expires later.
     pub fn close_session(&mut self, session: u64, now: Moment) -> Option<u64> {
-        self.sessions.get(session).filter(|session| !session.row.fencing && !self.full)?;
+        self.sessions.get(session).filter(|session| !session.row.fencing && !self.is_full())?;
         self.end(session, false, now);
         self.run_woken(now);
         Some(self.position)
@@ -47,7 +47,7 @@ impl<R: Rows> Shard<R> {
 
     /// Every second or so: ends what was silent for too long, and follows the data servers.
     pub fn tick(&mut self, now: Moment) {
-        if self.stopped.is_some() || self.full {
+        if self.stopped.is_some() || self.is_full() {
             return;
         }
         let grace_over = self.grace.is_some_and(|until| until <= now.time);
@@ -98,7 +98,7 @@ impl<R: Rows> Shard<R> {
         let Some(state) = self.sessions.get(session).filter(|state| state.row.fencing) else {
             return;
         };
-        if self.full {
+        if self.is_full() {
             // Ending it takes room; the fence stays, and is asked for once more.
             self.fences.push_back((session, state.row.epoch));
             return;
@@ -107,11 +107,11 @@ impl<R: Rows> Shard<R> {
         self.run_woken(now);
     }
 
-    /// Whether the store has room for changes. Without, everything that would change something is
-    /// refused (`ENOSPC`), and what the shard does by itself waits.
-    pub fn set_full(&mut self, full: bool, now: Moment) {
-        let freed = self.full && !full;
-        self.full = full;
+    /// How much room the store has. What it does not take is refused (`ENOSPC`); where it takes nothing,
+    /// what the shard does by itself waits.
+    pub fn set_admission(&mut self, admission: Admission, now: Moment) {
+        let freed = self.is_full() && admission != Admission::Nothing;
+        self.admission = admission;
         if freed && self.grace.is_none() {
             self.collect_all(now);
             self.run_woken(now);

@@ -9,7 +9,7 @@ use ropewalk_wire::fs::meta::ROOT;
 use serde::de::DeserializeOwned;
 
 use super::output::Reaps;
-use super::{CUT_VERSION, Cut, Moment, Opening, Shard};
+use super::{Admission, CUT_VERSION, Cut, Moment, Opening, Shard};
 use crate::config::Config;
 use crate::inode::{Inode, decode_row, encode_row};
 use crate::keys::{self, Table};
@@ -90,7 +90,7 @@ impl<R: Rows> Shard<R> {
             inode_count,
             inode_count_kept: inode_count,
             next_range,
-            full: false,
+            admission: Admission::All,
             reaps: Reaps::default(),
             fences: VecDeque::new(),
             completed: VecDeque::new(),
@@ -164,7 +164,7 @@ impl<R: Rows> Shard<R> {
     /// Opens a session for `client`, a number that the client chose for this life of it. A session
     /// that the same client had before ends as if its term were over.
     pub fn open_session(&mut self, client: u128, now: Moment) -> Result<Opening, RowsError> {
-        if self.full {
+        if self.is_full() {
             return Err(RowsError("the disk is full".to_owned()));
         }
         let old: Vec<u64> = self

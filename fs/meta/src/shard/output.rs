@@ -62,7 +62,7 @@ impl<R: Rows> Shard<R> {
         if self.cuts.get(&cut.inode) != Some(&cut) {
             return;
         }
-        if !done || self.full {
+        if !done || self.is_full() {
             self.cut_queue.push_back(cut.inode);
             return;
         }
@@ -116,7 +116,7 @@ impl<R: Rows> Shard<R> {
             return;
         }
         self.reap_waiting = true;
-        if done && !self.full {
+        if done && !self.is_full() {
             let mut batch = Batch::default();
             let key = keys::key(Table::Reap, &[reap.inode, u64::from(reap.generation)]);
             batch.remove(key);
@@ -146,7 +146,7 @@ impl<R: Rows> Shard<R> {
     pub fn handle_fence_paid(&mut self, server: u32, session: u64) {
         let key = keys::key(Table::Owed, &[u64::from(server), session]);
         // On a full disk it stays, and is paid once more after the next start.
-        if self.full || !self.rows.get(&key).is_ok_and(|row| row.is_some()) {
+        if self.is_full() || !self.rows.get(&key).is_ok_and(|row| row.is_some()) {
             return;
         }
         let mut batch = Batch::default();

@@ -13,16 +13,19 @@ use ropewalk_base::disk::Disk;
 use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
+use super::room::{Room, Spaces};
 use super::{EmbeddedConfig, EmbeddedCounts, EmbeddedStore, Shared, State};
 use crate::batch;
 use crate::error::StoreError;
-use crate::index::{Index, IndexReader};
+use crate::index::{Index, IndexConfig, IndexReader, Part, index_path};
 use crate::journal::{self, Journal, OpenJournal, RecoveredJournal};
 use crate::marks::Position;
 use crate::overlay::Overlay;
 use crate::superblock::Boot;
 
 const JOURNAL_NAME: &str = "journal";
+/// Bytes of an index without rows.
+const INDEX_BYTES_MIN: u64 = 2 << 20;
 
 /// What is read on a helper thread.
 struct Parts {
@@ -44,7 +47,7 @@ impl EmbeddedStore {
     ) -> Result<EmbeddedStore, StoreError> {
         let (disk, path) = (world.disk(), directory.to_path_buf());
         let parts = world
-            .offload(move || read(&*disk, path, boot.counter, config, accept_loss))
+            .offload(move || read(&*disk, path, boot, config, accept_loss))
             .await
             .unwrap_or(Err(StoreError::ShuttingDown))?;
         let recovery = parts.journal.recovery;
@@ -56,6 +59,10 @@ impl EmbeddedStore {
             journal_mark: 0,
             running: false,
             full: false,
+            room: Room::Ample,
+            spaces: Spaces::default(),
+            measured: false,
+            overlay_goal: config.overlay_bytes,
             counts: EmbeddedCounts::default(),
         };
         let shared = Rc::new(Shared {
@@ -69,6 +76,7 @@ impl EmbeddedStore {
             state: RefCell::new(state),
             changed: Notify::new(),
         });
+        shared.look()?;
         Ok(EmbeddedStore { shared })
     }
 }
@@ -76,7 +84,7 @@ impl EmbeddedStore {
 fn read(
     disk: &dyn Disk,
     directory: PathBuf,
-    epoch: u64,
+    boot: Boot,
     config: EmbeddedConfig,
     accept_loss: bool,
 ) -> Result<Parts, StoreError> {
@@ -84,10 +92,14 @@ fn read(
     disk.create_directory(&journal_path)
         .and_then(|()| disk.sync_directory(&directory))
         .map_err(|cause| StoreError::io("cannot make", &journal_path, cause))?;
-    let index = Index::open(disk, &directory, config.cache_bytes)?;
+    let (cache_bytes, reserve_bytes) = (config.cache_bytes, config.reserve_bytes);
+    let index_config = IndexConfig { store: boot.store, cache_bytes, reserve_bytes };
+    let index = Index::open(disk, &directory, index_config)?;
     let checkpoint = index.as_ref().map_or(Ok(0), Index::position)?;
     let open = OpenJournal {
-        epoch,
+        epoch: boot.counter,
+        store: boot.store,
+        era: boot.era,
         checkpoint: Position(checkpoint),
         must_exist: index.is_some(),
         accept_loss,
@@ -103,18 +115,74 @@ fn read(
     let last = found.recovery.last.0;
     let (index, journal) = match index {
         Some(index) => {
+            check_through(&index, &directory, last)?;
             // Also where nothing was replayed: the commit writes the index's own head anew.
-            index.apply(&overlay, last)?;
-            (index, found.begin(disk)?)
+            take_in(disk, &directory, &index, &overlay, last)?;
+            (index, found.begin(disk, true)?)
         }
         None => {
+            check_begin(disk, &directory, config)?;
             // Only in this order does an index prove that the journal had its first segment.
-            let journal = found.begin(disk)?;
-            let index = Index::create(disk, &directory, config.cache_bytes)?;
-            index.apply(&overlay, last)?;
+            let journal = found.begin(disk, false)?;
+            let index = Index::create(disk, &directory, index_config)?;
+            take_in(disk, &directory, &index, &overlay, last)?;
             (index, journal)
         }
     };
     let reader = index.reader()?;
     Ok(Parts { index, reader, journal })
+}
+
+/// A new store takes all that it needs on a full disk at once.
+fn check_begin(
+    disk: &dyn Disk,
+    directory: &Path,
+    config: EmbeddedConfig,
+) -> Result<(), StoreError> {
+    let fail = |cause| StoreError::io("cannot ask for the room of", directory, cause);
+    let available = disk.space(directory).map_err(fail)?.available;
+    let wanted = 2 * config.journal.segment_bytes + config.reserve_bytes + INDEX_BYTES_MIN;
+    if available >= wanted {
+        return Ok(());
+    }
+    let (path, what) = (directory.to_path_buf(), "a new metadata store");
+    Err(StoreError::Full { path, what, needed: wanted - available })
+}
+
+/// A checkpoint in parts that did not come to its end left rows of later records than the position
+/// says. They make sense together with those records only.
+fn check_through(index: &Index, directory: &Path, last: u64) -> Result<(), StoreError> {
+    let through = index.through()?;
+    if through <= last {
+        return Ok(());
+    }
+    let what = format!(
+        "it holds rows of records up to {through}, and the journal ends with record {last}: restore \
+         the directory of the metadata from a copy"
+    );
+    Err(StoreError::Damaged { path: index_path(directory), what })
+}
+
+/// Brings what the journal had into the index, in as many parts as the disk has room for.
+fn take_in(
+    disk: &dyn Disk,
+    directory: &Path,
+    index: &Index,
+    overlay: &Overlay,
+    last: u64,
+) -> Result<(), StoreError> {
+    let fail = |cause| StoreError::io("cannot ask for the room of", directory, cause);
+    let mut after: Option<Box<[u8]>> = None;
+    loop {
+        let available = disk.space(directory).map_err(fail)?.available;
+        let mut spaces = Spaces { available, reserve: index.reserve_bytes(), inside: 0 };
+        if !spaces.may_grow() {
+            spaces.inside = index.measure()?;
+        }
+        let room = spaces.part_bytes().ok_or_else(|| spaces.full(directory))?;
+        match index.apply(overlay, after.as_deref(), last, room)? {
+            Part::Last => return index.replenish(),
+            Part::Through(key) => after = Some(key),
+        }
+    }
 }

@@ -20,6 +20,7 @@ fn small() -> EmbeddedConfig {
         cache_bytes: 1 << 20,
         overlay_bytes: 16 * 1024,
         journal_bytes: 1 << 20,
+        reserve_bytes: 256 << 10,
     }
 }
 

@@ -5,9 +5,11 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use ropewalk_base::disk::Disk;
+use ropewalk_base::disk::{Disk, File};
 
+use super::mark::{self, MarkFile};
 use super::record::SegmentHeader;
 use super::recover::{self, Replay};
 use super::segment::{self, segment_name};
@@ -20,6 +22,10 @@ use crate::marks::Position;
 pub struct OpenJournal {
     /// Greater than at every earlier start: the boot counter.
     pub epoch: u64,
+    /// The identity of the store.
+    pub store: u128,
+    /// In which nothing that was written can be lost.
+    pub era: u64,
     /// The index holds everything up to here.
     pub checkpoint: Position,
     /// A journal without any segment is a loss, not a first start.
@@ -44,7 +50,7 @@ pub struct FoundJournal {
     pub recovery: Recovery,
     found: recover::Recovered,
     config: JournalConfig,
-    epoch: u64,
+    open: OpenJournal,
     directory: PathBuf,
 }
 
@@ -52,8 +58,9 @@ pub struct FoundJournal {
 pub struct RecoveredJournal {
     pub recovery: Recovery,
     pub(super) config: JournalConfig,
-    pub(super) epoch: u64,
+    pub(super) open: OpenJournal,
     pub(super) directory: PathBuf,
+    pub(super) mark: MarkFile,
     pub(super) segments: VecDeque<Segment>,
     pub(super) old: Vec<PathBuf>,
 }
@@ -70,45 +77,46 @@ pub fn recover(
     let sizes = SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX;
     assert!(sizes.contains(&config.segment_bytes), "segments of {} bytes", config.segment_bytes);
     let rules = recover::Rules {
+        store: open.store,
+        required: mark::required(disk, directory, open.store, open.era)?,
         checkpoint: open.checkpoint.0,
         must_exist: open.must_exist,
         accept_loss: open.accept_loss,
     };
     let found = recover::recover(disk, directory, rules, replay)?;
-    if found.epoch >= open.epoch {
-        return Err(StoreError::Damaged {
-            path: directory.to_path_buf(),
-            what: format!(
-                "it was written at boot {}, and this is boot {}: the superblock is an older copy",
-                found.epoch, open.epoch
-            ),
-        });
-    }
+    // A superblock that is an older copy counts too few starts; the journal knows better.
+    let epoch = open.epoch.max(found.epoch + 1);
     let recovery = Recovery {
         last: Position(found.last),
         records: found.records,
         lost: found.lost.map(|(from, through)| (Position(from), Position(through))),
     };
     let directory = directory.to_path_buf();
-    Ok(FoundJournal { recovery, found, config, epoch: open.epoch, directory })
+    Ok(FoundJournal { recovery, found, config, open: OpenJournal { epoch, ..open }, directory })
 }
 
 impl FoundJournal {
-    /// Starts a new segment behind what was found. Blocks; meant for `World::offload`.
+    /// Starts a new segment behind what was found. `covered`: the owner has brought all of that into
+    /// its index, durably, so that the files are free for use. Blocks; meant for `World::offload`.
     ///
     /// What was found may be in the page cache only, where a sync failed before the restart. An
     /// owner who promises that it is durable first writes it to another place.
-    pub fn begin(mut self, disk: &dyn Disk) -> Result<RecoveredJournal, StoreError> {
-        let (sequence, bytes) = (self.found.next_sequence, self.config.segment_bytes);
-        let blank = self.found.blank.pop();
-        let file = segment::prepare(disk, &self.directory, sequence, bytes, blank.as_deref())?;
+    pub fn begin(mut self, disk: &dyn Disk, covered: bool) -> Result<RecoveredJournal, StoreError> {
+        if covered {
+            let segments = self.found.segments.drain(..);
+            self.found.old.extend(segments.map(|segment| segment.path));
+        }
+        let sequence = self.found.next_sequence;
+        let file = self.take_file(disk, covered)?;
         let path = self.directory.join(segment_name(sequence));
+        let OpenJournal { epoch, store, era, .. } = self.open;
         let (first, durable) = (self.found.last + 1, self.found.last);
         let mut bytes = Vec::new();
-        SegmentHeader { sequence, epoch: self.epoch, first, durable }.encode(&mut bytes);
+        SegmentHeader { sequence, epoch, first, durable, store }.encode(&mut bytes);
         file.write_at(0, &bytes)
             .and_then(|()| file.sync_data())
             .map_err(|cause| StoreError::io("cannot start the journal segment", &path, cause))?;
+        let mark = MarkFile::begin(disk, &self.directory, store, era, self.found.last)?;
         let kept = self.found.segments.into_iter().map(|segment| Segment {
             sequence: segment.header.sequence,
             first: segment.header.first,
@@ -124,13 +132,41 @@ impl FoundJournal {
         old.append(&mut self.found.blank);
         let excess = old.split_off(old.len().min(OLD_FILES_MAX));
         segment::remove(disk, &excess);
+        if segments.len() + old.len() == 1 {
+            // Two files take turns for good, however full the disk becomes.
+            let path = self.directory.join(segment_name(sequence + 1));
+            segment::prepare(disk, &self.directory, sequence + 1, self.config.segment_bytes, None)?;
+            old.push(path);
+        }
         Ok(RecoveredJournal {
             recovery: self.recovery,
             config: self.config,
-            epoch: self.epoch,
+            open: self.open,
             directory: self.directory,
+            mark,
             segments,
             old,
         })
+    }
+
+    /// The file of the new segment. Where the index covers everything, a full disk is no hindrance: a
+    /// file is taken that is there already.
+    fn take_file(&mut self, disk: &dyn Disk, covered: bool) -> Result<Arc<dyn File>, StoreError> {
+        let (sequence, bytes) = (self.found.next_sequence, self.config.segment_bytes);
+        let prepare =
+            |old: Option<&Path>| segment::prepare(disk, &self.directory, sequence, bytes, old);
+        if let Some(blank) = self.found.blank.pop() {
+            return prepare(Some(&blank));
+        }
+        // The others prove meanwhile that there was a journal.
+        if covered && self.found.old.len() > 1 {
+            return prepare(Some(&self.found.old.remove(0)));
+        }
+        match prepare(None) {
+            Err(error) if error.is_full() && covered && !self.found.old.is_empty() => {
+                prepare(Some(&self.found.old.remove(0)))
+            }
+            result => result,
+        }
     }
 }

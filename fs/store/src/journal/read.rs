@@ -103,6 +103,6 @@ fn read_record(
     }
     let mut bytes = vec![0; RECORD_HEADER_BYTES + header.len];
     let count = read(&mut bytes)?;
-    let payload = header.payload(&bytes[..count]).ok_or_else(damaged)?.to_vec();
+    let payload = header.payload(shared.seed, &bytes[..count]).ok_or_else(damaged)?.to_vec();
     Ok((header, Some(payload)))
 }

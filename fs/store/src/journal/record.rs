@@ -11,6 +11,10 @@
 //! | epoch | 8 | durable mark when written | 8 |
 //! | position of the first record | 8 | payload | |
 //! | durable mark when written | 8 | zeros to a multiple of 8 | |
+//! | identity of the store | 16 | | |
+//!
+//! A record's CRC begins with that of the store's identity: what lies in another store's journal is
+//! none of this one.
 //!
 //! Invariants: a record is believed only where CRC, epoch and position all fit, so that what a
 //! recycled file held before is never read as new; no length is trusted before it is compared
@@ -23,8 +27,8 @@ pub(super) const SEGMENT_HEADER_BYTES: u64 = 512;
 /// Bytes of a record before its payload.
 pub(super) const RECORD_HEADER_BYTES: usize = 32;
 const MAGIC: &[u8; 8] = b"RWJOURNL";
-const VERSION: u32 = 1;
-const HEADER_USED: usize = 48;
+const VERSION: u32 = 2;
+const HEADER_USED: usize = 64;
 
 /// What a segment says of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,6 +41,8 @@ pub(super) struct SegmentHeader {
     pub first: u64,
     /// What was durable when the header was written.
     pub durable: u64,
+    /// The store that it belongs to.
+    pub store: u128,
 }
 
 /// Why bytes are no header of a segment.
@@ -76,6 +82,7 @@ impl SegmentHeader {
         for number in [self.sequence, self.epoch, self.first, self.durable] {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
+        bytes.extend_from_slice(&self.store.to_le_bytes());
         let crc = header_crc(&bytes[start..]);
         bytes[start + 12..start + 16].copy_from_slice(&crc.to_le_bytes());
         bytes.resize(start + SEGMENT_HEADER_BYTES as usize, 0);
@@ -99,6 +106,7 @@ impl SegmentHeader {
             epoch: u64_at(bytes, 24),
             first: u64_at(bytes, 32),
             durable: u64_at(bytes, 40),
+            store: u128::from(u64_at(bytes, 56)) << 64 | u128::from(u64_at(bytes, 48)),
         })
     }
 }
@@ -112,9 +120,15 @@ pub(super) fn record_bytes(payload: usize) -> usize {
     (RECORD_HEADER_BYTES + payload).next_multiple_of(8)
 }
 
+/// With what the checksums of a store's records begin.
+pub(super) fn seed_of(store: u128) -> u32 {
+    checksum::crc32c(&store.to_le_bytes())
+}
+
 /// Appends a record.
 pub(super) fn encode_record(
     bytes: &mut Vec<u8>,
+    seed: u32,
     epoch: u64,
     position: u64,
     durable: u64,
@@ -128,14 +142,14 @@ pub(super) fn encode_record(
         bytes.extend_from_slice(&number.to_le_bytes());
     }
     bytes.extend_from_slice(payload);
-    let crc = crc_of(payload.len(), &bytes[start + 8..]);
+    let crc = crc_of(seed, payload.len(), &bytes[start + 8..]);
     bytes[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
     bytes.resize(start + record_bytes(payload.len()), 0);
 }
 
 /// The checksum covers the length too: a damaged length never selects other bytes that fit.
-fn crc_of(len: usize, rest: &[u8]) -> u32 {
-    checksum::append(checksum::crc32c(&(len as u32).to_le_bytes()), rest)
+fn crc_of(seed: u32, len: usize, rest: &[u8]) -> u32 {
+    checksum::append(checksum::append(seed, &(len as u32).to_le_bytes()), rest)
 }
 
 impl RecordHeader {
@@ -154,10 +168,10 @@ impl RecordHeader {
     }
 
     /// The payload behind the header at the start of `bytes`; `None` where it does not hold.
-    pub(super) fn payload<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+    pub(super) fn payload<'a>(&self, seed: u32, bytes: &'a [u8]) -> Option<&'a [u8]> {
         let end = RECORD_HEADER_BYTES.checked_add(self.len)?;
         let whole = bytes.get(8..end)?;
-        (crc_of(self.len, whole) == self.crc).then(|| &bytes[RECORD_HEADER_BYTES..end])
+        (crc_of(seed, self.len, whole) == self.crc).then(|| &bytes[RECORD_HEADER_BYTES..end])
     }
 }
 
@@ -179,9 +193,10 @@ pub(crate) fn accepts_header(bytes: &mut [u8]) -> bool {
 pub(crate) fn accepts_record(bytes: &mut [u8]) -> Option<&[u8]> {
     let header = RecordHeader::decode(bytes)?;
     let end = RECORD_HEADER_BYTES.checked_add(header.len)?;
-    let crc = crc_of(header.len, bytes.get(8..end)?);
+    let seed = seed_of(0);
+    let crc = crc_of(seed, header.len, bytes.get(8..end)?);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-    RecordHeader::decode(bytes)?.payload(bytes)
+    RecordHeader::decode(bytes)?.payload(seed, bytes)
 }
 
 #[cfg(test)]
@@ -190,7 +205,8 @@ mod tests {
 
     #[test]
     fn headers_and_records_come_back_and_damage_is_seen() {
-        let header = SegmentHeader { sequence: 7, epoch: 3, first: 100, durable: 90 };
+        let header =
+            SegmentHeader { sequence: 7, epoch: 3, first: 100, durable: 90, store: 6 << 90 | 1 };
         let mut bytes = Vec::new();
         header.encode(&mut bytes);
         assert_eq!(bytes.len() as u64, SEGMENT_HEADER_BYTES);
@@ -202,16 +218,17 @@ mod tests {
         }
 
         let mut bytes = Vec::new();
-        encode_record(&mut bytes, 3, 100, 90, b"hello");
+        encode_record(&mut bytes, 5, 3, 100, 90, b"hello");
         assert_eq!(bytes.len(), record_bytes(5));
         let record = RecordHeader::decode(&bytes).unwrap();
         assert_eq!((record.epoch, record.position, record.durable), (3, 100, 90));
-        assert_eq!(record.payload(&bytes), Some(&b"hello"[..]));
+        assert_eq!(record.payload(5, &bytes), Some(&b"hello"[..]));
+        assert_eq!(record.payload(6, &bytes), None, "of another store");
         for bit in 0..(RECORD_HEADER_BYTES + 5) * 8 {
             let mut damaged = bytes.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             let record = RecordHeader::decode(&damaged).unwrap();
-            assert_eq!(record.payload(&damaged), None, "bit {bit}");
+            assert_eq!(record.payload(5, &damaged), None, "bit {bit}");
         }
         assert_eq!(RecordHeader::decode(&bytes[..31]), None);
     }

@@ -16,7 +16,9 @@ use std::sync::Arc;
 
 use ropewalk_base::disk::{Disk, File, Kind, Open};
 
-use super::record::{NoHeader, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader, record_bytes};
+use super::record::{
+    self, NoHeader, RecordHeader, SEGMENT_HEADER_BYTES, SegmentHeader, record_bytes,
+};
 use super::segment::parse_name;
 use crate::error::StoreError;
 
@@ -26,6 +28,10 @@ pub type Replay<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>;
 /// How to recover.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Rules {
+    /// The identity of the store.
+    pub store: u128,
+    /// The last record that the mark calls written or durable.
+    pub required: u64,
     /// The index holds everything up to here.
     pub checkpoint: u64,
     /// A journal without any segment is a loss, not a first start.
@@ -68,13 +74,17 @@ pub(super) fn recover(
     rules: Rules,
     replay: Replay<'_>,
 ) -> Result<Recovered, StoreError> {
-    let Scan { mut found, mut blank, suspects, next_sequence } = scan(disk, directory)?;
+    let seed = record::seed_of(rules.store);
+    let Scan { mut found, mut blank, suspects, next_sequence } =
+        scan(disk, directory, rules.store)?;
+    let suspects = mend(&mut found, suspects, rules.store)?;
     let mut old = Vec::new();
     let epoch = found.iter().map(|segment| segment.header.epoch).max().unwrap_or(0);
     let checkpoint = rules.checkpoint;
     drop_void(&mut found, &mut old);
     let start = found.iter().rposition(|segment| segment.header.first <= checkpoint + 1);
-    let mut walk = Walk { expected: checkpoint + 1, records: 0, claim: 0 };
+    let claim = rules.required;
+    let mut walk = Walk { seed, expected: checkpoint + 1, records: 0, claim };
     let mut used = 0;
     match start {
         Some(start) => {
@@ -83,14 +93,15 @@ pub(super) fn recover(
         }
         // The oldest segment begins too late, or there is none where there must be one.
         None if !found.is_empty() || rules.must_exist => {
-            walk.claim = found.first().map_or(checkpoint + 1, |segment| segment.header.first);
+            let first = found.first().map_or(checkpoint + 1, |segment| segment.header.first);
+            walk.claim = walk.claim.max(first);
         }
         None => (),
     }
-    for (path, file) in suspects {
-        // Without its header a segment is out of the log, but its records can still testify.
-        walk.search(&read_all(&path, &*file)?, None, u64::MAX);
-        blank.push(path);
+    for suspect in suspects {
+        // It is out of the log, but its records can still testify.
+        walk.search(&read_all(&suspect.path, &*suspect.file)?, None, u64::MAX);
+        blank.push(suspect.path);
     }
     let last = (walk.expected - 1).max(checkpoint);
     let lost = (walk.claim > last).then_some((last + 1, walk.claim));
@@ -114,15 +125,24 @@ pub(super) fn recover(
 
 struct Scan {
     found: Vec<Found>,
-    /// Files that were never used, or renamed for their next use.
+    /// Files that were never used.
     blank: Vec<PathBuf>,
     /// Segments whose header is neither blank nor valid.
-    suspects: Vec<(PathBuf, Arc<dyn File>)>,
+    suspects: Vec<Suspect>,
     next_sequence: u64,
 }
 
-/// Finds the segments, sorted by sequence, and files that are free for use.
-fn scan(disk: &dyn Disk, directory: &Path) -> Result<Scan, StoreError> {
+struct Suspect {
+    /// By its name.
+    sequence: u64,
+    path: PathBuf,
+    file: Arc<dyn File>,
+}
+
+/// Finds the segments, sorted by the sequence in their headers, and files that are free for use. A file
+/// that was renamed for its next use still has the header of the last one, and is that one until it
+/// has another; so are files whose names were exchanged.
+fn scan(disk: &dyn Disk, directory: &Path, store: u128) -> Result<Scan, StoreError> {
     let names =
         disk.list(directory).map_err(|cause| StoreError::io("cannot list", directory, cause))?;
     let mut scan =
@@ -136,21 +156,82 @@ fn scan(disk: &dyn Disk, directory: &Path) -> Result<Scan, StoreError> {
         let count = file.read_at(0, &mut bytes).map_err(fail)?;
         scan.next_sequence = scan.next_sequence.max(sequence.saturating_add(1));
         match SegmentHeader::decode(&bytes[..count]) {
-            // A file that was renamed for its next use still has the header of the last one.
-            Ok(header) if header.sequence == sequence => {
-                scan.found.push(Found { header, path, file });
+            Ok(header) if header.store != store => {
+                let what = "it is of the journal of another store: bring the right one back";
+                return Err(StoreError::Damaged { path, what: what.to_owned() });
+            }
+            Ok(header) => {
+                scan.next_sequence = scan.next_sequence.max(header.sequence.saturating_add(1));
+                let same = scan.found.iter().position(|one| one.header.sequence == header.sequence);
+                match same {
+                    // Of two copies of one segment the one under its own name counts.
+                    Some(_) if header.sequence != sequence => scan.blank.push(path),
+                    Some(at) => {
+                        let other =
+                            std::mem::replace(&mut scan.found[at], Found { header, path, file });
+                        scan.blank.push(other.path);
+                    }
+                    None => scan.found.push(Found { header, path, file }),
+                }
             }
             Err(NoHeader::Invalid) if bytes.iter().any(|byte| *byte != 0) => {
-                scan.suspects.push((path, file));
+                scan.suspects.push(Suspect { sequence, path, file });
             }
-            Ok(_) | Err(NoHeader::Invalid) => scan.blank.push(path),
+            Err(NoHeader::Invalid) => {
+                // A blank header before records is damage, too.
+                let mut first = [0; record::RECORD_HEADER_BYTES];
+                file.read_at(SEGMENT_HEADER_BYTES, &mut first).map_err(fail)?;
+                match first.iter().any(|byte| *byte != 0) {
+                    true => scan.suspects.push(Suspect { sequence, path, file }),
+                    false => scan.blank.push(path),
+                }
+            }
             Err(NoHeader::Newer(version)) => {
                 let what = format!("its format {version} is newer than this program: update it");
                 return Err(StoreError::Damaged { path, what });
             }
         }
     }
+    scan.found.sort_by_key(|segment| segment.header.sequence);
     Ok(scan)
+}
+
+/// Makes the headers of segments anew that have none any more, from their names and their first
+/// records. The others are left: they are out of the log.
+fn mend(
+    found: &mut Vec<Found>,
+    suspects: Vec<Suspect>,
+    store: u128,
+) -> Result<Vec<Suspect>, StoreError> {
+    let mut left = Vec::new();
+    for suspect in suspects {
+        let bytes = read_all(&suspect.path, &*suspect.file)?;
+        let first = bytes.get(SEGMENT_HEADER_BYTES as usize..).and_then(|rest| {
+            let header = RecordHeader::decode(rest)?;
+            header.payload(record::seed_of(store), rest).map(|_| header)
+        });
+        let at = found.partition_point(|one| one.header.sequence < suspect.sequence);
+        let (before, behind) = found.split_at(at);
+        // What a file held before its last use does not fit in between.
+        let fits = |record: &RecordHeader| {
+            let after = |one: &Found| {
+                one.header.first <= record.position && one.header.epoch <= record.epoch
+            };
+            let until = |one: &Found| {
+                record.position <= one.header.first && record.epoch <= one.header.epoch
+            };
+            before.last().is_none_or(after) && behind.first().is_none_or(until)
+        };
+        let Some(record) = first.filter(fits) else {
+            left.push(suspect);
+            continue;
+        };
+        let Suspect { sequence, path, file } = suspect;
+        let RecordHeader { epoch, position: first, durable, .. } = record;
+        let header = SegmentHeader { sequence, epoch, first, durable, store };
+        found.insert(at, Found { header, path, file });
+    }
+    Ok(left)
 }
 
 /// Gives up segments all of whose records a later epoch has voided.
@@ -171,6 +252,8 @@ fn drop_void(found: &mut Vec<Found>, old: &mut Vec<PathBuf>) {
 }
 
 struct Walk {
+    /// With what the checksums of records begin.
+    seed: u32,
     /// The position that comes next.
     expected: u64,
     records: u64,
@@ -220,11 +303,29 @@ impl Walk {
         replay: Replay<'_>,
     ) -> Result<usize, StoreError> {
         let mut at = (SEGMENT_HEADER_BYTES as usize).min(bytes.len());
+        loop {
+            at = self.unbroken(bytes, at, (epoch, limit), checkpoint, &mut *replay)?;
+            match self.skip(&bytes[at..], epoch, checkpoint) {
+                Some(skipped) => at += skipped,
+                None => return Ok(at),
+            }
+        }
+    }
+
+    /// Where the records from `at` on end that follow each other.
+    fn unbroken(
+        &mut self,
+        bytes: &[u8],
+        mut at: usize,
+        (epoch, limit): (u64, u64),
+        checkpoint: u64,
+        replay: Replay<'_>,
+    ) -> Result<usize, StoreError> {
         while self.expected < limit
             && let Some(header) = RecordHeader::decode(&bytes[at..])
             && header.epoch == epoch
             && header.position == self.expected
-            && let Some(payload) = header.payload(&bytes[at..])
+            && let Some(payload) = header.payload(self.seed, &bytes[at..])
         {
             if header.position > checkpoint {
                 replay(header.position, payload)?;
@@ -234,6 +335,29 @@ impl Walk {
             at = (at + record_bytes(header.len)).min(bytes.len());
         }
         Ok(at)
+    }
+
+    /// Over damaged records that the index has already: how far the next one is that holds.
+    fn skip(&mut self, bytes: &[u8], epoch: u64, checkpoint: u64) -> Option<usize> {
+        if self.expected > checkpoint {
+            return None;
+        }
+        let mut budget = bytes.len().saturating_mul(4);
+        for at in (8..bytes.len()).step_by(8) {
+            let rest = &bytes[at..];
+            let Some(header) = RecordHeader::decode(rest) else { break };
+            if header.epoch == epoch
+                && (self.expected + 1..=checkpoint + 1).contains(&header.position)
+                && header.len <= rest.len().min(budget)
+            {
+                budget -= header.len;
+                if header.payload(self.seed, rest).is_some() {
+                    self.expected = header.position;
+                    return Some(at);
+                }
+            }
+        }
+        None
     }
 
     /// Looks behind the end for records that testify what was durable.
@@ -255,7 +379,7 @@ impl Walk {
                 continue;
             }
             budget -= header.len;
-            if header.payload(rest).is_some() {
+            if header.payload(self.seed, rest).is_some() {
                 self.claim = header.durable;
                 at += record_bytes(header.len) - 8;
             }
@@ -272,7 +396,7 @@ impl Walk {
             while let Some(header) = RecordHeader::decode(&bytes[at..])
                 && header.epoch == segment.header.epoch
                 && header.position == expected
-                && header.payload(&bytes[at..]).is_some()
+                && header.payload(self.seed, &bytes[at..]).is_some()
             {
                 self.claim = self.claim.max(header.durable);
                 expected += 1;

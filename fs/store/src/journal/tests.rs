@@ -16,7 +16,7 @@ fn open(directory: &Path, open: OpenJournal) -> Result<(RecoveredJournal, Record
         assert_eq!(records.insert(position, payload.to_vec()), None);
         Ok(())
     })?;
-    Ok((found.begin(&HostDisk)?, records))
+    Ok((found.begin(&HostDisk, false)?, records))
 }
 
 fn boot(epoch: u64) -> OpenJournal {
@@ -44,6 +44,7 @@ fn append(directory: &Path, how: OpenJournal, count: u64) {
 fn segments(directory: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<_> =
         std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|suffix| suffix == "journal"));
     paths.sort();
     paths
 }
@@ -54,7 +55,7 @@ fn records_of(path: &Path) -> Vec<(u64, usize)> {
     let mut at = SEGMENT_HEADER_BYTES as usize;
     let mut records = Vec::new();
     while let Some(header) = record::RecordHeader::decode(&bytes[at..])
-        && header.payload(&bytes[at..]).is_some()
+        && header.payload(record::seed_of(0), &bytes[at..]).is_some()
         && header.position > 0
     {
         records.push((header.position, at));
@@ -86,8 +87,11 @@ fn records_come_back_over_segments_and_epochs() {
     assert!(segments(directory.path()).len() > 5);
     let checkpoint = OpenJournal { checkpoint: Position(400), ..boot(5) };
     assert_records(&open(directory.path(), checkpoint).unwrap().1, 401..=605);
-    let again = open(directory.path(), checkpoint).err().unwrap();
-    assert!(again.to_string().contains("boot 5"), "{again}");
+    // A superblock that counts too few starts is overruled.
+    let older = OpenJournal { checkpoint: Position(400), ..boot(2) };
+    let (again, records) = open(directory.path(), older).unwrap();
+    assert_eq!(again.open.epoch, 6);
+    assert_records(&records, 401..=605);
 }
 
 #[test]
@@ -98,6 +102,8 @@ fn a_torn_tail_ends_the_log_and_new_records_never_touch_it() {
     let (last, at) = *records_of(&segment).last().unwrap();
     assert_eq!(last, 20);
     damage(&segment, at + 40);
+    // It was under way when the power failed, and nobody was told of it.
+    std::fs::remove_file(directory.path().join("mark")).unwrap();
     let before = std::fs::read(&segment).unwrap();
     append(directory.path(), boot(2), 3);
     assert_eq!(std::fs::read(&segment).unwrap(), before);
@@ -114,7 +120,7 @@ fn a_hole_before_records_that_call_it_durable_is_a_loss() {
     let (position, at) = records_of(&segment)[10];
     damage(&segment, at + 33);
     let error = open(directory.path(), boot(2)).err().unwrap();
-    assert!(matches!(error, StoreError::Lost { from, through: 199, .. } if from == position));
+    assert!(matches!(error, StoreError::Lost { from, through: 200, .. } if from == position));
     assert_eq!(error.class(), ropewalk_base::error::Class::Data);
     // The index has it already: nothing is lost.
     let covered = OpenJournal { checkpoint: Position(250), ..boot(2) };
@@ -137,29 +143,71 @@ fn an_accepted_loss_goes_on_before_the_hole_for_good() {
 }
 
 #[test]
-fn missing_and_headless_segments_are_losses() {
-    for (victim, headless) in [(0, false), (1, false), (1, true), (0, true)] {
+fn missing_segments_are_losses_and_headers_are_made_anew() {
+    for (victim, records) in [(0, false), (1, false), (1, true), (0, true), (9, true)] {
         let directory = tempfile::tempdir().unwrap();
         append(directory.path(), boot(1), 300);
-        let path = &segments(directory.path())[victim];
-        if headless {
+        let segments = segments(directory.path());
+        let used = segments.iter().rfind(|path| !records_of(path).is_empty()).unwrap();
+        let path = segments.get(victim).unwrap_or(used);
+        // Its records say what its header said.
+        let good = std::fs::read(path).unwrap();
+        damage(path, 20);
+        assert_records(&open(directory.path(), boot(2)).unwrap().1, 1..=300);
+        std::fs::write(path, &good).unwrap();
+        if records {
             damage(path, 20);
+            damage(path, 540);
         } else {
             std::fs::remove_file(path).unwrap();
         }
         let error = open(directory.path(), boot(2)).err().unwrap();
-        assert!(matches!(error, StoreError::Lost { .. }), "{victim} {headless}: {error}");
+        assert!(matches!(error, StoreError::Lost { .. }), "{victim} {records}: {error}");
     }
-    // The last segment has no successor to testify, but its own records do.
-    let directory = tempfile::tempdir().unwrap();
-    append(directory.path(), boot(1), 200);
-    let used = segments(directory.path()).into_iter().rfind(|path| !records_of(path).is_empty());
-    damage(&used.unwrap(), 20);
-    assert!(matches!(open(directory.path(), boot(2)), Err(StoreError::Lost { .. })));
     // A journal that is gone as a whole.
     let directory = tempfile::tempdir().unwrap();
     let gone = OpenJournal { must_exist: true, checkpoint: Position(7), ..boot(2) };
     assert!(matches!(open(directory.path(), gone), Err(StoreError::Lost { from: 8, .. })));
+}
+
+#[test]
+fn the_last_records_are_missed_too_and_what_the_index_has_is_passed_over() {
+    let directory = tempfile::tempdir().unwrap();
+    append(directory.path(), boot(1), 90);
+    let segment = segments(directory.path())[0].clone();
+    let good = std::fs::read(&segment).unwrap();
+    let (last, at) = *records_of(&segment).last().unwrap();
+    damage(&segment, at + 40);
+    let error = open(directory.path(), boot(2)).err().unwrap();
+    assert!(
+        matches!(error, StoreError::Lost { from, through, .. } if (from, through) == (last, last)),
+        "{error}"
+    );
+    std::fs::write(&segment, &good[..at]).unwrap();
+    assert!(matches!(open(directory.path(), boot(2)), Err(StoreError::Lost { .. })));
+    // After a power loss what was only written may be gone, what was durable may not.
+    let later = OpenJournal { era: 7, ..boot(2) };
+    assert!(matches!(open(directory.path(), later), Err(StoreError::Lost { .. })));
+    std::fs::write(&segment, &good).unwrap();
+    damage(&segment, records_of(&segment)[30].1 + 40);
+    let covered = OpenJournal { checkpoint: Position(60), ..boot(2) };
+    assert_records(&open(directory.path(), covered).unwrap().1, 61..=90);
+}
+
+#[test]
+fn segments_of_another_store_are_refused_and_exchanged_names_do_no_harm() {
+    let directory = tempfile::tempdir().unwrap();
+    append(directory.path(), boot(1), 300);
+    let other = tempfile::tempdir().unwrap();
+    append(other.path(), OpenJournal { store: 5, ..boot(1) }, 300);
+    let (own, foreign) = (segments(directory.path()), segments(other.path()));
+    let good = std::fs::read(&own[1]).unwrap();
+    std::fs::copy(&foreign[1], &own[1]).unwrap();
+    let error = open(directory.path(), boot(2)).err().unwrap().to_string();
+    assert!(error.contains("another store") && error.contains(own[1].to_str().unwrap()), "{error}");
+    std::fs::write(&own[1], std::fs::read(&own[0]).unwrap()).unwrap();
+    std::fs::write(&own[0], good).unwrap();
+    assert_records(&open(directory.path(), boot(2)).unwrap().1, 1..=300);
 }
 
 #[test]

@@ -65,6 +65,7 @@ pub fn config() -> MetaConfig {
     let mut config = MetaConfig::new(PathBuf::from("/meta"), CLUSTER);
     config.store.journal.segment_bytes = 64 << 10;
     config.store.cache_bytes = 1 << 20;
+    config.store.reserve_bytes = 64 << 10;
     config.store.overlay_bytes = 32 << 10;
     config.store.journal_bytes = 128 << 10;
     config.shard.inode_range = 256;
