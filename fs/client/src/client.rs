@@ -238,6 +238,11 @@ impl Client {
         self.inner.world.clone()
     }
 
+    /// Whether it was stopped: its session, with all that it held, is ending.
+    pub fn is_stopped(&self) -> bool {
+        self.inner.stopped.get()
+    }
+
     /// The client's counters.
     pub fn counts(&self) -> Counts {
         self.inner.counts.get()

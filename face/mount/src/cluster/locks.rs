@@ -1,13 +1,28 @@
 //! Locks: the metadata server's, by the kernel's owners.
+//!
+//! Invariants
+//! * an end of locks that the kernel told of is carried to the server whatever happens to whoever told
+//!   it: where the server does not answer it is tried again until it does;
+//! * nothing is locked on an inode while ends of locks on it are on their way: owners are addresses of
+//!   the kernel, and the next one may have the name of the one that ends.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::task::{Notify, join_all};
 use ropewalk_base::world::World;
 use ropewalk_client::{Client, LockKind, LockRange};
 
 use super::ClusterFileSystem;
 use super::convert::errno;
+use super::held::{Held, Holder};
 use crate::decode::{self, Lock};
-use crate::errno::Errno;
 use crate::filesystem::{Answer, Context};
+
+/// Between two tries to tell the server of an end of locks.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 fn range(lock: &Lock, owner: u64, whole_file: bool) -> LockRange {
     LockRange {
@@ -22,6 +37,63 @@ fn range(lock: &Lock, owner: u64, whole_file: bool) -> LockRange {
         start: if whole_file { 0 } else { lock.start },
         // The kernel's end of all files is the protocol's.
         end: if whole_file || lock.end >= i64::MAX as u64 { u64::MAX } else { lock.end },
+    }
+}
+
+/// What the mount knows of its processes' locks.
+pub(super) struct Locks {
+    client: Client,
+    held: RefCell<Held>,
+    /// Ends of locks under way, by inode.
+    ending: RefCell<BTreeMap<u64, u32>>,
+    ended: Notify,
+}
+
+/// An end of locks under way.
+struct Ending {
+    locks: Rc<Locks>,
+    node: u64,
+}
+
+impl Ending {
+    fn new(locks: &Rc<Locks>, node: u64) -> Ending {
+        *locks.ending.borrow_mut().entry(node).or_default() += 1;
+        Ending { locks: locks.clone(), node }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let mut ending = self.locks.ending.borrow_mut();
+        if let Some(count) = ending.get_mut(&self.node) {
+            *count -= 1;
+            if *count == 0 {
+                ending.remove(&self.node);
+            }
+        }
+        drop(ending);
+        self.locks.ended.notify_all();
+    }
+}
+
+/// A request under way that locks or unlocks.
+struct Asking {
+    locks: Rc<Locks>,
+    holder: Holder,
+    range: LockRange,
+    answer: Option<Result<(), ropewalk_client::Errno>>,
+}
+
+impl Asking {
+    fn new(locks: &Rc<Locks>, holder: Holder, handle: u64, range: LockRange) -> Asking {
+        locks.held.borrow_mut().ask(holder, handle);
+        Asking { locks: locks.clone(), holder, range, answer: None }
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.locks.held.borrow_mut().answered(self.holder, &self.range, self.answer);
     }
 }
 
@@ -50,8 +122,54 @@ impl Drop for Waiting {
     }
 }
 
+impl Locks {
+    pub fn new(client: Client) -> Rc<Locks> {
+        let (held, ending) = (RefCell::new(Held::default()), RefCell::new(BTreeMap::new()));
+        Rc::new(Locks { client, held, ending, ended: Notify::new() })
+    }
+
+    /// Completes when no end of locks on the inode is under way.
+    async fn settled(&self, node: u64) {
+        loop {
+            let ended = self.ended.notified();
+            if !self.ending.borrow().contains_key(&node) {
+                return;
+            }
+            ended.await;
+        }
+    }
+
+    /// All locks of an owner on an inode end, sooner or later; an error where it is later.
+    async fn end(self: Rc<Locks>, holder: Holder) -> Answer<()> {
+        let ending = Ending::new(&self, holder.node);
+        let failed = match self.tell(holder).await {
+            Ok(()) => return Ok(()),
+            Err(failed) => failed,
+        };
+        let world = self.client.world();
+        world.clone().spawn(async move {
+            while !self.client.is_stopped() {
+                world.sleep(TRY_AGAIN).await;
+                if self.tell(holder).await.is_ok() {
+                    break;
+                }
+            }
+            drop(ending);
+        });
+        Err(errno(failed))
+    }
+
+    async fn tell(&self, holder: Holder) -> Result<(), ropewalk_client::Errno> {
+        let Holder { node, owner, whole_file } = holder;
+        self.client.release_owner(node, owner, whole_file).await?;
+        self.held.borrow_mut().gone(holder);
+        Ok(())
+    }
+}
+
 impl ClusterFileSystem {
     pub(super) async fn test(&self, node: u64, owner: u64, lock: &Lock) -> Answer<Lock> {
+        self.locks.settled(node).await;
         let conflict = self.client.test_lock(node, range(lock, owner, false)).await;
         Ok(match conflict.map_err(errno)? {
             None => Lock { kind: decode::LockKind::Unlock, ..*lock },
@@ -70,7 +188,7 @@ impl ClusterFileSystem {
     pub(super) async fn lock(
         &self,
         context: &Context,
-        node: u64,
+        (node, handle): (u64, u64),
         owner: u64,
         lock: &Lock,
         (whole_file, wait): (bool, bool),
@@ -79,29 +197,44 @@ impl ClusterFileSystem {
         if range.process == 0 {
             range.process = context.pid;
         }
-        if range.kind != LockKind::Unlock && !whole_file {
-            self.locked.borrow_mut().insert(node);
+        let holder = Holder { node, whole_file, owner };
+        let unlocks = range.kind == LockKind::Unlock;
+        if unlocks && !self.locks.held.borrow().holds(holder) {
+            return Ok(());
         }
-        if !wait || range.kind == LockKind::Unlock {
-            return self.client.set_lock(node, range, false).await.map_err(errno);
-        }
-        let world = self.client.world();
-        let client = self.client.clone();
-        let mut waiting = Waiting { client, world, node, range, over: false };
-        let taken = self.client.set_lock(node, range, true).await;
-        waiting.over = true;
-        taken.map_err(errno)
+        self.locks.settled(node).await;
+        let mut asking = Asking::new(&self.locks, holder, handle, range);
+        let answer = if wait && !unlocks {
+            let (client, world) = (self.client.clone(), self.client.world());
+            let mut waiting = Waiting { client, world, node, range, over: false };
+            let taken = self.client.set_lock(node, range, true).await;
+            waiting.over = true;
+            taken
+        } else {
+            self.client.set_lock(node, range, false).await
+        };
+        asking.answer = Some(answer);
+        drop(asking);
+        answer.map_err(errno)
     }
 
     /// A descriptor was closed: POSIX takes all of its owner's byte-range locks away.
     pub(super) async fn closed(&self, node: u64, owner: u64) -> Answer<()> {
-        if !self.locked.borrow().contains(&node) {
+        let holder = Holder { node, whole_file: false, owner };
+        if !self.locks.held.borrow().holds(holder) {
             return Ok(());
         }
-        self.client.release_owner(node, owner, false).await.map_err(errno)
+        self.locks.clone().end(holder).await
     }
 
-    pub(super) async fn unlock_whole(&self, node: u64, owner: u64) -> Result<(), Errno> {
-        self.client.release_owner(node, owner, true).await.map_err(errno)
+    /// The last descriptor of an open file description was closed: the locks that it owned end, byte
+    /// ranges (`F_OFD_SETLK`) and the whole file (`flock`).
+    pub(super) async fn let_go(&self, handle: u64) -> Answer<()> {
+        let ends = self.locks.held.borrow_mut().released(handle);
+        if ends.is_empty() {
+            return Ok(());
+        }
+        let told = join_all(ends.into_iter().map(|holder| self.locks.clone().end(holder))).await;
+        told.into_iter().collect()
     }
 }

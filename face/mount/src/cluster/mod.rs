@@ -11,6 +11,7 @@ mod caches;
 mod convert;
 mod files;
 mod handles;
+mod held;
 mod locks;
 mod source;
 mod tree;
@@ -19,28 +20,24 @@ pub use caches::KernelCaches;
 pub use source::{ClusterMount, MountSource};
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::rc::Rc;
 
 use ropewalk_client::Client;
 
 use handles::Handles;
+use locks::Locks;
 
 /// The file system that a mount of a cluster serves.
 pub struct ClusterFileSystem {
     pub(crate) client: Client,
     handles: RefCell<Handles>,
-    /// Inodes on which a process here has taken byte-range locks: closing one of them has to tell
-    /// the server.
-    locked: RefCell<BTreeSet<u64>>,
+    locks: Rc<Locks>,
 }
 
 impl ClusterFileSystem {
     /// A file system over this client.
     pub fn new(client: Client) -> ClusterFileSystem {
-        ClusterFileSystem {
-            client,
-            handles: RefCell::new(Handles::new()),
-            locked: RefCell::new(BTreeSet::new()),
-        }
+        let locks = Locks::new(client.clone());
+        ClusterFileSystem { client, handles: RefCell::new(Handles::new()), locks }
     }
 }

@@ -250,13 +250,10 @@ impl Filesystem for ClusterFileSystem {
         self.closed(node, lock_owner).await
     }
 
-    async fn release(&self, _context: &Context, node: u64, release: &Release) -> Answer<()> {
+    async fn release(&self, _context: &Context, _node: u64, release: &Release) -> Answer<()> {
         let open = self.handles.borrow_mut().remove(release.handle);
         drop(open);
-        if release.unlock_flock {
-            self.unlock_whole(node, release.lock_owner).await?;
-        }
-        Ok(())
+        self.let_go(release.handle).await
     }
 
     async fn fsync(
@@ -438,34 +435,34 @@ impl Filesystem for ClusterFileSystem {
         &self,
         context: &Context,
         node: u64,
-        _handle: u64,
+        handle: u64,
         owner: u64,
         lock: &Lock,
     ) -> Answer<()> {
-        self.lock(context, node, owner, lock, (false, false)).await
+        self.lock(context, (node, handle), owner, lock, (false, false)).await
     }
 
     async fn setlkw(
         &self,
         context: &Context,
         node: u64,
-        _handle: u64,
+        handle: u64,
         owner: u64,
         lock: &Lock,
     ) -> Answer<()> {
-        self.lock(context, node, owner, lock, (false, true)).await
+        self.lock(context, (node, handle), owner, lock, (false, true)).await
     }
 
     async fn flock(
         &self,
         context: &Context,
         node: u64,
-        _handle: u64,
+        handle: u64,
         owner: u64,
         lock: &Lock,
         wait: bool,
     ) -> Answer<()> {
-        self.lock(context, node, owner, lock, (true, wait)).await
+        self.lock(context, (node, handle), owner, lock, (true, wait)).await
     }
 
     async fn fallocate(
