@@ -258,6 +258,10 @@ pub struct Config {
     /// that does not say whether a link may be closed.
     pub resend_after: Duration,
     pub give_up_after: Duration,
+    /// Nothing of a session that ended reaches the next one with the same endpoint: a peer that calls us
+    /// again has a new number, messages that wait for a receive go, and each name of a peer leads to whoever
+    /// answers at its address.
+    pub separate_sessions: bool,
     /// For tests of tests.
     pub plant: Plant,
 }
@@ -289,6 +293,7 @@ impl Default for Config {
             regions_max: 1 << 18,
             resend_after: Duration::from_millis(5),
             give_up_after: Duration::from_secs(30),
+            separate_sessions: false,
             plant: Plant::Nothing,
         }
     }

@@ -196,6 +196,8 @@ impl Core {
         if stage == LinkStage::Agreed && self.is_confirmed_by(link, prefix.session.get()) {
             self.begin_session(id, link);
         }
+        // The session may have begun with another record.
+        let id = self.links.get(link).and_then(|state| state.peer).unwrap_or(id);
         let Some(peer) = self.peers.get(id.0) else { return Placement::Drop };
         if peer.session_link() != Some(link) {
             // A frame of a session that ended meanwhile, or before the link was confirmed.

@@ -14,7 +14,7 @@ use crate::credit::charge_bytes;
 use crate::engine::{Core, Landing, LandingKind, Order};
 use crate::matching::Content;
 use crate::operation::{Kind, SendStage};
-use crate::path::{Link, LinkStage, Peer, PeerStage, StreamKind, UnderWay};
+use crate::path::{Link, LinkStage, Name, Peer, PeerStage, StreamKind, UnderWay};
 
 /// Holds as they are recounted.
 #[derive(Default)]
@@ -74,6 +74,7 @@ impl Core {
             self.check_peer(PeerId(slot), peer);
         }
         self.check_links();
+        self.check_names();
         let windows = |peer: &Peer| peer.received.eager.window + peer.received.request.window;
         let lent: u64 = self.peers.iter().map(|(_, peer)| windows(peer)).sum();
         assert_eq!(lent, self.lent_bytes, "windows lent to peers");
@@ -86,6 +87,26 @@ impl Core {
             .sum();
         // Requests of ended sessions, which the driver has, count beside.
         assert!(orphans <= self.orphan_bytes, "{orphans} over {}", self.orphan_bytes);
+    }
+
+    fn check_names(&self) {
+        for (endpoint, id) in &self.by_endpoint {
+            let peer = self.peers.get(id.0).expect("an endpoint's record is there");
+            assert_eq!(peer.endpoint, *endpoint, "the endpoint of {id:?}");
+            assert!(peer.alias_of.is_none(), "{id:?} stands for itself");
+        }
+        for (slot, peer) in self.peers.iter() {
+            for alias in &peer.aliases {
+                let name = self.peers.get(alias.0).expect("a name is there");
+                assert_eq!(name.alias_of, Some(PeerId(slot)), "{alias:?} is a name of {slot:?}");
+                assert!(name.name == Name::Live && name.aliases.is_empty());
+            }
+            if let Some(main) = peer.alias_of {
+                let main = self.peers.get(main.0).expect("what a name stands for is there");
+                assert!(main.aliases.contains(&PeerId(slot)), "{slot:?} is known as a name");
+            }
+            assert!(peer.name != Name::Ended || peer.session == 0, "{slot:?} has ended");
+        }
     }
 
     fn check_links(&self) {

@@ -45,19 +45,24 @@ impl Core {
 
     /// Posts a message. It may complete within this call.
     pub fn post_send(&mut self, id: OperationId, mut send: Send) {
-        send.peer = self.resolve(send.peer);
+        let name = send.peer;
+        let (peer, barred) = self.meant(name);
+        send.peer = peer;
         let state = SendState { send, stage: SendStage::Waiting { turn: 0 }, message: 0 };
         self.operations.insert(id, Kind::Send(state));
-        self.operations.own(id, send.peer);
+        if barred != Some(Fault::Invalid) {
+            self.operations.own_as(id, send.peer, name);
+        }
         let too_long =
             send.channel == Channel::Request && send.payload.len > u64::from(REQUEST_BYTES_MAX);
         if too_long || self.closing {
             let fault = if too_long { Fault::Oversize } else { Fault::Closed };
             return self.finish(id, Err(fault), 0);
         }
-        let Some(peer) = self.peers.get(send.peer.0) else {
-            return self.finish(id, Err(Fault::Invalid), 0);
-        };
+        if let Some(fault) = barred {
+            return self.finish(id, Err(fault), 0);
+        }
+        let Some(peer) = self.peers.get(send.peer.0) else { return };
         let first = peer.waiting[send.channel as usize].is_empty();
         if first && peer.link().is_some() && self.start_send(id) {
             return;
@@ -145,18 +150,30 @@ impl Core {
 
     /// Posts a receive. It may complete within this call.
     pub fn post_receive(&mut self, id: OperationId, mut receive: Receive) {
-        receive.source = receive.source.map(|peer| self.resolve(peer));
+        let name = receive.source;
+        let meant = name.map(|name| self.meant(name));
+        receive.source = meant.map(|(peer, _)| peer);
+        let barred = meant.and_then(|(_, fault)| fault);
         let post = self.matching.next_post();
         let stage = ReceiveStage::Posted { post };
         let state = ReceiveState { receive, stage, from: None, bits: 0, message_bytes: 0 };
         self.awaited += self.awaits(receive.into.len);
         self.operations.insert(id, Kind::Receive(state));
-        if let Some(peer) = receive.source {
-            self.operations.own(id, peer);
+        if let (Some(peer), Some(name)) = (receive.source, name)
+            && barred != Some(Fault::Invalid)
+        {
+            self.operations.own_as(id, peer, name);
         }
-        if receive.channel == Channel::Request || self.closing {
+        let invalid = receive.channel == Channel::Request || barred == Some(Fault::Invalid);
+        if invalid || self.closing {
             let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
             return self.finish(id, Err(fault), 0);
+        }
+        if let Some(fault) = barred {
+            // What arrived before the end can still be had.
+            if self.matching.find_message(wanted(&receive)).is_none() {
+                return self.finish(id, Err(fault), 0);
+            }
         }
         self.match_receive(id, wanted(&receive), post);
         if let Some(source) = receive.source {

@@ -56,6 +56,8 @@ pub struct Core {
     /// Bytes of data frames that this pass may still make, and the peers that wait for the next one.
     pub(crate) bulk_left: u64,
     pub(crate) throttled: VecDeque<PeerId>,
+    /// Greetings of others that were answered so far.
+    pub(crate) agreements: u64,
     /// The next look for idle links, where there are too many.
     pub(crate) sweep_at: Time,
     /// Schemes of the rails' addresses.
@@ -207,6 +209,7 @@ impl Core {
             wake: Time::NEVER,
             bulk_left: BULK_BYTES_PER_PASS,
             throttled: VecDeque::new(),
+            agreements: 0,
             sweep_at: Time::NEVER,
             schemes: Vec::new(),
             strangers: VecDeque::new(),

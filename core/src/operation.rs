@@ -120,8 +120,13 @@ pub(crate) struct Operations {
 #[derive(Debug, Clone, Copy)]
 struct Bond {
     peer: u32,
+    /// The index of the name that it was posted under.
+    name: u32,
     neighbours: Neighbours,
 }
+
+/// Posted under no name.
+const NAMELESS: u32 = u32::MAX;
 
 impl Table for Vec<Bond> {
     #[inline]
@@ -204,19 +209,46 @@ impl Operations {
     pub fn own(&mut self, id: OperationId, peer: PeerId) {
         let index = id.0.index as usize;
         let Some(entry) = self.entries.get_mut(index) else { return };
-        if std::mem::replace(&mut entry.operation.owned, true) {
+        let before = std::mem::replace(&mut entry.operation.owned, true);
+        if before {
             self.release(id.0.index);
         }
         let owner = peer.0.index as usize;
         if index >= self.bonds.len() {
-            let nobody = Bond { peer: 0, neighbours: Neighbours::NONE };
+            let nobody = Bond { peer: 0, name: NAMELESS, neighbours: Neighbours::NONE };
             self.bonds.resize(self.entries.len(), nobody);
+        }
+        if !before {
+            self.bonds[index].name = NAMELESS;
         }
         if owner >= self.owners.len() {
             self.owners.resize(owner + 1, List::EMPTY);
         }
         self.bonds[index].peer = peer.0.index;
         self.owners[owner].push_back(&mut self.bonds, id.0.index);
+    }
+
+    /// The same for one that is posted under a name of the peer.
+    #[inline]
+    pub fn own_as(&mut self, id: OperationId, peer: PeerId, name: PeerId) {
+        self.own(id, peer);
+        if let Some(bond) = self.bonds.get_mut(id.0.index as usize) {
+            bond.name = name.0.index;
+        }
+    }
+
+    /// The index of the name that an operation of a peer was posted under.
+    pub fn name_of(&self, id: OperationId) -> Option<u32> {
+        self.get(id).filter(|operation| operation.owned)?;
+        let name = self.bonds.get(id.0.index as usize)?.name;
+        (name != NAMELESS).then_some(name)
+    }
+
+    /// The operations with a peer that were posted under this name.
+    pub fn posted_under(&mut self, peer: PeerId, name: PeerId) -> Vec<OperationId> {
+        let mut found = self.owned_by(peer);
+        found.retain(|id| self.name_of(*id) == Some(name.0.index));
+        found
     }
 
     fn release(&mut self, index: u32) {

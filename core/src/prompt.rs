@@ -18,8 +18,10 @@ impl Core {
         if send.level != Level::Buffered || self.closing || self.has_outputs() {
             return false;
         }
-        send.peer = self.resolve(send.peer);
-        let Some(peer) = self.peers.get_mut(send.peer.0) else { return false };
+        // Until it is sure to leave it may yet go the long way, under the name that it has.
+        let (meant, barred) = self.meant(send.peer);
+        let peer = self.peers.get_mut(meant.0);
+        let Some(peer) = peer.filter(|_| barred.is_none()) else { return false };
         let Some(link) = peer.link() else { return false };
         if send.payload.len > self.config.eager_bytes(&self.rails, Some(link)) {
             return false;
@@ -31,6 +33,7 @@ impl Core {
         if link == LOOP_LINK || waits || !peer.granted.take_eager(send.channel, send.payload.len) {
             return false;
         }
+        send.peer = meant;
         let message = peer.send_next[channel];
         peer.send_next[channel] += 1;
         self.counters.messages_eager_sent += 1;

@@ -221,7 +221,9 @@ impl Core {
 
     /// Starts a get or put. It may complete within this call.
     pub fn post_access(&mut self, id: OperationId, mut access: Access) {
-        access.peer = self.resolve(access.peer);
+        let name = access.peer;
+        let (peer, barred) = self.meant(name);
+        access.peer = peer;
         let legal = match &access.remote {
             RemoteLayout::At(offset) => offset.checked_add(access.local.len).is_some(),
             RemoteLayout::List(list) => {
@@ -229,13 +231,14 @@ impl Core {
                 list.len() <= REMOTE_SEGMENTS_MAX && sum == Some(access.local.len)
             }
         };
-        let known = self.peers.get(access.peer.0).is_some();
-        let (peer, empty) = (access.peer, access.local.len == 0);
+        let empty = access.local.len == 0;
         let access = self.operations.add_access(access, Help::None);
         self.operations.insert(id, Kind::Access(access));
-        self.operations.own(id, peer);
-        if !legal || !known || self.closing {
-            let fault = if self.closing { Fault::Closed } else { Fault::Invalid };
+        if barred != Some(Fault::Invalid) {
+            self.operations.own_as(id, peer, name);
+        }
+        if !legal || barred.is_some() || self.closing {
+            let fault = if self.closing { Fault::Closed } else { barred.unwrap_or(Fault::Invalid) };
             return self.finish(id, Err(fault), 0);
         }
         if empty {

@@ -549,6 +549,12 @@ impl Endpoint {
         self.shared.nudge();
     }
 
+    /// Wakes all who sleep, to look whether the endpoint is closed.
+    pub fn wake_sleepers(&self) {
+        self.locked().queues.iter().for_each(|queue| queue.ring());
+        self.shared.nudge();
+    }
+
     /// Whether it was closed.
     pub fn is_closed(&self) -> bool {
         self.shared.closing.load(Ordering::SeqCst)

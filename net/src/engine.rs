@@ -728,9 +728,9 @@ impl Engine {
     /// by the address that was looked up from now on.
     fn aliased(&mut self, alias: PeerId, peer: PeerId) {
         self.event(PeerEvent::Aliased { alias, peer });
-        let entry = self.addresses.get_mut(alias.0.index as usize);
-        let looked_up = entry.and_then(|entry| entry.take_if(|(known, _)| *known == alias));
-        let Some((_, address)) = looked_up else { return };
+        let entry = self.addresses.get(alias.0.index as usize).and_then(|entry| entry.as_ref());
+        let looked_up = entry.filter(|(known, _)| *known == alias);
+        let Some((_, address)) = looked_up.cloned() else { return };
         let index = peer.0.index as usize;
         if self.addresses.len() <= index {
             self.addresses.resize_with(index + 1, || None);

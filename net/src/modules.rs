@@ -3,7 +3,7 @@
 //! Faces ask for a scheme and know no rail; one that is new registers itself here and is reached
 //! through every face.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -46,7 +46,7 @@ pub enum Listen<'a> {
     /// At this address, without its scheme.
     At {
         address: &'a str,
-        /// Where the address is one of several of this machine: at this one alone.
+        /// At the host's own address alone. Without it, at all interfaces, and the host is not looked up.
         exactly: bool,
     },
 }
@@ -532,28 +532,50 @@ pub fn reachable_address(port: u16) -> SocketAddr {
 fn bind_of(listen: &Listen<'_>) -> Result<Option<(SocketAddr, Vec<String>)>, ModuleError> {
     let Listen::At { address, exactly } = *listen else { return Ok(None) };
     let (host, port) = host_and_port(address)?;
-    if !exactly && host.is_empty() {
-        return Ok(Some((SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port), Vec::new())));
+    if !exactly {
+        return Ok(Some(bind_anywhere(host, port)));
     }
     let mut found = (host, port)
         .to_socket_addrs()
         .map_err(|_| ModuleError::UnknownHost(address.to_string()))?;
-    let first = found.next().ok_or_else(|| ModuleError::UnknownHost(address.to_string()))?;
-    let bind = match first {
-        // With its scope, where it has one.
-        at if exactly => at,
-        SocketAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port),
-        SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port),
-    };
+    // With its scope, where it has one.
+    let bind = found.next().ok_or_else(|| ModuleError::UnknownHost(address.to_string()))?;
     // Peers are told the name that the operator chose, once its port is known: with port 0 it is not. One
     // that stands for all interfaces leads nowhere from other hosts.
-    let advertise = match (port, host.contains(':')) {
-        _ if first.ip().is_unspecified() => Vec::new(),
-        (0, _) => Vec::new(),
-        (_, true) => vec![format!("[{host}]:{port}")],
-        (_, false) => vec![format!("{host}:{port}")],
+    let advertise = match port {
+        _ if bind.ip().is_unspecified() => Vec::new(),
+        0 => Vec::new(),
+        _ => vec![joined(host, port)],
     };
     Ok(Some((bind, advertise)))
+}
+
+/// Where to listen at all interfaces. The host only says how others call this one: it is not looked up, and
+/// may be none (`NULL`, in test programs of old).
+fn bind_anywhere(host: &str, port: u16) -> (SocketAddr, Vec<String>) {
+    let numeric: Option<IpAddr> = host.parse().ok();
+    let any: IpAddr = match numeric {
+        Some(IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+        _ => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    let bind = SocketAddr::new(any, port);
+    let advertise = match numeric {
+        _ if port == 0 || host.is_empty() => Vec::new(),
+        Some(address) if address.is_unspecified() => Vec::new(),
+        Some(_) => vec![joined(host, port)],
+        None => {
+            // A name may be known to others, and to nobody: it comes last.
+            let mut told = ropewalk_rail::host::reachable(bind);
+            told.push(joined(host, port));
+            told
+        }
+    };
+    (bind, advertise)
+}
+
+/// A host with its port, as addresses have them.
+fn joined(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Parts `host:port`, `host`, `[v6]:port`, `[v6]`; without a port it is 0.
@@ -611,6 +633,18 @@ mod tests {
             assert_eq!(config.listen.unwrap().to_string(), all);
             assert!(config.advertise.is_empty(), "{all} leads nowhere from another host");
         }
+    }
+
+    #[test]
+    fn a_host_that_is_not_bound_to_is_not_looked_up() {
+        let at = |address, exactly| tcp_config(&Listen::At { address, exactly });
+        let config = at("NULL:3399", false).unwrap();
+        assert_eq!(config.listen.unwrap().to_string(), "0.0.0.0:3399");
+        assert_eq!(config.advertise.last().map(String::as_str), Some("NULL:3399"));
+        assert!(config.advertise[0].ends_with(":3399") && config.advertise[0] != "NULL:3399");
+        assert!(at("nobody.invalid:0", false).unwrap().advertise.is_empty());
+        let error = at("nobody.invalid:3399", true).unwrap_err();
+        assert!(matches!(error, ModuleError::UnknownHost(_)), "{error}");
     }
 
     #[test]

@@ -124,6 +124,27 @@ impl Endpoint {
         engine.drain();
     }
 
+    /// All names of a peer, the one that it has in completions and requests first.
+    pub fn names_of(&self, peer: PeerId) -> Vec<PeerId> {
+        self.locked().core.names_of(peer)
+    }
+
+    /// Forgets one of several names of a peer: operations that were posted under it end as cancelled, all
+    /// others and the session go on.
+    pub fn forget_name(&self, name: PeerId) {
+        let mut engine = self.locked();
+        engine.core.forget_name(name);
+        engine.drain();
+    }
+
+    /// Whether nothing can ever be posted under this name again: it is not known, or its session was the only
+    /// one that it stands for ([`Config::separate_sessions`]).
+    ///
+    /// [`Config::separate_sessions`]: ropewalk_core::Config::separate_sessions
+    pub fn is_over(&self, name: PeerId) -> bool {
+        self.locked().core.is_over(name)
+    }
+
     /// The next change of a peer's session.
     pub fn next_event(&self) -> Option<PeerEvent> {
         self.locked().events.pop_front()

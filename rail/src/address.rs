@@ -31,7 +31,7 @@ impl Address {
             return Err(AddressError::TooLong { max: ADDRESS_BYTES_MAX });
         }
         let mut parts = Vec::new();
-        for part in text.split([',', ' ', '\t']).filter(|part| !part.is_empty()) {
+        for part in text.split([',', ' ', '\t', '\n', '\r']).filter(|part| !part.is_empty()) {
             let Some((scheme, rest)) = part.split_once("://") else {
                 return Err(AddressError::NoScheme(part.to_string()));
             };

@@ -192,9 +192,9 @@ pub trait Rail: Send {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RailOption {
-    /// Bytes of the kernel's send buffer, of links that are made from now on.
+    /// Bytes of the kernel's send buffer, of links that are made from now on; 0: as the system chooses.
     SendBufferBytes(u32),
-    /// Bytes of the kernel's receive buffer, of links that are made from now on.
+    /// Bytes of the kernel's receive buffer, of links that are made from now on; 0: as the system chooses.
     ReceiveBufferBytes(u32),
 }
 

@@ -85,6 +85,11 @@ impl Matching {
         self.receives.next_post()
     }
 
+    /// The turn that was given last.
+    pub fn posts(&self) -> u64 {
+        self.receives.posts()
+    }
+
     /// Adds a receive that no message in here satisfies, in its turn.
     #[inline(always)]
     pub fn post(&mut self, post: u64, operation: OperationId, wanted: Wanted) {

@@ -157,6 +157,11 @@ impl Receives {
         self.posts
     }
 
+    /// The turn that was given last.
+    pub fn posts(&self) -> u64 {
+        self.posts
+    }
+
     /// Adds a receive in its turn.
     #[inline(always)]
     pub fn post(&mut self, post: u64, operation: OperationId, wanted: Wanted) {

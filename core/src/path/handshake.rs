@@ -292,8 +292,10 @@ impl Core {
             return self.refuse_link(link, Refusal::Duplicate);
         }
         self.links.set_peer(link, id);
+        self.agreements += 1;
         if let Some(state) = self.links.get_mut(link) {
             state.stage = LinkStage::Agreed;
+            state.agreed = self.agreements;
         }
         // What this peer may access is known to the rail before the peer can ask for it.
         self.expose_existing(id, link);
@@ -320,7 +322,8 @@ impl Core {
         if self.peers.is_full() {
             self.evict_peer();
         }
-        let id = self.peers.insert(Peer::new(false)).map(PeerId).ok()?;
+        let peer = Peer { learnt: true, endpoint, ..Peer::new(false) };
+        let id = self.peers.insert(peer).map(PeerId).ok()?;
         self.by_endpoint.insert(endpoint, id);
         self.note_stranger(id);
         Some(id)
@@ -491,8 +494,14 @@ impl Core {
             // session is for whoever answers.
             self.by_endpoint.remove(&old);
             if self.session_of(asked) != 0 {
-                self.fail_session(asked, Fault::PeerReset);
+                self.replace_session(asked);
             }
+        }
+        if self.has_ended(asked)
+            && let Some(other) = self.peer_of(endpoint)
+        {
+            // Nobody wants it under the name of one that had called us once.
+            return other;
         }
         match known {
             Some(known) => {
@@ -510,7 +519,7 @@ impl Core {
     }
 
     /// Whether another link with this peer, begun by us or by it, is agreed upon.
-    fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
+    pub(super) fn has_agreed(&self, id: PeerId, outbound: bool, link: LinkId) -> bool {
         let agreed = |state: &Link| state.outbound == outbound && state.stage == LinkStage::Agreed;
         let others = self.links.of_peer(id).into_iter().filter(|other| *other != link);
         others.into_iter().any(|other| self.links.get(other).is_some_and(agreed))
@@ -586,6 +595,10 @@ impl Core {
             };
         }
         let linked = peer.session_link().is_some();
+        if !state.outbound && !linked {
+            // What waits for the peer may have counted on this link.
+            return self.want_waiting(id);
+        }
         if !state.outbound || linked || state.stage == LinkStage::Closing {
             return;
         }

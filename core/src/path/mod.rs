@@ -6,10 +6,12 @@
 
 mod handshake;
 mod links;
+mod names;
 mod parking;
 mod session;
 
 pub(crate) use links::Links;
+pub(crate) use names::Name;
 
 use std::collections::VecDeque;
 
@@ -82,6 +84,8 @@ pub(crate) struct Link {
     pub broken: bool,
     /// Numbers of frames on this path.
     pub packet: u64,
+    /// Accepted and greeted on: after how many others.
+    pub agreed: u64,
     /// Its place among the links that carry a session.
     pub turn: Option<usize>,
     /// The peer was asked to do without it.
@@ -139,6 +143,8 @@ pub(crate) struct Peer {
     pub strange: bool,
     /// When it came among the parked ones that may end; `NEVER` where it is not among them.
     pub rested: Time,
+    /// After how many posts of receives its session was parked.
+    pub rested_at_post: Option<u64>,
     /// 0 until it greeted us for the first time.
     pub endpoint: u128,
     /// The cluster of somebody who answered at its address and is not one of ours; 0: nobody did.
@@ -146,6 +152,12 @@ pub(crate) struct Peer {
     pub incarnation: Incarnation,
     /// Its address list as it told us.
     pub addresses: Vec<u8>,
+    /// Whether users may post under its own number.
+    pub name: Name,
+    /// It called us: nobody looked its record up.
+    pub learnt: bool,
+    /// The name that was first looked up for the same address, where that is another one.
+    pub leader: Option<PeerId>,
     /// Another record for the same endpoint stands for this one.
     pub alias_of: Option<PeerId>,
     /// Its session is with one who speaks no frames.
@@ -253,6 +265,7 @@ impl Link {
             windows: Windows::default(),
             broken: false,
             packet: 0,
+            agreed: 0,
             turn: None,
             parking: false,
             traffic_seen: None,
@@ -280,10 +293,14 @@ impl Peer {
             timer: Time::NEVER,
             strange: false,
             rested: Time::NEVER,
+            rested_at_post: None,
             endpoint: 0,
             stranger: 0,
             incarnation: Incarnation(0),
             addresses: Vec::new(),
+            name: Name::Live,
+            learnt: false,
+            leader: None,
             alias_of: None,
             foreign: false,
             aliases: Vec::new(),

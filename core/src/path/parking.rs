@@ -183,13 +183,12 @@ impl Core {
         // Answers to a peer that is idle: it waits for none of them.
         peer.deferred.clear();
         let waits = peer.has_waiting();
-        let called = peer.caller.is_some();
         self.counters.sessions_parked += 1;
         self.rest(id);
         self.close_link(link);
-        if called {
-            self.answer_caller(id);
-        } else if waits {
+        self.answer_caller(id);
+        // Who called may have hung up while it waited.
+        if waits && !self.has_agreed(id, false, LOOP_LINK) {
             self.want_session(id);
         }
     }
@@ -197,8 +196,10 @@ impl Core {
     /// The session needs no link from now on.
     pub(crate) fn rest(&mut self, id: PeerId) {
         let since = self.now;
+        let posts = self.matching.posts();
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Parked { since };
+        peer.rested_at_post.get_or_insert(posts);
         if !peer.reachable && peer.rested == Time::NEVER {
             peer.rested = since;
             self.rested.insert((since, id));
@@ -256,9 +257,18 @@ impl Core {
 
     /// Answers a greeting that waited.
     pub(crate) fn answer_caller(&mut self, id: PeerId) {
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let Some(link) = peer.caller.take() else { return };
-        let addresses = peer.addresses.clone();
+        let caller = self.take_caller(id);
+        self.answer(caller);
+    }
+
+    /// The link with a greeting that waited, and the addresses that it told.
+    pub(super) fn take_caller(&mut self, id: PeerId) -> Option<(LinkId, Vec<u8>)> {
+        let peer = self.peers.get_mut(id.0)?;
+        Some((peer.caller.take()?, peer.addresses.clone()))
+    }
+
+    pub(super) fn answer(&mut self, caller: Option<(LinkId, Vec<u8>)>) {
+        let Some((link, addresses)) = caller else { return };
         let state = self.links.get(link).filter(|state| state.stage == LinkStage::Greeting);
         if let Some(hello) = state.and_then(|state| state.hello) {
             self.asked(link, hello, &addresses);

@@ -14,7 +14,7 @@ use crate::eager::wanted;
 use crate::engine::Core;
 use crate::lists::List;
 use crate::matching::{Content, Unmatched};
-use crate::operation::{Kind, ReceiveStage, ReceiveState, SendStage};
+use crate::operation::{Kind, ReceiveStage, ReceiveState, SendStage, SendState};
 use crate::reliable::Reliable;
 
 impl Core {
@@ -23,42 +23,37 @@ impl Core {
         self.peers.insert(Peer::new(reachable)).map(PeerId).map_err(|_| Fault::Busy)
     }
 
-    /// Adds another name of a peer.
-    pub fn add_name(&mut self, peer: PeerId) -> Result<PeerId, Fault> {
-        let name = self.add_peer(true)?;
-        self.alias(name, self.resolve(peer));
-        Ok(name)
-    }
-
     /// Forgets a peer: its operations end as cancelled, its link is closed.
     pub fn forget_peer(&mut self, id: PeerId) {
         let id = self.resolve(id);
+        // All of its names go: none stands for itself afterwards.
+        let names = self.peers.get_mut(id.0).map(|peer| std::mem::take(&mut peer.aliases));
+        for name in names.into_iter().flatten() {
+            self.peers.remove(name.0);
+        }
         self.end_session(id, Fault::Cancelled);
         // Also receives from one that never came.
-        self.fail_operations(id, Fault::Cancelled, true);
+        self.fail_operations(id, Fault::Cancelled, true, None);
         for link in self.links.of_peer(id) {
             self.close_link(link);
         }
-        for found in self.matching.messages_of(id) {
-            self.drop_message(found);
-        }
+        self.remove_record(id);
+    }
+
+    /// Takes a peer that has no other names out of the tables, with the messages of it that wait.
+    pub(super) fn remove_record(&mut self, id: PeerId) {
+        self.drop_messages_of(id, Fault::Cancelled);
         let Some(peer) = self.peers.remove(id.0) else { return };
         self.timers.remove(&(peer.timer, id));
         self.rested.remove(&(peer.rested, id));
-        for alias in peer.aliases {
-            self.peers.remove(alias.0);
-        }
         if self.by_endpoint.get(&peer.endpoint) == Some(&id) {
             self.by_endpoint.remove(&peer.endpoint);
         }
     }
 
-    /// The peer that this one is an alias of, or itself.
-    #[inline]
-    pub fn resolve(&self, id: PeerId) -> PeerId {
-        match self.peers.get(id.0) {
-            Some(Peer { alias_of: Some(other), .. }) => *other,
-            _ => id,
+    fn drop_messages_of(&mut self, id: PeerId, fault: Fault) {
+        for found in self.matching.messages_of(id) {
+            self.drop_message(found, fault);
         }
     }
 
@@ -77,11 +72,6 @@ impl Core {
     pub fn peer_stranger(&self, id: PeerId) -> Option<u128> {
         let stranger = self.peers.get(self.resolve(id).0)?.stranger;
         (stranger != 0).then_some(stranger)
-    }
-
-    /// Whether there is such a peer.
-    pub fn is_known(&self, id: PeerId) -> bool {
-        self.peers.get(id.0).is_some()
     }
 
     /// Whether a session with the peer runs.
@@ -136,47 +126,34 @@ impl Core {
         }
         if !goes_on && peer.session != 0 {
             // The peer lost what it knew of us; what was under way has failed.
-            self.fail_session(id, Fault::PeerReset);
+            self.replace_session(id);
         }
+        // Who called us may have a new record by now.
+        let id =
+            self.links.get(link).and_then(|state| state.peer).map_or(id, |id| self.resolve(id));
         if let Some(old) = old_link.filter(|old| *old != link) {
             self.close_link(old);
         }
+        self.close_older(id, link);
         let Some(state) = self.links.get_mut(link) else { return };
         state.stage = LinkStage::Up;
         state.traffic_seen = None;
-        let (windows, outbound) = (state.windows, state.outbound);
-        let Some(hello) = state.hello else { return };
-        let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
-        let resume = self.config.mode == Mode::Resume && hello.mode == 1;
+        let outbound = state.outbound;
         let lossy = self.is_lossy(link);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link };
         peer.greetings_lost = 0;
         (peer.crowded, peer.crowded_since) = (false, None);
+        peer.rested_at_post = None;
         peer.incarnation = incarnation;
         let parked = goes_on && peer.reliable.is_none();
         self.links.begin_carrying(link);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
         if parked {
             self.resume_parked(id);
         } else if goes_on {
             self.resume_spans(id);
         } else {
-            peer.session = session;
-            peer.send_next = [0; CHANNELS];
-            peer.receive_next = [0; CHANNELS];
-            peer.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
-            let eager = u64::from(hello.eager_credit.get()) * 1024;
-            peer.granted = Granted {
-                eager_limit: eager,
-                eager_window: eager,
-                request_limit: u64::from(hello.request_credit.get()) * 1024,
-                announce_limit: u64::from(hello.announce_credit.get()),
-                ..Granted::default()
-            };
-            self.begin_credit(id, windows);
-            self.counters.sessions += 1;
-            self.outputs.push(Output::PeerUp { peer: id });
+            self.begin_afresh(id, link);
         }
         self.begin_confirmation(id, outbound, lossy);
         // Also what was due while there was no link.
@@ -184,6 +161,49 @@ impl Core {
         self.wake_by(id, due);
         self.pump(id);
         self.park_surplus();
+    }
+
+    /// A link begins to carry a session that there was not before.
+    fn begin_afresh(&mut self, id: PeerId, link: LinkId) {
+        let Some(state) = self.links.get(link) else { return };
+        let (windows, Some(hello)) = (state.windows, state.hello) else { return };
+        let session = state.nonce.wrapping_add(hello.nonce.get()) | 1;
+        let resume = self.config.mode == Mode::Resume && hello.mode == 1;
+        let lossy = self.is_lossy(link);
+        if self.config.separate_sessions {
+            self.drop_messages_of(id, Fault::PeerReset);
+        }
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.session = session;
+        peer.send_next = [0; CHANNELS];
+        peer.receive_next = [0; CHANNELS];
+        peer.reliable = (resume || lossy).then(|| Box::new(Reliable::new()));
+        let eager = u64::from(hello.eager_credit.get()) * 1024;
+        peer.granted = Granted {
+            eager_limit: eager,
+            eager_window: eager,
+            request_limit: u64::from(hello.request_credit.get()) * 1024,
+            announce_limit: u64::from(hello.announce_credit.get()),
+            ..Granted::default()
+        };
+        self.begin_credit(id, windows);
+        self.counters.sessions += 1;
+        self.outputs.push(Output::PeerUp { peer: id });
+    }
+
+    /// Closes links which the peer had greeted on before it greeted on this one: it has given them up, and a
+    /// confirmation of one that is still on its way would end the session that begins.
+    fn close_older(&mut self, id: PeerId, link: LinkId) {
+        let agreed = |it: &Link| !it.outbound && it.stage == LinkStage::Agreed;
+        let Some(turn) = self.links.get(link).filter(|it| !it.outbound).map(|it| it.agreed) else {
+            return;
+        };
+        for other in self.links.of_peer(id) {
+            let older = self.links.get(other).is_some_and(|it| agreed(it) && it.agreed < turn);
+            if older && !self.is_lossy(other) {
+                self.close_link(other);
+            }
+        }
     }
 
     /// The peer that is this endpoint itself, with its session.
@@ -234,7 +254,7 @@ impl Core {
     }
 
     /// Connects to a peer for which something waits.
-    fn connect_if_needed(&mut self, id: PeerId) {
+    pub(super) fn connect_if_needed(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let carried = peer.session_link().is_some();
         if carried || matches!(peer.stage, PeerStage::Suspended { .. }) {
@@ -309,7 +329,20 @@ impl Core {
         }
     }
 
+    /// Another session takes the place of this one, which the peer knows nothing of any more. With separate
+    /// sessions what was posted while this one rested was never about it, and waits for the other.
+    pub(super) fn replace_session(&mut self, id: PeerId) {
+        let peer = self.peers.get(id.0).filter(|_| self.config.separate_sessions);
+        let since = peer.and_then(|peer| peer.rested_at_post);
+        self.fail_session_before(id, Fault::PeerReset, since);
+    }
+
     pub(crate) fn fail_session(&mut self, id: PeerId, fault: Fault) {
+        self.fail_session_before(id, fault, None);
+    }
+
+    /// Ends a session. `spared`: all sends that wait, and receives that were posted after so many others, go on.
+    fn fail_session_before(&mut self, id: PeerId, fault: Fault, spared: Option<u64>) {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let session = std::mem::take(&mut peer.session);
         let had_session = session != 0;
@@ -319,8 +352,11 @@ impl Core {
         let streams = std::mem::take(&mut peer.streams);
         peer.unfinished.clear();
         peer.fetching.clear();
-        peer.waiting = [List::EMPTY; CHANNELS];
+        if spared.is_none() {
+            peer.waiting = [List::EMPTY; CHANNELS];
+        }
         peer.waiting_accesses = List::EMPTY;
+        peer.rested_at_post = None;
         peer.deferred.clear();
         (peer.crowded, peer.crowded_since) = (false, None);
         let reliable = peer.reliable.take();
@@ -332,34 +368,50 @@ impl Core {
         if let Some(reliable) = reliable {
             self.drop_spans(id, session, *reliable);
         }
-        self.fail_operations(id, fault, had_session);
+        self.fail_operations(id, fault, had_session, spared);
         for found in self.matching.messages_of(id) {
             let announced = self
                 .matching
                 .message_mut(found)
                 .is_some_and(|message| matches!(message.content, Content::Announced(..)));
             if announced {
-                self.drop_message(found);
+                self.drop_message(found, fault);
             }
         }
         if let Some(peer) = self.peers.get_mut(id.0) {
             peer.under_way = UnderWay::default();
         }
+        let caller = self.take_caller(id);
+        self.part_names(id, had_session);
         self.note_stranger(id);
         self.outputs.push(Output::PeerDown { peer: id, fault });
-        self.answer_caller(id);
+        self.answer(caller);
     }
 
     /// Fails every operation with this peer. Receives from it alone fail only where there was a
     /// session: one that could not be reached yet may still connect to us.
-    fn fail_operations(&mut self, id: PeerId, fault: Fault, had_session: bool) {
+    fn fail_operations(
+        &mut self,
+        id: PeerId,
+        fault: Fault,
+        had_session: bool,
+        spared: Option<u64>,
+    ) {
+        let is_later = |post: u64| spared.is_some_and(|before| post > before);
         for owned in self.operations.owned_by(id) {
             let Some(operation) = self.operations.get(owned) else { continue };
             let concerned = match &operation.kind {
+                Kind::Send(SendState { stage: SendStage::Waiting { .. }, .. })
+                    if spared.is_some() =>
+                {
+                    false
+                }
                 Kind::Send(state) => state.send.peer == id,
                 Kind::Access(_) => self.operations.peer(operation) == Some(id),
                 Kind::Receive(state) => match &state.stage {
-                    ReceiveStage::Posted { .. } => had_session && state.receive.source == Some(id),
+                    ReceiveStage::Posted { post } => {
+                        had_session && state.receive.source == Some(id) && !is_later(*post)
+                    }
                     ReceiveStage::Placing => false,
                     ReceiveStage::Fetching { .. } => self
                         .operations
@@ -373,7 +425,7 @@ impl Core {
         }
     }
 
-    fn fail_operation(&mut self, id: OperationId, fault: Fault) {
+    pub(super) fn fail_operation(&mut self, id: OperationId, fault: Fault) {
         let Some(operation) = self.operations.get(id) else { return };
         let mut region = None;
         match &operation.kind {
@@ -417,11 +469,16 @@ impl Core {
         }
     }
 
-    fn drop_message(&mut self, found: SlotId) {
+    /// Drops a message; a receive that has claimed it while it arrives fails.
+    fn drop_message(&mut self, found: SlotId, fault: Fault) {
         if let Some(message) = self.matching.remove_message(found) {
             self.free_unmatched(&message);
-            if let Content::Staged(buffer) = message.content {
-                self.outputs.push(Output::Release(buffer));
+            match message.content {
+                Content::Staged(buffer) => self.outputs.push(Output::Release(buffer)),
+                Content::Arriving { claimed_by: Some(operation) } => {
+                    self.finish(operation, Err(fault), 0);
+                }
+                _ => {}
             }
         }
     }
@@ -432,69 +489,6 @@ impl Core {
             _ => Charge::Eager { channel: message.channel, payload_bytes: message.bytes },
         };
         self.free_charge(message.peer, message.session, charge);
-    }
-
-    /// Two peers are one endpoint: what was posted for `alias` goes to `peer`.
-    pub(crate) fn alias(&mut self, alias: PeerId, peer: PeerId) {
-        let Some(old) = self.peers.get_mut(alias.0) else { return };
-        let mut aliases = std::mem::take(&mut old.aliases);
-        aliases.push(alias);
-        old.endpoint = 0;
-        old.stage = PeerStage::Idle;
-        let waiting = std::mem::take(&mut old.waiting);
-        let accesses = std::mem::take(&mut old.waiting_accesses);
-        let mut reposted = Vec::new();
-        for id in self.operations.owned_by(alias) {
-            self.operations.own(id, peer);
-            if let Some(state) = self.operations.access_mut(id)
-                && state.access.peer == alias
-            {
-                state.access.peer = peer;
-            }
-            let Some(operation) = self.operations.get_mut(id) else { continue };
-            match &mut operation.kind {
-                Kind::Send(state) if state.send.peer == alias => state.send.peer = peer,
-                Kind::Receive(state) if state.receive.source == Some(alias) => {
-                    let before = wanted(&state.receive);
-                    state.receive.source = Some(peer);
-                    let after = wanted(&state.receive);
-                    if let ReceiveStage::Posted { post } = state.stage
-                        && self.matching.withdraw(post, before)
-                    {
-                        reposted.push((post, id, after));
-                    }
-                }
-                _ => {}
-            }
-        }
-        if let Some(target) = self.peers.get_mut(peer.0) {
-            target.reachable = true;
-            let queues = target
-                .waiting
-                .iter_mut()
-                .zip(waiting)
-                .chain(std::iter::once((&mut target.waiting_accesses, accesses)));
-            for (to, from) in queues {
-                self.operations.merge(to, from);
-            }
-            target.aliases.append(&mut aliases.clone());
-        }
-        for alias in aliases {
-            if let Some(alias) = self.peers.get_mut(alias.0) {
-                alias.alias_of = Some(peer);
-            }
-        }
-        self.outputs.push(Output::Aliased { alias, peer });
-        reposted.sort_unstable_by_key(|(post, ..)| *post);
-        for (post, id, wanted) in reposted {
-            self.match_receive(id, wanted, post);
-        }
-        self.pump(peer);
-        let rests = |stage| matches!(stage, PeerStage::Idle | PeerStage::Parked { .. });
-        let idle = self.peers.get(peer.0).is_some_and(|peer| rests(peer.stage));
-        if idle {
-            self.connect_if_needed(peer);
-        }
     }
 
     pub(crate) fn unqueue_send(&mut self, peer: PeerId, channel: usize, id: OperationId) {

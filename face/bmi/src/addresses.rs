@@ -3,10 +3,13 @@
 //! A handle is the peer's own number, so that a post needs no table. The table has what the interface
 //! says about it: its URL, its references, and under which of several handles an endpoint is reported.
 //!
-//! Invariant: a handle that was learnt, not looked up, is forgotten once nobody refers to it and its
-//! peer is gone; its number never comes back.
+//! Invariants
+//! * a handle that was learnt, not looked up, is good for one session: who calls us again has another one,
+//!   so that nothing which comes late of the former session, be it told or done, concerns the new one;
+//! * it is forgotten once nobody refers to it and its session is over; its number never comes back;
+//! * of several handles of one peer each is forgotten alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::CString;
 
 use ropewalk_base::slots::SlotId;
@@ -15,6 +18,9 @@ use ropewalk_net::{Endpoint, PeerId};
 
 /// An address in the C interface; 0 is none.
 pub type Handle = i64;
+
+/// What ends a URL in a list of them. Callers read lists from files and leave the end of the line there.
+pub const BETWEEN_URLS: [char; 5] = [',', ' ', '\t', '\n', '\r'];
 
 /// The longest URL.
 pub const URL_BYTES_MAX: usize = 2048;
@@ -25,6 +31,10 @@ pub struct Addresses {
     by_url: HashMap<String, Handle>,
     /// The handle under which a peer is reported, where that is another than its own.
     reported: HashMap<PeerId, Handle>,
+    /// Peers of these whose sessions are over: messages of theirs may still wait to be told.
+    over: VecDeque<PeerId>,
+    /// Handles that were told after their sessions had ended: by the last test of messages, and by this one.
+    late: [Vec<Handle>; 2],
     /// Events of the endpoint that were taken into account.
     events_seen: u64,
 }
@@ -35,9 +45,12 @@ struct Entry {
     /// The host, as it was asked for last. Callers have pointers to it, so that all of them stay.
     hosts: Vec<CString>,
     references: i64,
-    /// Its session ended, and only it can make another.
+    /// It was learnt, and its session is over.
     gone: bool,
 }
+
+/// Peers whose sessions are over that are still told under the address that they were looked up by.
+const OVER_MAX: usize = 1024;
 
 pub fn peer_of(handle: Handle) -> PeerId {
     PeerId(SlotId::from_u64(handle as u64))
@@ -70,17 +83,32 @@ impl Addresses {
             Some(handle) => *handle,
             None => handle_of(peer),
         };
-        let entry = self.entries.entry(handle).or_insert_with(|| Entry {
-            url: None,
-            hosts: Vec::new(),
-            references: 0,
-            gone: false,
-        });
-        entry.references += i64::from(count);
+        if let Some(entry) = self.entries.get_mut(&handle) {
+            entry.references += i64::from(count);
+            return handle;
+        }
+        let (url, hosts, references) = (None, Vec::new(), i64::from(count));
+        self.entries.insert(handle, Entry { url, hosts, references, gone: false });
+        // Asked after it is in the table: an end that comes later is told by an event.
+        if endpoint.is_over(peer) {
+            self.mark_gone(peer);
+            self.late[1].push(handle);
+        }
         handle
     }
 
-    /// Takes note of sessions that began or ended, and of peers that turned out to be one.
+    /// The end of a test of messages: forgets what the one before told though it had ended, since users have
+    /// seen it by now.
+    pub fn settle(&mut self, endpoint: &Endpoint) {
+        self.take_events(endpoint);
+        let [before, now] = &mut self.late;
+        std::mem::swap(before, now);
+        for handle in std::mem::take(now) {
+            self.forget_unused(endpoint, handle);
+        }
+    }
+
+    /// Takes note of sessions that ended, and of peers that turned out to be one.
     pub fn take_events(&mut self, endpoint: &Endpoint) {
         if self.events_seen == endpoint.event_count() {
             return;
@@ -88,26 +116,47 @@ impl Addresses {
         while let Some(event) = endpoint.next_event() {
             self.events_seen += 1;
             match event {
-                PeerEvent::Up(peer) => self.mark(peer, false),
-                PeerEvent::Down(peer, _) => {
-                    self.mark(peer, true);
-                    self.forget_unused(endpoint, handle_of(peer));
-                }
+                PeerEvent::Down(peer, _) => self.ended(endpoint, peer),
                 PeerEvent::Aliased { alias, peer } => self.aliased(alias, peer),
-                PeerEvent::KeyJudged { .. } => {}
+                PeerEvent::Up(_) | PeerEvent::KeyJudged { .. } => {}
             }
         }
         let count = endpoint.event_count();
         if self.events_seen < count {
-            // More happened than the endpoint keeps: aliases are asked for one by one.
+            // More happened than the endpoint keeps: each address is asked for by itself.
             self.events_seen = count;
             self.ask_for_aliases(endpoint);
+            let learnt = |(handle, entry): (&Handle, &Entry)| {
+                (entry.url.is_none() && !entry.gone).then_some(peer_of(*handle))
+            };
+            let learnt: Vec<PeerId> = self.entries.iter().filter_map(learnt).collect();
+            learnt.into_iter().for_each(|peer| self.ended(endpoint, peer));
         }
     }
 
-    fn mark(&mut self, peer: PeerId, gone: bool) {
+    /// A session ended, or may have.
+    fn ended(&mut self, endpoint: &Endpoint, peer: PeerId) {
+        let handle = handle_of(peer);
+        let is_learnt = self.entries.get(&handle).is_some_and(|entry| entry.url.is_none());
+        let is_reported = self.reported.contains_key(&peer);
+        if !(is_learnt || is_reported) || !endpoint.is_over(peer) {
+            return;
+        }
+        if is_reported {
+            self.over.push_back(peer);
+            if self.over.len() > OVER_MAX
+                && let Some(oldest) = self.over.pop_front()
+            {
+                self.reported.remove(&oldest);
+            }
+        }
+        self.mark_gone(peer);
+        self.forget_unused(endpoint, handle);
+    }
+
+    fn mark_gone(&mut self, peer: PeerId) {
         if let Some(entry) = self.entries.get_mut(&handle_of(peer)) {
-            entry.gone = gone;
+            entry.gone = entry.url.is_none();
         }
     }
 
@@ -160,19 +209,50 @@ impl Addresses {
 
     fn forget_unused(&mut self, endpoint: &Endpoint, handle: Handle) {
         if self.is_droppable(handle) {
-            self.forget(endpoint, handle);
+            self.drop_one(endpoint, handle);
         }
     }
 
-    /// Forgets an address in any case: its connection is closed, what is under way fails.
+    /// Forgets an address in any case: what is under way under it fails. Its connection is closed, unless the
+    /// same peer has another address here.
     pub fn forget(&mut self, endpoint: &Endpoint, handle: Handle) -> bool {
+        self.take_events(endpoint);
+        self.drop_one(endpoint, handle)
+    }
+
+    fn drop_one(&mut self, endpoint: &Endpoint, handle: Handle) -> bool {
         let Some(entry) = self.entries.remove(&handle) else { return false };
         if let Some(url) = entry.url.as_ref().and_then(|url| url.to_str().ok()) {
             self.by_url.remove(url);
         }
         self.reported.retain(|_, reported| *reported != handle);
-        endpoint.forget(peer_of(handle));
+        let peer = peer_of(handle);
+        let mut names = endpoint.names_of(peer);
+        let main = names.first().copied().unwrap_or(peer);
+        names.retain(|name| self.entries.contains_key(&handle_of(*name)));
+        if names.is_empty() {
+            endpoint.forget(peer);
+            return true;
+        }
+        self.report_otherwise(main, &names);
+        endpoint.forget_name(peer);
         true
+    }
+
+    /// An address of a peer is gone: the peer is told under one that is left, best under one that was looked
+    /// up.
+    fn report_otherwise(&mut self, main: PeerId, left: &[PeerId]) {
+        let is_looked_up = |name: &PeerId| {
+            self.entries.get(&handle_of(*name)).is_some_and(|entry| entry.url.is_some())
+        };
+        if self.reported.contains_key(&main) || is_looked_up(&main) {
+            return;
+        }
+        let other = left.iter().find(|name| is_looked_up(name));
+        let other = other.or(left.first()).copied().filter(|other| *other != main);
+        if let Some(other) = other {
+            self.reported.insert(main, handle_of(other));
+        }
     }
 
     /// The text that an address was looked up by.
@@ -214,7 +294,7 @@ impl Addresses {
 
 /// The host in the first URL that has one.
 fn host_of(urls: &str) -> Option<String> {
-    let rest = urls.split([',', ' ']).find_map(|url| url.strip_prefix("tcp://"))?;
+    let rest = urls.split(BETWEEN_URLS).find_map(|url| url.strip_prefix("tcp://"))?;
     let host = match rest.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?.0,
         None => rest.split([':', '/']).next()?,
@@ -224,7 +304,7 @@ fn host_of(urls: &str) -> Option<String> {
 
 /// The parts of a list of URLs whose modules are there, in the way that the layer below writes them.
 pub fn reachable_parts<'a>(urls: &'a str, schemes: &[&str]) -> Vec<(&'a str, String)> {
-    let words = urls.split([',', ' ', '\t']).filter(|word| !word.is_empty());
+    let words = urls.split(BETWEEN_URLS).filter(|word| !word.is_empty());
     let parts = words.filter_map(|url| {
         let (begin, rest) = url.split_once("://")?;
         // A zone of OrangeFS: `tcp-name://`.
@@ -239,6 +319,13 @@ pub fn reachable_parts<'a>(urls: &'a str, schemes: &[&str]) -> Vec<(&'a str, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_newline_ends_a_url() {
+        let parts = reachable_parts("tcp://h:3334\n", &["tcp"]);
+        assert_eq!(parts[0].1, "tcp://h:3334");
+        assert_eq!(host_of("tcp://node1\n").as_deref(), Some("node1"));
+    }
 
     #[test]
     fn parts_without_a_module_are_passed_over_and_zones_cut_off() {

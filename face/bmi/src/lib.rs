@@ -9,7 +9,7 @@
 //! match bits from one source, an unexpected message is a request, a context is a context, an address is
 //! a peer's own number.
 //!
-//! Files: `entry` (the C functions), `library` (what one process has), `contexts` (completions),
+//! Files: `entry` (the C functions), `library` (what one process has), `presence` (who is in a call), `contexts` (completions),
 //! `unexpected` (requests by class), `addresses`, `options`, `range`, `buffers`, `errors`; `driver` (the C
 //! functions for callers in Rust).
 //!
@@ -26,6 +26,7 @@ mod entry;
 pub mod errors;
 mod library;
 mod options;
+mod presence;
 mod range;
 mod unexpected;
 

@@ -1,23 +1,26 @@
 //! What a process has of BMI between the first initialize and the last finalize.
 //!
-//! Each thread keeps a handle on it and looks at one number to know that it is still the right one, so
-//! that calls share no lock.
+//! A call looks at one pointer, which changes with the first initialize and the last finalize only, and
+//! shares no lock with other calls (`presence`). The last finalize closes everything that the library has:
+//! ports, connections, descriptors.
 
-use std::cell::RefCell;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::time::{Duration, Instant};
 
 use ropewalk_base::ids::ClusterId;
 use ropewalk_net::modules::{self, Listen, ModuleError};
 use ropewalk_net::{Endpoint, EndpointConfig};
 
-use crate::addresses::Addresses;
+use crate::addresses::{Addresses, BETWEEN_URLS};
 use crate::buffers::Buffers;
 use crate::contexts::{ContextSlot, Contexts};
 use crate::errors::{
     EACCES, EADDRINUSE, EADDRNOTAVAIL, EHOSTNTFD, EINVAL, EMFILE, ENETDOWN, ENOPROTOOPT, ErrorCode,
 };
 use crate::options::{Options, from_environment};
+use crate::presence::{self, Memory};
 use crate::unexpected::Unexpected;
 
 /// Programs that use BMI are among themselves: they reach no file system by mistake, nor each other's.
@@ -51,19 +54,24 @@ pub struct Library {
     pub counts_references: bool,
 }
 
-struct Current {
-    library: Option<Arc<Library>>,
-    /// Initializations without their finalizations.
-    references: usize,
-}
+/// How long the last finalize waits for threads that are in a call: they are woken and leave at once.
+const LEAVING_MAX: Duration = Duration::from_secs(10);
+/// Between two looks at them.
+const LEAVING_LOOK: Duration = Duration::from_micros(100);
+
+/// The library; null where there is none. Changed under the lock of `REFERENCES`.
+static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
+/// Initializations without their finalizations.
+static REFERENCES: Mutex<usize> = Mutex::new(0);
 
 /// This process is a child that has only a copy of its parent's library: no threads, and connections that
 /// are its parent's.
 static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn in_child() {
-    IS_CHILD.store(true, Ordering::Relaxed);
-    LIFE.fetch_add(1, Ordering::Release);
+    if !LIBRARY.swap(ptr::null_mut(), Ordering::Relaxed).is_null() {
+        IS_CHILD.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Has children of this process told that the library is none of theirs.
@@ -79,87 +87,49 @@ fn watch_forks() {
 }
 
 /// Whether the library was made by a process whose child we are.
-fn is_child() -> bool {
+pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
-static CURRENT: Mutex<Current> = Mutex::new(Current { library: None, references: 0 });
-/// Changes with every library; threads compare it with what they have seen.
-static LIFE: AtomicU64 = AtomicU64::new(1);
-
-/// What a thread remembers.
-struct Seen {
-    life: u64,
-    library: Option<Arc<Library>>,
-    contexts_version: u64,
-    contexts: Vec<Option<Arc<ContextSlot>>>,
-}
-
-thread_local! {
-    static SEEN: RefCell<Seen> = const {
-        RefCell::new(Seen { life: 0, library: None, contexts_version: 0, contexts: Vec::new() })
-    };
-}
-
-fn current() -> MutexGuard<'static, Current> {
-    CURRENT.lock().unwrap_or_else(PoisonError::into_inner)
+fn references() -> MutexGuard<'static, usize> {
+    REFERENCES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Calls `work` with the library; `None` where there is none.
 #[inline]
 pub fn with<R>(work: impl FnOnce(&Library) -> R) -> Option<R> {
-    with_seen(|seen| seen.library.as_deref().map(work))
+    enter(|library, _| Some(work(library)))
 }
 
-/// A thread that is ending has forgotten what it saw: it has no library any more.
 #[inline]
-fn with_seen<R>(work: impl FnOnce(&mut Seen) -> Option<R>) -> Option<R> {
-    let seen = SEEN.try_with(|seen| {
-        let mut seen = seen.borrow_mut();
-        seen.refresh();
-        work(&mut seen)
-    });
-    seen.ok().flatten()
+fn enter<R>(work: impl FnOnce(&Library, &mut Memory) -> Option<R>) -> Option<R> {
+    // Threads that never see a library leave nothing behind.
+    if LIBRARY.load(Ordering::Relaxed).is_null() {
+        return None;
+    }
+    presence::inside(|memory| {
+        let library = LIBRARY.load(Ordering::Acquire);
+        if library.is_null() {
+            return None;
+        }
+        // SAFETY: the library was in sight with this thread's flag up: it is not taken apart, and nobody
+        // else touches the thread's memory, before the flag goes down. Calls do not nest.
+        unsafe { work(&*library, &mut *memory) }
+    })
 }
 
 /// The same with one of its contexts.
 #[inline]
 pub fn with_context<R>(id: i64, work: impl FnOnce(&Library, &ContextSlot) -> R) -> Option<R> {
-    with_seen(|seen| {
-        let library = seen.library.as_deref()?;
+    enter(|library, memory| {
         let version = library.contexts.version();
-        if seen.contexts_version != version {
-            seen.contexts = library.contexts.all();
-            seen.contexts_version = version;
+        if memory.contexts_version != version {
+            memory.contexts = library.contexts.all();
+            memory.contexts_version = version;
         }
-        let context = seen.contexts.get(usize::try_from(id).ok()?)?.as_deref()?;
+        let context = memory.contexts.get(usize::try_from(id).ok()?)?.as_deref()?;
         Some(work(library, context))
     })
-}
-
-impl Seen {
-    #[inline]
-    fn refresh(&mut self) {
-        if self.life != LIFE.load(Ordering::Acquire) {
-            self.look_again();
-        }
-    }
-
-    #[cold]
-    fn look_again(&mut self) {
-        if is_child() {
-            // Nothing of it is ended here: its threads are the parent's, and so are its locks.
-            std::mem::forget(self.library.take());
-            std::mem::forget(std::mem::take(&mut self.contexts));
-            self.life = LIFE.load(Ordering::Acquire);
-            return;
-        }
-        let current = current();
-        self.life = LIFE.load(Ordering::Acquire);
-        self.library = current.library.clone();
-        self.contexts_version = 0;
-        self.contexts.clear();
-    }
 }
 
 /// What `BMI_initialize` is given.
@@ -176,34 +146,50 @@ pub fn initialize(start: &Start<'_>) -> Result<(), ErrorCode> {
         return Err(-ENETDOWN);
     }
     watch_forks();
-    let mut current = current();
+    presence::prepare();
+    let mut references = references();
     let plan = plan(start)?;
-    if current.library.is_none() {
+    if LIBRARY.load(Ordering::Relaxed).is_null() {
         let library = Library::new(&plan, start.flags).map_err(|error| {
             complain(&error);
             -code_of(&error)
         })?;
-        current.library = Some(Arc::new(library));
-        LIFE.fetch_add(1, Ordering::Release);
+        LIBRARY.store(Box::into_raw(Box::new(library)), Ordering::Release);
     }
-    current.references += 1;
+    *references += 1;
     Ok(())
 }
 
-/// The last call ends the library: what is under way is given up.
+/// The last call ends the library: what is under way is given up, and all that it has is closed.
 pub fn finalize() {
     if is_child() {
         return;
     }
-    let mut current = current();
-    current.references = current.references.saturating_sub(1);
-    if current.references > 0 {
+    // Held until the end: another library would find ports that are still taken.
+    let mut references = references();
+    *references = references.saturating_sub(1);
+    if *references > 0 {
         return;
     }
-    if let Some(library) = current.library.take() {
-        LIFE.fetch_add(1, Ordering::Release);
-        drop(current);
-        library.end();
+    let library = LIBRARY.swap(ptr::null_mut(), Ordering::AcqRel);
+    if library.is_null() {
+        return;
+    }
+    // SAFETY: it came from a box, and only this function gives it back.
+    let ending = unsafe { &*library };
+    ending.end();
+    let begin = Instant::now();
+    let left = presence::wait_for_all(|| {
+        // Whoever was about to sleep when the endpoint closed.
+        ending.endpoint.wake_sleepers();
+        std::thread::sleep(LEAVING_LOOK);
+        begin.elapsed() < LEAVING_MAX
+    });
+    if left {
+        // SAFETY: nobody sees it any more, and all who saw it have left.
+        drop(unsafe { Box::from_raw(library) });
+    } else {
+        eprintln!("libbmi: a thread does not leave its call; what the library has stays open");
     }
 }
 
@@ -220,7 +206,7 @@ fn plan<'a>(start: &Start<'a>) -> Result<Vec<Planned<'a>>, ErrorCode> {
         return Err(-EINVAL);
     }
     let words = |text: Option<&'a str>| {
-        text.unwrap_or("").split([',', ' ', '\t']).filter(|word| !word.is_empty())
+        text.unwrap_or("").split(BETWEEN_URLS).filter(|word| !word.is_empty())
     };
     let mut planned = Vec::new();
     for method in words(start.methods) {
@@ -282,6 +268,7 @@ impl Library {
         config.core.peers_max = PEERS_MAX;
         config.core.links_max = LINKS_MAX;
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
+        config.core.separate_sessions = true;
         from_environment(&mut config).map_err(ModuleError::Other)?;
         let options = Options::new().map_err(ModuleError::Other)?;
         let endpoint = Endpoint::open(config, rails).map_err(other)?;
@@ -361,6 +348,8 @@ mod tests {
         assert_eq!(planned(None, listen, INIT_SERVER), Err(-EINVAL));
         assert_eq!(planned(both, None, INIT_SERVER), Err(-EINVAL));
         assert_eq!(planned(Some("tcp"), Some("tcp://h:1"), INIT_SERVER), Err(-EINVAL));
+        let lines = planned(Some("bmi_tcp\n"), Some("tcp://h:1\n"), INIT_SERVER).unwrap();
+        assert_eq!(lines, [("tcp", Some("h:1"))], "a newline ends an address");
     }
 
     #[test]

@@ -156,6 +156,74 @@ fn a_process_without_descriptors_goes_on_when_there_are_some_again() {
     suffer("few_descriptors");
 }
 
+/// Cases of `lives.c`, over each medium.
+fn live(case: &str, media: &[&str]) {
+    for medium in media {
+        run(&["lives.c"], C, &[case, medium]);
+    }
+}
+
+#[test]
+fn nothing_hangs_that_is_posted_for_an_address_that_never_was_or_was_dropped() {
+    live("nobody", &["tcp", "shm"]);
+    run(&["lives.c"], ORANGEFS, &["nobody", "tcp"]);
+}
+
+#[test]
+fn a_client_that_closes_its_connection_and_looks_up_again_loses_nothing() {
+    live("reconnects", &["tcp", "shm", "udp"]);
+    run(&["lives.c"], ORANGEFS, &["reconnects", "tcp"]);
+}
+
+#[test]
+fn what_comes_late_of_a_former_connection_concerns_nobody() {
+    live("late_answers", &["tcp", "shm"]);
+    run(&["lives.c"], ORANGEFS, &["late_answers", "tcp"]);
+}
+
+#[test]
+fn of_several_names_each_is_dropped_alone_and_leads_where_it_says() {
+    live("several_names", &["tcp", "shm"]);
+    run(&["lives.c"], ORANGEFS, &["several_names", "tcp"]);
+    live("names_part", &["tcp"]);
+}
+
+#[test]
+fn peers_die_and_come_back_as_often_as_they_like() {
+    live("deaths", &["tcp", "shm"]);
+    live("client_deaths", &["tcp", "shm"]);
+    run(&["lives.c"], ORANGEFS, &["deaths", "tcp"]);
+}
+
+#[test]
+fn an_address_that_was_looked_up_outlives_the_one_that_its_peer_called_us_by() {
+    live("both_listen", &["tcp", "shm"]);
+    run(&["lives.c"], ORANGEFS, &["both_listen", "tcp"]);
+}
+
+#[test]
+fn a_server_that_died_while_its_idle_connection_was_closed_is_reached_at_once_when_it_is_back() {
+    live("rested", &["tcp"]);
+}
+
+#[test]
+fn the_library_ends_with_all_that_it_has_and_begins_again() {
+    live("lives", &["tcp", "shm", "udp"]);
+    run(&["lives.c"], ORANGEFS, &["lives", "tcp"]);
+}
+
+#[test]
+fn a_buffer_of_no_size_is_the_systems() {
+    live("buffers", &["tcp"]);
+    run(&["lives.c"], ORANGEFS, &["buffers", "tcp"]);
+}
+
+#[test]
+fn a_host_that_is_not_listened_at_need_not_exist_and_a_newline_ends_an_address() {
+    live("unused_host", &["tcp"]);
+    run(&["lives.c"], ORANGEFS, &["unused_host", "tcp"]);
+}
+
 /// Both sides, and both ways into the library, where each access to memory is watched.
 #[test]
 #[ignore = "for --deep: runs under valgrind"]

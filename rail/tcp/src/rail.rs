@@ -1,6 +1,7 @@
 //! The rail itself: its links, the epoll set, and the pass that serves them.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
@@ -281,6 +282,15 @@ impl TcpRail {
     }
 }
 
+impl Drop for TcpRail {
+    /// Its port is free from here on, also where a child of this process was forked with its sockets.
+    fn drop(&mut self) {
+        if let Some((socket, _)) = &self.listener {
+            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        }
+    }
+}
+
 /// Whether header and payload agree, and the payload lies in its memory.
 fn is_legal(header: &Header, payload: Slice, buffers: &BufferTable) -> bool {
     let agreed = is_consistent(header.as_bytes(), payload.len);
@@ -428,9 +438,11 @@ impl Rail for TcpRail {
 
     fn set(&mut self, option: RailOption) -> bool {
         match option {
-            RailOption::SendBufferBytes(bytes) => self.config.send_buffer_bytes = Some(bytes),
+            RailOption::SendBufferBytes(bytes) => {
+                self.config.send_buffer_bytes = NonZeroU32::new(bytes).map(NonZeroU32::get);
+            }
             RailOption::ReceiveBufferBytes(bytes) => {
-                self.config.receive_buffer_bytes = Some(bytes);
+                self.config.receive_buffer_bytes = NonZeroU32::new(bytes).map(NonZeroU32::get);
             }
             _ => return false,
         }

@@ -60,7 +60,7 @@ pub unsafe extern "C" fn BMI_testunexpected_class(
             }
             count += 1;
         });
-        library.addresses().take_events(endpoint);
+        library.addresses().settle(endpoint);
         // SAFETY: the caller vouches for it.
         unsafe { put(outcount, count as c_int) };
         Ok(c_int::from(count > 0))

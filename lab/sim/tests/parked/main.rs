@@ -2,6 +2,7 @@
 
 mod ends;
 mod node;
+mod separate;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

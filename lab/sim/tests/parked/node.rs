@@ -160,8 +160,21 @@ impl Node {
 
     pub fn send(&mut self, to: usize, channel: Channel, bytes: &[u8], level: Level, user: u64) {
         let peer = self.peer(to);
+        self.send_to(peer, channel, 7, bytes, level, user);
+    }
+
+    /// The same to a peer by its number.
+    pub fn send_to(
+        &mut self,
+        peer: PeerId,
+        channel: Channel,
+        bits: u64,
+        bytes: &[u8],
+        level: Level,
+        user: u64,
+    ) {
         let (id, payload) = self.operation(user, bytes, false);
-        let mut send = Send { peer, channel, bits: 7, payload, level };
+        let mut send = Send { peer, channel, bits, payload, level };
         if self.core.prompt(id, &mut send) {
             let answer = self.rail.send(self.core.prompt_frame(), &self.buffers);
             if self.core.prompt_sent(id, send, answer) {
@@ -175,9 +188,27 @@ impl Node {
 
     pub fn receive(&mut self, from: Option<usize>, len: usize, user: u64) {
         let source = from.map(|from| self.peer(from));
+        self.receive_from(source, 0, 0, len, user);
+    }
+
+    /// The same from a peer by its number, of messages with these bits.
+    pub fn receive_from(
+        &mut self,
+        source: Option<PeerId>,
+        bits: u64,
+        mask: u64,
+        len: usize,
+        user: u64,
+    ) {
         let (id, into) = self.operation(user, &vec![0; len], true);
         let (channel, oversize) = (Channel::Tagged, Oversize::Truncate);
-        self.core.post_receive(id, Receive { channel, source, bits: 0, mask: 0, into, oversize });
+        self.core.post_receive(id, Receive { channel, source, bits, mask, into, oversize });
+        self.drain();
+    }
+
+    /// Forgets one name of another endpoint that has others.
+    pub fn forget_name(&mut self, name: PeerId) {
+        self.core.forget_name(name);
         self.drain();
     }
 
@@ -285,7 +316,8 @@ impl Node {
             Output::Release(buffer) => drop(self.buffers.remove(buffer)),
             Output::Keep { .. } => unreachable!("sessions are not kept over lost links here"),
             Output::Request { peer, session, payload, .. } => {
-                let from = self.number_of(peer).expect("it greeted");
+                // Of one whose session is over already nobody knows it.
+                let from = self.number_of(peer).unwrap_or(usize::MAX);
                 let memory = payload.and_then(|(buffer, _)| self.buffers.remove(buffer));
                 let pooled = memory.and_then(Memory::into_pooled);
                 let bytes = pooled.map_or(Vec::new(), |memory| memory.to_vec());
@@ -294,7 +326,7 @@ impl Node {
             Output::Connect { peer, attempt } => self.connect(peer, attempt),
             Output::Upgrade { peer, link } => self.core.no_upgrade(peer, link),
             Output::Aliased { alias, peer } => {
-                if let Some(address) = self.addresses.remove(&alias) {
+                if let Some(address) = self.addresses.get(&alias).cloned() {
                     self.addresses.entry(peer).or_insert(address);
                 }
             }

@@ -1,0 +1,328 @@
+//! Names of peers: what users call them by.
+//!
+//! A peer has a record. Names that lead to it, from other look-ups, are records of their own that point to
+//! it (`alias_of`). A name lives from its look-up until it is forgotten; one that a caller has only since
+//! its peer called us may end with the session (`Config::separate_sessions`).
+//!
+//! Invariants
+//! * a name that was forgotten, or has ended, reaches nobody, whatever comes later in its peer's place;
+//! * forgetting one name ends what was posted under it, and nothing else while there are other names;
+//! * with separate sessions names stand for one peer as long as a session with it runs or is being made: after
+//!   it each leads to whoever answers at its own address.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::verb::LinkId;
+
+use super::{LinkStage, Peer, PeerStage};
+use crate::api::*;
+use crate::eager::wanted;
+use crate::engine::Core;
+use crate::matching::Wanted;
+use crate::operation::{Kind, ReceiveStage, SendStage};
+
+/// Whether users may post under a peer's own number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Name {
+    Live,
+    /// Its peer had called us, and that session is over.
+    Ended,
+    /// It was forgotten; other names of the peer are left.
+    Forgotten,
+}
+
+impl Name {
+    /// Why nothing can be posted under it.
+    #[inline]
+    pub fn fault(self) -> Option<Fault> {
+        match self {
+            Name::Live => None,
+            Name::Ended => Some(Fault::PeerReset),
+            Name::Forgotten => Some(Fault::Invalid),
+        }
+    }
+}
+
+/// A receive that waits anew, in its old turn.
+type Reposted = (u64, OperationId, Wanted);
+
+impl Core {
+    /// Adds another name of a peer, for the same address.
+    pub fn add_name(&mut self, peer: PeerId) -> Result<PeerId, Fault> {
+        let name = self.add_peer(true)?;
+        let leader = self.peers.get(peer.0).and_then(|peer| peer.leader).unwrap_or(peer);
+        if let Some(record) = self.peers.get_mut(name.0) {
+            record.leader = Some(leader);
+        }
+        self.alias(name, self.resolve(peer));
+        Ok(name)
+    }
+
+    /// The peer that this one is an alias of, or itself.
+    #[inline]
+    pub fn resolve(&self, id: PeerId) -> PeerId {
+        match self.peers.get(id.0) {
+            Some(Peer { alias_of: Some(other), .. }) => *other,
+            _ => id,
+        }
+    }
+
+    /// The peer that is meant by a name, and why nothing can be posted under it, if so.
+    #[inline]
+    pub(crate) fn meant(&self, name: PeerId) -> (PeerId, Option<Fault>) {
+        match self.peers.get(name.0) {
+            Some(Peer { alias_of: Some(other), .. }) => (*other, None),
+            Some(peer) => (name, peer.name.fault()),
+            None => (name, Some(Fault::Invalid)),
+        }
+    }
+
+    /// Whether there is such a name.
+    pub fn is_known(&self, id: PeerId) -> bool {
+        self.peers.get(id.0).is_some_and(|peer| peer.name != Name::Forgotten)
+    }
+
+    /// Whether nothing will ever be sent under this name again.
+    pub fn is_over(&self, id: PeerId) -> bool {
+        self.peers.get(id.0).is_none_or(|peer| peer.name != Name::Live)
+    }
+
+    /// Whether a record is one that no session will ever have again.
+    pub(super) fn has_ended(&self, id: PeerId) -> bool {
+        self.peers.get(id.0).is_none_or(|peer| peer.name == Name::Ended)
+    }
+
+    /// All names of a peer, its own number among them.
+    pub fn names_of(&self, id: PeerId) -> Vec<PeerId> {
+        let main = self.resolve(id);
+        let aliases = self.peers.get(main.0).map_or(&[][..], |peer| &peer.aliases);
+        std::iter::once(main).chain(aliases.iter().copied()).collect()
+    }
+
+    /// Forgets one name of a peer that has others: what was posted under it ends as cancelled. The peer's
+    /// session and what was posted under other names go on.
+    pub fn forget_name(&mut self, name: PeerId) {
+        let main = self.resolve(name);
+        for operation in self.operations.posted_under(main, name) {
+            self.cancel(operation);
+        }
+        let Some(peer) = self.peers.get_mut(main.0) else { return };
+        if main == name {
+            peer.name = Name::Forgotten;
+        } else {
+            peer.aliases.retain(|other| *other != name);
+            self.peers.remove(name.0);
+        }
+    }
+
+    /// Two peers are one endpoint: what was posted for `alias` goes to `peer`.
+    pub(crate) fn alias(&mut self, alias: PeerId, peer: PeerId) {
+        let Some(old) = self.peers.get_mut(alias.0) else { return };
+        let mut aliases = std::mem::take(&mut old.aliases);
+        aliases.push(alias);
+        old.endpoint = 0;
+        old.stage = PeerStage::Idle;
+        let waiting = std::mem::take(&mut old.waiting);
+        let accesses = std::mem::take(&mut old.waiting_accesses);
+        let operations = self.operations.owned_by(alias);
+        let reposted = self.readdress(operations, alias, peer);
+        if let Some(target) = self.peers.get_mut(peer.0) {
+            target.reachable = true;
+            let queues = target
+                .waiting
+                .iter_mut()
+                .zip(waiting)
+                .chain(std::iter::once((&mut target.waiting_accesses, accesses)));
+            for (to, from) in queues {
+                self.operations.merge(to, from);
+            }
+            target.aliases.append(&mut aliases.clone());
+        }
+        for alias in aliases {
+            if let Some(alias) = self.peers.get_mut(alias.0) {
+                alias.alias_of = Some(peer);
+            }
+        }
+        self.outputs.push(Output::Aliased { alias, peer });
+        self.repost(reposted);
+        self.pump(peer);
+        let rests = |stage| matches!(stage, PeerStage::Idle | PeerStage::Parked { .. });
+        let idle = self.peers.get(peer.0).is_some_and(|peer| rests(peer.stage));
+        if idle {
+            self.connect_if_needed(peer);
+        }
+    }
+
+    /// Operations about one peer are about another one from here on. Those of them that wait for a message of
+    /// it were taken out, and are to be posted anew.
+    fn readdress(
+        &mut self,
+        operations: Vec<OperationId>,
+        before: PeerId,
+        peer: PeerId,
+    ) -> Vec<Reposted> {
+        let mut reposted = Vec::new();
+        for id in operations {
+            self.operations.own(id, peer);
+            if let Some(state) = self.operations.access_mut(id)
+                && state.access.peer == before
+            {
+                state.access.peer = peer;
+            }
+            let Some(operation) = self.operations.get_mut(id) else { continue };
+            match &mut operation.kind {
+                Kind::Send(state) if state.send.peer == before => state.send.peer = peer,
+                Kind::Receive(state) if state.receive.source == Some(before) => {
+                    let old = wanted(&state.receive);
+                    state.receive.source = Some(peer);
+                    let new = wanted(&state.receive);
+                    if let ReceiveStage::Posted { post } = state.stage
+                        && self.matching.withdraw(post, old)
+                    {
+                        reposted.push((post, id, new));
+                    }
+                }
+                _ => {}
+            }
+        }
+        reposted
+    }
+
+    fn repost(&mut self, mut receives: Vec<Reposted>) {
+        receives.sort_unstable_by_key(|(post, ..)| *post);
+        for (post, id, wanted) in receives {
+            self.match_receive(id, wanted, post);
+        }
+    }
+
+    /// The session with a peer is over, or the attempt to begin one: with separate sessions each of its names
+    /// stands for itself from here on, and a peer that had called us has ended.
+    pub(super) fn part_names(&mut self, id: PeerId, had_session: bool) {
+        if !self.config.separate_sessions || self.closing {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let (live, learnt, endpoint) = (peer.name == Name::Live, peer.learnt, peer.endpoint);
+        let ended = learnt && had_session;
+        if peer.aliases.is_empty() && !ended {
+            return;
+        }
+        let (aliases, told) = (std::mem::take(&mut peer.aliases), peer.addresses.clone());
+        if ended && live {
+            peer.name = Name::Ended;
+            peer.reachable = false;
+            peer.addresses = Vec::new();
+        }
+        let keeps = live && !ended;
+        let heads = self.stand_alone(id, aliases, keeps);
+        if !keeps {
+            let heir = heads.first().copied();
+            self.inherit(id, endpoint, heir, &told);
+        }
+        self.take_along(id, &heads);
+        if ended {
+            self.fail_waiting(id);
+        }
+        if !live && !learnt {
+            self.remove_record(id);
+        }
+    }
+
+    /// What waits at a peer and was posted under names that lead elsewhere from here on goes along with them.
+    fn take_along(&mut self, id: PeerId, heads: &[PeerId]) {
+        let mut reposted = Vec::new();
+        for operation in self.operations.owned_by(id) {
+            // All others have failed; what rails still hold of them is counted at the peer.
+            let Some(name) = self.operations.name_of(operation) else { continue };
+            let Some(waits) = self.waits_as(operation) else { continue };
+            let mut heads = heads.iter().copied();
+            let now = heads.find(|head| self.names_of(*head).iter().any(|it| it.0.index == name));
+            let Some(now) = now else { continue };
+            if let Some(channel) = waits {
+                self.unqueue_send(id, channel, operation);
+            }
+            reposted.append(&mut self.readdress(vec![operation], id, now));
+            if let Some(channel) = waits
+                && let Some(peer) = self.peers.get_mut(now.0)
+            {
+                self.operations.enqueue(&mut peer.waiting[channel], operation);
+            }
+        }
+        self.repost(reposted);
+        for head in heads {
+            self.want_waiting(*head);
+        }
+    }
+
+    /// Nobody will come for what waits at a peer that has ended.
+    fn fail_waiting(&mut self, id: PeerId) {
+        for operation in self.operations.owned_by(id) {
+            let Some(waits) = self.waits_as(operation) else { continue };
+            if let Some(channel) = waits {
+                self.unqueue_send(id, channel, operation);
+            }
+            self.fail_operation(operation, Fault::PeerReset);
+        }
+    }
+
+    /// Whether an operation is one that waits for its peer's session or message; a send's channel.
+    fn waits_as(&self, id: OperationId) -> Option<Option<usize>> {
+        let operation = self.operations.get(id).filter(|it| it.ending.is_none())?;
+        match &operation.kind {
+            Kind::Send(state) => matches!(state.stage, SendStage::Waiting { .. })
+                .then_some(Some(state.send.channel as usize)),
+            Kind::Receive(state) => {
+                matches!(state.stage, ReceiveStage::Posted { .. }).then_some(None)
+            }
+            Kind::Access(_) => None,
+        }
+    }
+
+    /// Names of a peer lead to their own addresses again, those of one address together; the first of each.
+    /// `keeps`: names of the peer's own address stay its own.
+    fn stand_alone(&mut self, id: PeerId, aliases: Vec<PeerId>, keeps: bool) -> Vec<PeerId> {
+        let mut heads: Vec<(PeerId, PeerId)> = Vec::new();
+        for alias in aliases {
+            let Some(record) = self.peers.get_mut(alias.0) else { continue };
+            let address = record.leader.unwrap_or(alias);
+            let known = heads.iter().find(|(other, _)| *other == address).map(|(_, head)| *head);
+            let head = if keeps && address == id { Some(id) } else { known };
+            record.alias_of = head;
+            record.leader = head;
+            match head.and_then(|head| self.peers.get_mut(head.0)) {
+                Some(head) => head.aliases.push(alias),
+                None => heads.push((address, alias)),
+            }
+        }
+        heads.into_iter().map(|(_, head)| head).collect()
+    }
+
+    /// The record of an endpoint is no longer one that users know: another name of it, or where a link with it
+    /// is being made a new record, takes its place.
+    fn inherit(&mut self, id: PeerId, endpoint: u128, heir: Option<PeerId>, told: &[u8]) {
+        let agreed = |link: &LinkId| {
+            let state = self.links.get(*link);
+            state.is_some_and(|it| it.stage == LinkStage::Agreed)
+        };
+        let begun: Vec<LinkId> = self.links.of_peer(id).into_iter().filter(agreed).collect();
+        if self.by_endpoint.get(&endpoint) == Some(&id) {
+            self.by_endpoint.remove(&endpoint);
+        }
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.endpoint = 0;
+        }
+        let heir = match heir {
+            Some(heir) => Some(heir),
+            None if !begun.is_empty() => self.peer_of(endpoint),
+            None => None,
+        };
+        let Some(heir) = heir.filter(|_| endpoint != 0) else { return };
+        if let Some(peer) = self.peers.get_mut(heir.0) {
+            peer.endpoint = endpoint;
+            peer.addresses = told.to_vec();
+        }
+        self.by_endpoint.insert(endpoint, heir);
+        for link in begun {
+            self.links.set_peer(link, heir);
+        }
+    }
+}
