@@ -44,6 +44,9 @@ pub struct Space {
     pub free: u64,
     /// Free for everybody.
     pub available: u64,
+    /// Names the file system: the same for all paths on it that this host sees, for whoever asks, and
+    /// for no other. 0 where that is not known.
+    pub identity: u128,
 }
 
 /// A tree of files.

@@ -59,10 +59,11 @@ pub fn start(log: &Path, new: bool) -> anyhow::Result<()> {
         announce!("{line}");
     }
     let status = child.wait()?;
-    let mut said = String::new();
+    let mut said = Vec::new();
     let mut file = File::open(log).with_context(cannot)?;
     file.seek(SeekFrom::Start(begin))?;
-    file.read_to_string(&mut said)?;
+    file.read_to_end(&mut said)?;
+    let said = String::from_utf8_lossy(&said);
     if new && file.metadata()?.is_file() {
         // All that it has is said now. Where it cannot be removed it stays.
         let _ = fs::remove_file(log);

@@ -62,13 +62,15 @@ pub struct MetaPlace {
     pub term: Option<Duration>,
     /// Whether there have to be metadata.
     pub expect: Expect,
+    /// The user gives up what damage of the journal took away.
+    pub accept_loss: bool,
 }
 
 /// What a metadata server of this user is told.
 pub fn meta_config(place: MetaPlace) -> MetaConfig {
-    let MetaPlace { directory, cluster, term, expect } = place;
+    let MetaPlace { directory, cluster, term, expect, accept_loss } = place;
     let log = log("metadata server");
-    let mut config = MetaConfig { log, expect, ..MetaConfig::new(directory, cluster) };
+    let mut config = MetaConfig { log, expect, accept_loss, ..MetaConfig::new(directory, cluster) };
     // Whoever runs the servers owns the root directory: a plain user's cluster is his to write in.
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     config.shard.root_owner = (user.as_raw(), group.as_raw());
@@ -190,7 +192,8 @@ impl Cluster {
         // The cluster's identity is kept beside the servers: a restart finds the same one.
         let (id, expect) = found_or_new(directory)?;
         let (place, name) = (directory.join(META), unique("meta"));
-        let place = MetaPlace { directory: place, cluster: id, term: None, expect };
+        let (term, accept_loss) = (None, false);
+        let place = MetaPlace { directory: place, cluster: id, term, expect, accept_loss };
         let serve = move |node| serve_meta(node, place);
         let meta = NodeThread::start("meta", id, rails(&name)?, serve)?;
         write_identity(directory, id)?;
@@ -246,10 +249,28 @@ pub fn parse_id(text: &str) -> Result<ClusterId, String> {
 /// The identity of the cluster in `directory`; none where there is none.
 pub fn read_identity(directory: &Path) -> anyhow::Result<Option<ClusterId>> {
     let path = directory.join(IDENTITY);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => parse_id(&text).map(Some).map_err(|error| {
-            anyhow::anyhow!("{} does not name a cluster: {error}", path.display())
-        }),
+    let Some(text) = read_text(&path)? else { return Ok(None) };
+    let error = match text.map(|text| parse_id(&text)) {
+        Some(Ok(id)) => return Ok(Some(id)),
+        _ => format!("{} is damaged: it does not name a cluster", path.display()),
+    };
+    // The stores beside it know it, too.
+    let known = [directory.join(META), directory.to_path_buf()]
+        .iter()
+        .find_map(|store| superblock::look(&HostDisk, store).ok().flatten())
+        .map(|(id, _)| id)
+        .or_else(|| data_below(directory).ok().flatten().map(|(_, id)| id));
+    match known {
+        Some(id) => bail!("{error}. Its stores are of cluster {id}: restore the file from a copy"),
+        None => bail!("{error}. Restore it from a copy: one line of 32 hexadecimal digits"),
+    }
+}
+
+/// The text in a small file; `Some(None)` where it is none, and None where there is no file.
+#[allow(clippy::option_option)]
+fn read_text(path: &Path) -> anyhow::Result<Option<Option<String>>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8(bytes).ok())),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
@@ -284,17 +305,17 @@ fn write_line(path: &Path, line: &str) -> anyhow::Result<()> {
 /// theirs may be missing, and as many as have directories, though nobody came to note them.
 pub fn data_servers(directory: &Path) -> anyhow::Result<Option<u32>> {
     let path = directory.join(DATA_SERVERS);
-    let noted = match std::fs::read_to_string(&path) {
-        Ok(text) => {
-            let count =
-                text.trim().parse().ok().filter(|count| (1..=DATA_SERVERS_MAX).contains(count));
-            Some(count.with_context(|| {
-                format!("{} does not say how many data servers there are", path.display())
-            })?)
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
-    };
+    let noted = read_text(&path)?.map(|text| {
+        let count = text.and_then(|text| text.trim().parse().ok());
+        count.filter(|count| (1..=DATA_SERVERS_MAX).contains(count)).with_context(|| {
+            format!(
+                "{} is damaged: it does not say how many data servers there are; write their number \
+                 into it (a line of digits)",
+                path.display()
+            )
+        })
+    });
+    let noted = noted.transpose()?;
     let numbers = names_in(directory)?.into_iter().filter_map(|name| data_server_of(&name));
     Ok(noted.max(numbers.max().map(|last| last + 1)))
 }

@@ -36,7 +36,11 @@ impl Source {
         let cannot = || format!("cannot read the config file {}", path.display());
         let bytes = std::fs::metadata(path).with_context(cannot)?.len();
         anyhow::ensure!(bytes <= BYTES_MAX, "{} is too long for a config file", path.display());
-        let text = std::fs::read_to_string(path).with_context(cannot)?;
+        let bytes = std::fs::read(path).with_context(cannot)?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            anyhow::anyhow!("{} is no text in UTF-8: see its byte {at}", path.display())
+        })?;
         Ok(parse(path, &text)?)
     }
 }

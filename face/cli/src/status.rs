@@ -137,7 +137,7 @@ impl Sample {
 
     fn meta_is(&self) -> &'static str {
         match (self.state.meta.in_grace, self.state.meta.full) {
-            (_, true) => "up, disk full",
+            (_, true) => "up, disk nearly full",
             (true, false) => "up, waiting for clients",
             (false, false) => "up",
         }
@@ -183,7 +183,7 @@ impl Sample {
 
     /// Room for file data, over what answers.
     fn capacity(&self) -> Room {
-        self.answers().fold(Room::default(), |sum, answer| sum.plus(answer.room))
+        Room::together(self.answers().map(|answer| answer.room))
     }
 
     fn server_rows(&self) -> Vec<Vec<String>> {
@@ -271,6 +271,7 @@ impl Sample {
                 "durable": meta.durable,
                 "in_grace": meta.in_grace,
                 "full": meta.full,
+                "missing_bytes": meta.missing_bytes,
                 "total_bytes": meta.room.map(|room| room.total_bytes),
                 "free_bytes": meta.room.map(|room| room.free_bytes),
                 "available_bytes": meta.room.map(|room| room.available_bytes),

@@ -4,6 +4,7 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -202,6 +203,19 @@ fn a_full_data_server_is_no_space_for_the_program_and_freed_space_is_used_again(
         wait_for("the space is free again", || small.available() + (1 << 20) > available);
     }
     assert_eq!(fs::read_to_string(path.join("small")).unwrap(), "small");
+    // Full to the last byte, by others, too; and the server dies.
+    fill(&mut File::create(path.join("large")).unwrap());
+    let other = small.0.join("other");
+    let filled = fs::write(&other, vec![0; small.available() as usize + (1 << 20)]);
+    assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(small.available(), 0);
+    if let Some(mut server) = site.servers.data[0].take() {
+        server.kill();
+    }
+    site.servers.start();
+    assert_eq!(fs::read(path.join("before")).unwrap(), vec![9; 1 << 20]);
+    fs::remove_file(path.join("large")).unwrap();
+    wait_for("the space is free again", || small.available() > 4 << 20);
 }
 
 #[test]
@@ -212,9 +226,9 @@ fn a_full_metadata_server_is_no_space_for_the_program_and_loses_nothing() {
     }
     let mut site = Site::new(place.path(), 1);
     let Some(small) = Small::new(&place.path().join("small"), "256m") else { return };
-    // Somebody else's, on the same disk. The server stops early enough for its index to be written.
+    // Somebody else's, on the same disk.
     let ballast = small.0.join("ballast");
-    fs::write(&ballast, vec![0; 160 << 20]).unwrap();
+    fs::write(&ballast, vec![0; 176 << 20]).unwrap();
     let own = small.0.join("own");
     fs::create_dir(&own).unwrap();
     site.servers.keep("meta", &own);
@@ -234,6 +248,29 @@ fn a_full_metadata_server_is_no_space_for_the_program_and_loses_nothing() {
     for number in 0..made {
         assert!(fs::read(path.join(number.to_string())).unwrap() == content(number), "{number}");
     }
+    // Somebody else takes the rest; then the server dies. Whatever frees room goes on.
+    let other = small.0.join("other");
+    let filled = fs::write(&other, vec![0; small.available() as usize + (1 << 20)]);
+    assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(small.available(), 0);
+    if let Some(mut meta) = site.servers.meta.take() {
+        meta.kill();
+    }
+    site.servers.start();
+    let name = |number: u32| path.join(number.to_string());
+    fs::remove_file(name(made - 1)).unwrap();
+    fs::rename(name(made - 2), name(made - 3)).unwrap();
+    File::options().write(true).open(name(made - 4)).unwrap().set_len(0).unwrap();
+    fs::set_permissions(name(made - 5), fs::Permissions::from_mode(0o600)).unwrap();
+    let refused = fs::create_dir(path.join("directory")).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::StorageFull, "{refused}");
+    let said = site.servers.said();
+    assert!(
+        said.contains("nearly full: nothing new is made until") && said.contains("MiB"),
+        "{said}"
+    );
+    let made = made - 5;
+    fs::remove_file(&other).unwrap();
     fs::remove_file(&ballast).unwrap();
     wait_for("there is space again", || fs::write(path.join("again"), content(7)).is_ok());
     for number in 0..made / 2 {

@@ -243,7 +243,10 @@ fn listings_and_room_are_told_to_people_and_to_programs() {
     assert_eq!(room.len(), 6, "four servers, the metadata and the whole: {room:?}");
     let total = |object: &Value| object["total_bytes"].as_u64().unwrap();
     assert!(room[..4].iter().all(|server| server["alive"] == true && total(server) > 0));
-    assert_eq!(room[..4].iter().map(total).sum::<u64>(), total(&room[5]));
+    // All of them lie on one disk here, which counts once.
+    assert!(room[..5].iter().all(|server| total(server) == total(&room[5])), "{room:?}");
+    assert!(room[0]["file_system"].is_string(), "{room:?}");
+    assert!(room[1..4].iter().all(|server| server["file_system"] == room[0]["file_system"]));
     assert_eq!(room[5]["inodes"], 4);
     let kinds: Vec<&Value> = room.iter().map(|object| &object["kind"]).collect();
     assert_eq!(kinds, ["data", "data", "data", "data", "metadata", "total"]);
@@ -259,6 +262,7 @@ fn listings_and_room_are_told_to_people_and_to_programs() {
     let text = scene.run(&["df"]).well();
     assert!(text.contains("data server 3") && text.contains("available"), "{text}");
     assert!(text.contains("metadata server") && text.contains("serving"), "{text}");
+    assert_eq!(text.matches("on the disk of 0").count(), 3, "{text}");
     assert!(!text.contains(" inodes  "), "inodes are no state: {text}");
 }
 

@@ -318,3 +318,53 @@ fn inodes_are_counted_right_whatever_end_the_server_had() {
         assert_eq!(count(&site), 4, "after a restart (kill: {kill})");
     }
 }
+
+#[test]
+fn damaged_files_of_a_cluster_are_named_with_what_to_do() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("up");
+    let words = ["up", &text(&directory), "--listen", "127.0.0.1:0"].map(str::to_string);
+    let words = |more: &str| {
+        let more = more.split_whitespace().map(str::to_string);
+        words.iter().cloned().chain(more).collect::<Vec<String>>()
+    };
+    let start = |more: &str| {
+        let words = words(more);
+        Process::start(&words.iter().map(String::as_str).collect::<Vec<_>>(), "serves at")
+    };
+    let refused = || refused(&words("").iter().map(String::as_str).collect::<Vec<_>>());
+    let mut up = start("--data-servers 1");
+    let address = up.line.split("serves at ").nth(1).unwrap().trim().to_string();
+    fs::write(place.path().join("file"), vec![7; 10_000]).unwrap();
+    ropewalk(place.path(), &address, &["cp", "file", ":/"]).well();
+    up.kill();
+    for name in ["cluster", "data-servers"] {
+        let (path, good) = (directory.join(name), fs::read(directory.join(name)).unwrap());
+        fs::write(&path, b"\xff\xfe").unwrap();
+        let error = refused();
+        assert!(error.contains(&format!("{} is damaged", path.display())), "{error}");
+        assert!(!error.contains("UTF-8"), "{error}");
+        fs::write(&path, &good).unwrap();
+    }
+    // Of a superblock there are two.
+    fs::write(directory.join("meta/superblock"), vec![9; 512]).unwrap();
+    start("").kill();
+    // What was in the journal alone is missed, and given up by order only.
+    let mut up = start("");
+    let address = up.line.split("serves at ").nth(1).unwrap().trim().to_string();
+    ropewalk(place.path(), &address, &["cp", "file", ":/again"]).well();
+    up.kill();
+    for entry in fs::read_dir(directory.join("meta/journal")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|suffix| suffix == "journal") {
+            let mut bytes = fs::read(&path).unwrap();
+            bytes[512..].fill(0);
+            fs::write(&path, bytes).unwrap();
+        }
+    }
+    let error = refused();
+    assert!(error.contains("lost records") && error.contains("--accept-loss"), "{error}");
+    assert_eq!(error.matches("the journal in").count(), 1, "said twice: {error}");
+    start("--accept-loss").stop();
+    start("").stop();
+}

@@ -20,8 +20,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Room as it is told.
 pub(crate) fn room_of(space: Space) -> Room {
-    let Space { total, free, available } = space;
-    Room { total_bytes: total, free_bytes: free, available_bytes: available }
+    let Space { total, free, available, identity } = space;
+    Room { total_bytes: total, free_bytes: free, available_bytes: available, file_system: identity }
 }
 
 impl Inner {

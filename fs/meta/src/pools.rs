@@ -166,9 +166,27 @@ impl Pools {
         })
     }
 
-    /// Room of all servers heard of.
+    /// Room of all servers heard of: each file system counts once.
     pub fn room(&self) -> Room {
-        self.servers.values().fold(Room::default(), |sum, server| sum.plus(server.room))
+        Room::together(self.servers.values().map(|server| server.room))
+    }
+
+    /// What a server may take of its file system if those beside it take as much.
+    pub fn share(&self, server: u32) -> Room {
+        let Some(room) = self.servers.get(&server).map(|server| server.room) else {
+            return Room::default();
+        };
+        let beside = self
+            .servers
+            .values()
+            .filter(|other| room.file_system != 0 && other.room.file_system == room.file_system);
+        let count = (beside.count() as u64).max(1);
+        Room {
+            total_bytes: room.total_bytes / count,
+            free_bytes: room.free_bytes / count,
+            available_bytes: room.available_bytes / count,
+            ..room
+        }
     }
 }
 
@@ -186,7 +204,8 @@ mod tests {
 
     fn beat(pools: &mut Pools, server: u32, boot: u64, available_bytes: u64, now: Time) {
         pools.set_member(server, 7);
-        let room = Room { total_bytes: 1000, free_bytes: available_bytes, available_bytes };
+        let (total_bytes, free_bytes) = (1000, available_bytes);
+        let room = Room { total_bytes, free_bytes, available_bytes, file_system: 0 };
         let address = Bytes(b"somewhere");
         let (store, meta_store, replace) = (7, 0, false);
         let beat = Heartbeat { server, boot, store, meta_store, replace, room, address };
@@ -229,11 +248,25 @@ mod tests {
 
     #[test]
     fn a_large_disk_keeps_no_more_than_it_needs() {
-        let room = |available_bytes| Room { total_bytes: 1 << 48, free_bytes: 0, available_bytes };
+        let total_bytes = 1 << 48;
+        let room = |available_bytes| Room { total_bytes, available_bytes, ..Room::default() };
         let heard = Time::ZERO;
         let server = |room| Server { address: Vec::new(), boot: 1, room, heard };
         assert!(server(room((1 << 30) + 1)).has_room());
         assert!(!server(room(1 << 30)).has_room());
+    }
+
+    #[test]
+    fn servers_on_one_file_system_do_not_promise_it_twice() {
+        let mut pools = Pools::default();
+        for (server, file_system) in [(1, 5), (2, 5), (3, 6), (4, 0)] {
+            beat(&mut pools, server, 1, 900, seconds(1));
+            pools.servers.get_mut(&server).expect("heard").room.file_system = file_system;
+        }
+        let whole = pools.room();
+        assert_eq!((whole.total_bytes, whole.available_bytes), (3000, 2700));
+        let shares = [1, 2, 3, 4].map(|server| pools.share(server).available_bytes);
+        assert_eq!(shares, [450, 450, 900, 900]);
     }
 
     #[test]

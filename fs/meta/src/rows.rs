@@ -9,10 +9,16 @@
 
 use std::collections::BTreeMap;
 
-/// The store cannot go on; the shard that met this stops, since it cannot know what was kept.
+/// Why the store did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the metadata store failed: {0}; the shard stops, and a restart reads back what was kept")]
-pub struct RowsError(pub String);
+pub enum RowsError {
+    /// It cannot go on; the shard that met this stops, since it cannot know what was kept.
+    #[error("{0}")]
+    Failed(String),
+    /// Bytes on the disk that were asked for are not what was written. Others can be read.
+    #[error("{0}")]
+    Damaged(String),
+}
 
 /// Changes that take effect together. `None` removes a row. A later change of a key wins.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

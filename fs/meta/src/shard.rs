@@ -152,6 +152,8 @@ pub struct Shard<R> {
     pub(crate) admission: Admission,
     reaps: output::Reaps,
     fences: VecDeque<(u64, u32)>,
+    /// What could not be read, for people.
+    damage: VecDeque<String>,
     completed: VecDeque<Completed>,
     boot: u64,
     position: u64,
@@ -242,6 +244,11 @@ impl<R: Rows> Shard<R> {
                         }
                         (outcome, _) => return outcome,
                     }
+                }
+                // Whoever asks for something else is served as before.
+                Err(Stop::Rows(RowsError::Damaged(text))) if operation.is_blank() => {
+                    self.damage.push_back(text);
+                    Stop::Errno(Errno::EIO)
                 }
                 Err(stop) => stop,
             }

@@ -31,7 +31,10 @@ impl<S: MetaStore> StoreRows<S> {
 
 impl From<StoreError> for RowsError {
     fn from(error: StoreError) -> RowsError {
-        RowsError(error.to_string())
+        match error {
+            StoreError::Damaged { .. } => RowsError::Damaged(error.to_string()),
+            _ => RowsError::Failed(error.to_string()),
+        }
     }
 }
 

@@ -118,7 +118,7 @@ fn pool_versions_follow_the_servers_and_files_keep_theirs() {
         store: 7,
         meta_store: 0,
         replace: false,
-        room: Room { total_bytes: GIB, free_bytes: GIB, available_bytes: GIB },
+        room: Room { total_bytes: GIB, free_bytes: GIB, available_bytes: GIB, file_system: 0 },
         address: Bytes(b"tcp://two"),
     });
     let call = ropewalk_meta::Call { session: 0, slot: 0, sequence: 0, request, now };

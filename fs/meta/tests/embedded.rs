@@ -129,7 +129,12 @@ impl Server {
             store: 7,
             meta_store: 0,
             replace: false,
-            room: Room { total_bytes: 1 << 40, free_bytes: 1 << 40, available_bytes: 1 << 40 },
+            room: Room {
+                total_bytes: 1 << 40,
+                free_bytes: 1 << 40,
+                available_bytes: 1 << 40,
+                file_system: 0,
+            },
             address: Bytes(b"tcp://one"),
         });
         server.execute(0, request);

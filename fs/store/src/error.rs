@@ -14,7 +14,7 @@ pub enum StoreError {
     #[error("{doing} {}: {cause}", path.display())]
     Io { doing: &'static str, path: PathBuf, cause: Arc<io::Error> },
     /// An earlier error stopped the store for good: which bytes are durable is no longer known.
-    #[error("the store stopped after an earlier error ({0}); restart the server to recover")]
+    #[error("{0}; the store takes nothing since")]
     Stopped(Arc<StoreError>),
     /// The file system has no room for what must be kept.
     #[error("{what} has no room in {}: free {} there", path.display(), bytes(*needed))]

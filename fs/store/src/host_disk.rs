@@ -9,8 +9,8 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use ropewalk_base::disk::{Disk, File, Kind, Open, Space};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
@@ -131,19 +131,34 @@ impl Disk for HostDisk {
             total: space.f_blocks.saturating_mul(space.f_frsize),
             free: space.f_bfree.saturating_mul(space.f_frsize),
             available: space.f_bavail.saturating_mul(space.f_frsize),
+            identity: identity_of(path).unwrap_or(0),
         })
     }
 
     /// Unsynced bytes live in the page cache: as long as this run of the kernel, this mount and this
     /// file. Mounts are told apart by a number that the kernel (6.8 and later) gives only once.
     fn memory_of(&self, path: &Path) -> Option<u128> {
-        let kernel = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let kernel = u128::from_str_radix(&kernel.trim().replace('-', ""), 16).ok()?;
+        let kernel = run_of_kernel()?;
         let wanted = StatxFlags::INO | StatxFlags::from_bits_retain(MOUNT_UNIQUE);
         let found = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), wanted).ok()?;
         let told = found.stx_mask & MOUNT_UNIQUE != 0;
         told.then(|| kernel ^ (u128::from(found.stx_mnt_id) << 64) ^ u128::from(found.stx_ino))
     }
+}
+
+/// Names this run of the kernel.
+fn run_of_kernel() -> Option<u128> {
+    static RUN: OnceLock<Option<u128>> = OnceLock::new();
+    *RUN.get_or_init(|| {
+        let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+    })
+}
+
+/// The number of the device on this host. Two subvolumes of btrfs have two.
+fn identity_of(path: &Path) -> Option<u128> {
+    let device = rustix::fs::stat(path).ok()?.st_dev;
+    Some((run_of_kernel()? ^ (u128::from(device) << 64)).max(1))
 }
 
 struct HostFile {
@@ -268,7 +283,10 @@ mod tests {
         disk.rename(&path, &root.join("g")).unwrap();
         disk.sync_directory(&root).unwrap();
         assert_eq!(disk.list(&root).unwrap(), [("g".into(), Kind::File)]);
-        assert!(disk.space(&root).unwrap().total > 0);
+        let space = disk.space(&root).unwrap();
+        assert!(space.total > 0 && space.identity != 0);
+        assert_eq!(disk.space(directory.path()).unwrap().identity, space.identity);
+        assert_ne!(disk.space(Path::new("/proc")).unwrap().identity, space.identity);
     }
 
     #[test]

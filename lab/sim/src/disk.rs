@@ -517,7 +517,7 @@ impl Disk for VirtualDisk {
         let state = self.state();
         let used = state.used_pages * PAGE_BYTES;
         let free = state.capacity.saturating_sub(used);
-        Ok(Space { total: state.capacity, free, available: free })
+        Ok(Space { total: state.capacity, free, available: free, identity: 0 })
     }
 
     fn memory_of(&self, path: &Path) -> Option<u128> {

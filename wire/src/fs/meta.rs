@@ -596,6 +596,7 @@ pub struct ServerInfo<'a> {
     pub address: Bytes<'a>,
     /// Heard of within the last seconds.
     pub alive: bool,
+    /// Its share where several servers lie on one file system.
     pub total_bytes: u64,
     pub available_bytes: u64,
 }

@@ -3,6 +3,8 @@
 //! Counters begin with the server's life (the boot id in the reply's head names it): a rate is the
 //! difference of two answers of one life.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::value::Bytes;
@@ -28,6 +30,8 @@ pub struct Room {
     pub free_bytes: u64,
     /// What a server that is not the superuser's may use.
     pub available_bytes: u64,
+    /// Names the file system: servers that say the same lie on one. 0: unknown.
+    pub file_system: u128,
 }
 
 impl Room {
@@ -36,13 +40,29 @@ impl Room {
         self.total_bytes.saturating_sub(self.free_bytes)
     }
 
-    /// Room on several file systems together.
-    pub fn plus(self, other: Room) -> Room {
-        Room {
-            total_bytes: self.total_bytes.saturating_add(other.total_bytes),
-            free_bytes: self.free_bytes.saturating_add(other.free_bytes),
-            available_bytes: self.available_bytes.saturating_add(other.available_bytes),
+    /// Room of several servers together: each file system counts once, as whoever of its servers sees
+    /// least of it says.
+    pub fn together(rooms: impl IntoIterator<Item = Room>) -> Room {
+        let mut known: BTreeMap<u128, Room> = BTreeMap::new();
+        let mut others = Vec::new();
+        for room in rooms {
+            match room.file_system {
+                0 => others.push(room),
+                id => {
+                    let kept = known.entry(id).or_insert(room);
+                    kept.total_bytes = kept.total_bytes.min(room.total_bytes);
+                    kept.free_bytes = kept.free_bytes.min(room.free_bytes);
+                    kept.available_bytes = kept.available_bytes.min(room.available_bytes);
+                }
+            }
         }
+        others.extend(known.into_values());
+        others.into_iter().fold(Room::default(), |sum, room| Room {
+            total_bytes: sum.total_bytes.saturating_add(room.total_bytes),
+            free_bytes: sum.free_bytes.saturating_add(room.free_bytes),
+            available_bytes: sum.available_bytes.saturating_add(room.available_bytes),
+            file_system: 0,
+        })
     }
 }
 
@@ -108,8 +128,11 @@ pub struct MetaStatus<'a> {
     pub durable: u64,
     /// Sessions may still reclaim what they held before the restart; nothing else is served.
     pub in_grace: bool,
-    /// The disk has no room: nothing changes.
+    /// The disk has no room for new things.
     pub full: bool,
+    /// Bytes that have to be freed on it until there is; 0 where it is not full, or where that is not
+    /// known.
+    pub missing_bytes: u64,
     /// On the disk of the metadata; none where it does not tell.
     pub room: Option<Room>,
     /// Removed files whose objects are on their way out, as far as they were looked at.
@@ -137,4 +160,22 @@ pub struct SessionInfo<'a> {
     pub inodes: u64,
     /// Its term is over: data servers are being told to refuse it.
     pub fencing: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_system_counts_once() {
+        let room = |file_system, available_bytes| Room {
+            total_bytes: 100,
+            free_bytes: 60,
+            available_bytes,
+            file_system,
+        };
+        let whole = Room::together([room(7, 50), room(7, 48), room(9, 10), room(0, 5), room(0, 5)]);
+        assert_eq!((whole.total_bytes, whole.free_bytes, whole.available_bytes), (400, 240, 68));
+        assert_eq!(Room::together([]), Room::default());
+    }
 }

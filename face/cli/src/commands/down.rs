@@ -16,7 +16,7 @@ use ropewalk_store::HostDisk;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{LOOK, seconds};
-use crate::report::announce;
+use crate::report::{announce, complain};
 
 /// The file in a cluster's directory.
 const RUNNING: &str = "running";
@@ -95,8 +95,21 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
     };
     file.set_len(0).with_context(cannot)?;
     file.seek(SeekFrom::Start(0))?;
-    writeln!(file, "{}", std::process::id()).with_context(cannot)?;
+    match writeln!(file, "{}", std::process::id()) {
+        // The lock is what counts, and the stores have room of their own.
+        Err(error) if is_full(&error) => complain!(
+            "no room for the number of this process in {}: 'ropewalk down' does not find it, so end it \
+             by 'kill {}'",
+            path.display(),
+            std::process::id()
+        ),
+        written => written.with_context(cannot)?,
+    }
     Ok(Running { path, made, _file: file })
+}
+
+fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 /// Whether this file is the one of that name.
@@ -116,10 +129,10 @@ fn is_free(file: &File) -> std::io::Result<bool> {
 }
 
 fn number(file: &mut File) -> anyhow::Result<Option<i32>> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     file.seek(SeekFrom::Start(0))?;
-    file.read_to_string(&mut text)?;
-    Ok(text.trim().parse().ok())
+    file.read_to_end(&mut bytes)?;
+    Ok(std::str::from_utf8(&bytes).ok().and_then(|text| text.trim().parse().ok()))
 }
 
 /// Ends whoever serves a directory, in good order.

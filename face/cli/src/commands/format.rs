@@ -62,7 +62,8 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     }
     let id = config.cluster.map(|name| name.0).or(begun).unwrap_or(found);
     let (reactor, world) = node::offline()?;
-    let place = MetaPlace { directory: meta, cluster: id, term: None, expect: Expect::Any };
+    let (expect, accept_loss) = (Expect::Any, false);
+    let place = MetaPlace { directory: meta, cluster: id, term: None, expect, accept_loss };
     reactor.block_on(MetaServer::format(&world, meta_config(place)))?;
     cluster::write_identity(&directory, id)?;
     say!("{id}")

@@ -36,6 +36,10 @@ A directory that is empty or gone is refused: only 'ropewalk format' makes a fil
         /// server waits for those who do not come back; 10 unless said otherwise.
         #[arg(long, value_name = "SECONDS", value_parser = seconds)]
         term: Option<Duration>,
+        /// Start although records of the journal are damaged that were written: go on as it was before
+        /// the first of them. Whatever came later is gone then, names and files with it. Needed once.
+        #[arg(long)]
+        accept_loss: bool,
     },
     /// A data server.
     #[command(after_help = "Examples:
@@ -76,6 +80,9 @@ The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that o
         /// Give up what the data server of this number had, as 'serve data --replace' does.
         #[arg(long, value_name = "NUMBER")]
         replace: Vec<u32>,
+        /// Give up what damage of the journal took away, as 'serve meta --accept-loss' does.
+        #[arg(long)]
+        accept_loss: bool,
     },
 }
 
@@ -120,6 +127,8 @@ pub struct Plan {
     pub data: Vec<(u32, Planned)>,
     /// Numbers of data servers whose former stores are given up.
     pub replace: Vec<u32>,
+    /// What damage of the metadata's journal took away is given up.
+    pub accept_loss: bool,
 }
 
 /// All servers of a cluster below one directory; data servers listen at any places beside these.
@@ -134,12 +143,14 @@ pub fn below(
     let data = (0..data_servers).map(data).collect();
     let meta = planned(cluster::META, listen.to_vec());
     let named = Some(directory.to_path_buf());
-    Plan { cluster, meta, expect, named, term: None, data, replace: Vec::new() }
+    let (term, replace, accept_loss) = (None, Vec::new(), false);
+    Plan { cluster, meta, expect, named, term, data, replace, accept_loss }
 }
 
 fn start_meta(plan: &Plan, insecure: bool) -> anyhow::Result<NodeThread> {
-    let Plan { cluster, term, expect, .. } = *plan;
-    let place = MetaPlace { directory: plan.meta.directory.clone(), cluster, term, expect };
+    let Plan { cluster, term, expect, accept_loss, .. } = *plan;
+    let directory = plan.meta.directory.clone();
+    let place = MetaPlace { directory, cluster, term, expect, accept_loss };
     let rails = server_rails(&plan.meta.listen, insecure)?;
     NodeThread::start("meta", cluster, rails, move |node| serve_meta(node, place))
 }
@@ -212,7 +223,7 @@ impl Servers {
 pub fn serve(what: &Serve) -> anyhow::Result<()> {
     let stop = Stop::watch_aloud().context("signals cannot be watched")?;
     match what {
-        Serve::Meta { place, term } => {
+        Serve::Meta { place, term, accept_loss } => {
             let config = place.source.read()?;
             let meta = Planned {
                 directory: place.directory(&config, config.meta.directory.as_ref(), "meta")?,
@@ -226,6 +237,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
                 term: term.or(config.term()),
                 data: Vec::new(),
                 replace: Vec::new(),
+                accept_loss: *accept_loss,
             };
             let thread = start_meta(&plan, place.insecure(&config))?;
             serve_one(thread, &stop)
@@ -242,10 +254,11 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let place = DataPlace { directory, cluster, server, replace };
             serve_one(start_data(&listen, place, meta, insecure)?, &stop)
         }
-        Serve::All { place, data_servers, replace } => {
+        Serve::All { place, data_servers, replace, accept_loss } => {
             let config = place.source.read()?;
             let mut plan = place.all(&config, *data_servers)?;
             plan.replace.clone_from(replace);
+            plan.accept_loss = *accept_loss;
             let cluster = plan.cluster;
             let servers = Servers::start(plan, place.insecure(&config))?;
             announce!("cluster {cluster} serves at {}", servers.address());
@@ -350,7 +363,8 @@ impl Place {
         }
         let cluster = place.cluster(&config, &directory)?;
         let meta = Planned { directory, listen };
-        let (expect, term) = (Expect::Existing, config.term());
-        Ok(Plan { cluster, meta, expect, named: None, term, data, replace: Vec::new() })
+        let (expect, named, term) = (Expect::Existing, None, config.term());
+        let (replace, accept_loss) = (Vec::new(), false);
+        Ok(Plan { cluster, meta, expect, named, term, data, replace, accept_loss })
     }
 }

@@ -40,6 +40,10 @@ pub struct Up {
     /// some there give errors, and 'ropewalk check' names them.
     #[arg(long, value_name = "NUMBER")]
     replace: Vec<u32>,
+    /// Start although records of the metadata's journal are damaged that were written: go on as it was
+    /// before the first of them. Whatever came later is gone then, names and files with it.
+    #[arg(long)]
+    accept_loss: bool,
     /// Mount the cluster here, too.
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
@@ -81,6 +85,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let count = data_servers(&directory, arguments.data_servers)?;
     let mut plan = below(&directory, found, &arguments.listen, count);
     plan.replace.clone_from(&arguments.replace);
+    plan.accept_loss = arguments.accept_loss;
     let servers = Servers::start(plan, arguments.insecure)?;
     cluster::write_data_servers(&directory, count)?;
     announce!("cluster {id} serves at {}", servers.address());

@@ -13,8 +13,8 @@ use crate::status::ago;
   ropewalk df           room on each data server, in all, and of the metadata
   ropewalk df --json    an object a line, sizes in bytes
 
-Each server reports the disk that it lies on: servers that share a disk count it each. One that \
-is silent is shown as it was when it was heard last.")]
+Each server reports the disk that it lies on; what is there in all counts each disk once, however \
+many servers share it. One that is silent is shown as it was when it was heard last.")]
 pub struct Df {
     /// A JSON object for each data server, one for the metadata, and one for the whole: 'kind' is data,
     /// metadata or total.
@@ -30,7 +30,7 @@ pub fn run(arguments: &Df) -> anyhow::Result<()> {
         let servers = operator.servers().await?;
         Ok((servers, operator.meta_state().await?))
     })?;
-    let whole = servers.iter().fold(Room::default(), |sum, server| sum.plus(server.room));
+    let whole = Room::together(servers.iter().map(|server| server.room));
     if arguments.json {
         print_objects(&servers, &meta, whole)
     } else {
@@ -45,7 +45,9 @@ fn print_objects(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyh
         object["address"] = json!(server.address);
         object["alive"] = json!(server.alive);
         object["full"] = json!(server.full);
-        object["state"] = json!(state(server));
+        object["state"] = json!(state(server, servers));
+        let disk = server.room.file_system;
+        object["file_system"] = json!((disk != 0).then(|| format!("{disk:x}")));
         object["silent_seconds"] = json!(server.silence.map(|silence| silence.as_secs_f64()));
         print_json(&object)?;
     }
@@ -66,7 +68,8 @@ fn print_objects(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyh
 /// A row for programs: all have the same keys, which are null where they make no sense.
 fn object(kind: &str, room: Option<Room>) -> Value {
     let mut object = json!({ "kind": kind });
-    let keys = ["server", "address", "alive", "full", "state", "silent_seconds", "inodes"];
+    let keys =
+        ["server", "address", "alive", "full", "state", "file_system", "silent_seconds", "inodes"];
     for key in keys {
         object[key] = Value::Null;
     }
@@ -86,21 +89,34 @@ fn print_table(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyhow
         .iter()
         .map(|server| {
             let name = format!("data server {}", server.server);
-            row(name, state(server), server.silence.map(|_| server.room), None)
+            row(name, state(server, servers), server.silence.map(|_| server.room), None)
         })
         .collect();
     rows.push(row("all of them".into(), String::new(), Some(whole), None));
     let name = "metadata server".into();
-    rows.push(row(name, meta_state(meta).into(), meta.room, Some(meta.inodes)));
+    rows.push(row(name, meta_state(meta), meta.room, Some(meta.inodes)));
     let header = ["", "state", "size", "used", "available", "use", "inodes"];
     print(format!("{}\n", table(&header, rows)).as_bytes())
 }
 
-fn meta_state(meta: &MetaState) -> &'static str {
-    if meta.full { "full: nothing can change" } else { "serving" }
+fn meta_state(meta: &MetaState) -> String {
+    match (meta.full, meta.missing_bytes) {
+        (false, _) => "serving".into(),
+        (true, 0) => "full: nothing new is made".into(),
+        (true, missing) => format!("nothing new until {} are freed", bytes(missing)),
+    }
 }
 
-fn state(server: &ServerState) -> String {
+/// How a server is, and with whom it shares its disk.
+fn state(server: &ServerState, all: &[ServerState]) -> String {
+    let disk = server.room.file_system;
+    let first = all.iter().find(|other| disk != 0 && other.room.file_system == disk);
+    let shares = first.filter(|first| first.server != server.server);
+    let said = alone(server);
+    shares.map_or(said.clone(), |first| format!("{said}, on the disk of {}", first.server))
+}
+
+fn alone(server: &ServerState) -> String {
     match (server.silence, server.alive) {
         (None, _) => "not heard since the metadata server started".into(),
         (Some(silence), false) => format!("silent for {}", ago(silence)),

@@ -56,7 +56,9 @@ pub struct MetaState {
     pub written: u64,
     pub durable: u64,
     pub in_grace: bool,
+    /// Nothing new is made, for lack of room, until so many bytes are freed (0: it does not know).
     pub full: bool,
+    pub missing_bytes: u64,
     /// On the disk of the metadata, where that tells.
     pub room: Option<Room>,
     /// Removed files whose objects are on their way out, and files that are being cut.
@@ -155,6 +157,7 @@ impl Operator {
                 durable: status.durable,
                 in_grace: status.in_grace,
                 full: status.full,
+                missing_bytes: status.missing_bytes,
                 room: status.room,
                 reaps: status.reaps,
                 cuts: status.cuts,

@@ -197,6 +197,11 @@ impl<'a, R: Rows> Operation<'a, R> {
         Ok(())
     }
 
+    /// Whether the operation has brought nothing about until now: it may end with an error.
+    pub fn is_blank(&self) -> bool {
+        self.batch.is_empty() && self.inodes.iter().all(|(_, state)| *state == State::Clean)
+    }
+
     /// The changes of this operation, complete.
     pub fn finish(self) -> (Batch, Vec<u8>, bool) {
         let mut batch = self.batch;

@@ -76,13 +76,13 @@ impl<R: Rows> Operation<'_, R> {
             .iter()
             .zip(&addresses)
             .map(|(id, address)| {
-                let server = self.shard.pools.server(*id);
+                let share = self.shard.pools.share(*id);
                 ServerInfo {
                     server: *id,
                     address: Bytes(address),
                     alive: self.shard.pools.is_alive(*id, now, silence),
-                    total_bytes: server.map_or(0, |server| server.room.total_bytes),
-                    available_bytes: server.map_or(0, |server| server.room.available_bytes),
+                    total_bytes: share.total_bytes,
+                    available_bytes: share.available_bytes,
                 }
             })
             .collect();

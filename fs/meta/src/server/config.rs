@@ -63,12 +63,12 @@ pub enum MetaError {
         path.display()
     )]
     Emptied { path: PathBuf },
-    #[error("the metadata server cannot have its directory: {0}")]
+    #[error("{0}")]
     Claim(ClaimError),
-    #[error("the metadata store does not open: {0}")]
+    #[error("{0}")]
     Store(#[from] StoreError),
-    #[error("the metadata in the store cannot be taken up: {0}")]
-    Rows(#[from] RowsError),
+    #[error("the metadata in {} cannot be taken up: {cause}", path.display())]
+    Rows { path: PathBuf, cause: RowsError },
     #[error("the node is shutting down")]
     ShuttingDown,
 }
@@ -88,7 +88,7 @@ impl MetaError {
         match self {
             MetaError::Claim(error) => error.class(),
             MetaError::Store(error) => error.class(),
-            MetaError::Emptied { .. } | MetaError::Rows(_) => Class::Data,
+            MetaError::Emptied { .. } | MetaError::Rows { .. } => Class::Data,
             MetaError::ShuttingDown => Class::Node,
         }
     }

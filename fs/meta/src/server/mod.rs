@@ -28,7 +28,7 @@ mod serving;
 mod status;
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use ropewalk_base::random::Random;
@@ -55,6 +55,9 @@ use serving::{Arrived, Openings, Waiting};
 pub use config::{MetaConfig, MetaError};
 pub use counters::DataMessages;
 
+/// Places of damage that people are told of, at most.
+const DAMAGE_TOLD_MAX: usize = 64;
+
 /// A metadata server. Runs as tasks of its world's executor.
 pub struct MetaServer {
     world: World,
@@ -66,6 +69,7 @@ pub struct MetaServer {
     claim: RefCell<Option<ClaimedDirectory>>,
     started: Time,
     failure: RefCell<Option<String>>,
+    damage_told: RefCell<BTreeSet<String>>,
     /// What the store takes.
     admission: Cell<Admission>,
     /// Calls that came while the store had no room.
@@ -93,7 +97,9 @@ impl MetaServer {
     ) -> Result<Rc<MetaServer>, MetaError> {
         let (claimed, store, shard) = open(world, &mut config).await?;
         let data_servers = DataServers::default();
-        data_servers.expect(&shard, world.now())?;
+        data_servers
+            .expect(&shard, world.now())
+            .map_err(|cause| MetaError::Rows { path: config.directory.clone(), cause })?;
         let durable_seen = Cell::new(store.durable().0);
         let server = Rc::new(MetaServer {
             world: world.clone(),
@@ -104,6 +110,7 @@ impl MetaServer {
             claim: RefCell::new(Some(claimed)),
             started: world.now(),
             failure: RefCell::default(),
+            damage_told: RefCell::default(),
             admission: Cell::new(Admission::All),
             backlog: RefCell::default(),
             backlog_added: Notify::new(),
@@ -223,10 +230,22 @@ impl MetaServer {
                 self.start_cut(cut);
                 continue;
             }
+            while let Some(text) = shard.poll_damage() {
+                self.tell_damage(text);
+            }
             if let Some(error) = shard.failure() {
                 self.fail(error);
             }
             return;
+        }
+    }
+
+    /// Tells people of damage, of each place once.
+    fn tell_damage(&self, text: String) {
+        let mut told = self.damage_told.borrow_mut();
+        if told.len() < DAMAGE_TOLD_MAX && !told.contains(&text) {
+            (self.config.log)(&format!("{text}; what needs it is an input/output error"));
+            told.insert(text);
         }
     }
 
@@ -342,13 +361,21 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
     let (directory, boot) = (&config.directory, claimed.boot);
     let store =
         EmbeddedStore::open(world, directory, boot, config.store, config.accept_loss).await?;
+    if let Some((from, through)) = store.recovery().lost {
+        (config.log)(&format!(
+            "records {from} to {through} of the journal in {} are lost, as it was ordered: what they \
+             changed is as it was before them",
+            config.directory.display()
+        ));
+    }
     store.ready().await?;
     config.shard.store = boot.store;
     config.shard.forgetful = boot.era == boot.id;
     config.shard.format = expect != Expect::Existing;
     let random = Random::from_seed(world.random_u64());
     let rows = StoreRows::new(store.clone());
-    let mut shard = Shard::open(rows, config.shard, random, moment(world))?;
+    let mut shard = Shard::open(rows, config.shard, random, moment(world))
+        .map_err(|cause| MetaError::Rows { path: config.directory.clone(), cause })?;
     // Inode numbers of this life are given out only once their range is durable.
     store.wait_durable(Position(shard.position())).await?;
     shard.handle_durable(moment(world));

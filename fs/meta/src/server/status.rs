@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ropewalk_base::disk::Space;
 use ropewalk_rpc::Responder;
-use ropewalk_store::MetaStore;
+use ropewalk_store::{MetaStore, Room as StoreRoom};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Status};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
@@ -19,7 +19,7 @@ use crate::shard::Admission;
 
 /// Most bytes of a session in a reply, and of a server beside its address.
 const SESSION_BYTES: usize = 40 + CLIENT_NAME_BYTES_MAX;
-const SERVER_BYTES: usize = 80;
+const SERVER_BYTES: usize = 100;
 /// What a reply holds beside its entries.
 const FRAME_BYTES: usize = 64;
 
@@ -59,6 +59,7 @@ impl MetaServer {
             durable: self.store.durable().0,
             in_grace: shard.is_in_grace(),
             full: self.admission.get() != Admission::All,
+            missing_bytes: self.missing_bytes(),
             room: self.room(),
             reaps: shard.reaps_under_way() as u32,
             cuts: shard.cuts.len() as u32,
@@ -68,10 +69,22 @@ impl MetaServer {
         })))
     }
 
+    fn missing_bytes(&self) -> u64 {
+        match self.store.room() {
+            StoreRoom::Ample => 0,
+            StoreRoom::Short { missing } | StoreRoom::Tight { missing } => missing,
+        }
+    }
+
     fn room(&self) -> Option<Room> {
         let space = self.world.disk().space(&self.config.directory).ok()?;
-        let Space { total, free, available } = space;
-        Some(Room { total_bytes: total, free_bytes: free, available_bytes: available })
+        let Space { total, free, available, identity } = space;
+        Some(Room {
+            total_bytes: total,
+            free_bytes: free,
+            available_bytes: available,
+            file_system: identity,
+        })
     }
 
     fn sessions_after(&self, after: u64, bytes_max: u32) -> Option<Vec<u8>> {

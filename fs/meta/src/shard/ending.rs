@@ -142,7 +142,7 @@ impl<R: Rows> Shard<R> {
             Ok(batch) => self.commit(batch),
             Err(Stop::Rows(error)) => Err(error),
             Err(stop) => {
-                Err(RowsError(format!("a row that must be there does not serve: {stop:?}")))
+                Err(RowsError::Failed(format!("a row that must be there does not serve: {stop:?}")))
             }
         };
         if let Err(error) = result {

@@ -46,11 +46,12 @@ impl<R: Rows> Shard<R> {
                 let text = "there is no file system in it, and one is expected: restore the \
                             directory of the metadata; where nothing was ever kept in it, remove \
                             it and run 'ropewalk format' again";
-                return Err(RowsError(text.to_owned()));
+                return Err(RowsError::Failed(text.to_owned()));
             }
             format(&mut rows, &superblock, &mut random, config.root_owner, now)?;
         }
-        let damaged = |what: &str| RowsError(format!("the row of the {what} does not decode"));
+        let damaged =
+            |what: &str| RowsError::Failed(format!("the row of the {what} does not decode"));
         let bytes = rows.get(&superblock)?.ok_or_else(|| damaged("superblock"))?;
         let key: (u64, u64) = decode_row(FORMAT, &bytes).map_err(|_| damaged("superblock"))?;
         let bytes = rows.get(&keys::key(Table::Counters, &[]))?;
@@ -93,6 +94,7 @@ impl<R: Rows> Shard<R> {
             admission: Admission::All,
             reaps: Reaps::default(),
             fences: VecDeque::new(),
+            damage: VecDeque::new(),
             completed: VecDeque::new(),
             boot,
             position: 0,
@@ -148,7 +150,7 @@ impl<R: Rows> Shard<R> {
             !damaged
         })?;
         if damaged || self.locks.check().is_err() {
-            return Err(RowsError("the rows of locks do not make sense".to_owned()));
+            return Err(RowsError::Failed("the rows of locks do not make sense".to_owned()));
         }
         Ok(())
     }
@@ -165,7 +167,7 @@ impl<R: Rows> Shard<R> {
     /// that the same client had before ends as if its term were over.
     pub fn open_session(&mut self, client: u128, now: Moment) -> Result<Opening, RowsError> {
         if self.is_full() {
-            return Err(RowsError("the disk is full".to_owned()));
+            return Err(RowsError::Failed("the disk is full".to_owned()));
         }
         let old: Vec<u64> = self
             .sessions
@@ -258,13 +260,14 @@ fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
     let mut members = BTreeMap::new();
     for (key, store) in read_table::<u128, R>(rows, Table::Member, MEMBER_VERSION)? {
         let server = keys::number(&key, 0).and_then(|number| u32::try_from(number).ok());
-        let server = server.ok_or_else(|| RowsError("a data server has no number".to_owned()))?;
+        let server =
+            server.ok_or_else(|| RowsError::Failed("a data server has no number".to_owned()))?;
         members.insert(server, store);
     }
     let mut versions = BTreeMap::new();
     for (_, pool) in read_table::<Pool, R>(rows, Table::Pool, POOL_VERSION)? {
         if pool.servers.is_empty() || pool.servers.len() > POOL_SERVERS_MAX {
-            return Err(RowsError(format!("pool version {} is not one", pool.version)));
+            return Err(RowsError::Failed(format!("pool version {} is not one", pool.version)));
         }
         versions.insert(pool.version, pool);
     }
@@ -287,7 +290,7 @@ fn read_table<T: DeserializeOwned, R: Rows>(
         !damaged
     })?;
     if damaged {
-        return Err(RowsError(format!("a row of table {table:?} does not decode")));
+        return Err(RowsError::Failed(format!("a row of table {table:?} does not decode")));
     }
     Ok(found)
 }

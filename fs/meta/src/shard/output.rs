@@ -31,6 +31,11 @@ pub(super) struct Reaps {
 }
 
 impl<R: Rows> Shard<R> {
+    /// What could not be read since the last time, for people.
+    pub fn poll_damage(&mut self) -> Option<String> {
+        self.damage.pop_front()
+    }
+
     /// The reply to a call that waited.
     pub fn poll_reply(&mut self) -> Option<Completed> {
         self.completed.pop_front()

@@ -157,7 +157,12 @@ impl Cluster {
             store: 7,
             meta_store: 0,
             replace: false,
-            room: Room { total_bytes: 100 * GIB, free_bytes: 50 * GIB, available_bytes: 50 * GIB },
+            room: Room {
+                total_bytes: 100 * GIB,
+                free_bytes: 50 * GIB,
+                available_bytes: 50 * GIB,
+                file_system: 0,
+            },
             address: Bytes(b"tcp://one"),
         });
         let now = self.moment();

@@ -75,11 +75,8 @@ impl Shared {
         if self.journal.failed().is_some() || self.state.borrow().running {
             return;
         }
-        if let Err(error) = self.look() {
-            self.journal.fail(error);
-            return self.changed.notify_all();
-        }
-        if self.state.borrow().room != Room::Ample {
+        // A disk that does not tell now tells later, or at the next checkpoint.
+        if self.look().is_ok() && self.state.borrow().room != Room::Ample {
             self.start_checkpoint();
         }
     }

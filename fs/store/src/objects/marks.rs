@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ropewalk_base::checksum;
 use ropewalk_base::disk::{Disk, Open};
 
-use super::ObjectId;
+use super::{ObjectId, reserve};
 
 const MAGIC: &[u8; 8] = b"RWomarks";
 const HEAD_BYTES: usize = 40;
@@ -142,16 +142,18 @@ impl Marks {
         Ok(Marks::decode(&bytes[..read]))
     }
 
-    /// Replaces the file durably. Blocks.
+    /// Replaces the file durably, also on a full device. Blocks.
     pub(super) fn save(&self, disk: &Arc<dyn Disk>, root: &Path) -> io::Result<()> {
-        let new = root.join("marks.new");
-        let file = disk.open(&new, Open::Create)?;
         let bytes = self.encode();
-        file.set_len(0)?;
-        file.write_at(0, &bytes)?;
-        file.sync_data()?;
-        disk.rename(&new, &root.join("marks"))?;
-        disk.sync_directory(root)
+        reserve::spend(&**disk, root, bytes.len() as u64, || {
+            let new = root.join("marks.new");
+            let file = disk.open(&new, Open::Create)?;
+            file.set_len(0)?;
+            file.write_at(0, &bytes)?;
+            file.sync_data()?;
+            disk.rename(&new, &root.join("marks"))?;
+            disk.sync_directory(root)
+        })
     }
 }
 

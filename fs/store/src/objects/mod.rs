@@ -30,6 +30,7 @@ mod read;
 mod record;
 mod remove;
 mod replay;
+mod reserve;
 mod resolve;
 mod sync;
 mod write;

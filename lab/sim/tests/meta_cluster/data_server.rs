@@ -79,7 +79,12 @@ fn boot(node: &Node, id: u32, log: Log) {
             store: u128::from(id) + 1,
             meta_store: 0,
             replace: false,
-            room: Room { total_bytes: 1 << 40, free_bytes: 1 << 39, available_bytes: 1 << 39 },
+            room: Room {
+                total_bytes: 1 << 40,
+                free_bytes: 1 << 39,
+                available_bytes: 1 << 39,
+                file_system: 0,
+            },
             address: Bytes(address.as_bytes()),
         });
         let mut body = Vec::new();
