@@ -4,6 +4,7 @@
 #ifndef MYRIEXPRESS_H
 #define MYRIEXPRESS_H
 
+#include <inttypes.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -109,8 +110,10 @@ typedef struct {
     uint64_t stuff[2];
 } mx_endpoint_addr_t;
 
-typedef struct {
-    void *segment_ptr;
+typedef void *mx_segment_ptr_t;
+
+typedef struct mx_segment {
+    mx_segment_ptr_t segment_ptr;
     uint32_t segment_length;
 } mx_segment_t;
 

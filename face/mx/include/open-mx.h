@@ -6,6 +6,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,15 +18,21 @@ extern "C" {
 #define OMX_ANY_ENDPOINT 0xffffffffU
 #define OMX_TIMEOUT_INFINITE 0xffffffffU
 #define OMX_MAX_SEGMENTS 256
+#define OMX_SIZEOF_ADDR 16
 #define OMX_HOSTNAMELEN_MAX 80
-#define OMX_CONTEXT_ID_BITS_MAX 16
+/* What the address of a card takes as a text; no name of an interface is longer. */
+#define OMX_BOARD_ADDR_STRLEN 18
+#define OMX_ENDPOINT_CONTEXT_ID_BITS_MAX 16
+#define OMX_CONTEXT_ID_BITS_MAX OMX_ENDPOINT_CONTEXT_ID_BITS_MAX
 
 typedef enum omx_return {
     OMX_SUCCESS = 0,
+    OMX_BAD_ERROR = 1,
     OMX_FAILURE = 2,
     OMX_ALREADY_INITIALIZED = 3,
     OMX_NOT_INITIALIZED = 4,
-    OMX_NO_DEVICE = 5,
+    OMX_NO_DEVICE_FILE = 5,
+    OMX_NO_DEVICE = OMX_NO_DEVICE_FILE,
     OMX_NO_DRIVER = 6,
     OMX_ACCESS_DENIED = 7,
     OMX_BOARD_NOT_FOUND = 8,
@@ -61,18 +68,22 @@ typedef enum omx_return {
     OMX_MESSAGE_TRUNCATED = 95,
     OMX_NOT_SUPPORTED_IN_HANDLER = 96,
     OMX_NO_SYSTEM_RESOURCES = 97,
-    OMX_NOT_IMPLEMENTED = 99
+    OMX_NOT_IMPLEMENTED = 99,
+    OMX_RETURN_CODE_MAX = 100
 } omx_return_t;
 
 typedef struct omx_endpoint *omx_endpoint_t;
 typedef union omx_request *omx_request_t;
 
-typedef struct {
-    uint64_t stuff[2];
+/* Whose parts are nobody's but the library's. */
+typedef struct omx_endpoint_addr {
+    uint64_t data[OMX_SIZEOF_ADDR / sizeof(uint64_t)];
 } omx_endpoint_addr_t;
 
-typedef struct {
-    void *ptr;
+typedef void *omx_seg_ptr_t;
+
+typedef struct omx_seg {
+    omx_seg_ptr_t ptr;
     uint32_t len;
 } omx_seg_t;
 
@@ -108,15 +119,23 @@ typedef struct omx_endpoint_param {
     } val;
 } omx_endpoint_param_t;
 
-/* Keys have MX's numbers (mx_get_info). */
+/* Where a key is about a board, it is the endpoint's, or without an endpoint the one whose number is the input: one byte,
+ * or a word. */
 typedef enum omx_info_key {
-    OMX_INFO_BOARD_COUNT = 1,
-    OMX_INFO_BOARD_NIC_IDS = 2,
-    OMX_INFO_ENDPOINT_MAX = 3,
-    OMX_INFO_NATIVE_REQUESTS = 4,
-    OMX_INFO_COUNTER_MAX = 5,
-    OMX_INFO_COUNTER_LABELS = 6,
-    OMX_INFO_COUNTER_VALUES = 7
+    /* Numbers of boards, and of endpoints of a board, are below. */
+    OMX_INFO_BOARD_MAX = 0,
+    OMX_INFO_ENDPOINT_MAX = 1,
+    OMX_INFO_BOARD_COUNT = 2,
+    /* Numbers of 64 bits, and a zero behind them where it fits. */
+    OMX_INFO_BOARD_IDS = 3,
+    OMX_INFO_BOARD_HOSTNAME = 4,
+    OMX_INFO_BOARD_IFACENAME = 5,
+    OMX_INFO_BOARD_NUMA_NODE = 6,
+    OMX_INFO_COUNTER_MAX = 7,
+    /* Of a board, a word each. */
+    OMX_INFO_COUNTER_VALUES = 8,
+    /* Of the counter whose number is the input. */
+    OMX_INFO_COUNTER_LABEL = 9
 } omx_info_key_t;
 
 #define omx_init() omx__init_api(OMX_API)

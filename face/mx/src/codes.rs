@@ -25,6 +25,7 @@ pub const BAD_MATCH_MASK: Code = 14;
 pub const NO_RESOURCES: Code = 15;
 pub const BUSY: Code = 20;
 pub const BAD_INFO_KEY: Code = 21;
+pub const BAD_INFO_VALUE: Code = 22;
 pub const BAD_NIC: Code = 23;
 pub const BAD_PARAMETER_LIST: Code = 24;
 pub const BAD_PARAMETER_NAME: Code = 25;

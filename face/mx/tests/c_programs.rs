@@ -121,6 +121,12 @@ fn native_functions_keep_their_promises() {
 }
 
 #[test]
+fn boards_and_counters_are_told_by_the_keys_of_open_mx_and_of_mx() {
+    run_with("information.c", "gcc", "open-mx", &[]);
+    run_with("information.c", "g++", "myriexpress", &[]);
+}
+
+#[test]
 fn layouts_and_numbers_are_those_that_programs_were_compiled_with() {
     run("layouts.c", "gcc", &[]);
     run("layouts.c", "g++", &[]);

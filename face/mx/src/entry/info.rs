@@ -7,7 +7,9 @@ use ropewalk_net::raw::RawCounts;
 
 use super::{ask_process, returned};
 use crate::abi::{Handle, LABEL_BYTES};
-use crate::codes::{BAD_INFO_KEY, BAD_INFO_LENGTH, BOARD_UNKNOWN, Code, Family};
+use crate::codes::{
+    BAD_ENDPOINT, BAD_INFO_KEY, BAD_INFO_LENGTH, BAD_INFO_VALUE, BOARD_UNKNOWN, Code, Family,
+};
 use crate::process::{self, Process};
 use crate::raw;
 
@@ -30,6 +32,23 @@ mod key {
     pub const NET_TYPE: u32 = 15;
     pub const LINE_SPEED: u32 = 16;
 }
+
+/// Keys of `omx_get_info`, which are others.
+mod native_key {
+    pub const BOARD_MAX: u32 = 0;
+    pub const ENDPOINT_MAX: u32 = 1;
+    pub const BOARD_COUNT: u32 = 2;
+    pub const BOARD_IDS: u32 = 3;
+    pub const BOARD_HOSTNAME: u32 = 4;
+    pub const BOARD_IFACENAME: u32 = 5;
+    pub const BOARD_NUMA_NODE: u32 = 6;
+    pub const COUNTER_MAX: u32 = 7;
+    pub const COUNTER_VALUES: u32 = 8;
+    pub const COUNTER_LABEL: u32 = 9;
+}
+
+/// Programs go through so many numbers of boards at least.
+const BOARDS_MAX: u32 = 32;
 
 /// Longest message that MX sends without asking the processor for its memory again.
 const PIO_SEND_MAX: u32 = 128;
@@ -85,6 +104,10 @@ fn counters(board: u32) -> [u32; LABELS.len()] {
     sums.map(|sum| sum as u32)
 }
 
+fn counter_bytes(board: u32) -> Vec<u8> {
+    counters(board).into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
 /// Writes a text, cut to what there is room for, and a zero.
 ///
 /// # Safety
@@ -108,12 +131,18 @@ struct Out {
 }
 
 impl Out {
+    fn has_room(&self, bytes: usize) -> Result<(), Code> {
+        match (self.to.is_null(), self.room < bytes) {
+            (true, _) => Err(BAD_INFO_VALUE),
+            (false, true) => Err(BAD_INFO_LENGTH),
+            (false, false) => Ok(()),
+        }
+    }
+
     /// # Safety
     /// `self.to` has room for `self.room` bytes.
     unsafe fn bytes(&self, bytes: &[u8]) -> Result<(), Code> {
-        if self.to.is_null() || self.room < bytes.len() {
-            return Err(BAD_INFO_LENGTH);
-        }
+        self.has_room(bytes.len())?;
         // SAFETY: there is room.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.to.cast(), bytes.len()) };
         Ok(())
@@ -125,79 +154,183 @@ impl Out {
         // SAFETY: the caller vouches for it.
         unsafe { self.bytes(&word.to_ne_bytes()) }
     }
-}
 
-/// The board that is asked about.
-///
-/// # Safety
-/// `from` is null or has so many bytes.
-unsafe fn board_in(from: *const c_void, bytes: u32, process: &Process) -> Result<u32, Code> {
-    if from.is_null() || bytes < 4 {
-        return Err(BAD_INFO_LENGTH);
+    /// A text and a zero, cut to the room there is.
+    ///
+    /// # Safety
+    /// As for `bytes`.
+    unsafe fn text(&self, text: &str) -> Result<(), Code> {
+        self.has_room(1)?;
+        // SAFETY: the caller vouches for it.
+        unsafe { put_text(self.to.cast(), self.room, text) };
+        Ok(())
     }
-    // SAFETY: it has at least four bytes.
-    let board = unsafe { from.cast::<u32>().read_unaligned() };
-    let count = process.boards.boards.len();
-    if (board as usize) < count { Ok(board) } else { Err(BOARD_UNKNOWN) }
+
+    /// The numbers of all cards, and a zero behind them where it fits.
+    ///
+    /// # Safety
+    /// As for `bytes`.
+    unsafe fn cards(&self, process: &Process) -> Result<(), Code> {
+        let ids = process.boards.boards.iter().map(|it| it.place.nic());
+        let mut bytes: Vec<u8> = ids.flat_map(u64::to_ne_bytes).collect();
+        if self.room >= bytes.len() + size_of::<u64>() {
+            bytes.extend(0u64.to_ne_bytes());
+        }
+        // SAFETY: the caller vouches for it.
+        unsafe { self.bytes(&bytes) }
+    }
 }
 
-/// # Safety
-/// `input` is null or has `input_bytes` bytes, `out` has the room that it says.
-unsafe fn answer(
-    process: &Process,
+/// What is asked.
+struct Question<'a> {
+    process: &'a Process,
     key: u32,
+    endpoint: Handle,
     input: *const c_void,
     input_bytes: u32,
-    out: &Out,
-) -> Result<(), Code> {
-    // SAFETY: the caller vouches for input and output.
-    unsafe {
-        match key {
-            key::NIC_COUNT => out.word(process.boards.boards.len() as u32),
-            key::NIC_IDS => {
-                let boards = &process.boards;
-                let ids = boards.boards.iter().flat_map(|it| it.place.nic().to_ne_bytes());
-                out.bytes(&ids.collect::<Vec<u8>>())
-            }
-            key::MAX_NATIVE_ENDPOINTS => out.word(ENDPOINTS_MAX),
-            key::NATIVE_REQUESTS => out.word(u32::MAX),
-            key::COUNTERS_COUNT => out.word(LABELS.len() as u32),
-            key::COUNTERS_LABELS => {
-                let mut labels = vec![0u8; LABELS.len() * LABEL_BYTES];
-                for (room, label) in labels.chunks_mut(LABEL_BYTES).zip(LABELS) {
-                    room[..label.len()].copy_from_slice(label.as_bytes());
+}
+
+impl Question<'_> {
+    /// The number that the input is: a word, or, from who gives fewer bytes, one byte. `None`: there is no input.
+    ///
+    /// # Safety
+    /// `self.input` is null or has so many bytes.
+    unsafe fn number(&self) -> Result<Option<u32>, Code> {
+        match self.input_bytes {
+            _ if self.input.is_null() => Ok(None),
+            0 => Err(BAD_INFO_LENGTH),
+            // SAFETY: it has at least one byte, or four.
+            1..4 => Ok(Some(unsafe { self.input.cast::<u8>().read() }.into())),
+            4.. => Ok(Some(unsafe { self.input.cast::<u32>().read_unaligned() })),
+        }
+    }
+
+    /// The board of the endpoint, where one is given.
+    fn board_of_endpoint(&self) -> Result<Option<u32>, Code> {
+        if self.endpoint.is_null() {
+            return Ok(None);
+        }
+        let endpoint = process::endpoint(self.endpoint).ok_or(BAD_ENDPOINT)?;
+        Ok(Some(endpoint.board))
+    }
+
+    fn checked(&self, board: u32) -> Result<u32, Code> {
+        let count = self.process.boards.boards.len();
+        if (board as usize) < count { Ok(board) } else { Err(BOARD_UNKNOWN) }
+    }
+
+    /// The board that is asked about: MX takes the one that is named, and Open-MX the endpoint's, where there are both.
+    ///
+    /// # Safety
+    /// As for `number`.
+    unsafe fn board(&self, family: Family) -> Result<u32, Code> {
+        // SAFETY: the caller vouches for it.
+        let named = || unsafe { self.number() };
+        let board = match family {
+            Family::Mx => named()?.map_or_else(|| self.board_of_endpoint(), |it| Ok(Some(it)))?,
+            Family::Native => self.board_of_endpoint()?.map_or_else(named, |it| Ok(Some(it)))?,
+        };
+        self.checked(board.ok_or(BAD_INFO_VALUE)?)
+    }
+
+    /// Where a board may be named and need not be, one that is named has to be there.
+    ///
+    /// # Safety
+    /// As for `number`.
+    unsafe fn check_board(&self) -> Result<(), Code> {
+        // SAFETY: the caller vouches for it.
+        match unsafe { self.number() }? {
+            Some(board) => self.checked(board).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn numa_node(&self, board: u32) -> u32 {
+        self.process.boards.boards[board as usize].numa_node().unwrap_or(UNKNOWN_NODE)
+    }
+
+    /// # Safety
+    /// `self.input` is null or has `self.input_bytes` bytes, `out` has the room that it says.
+    unsafe fn answer_mx(&self, out: &Out) -> Result<(), Code> {
+        let process = self.process;
+        // SAFETY: the caller vouches for input and output.
+        unsafe {
+            match self.key {
+                key::NIC_COUNT => out.word(process.boards.boards.len() as u32),
+                key::NIC_IDS => out.cards(process),
+                key::MAX_NATIVE_ENDPOINTS => out.word(ENDPOINTS_MAX),
+                key::NATIVE_REQUESTS => out.word(u32::MAX),
+                key::COUNTERS_COUNT => out.word(LABELS.len() as u32),
+                key::COUNTERS_LABELS => {
+                    let mut labels = vec![0u8; LABELS.len() * LABEL_BYTES];
+                    for (room, label) in labels.chunks_mut(LABEL_BYTES).zip(LABELS) {
+                        room[..label.len()].copy_from_slice(label.as_bytes());
+                    }
+                    out.bytes(&labels)
                 }
-                out.bytes(&labels)
+                key::COUNTERS_VALUES => out.bytes(&counter_bytes(self.board(Family::Mx)?)),
+                key::PRODUCT_CODE | key::PART_NUMBER | key::SERIAL_NUMBER => {
+                    self.check_board()?;
+                    out.bytes(b"N/A\0")
+                }
+                key::PORT_COUNT => {
+                    self.check_board()?;
+                    out.word(1)
+                }
+                key::PIO_SEND_MAX => out.word(PIO_SEND_MAX),
+                key::COPY_SEND_MAX => out.word(process.options.copy_bytes()),
+                key::NUMA_NODE => out.word(self.numa_node(self.board(Family::Mx)?)),
+                key::NET_TYPE => out.word(NET_TYPE),
+                key::LINE_SPEED => out.word(LINE_SPEED),
+                _ => Err(BAD_INFO_KEY),
             }
-            key::COUNTERS_VALUES => {
-                let board = board_in(input, input_bytes, process)?;
-                let values = counters(board).into_iter().flat_map(u32::to_ne_bytes);
-                out.bytes(&values.collect::<Vec<u8>>())
+        }
+    }
+
+    /// # Safety
+    /// As for `answer_mx`.
+    unsafe fn answer_native(&self, out: &Out) -> Result<(), Code> {
+        let boards = &self.process.boards;
+        // SAFETY: the caller vouches for input and output.
+        unsafe {
+            match self.key {
+                native_key::BOARD_MAX => out.word(BOARDS_MAX.max(boards.boards.len() as u32)),
+                native_key::ENDPOINT_MAX => out.word(ENDPOINTS_MAX),
+                native_key::BOARD_COUNT => out.word(boards.boards.len() as u32),
+                native_key::BOARD_IDS => out.cards(self.process),
+                native_key::BOARD_HOSTNAME => {
+                    let board = self.board(Family::Native)?;
+                    let nic = boards.boards[board as usize].place.nic();
+                    out.text(&boards.name_of_nic(nic).unwrap_or_default())
+                }
+                native_key::BOARD_IFACENAME => {
+                    let board = self.board(Family::Native)?;
+                    // A board over UDP is an address, whichever interface has it.
+                    let name = &boards.boards[board as usize].interface;
+                    out.text(if name.is_empty() { "udp" } else { name })
+                }
+                native_key::BOARD_NUMA_NODE => {
+                    out.word(self.numa_node(self.board(Family::Native)?))
+                }
+                native_key::COUNTER_MAX => out.word(LABELS.len() as u32),
+                native_key::COUNTER_VALUES => {
+                    out.bytes(&counter_bytes(self.board(Family::Native)?))
+                }
+                native_key::COUNTER_LABEL => {
+                    let index = self.number()?.ok_or(BAD_INFO_VALUE)?;
+                    let label = LABELS.get(index as usize).ok_or(BAD_INFO_VALUE)?;
+                    out.has_room(label.len() + 1)?;
+                    out.text(label)
+                }
+                _ => Err(BAD_INFO_KEY),
             }
-            key::PRODUCT_CODE | key::PART_NUMBER | key::SERIAL_NUMBER => {
-                board_in(input, input_bytes, process)?;
-                out.bytes(b"N/A\0")
-            }
-            key::PORT_COUNT => {
-                board_in(input, input_bytes, process)?;
-                out.word(1)
-            }
-            key::PIO_SEND_MAX => out.word(PIO_SEND_MAX),
-            key::COPY_SEND_MAX => out.word(process.options.copy_bytes()),
-            key::NUMA_NODE => {
-                let board = board_in(input, input_bytes, process)?;
-                let node = process.boards.boards[board as usize].numa_node();
-                out.word(node.unwrap_or(UNKNOWN_NODE))
-            }
-            key::NET_TYPE => out.word(NET_TYPE),
-            key::LINE_SPEED => out.word(LINE_SPEED),
-            _ => Err(BAD_INFO_KEY),
         }
     }
 }
 
 unsafe fn get_info(
     family: Family,
+    endpoint: Handle,
     key: u32,
     input: *const c_void,
     input_bytes: u32,
@@ -206,19 +339,23 @@ unsafe fn get_info(
 ) -> u32 {
     let asked = ask_process(c"get information", |process| {
         let out = Out { to, room: room as usize };
+        let question = Question { process, key, endpoint, input, input_bytes };
         // SAFETY: the caller vouches for it.
-        unsafe { answer(process, key, input, input_bytes, &out) }
+        match family {
+            Family::Mx => unsafe { question.answer_mx(&out) },
+            Family::Native => unsafe { question.answer_native(&out) },
+        }
     });
     returned(family, asked)
 }
 
-/// Answers by key. `endpoint` may be null: nothing depends on it.
+/// Answers by key. `endpoint` may be null: its board is meant where a key is about a board, and none is named.
 ///
 /// # Safety
 /// `input` has `input_bytes` bytes, `to` has room for `room` bytes, or they are null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mx_get_info(
-    _endpoint: Handle,
+    endpoint: Handle,
     key: u32,
     input: *mut c_void,
     input_bytes: u32,
@@ -226,16 +363,16 @@ pub unsafe extern "C" fn mx_get_info(
     room: u32,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { get_info(Family::Mx, key, input, input_bytes, to, room) }
+    unsafe { get_info(Family::Mx, endpoint, key, input, input_bytes, to, room) }
 }
 
-/// Native name of [`mx_get_info`].
+/// Native name of [`mx_get_info`], with keys of its own.
 ///
 /// # Safety
 /// As there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn omx_get_info(
-    _endpoint: Handle,
+    endpoint: Handle,
     key: u32,
     input: *const c_void,
     input_bytes: u32,
@@ -243,5 +380,5 @@ pub unsafe extern "C" fn omx_get_info(
     room: u32,
 ) -> u32 {
     // SAFETY: the caller vouches for it.
-    unsafe { get_info(Family::Native, key, input, input_bytes, to, room) }
+    unsafe { get_info(Family::Native, endpoint, key, input, input_bytes, to, room) }
 }

@@ -68,7 +68,7 @@ static void information(void)
     OK(mx_get_info(NULL, MX_NUMA_NODE, &board, sizeof board, &value, sizeof value));
     CHECK(value == UINT32_MAX);
     CHECK(mx_get_info(NULL, MX_NUMA_NODE, &bad, 4, &value, 4) == MX_BOARD_UNKNOWN);
-    CHECK(mx_get_info(NULL, MX_NUMA_NODE, NULL, 0, &value, 4) == MX_BAD_INFO_LENGTH);
+    CHECK(mx_get_info(NULL, MX_NUMA_NODE, NULL, 0, &value, 4) == MX_BAD_INFO_VAL);
     OK(mx_get_info(NULL, MX_PRODUCT_CODE, &board, sizeof board, text, sizeof text));
     CHECK(strncmp(text, "N/A", 3) == 0);
     CHECK(mx_get_info(NULL, MX_NIC_COUNT, NULL, 0, &value, 3) == MX_BAD_INFO_LENGTH);
