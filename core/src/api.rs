@@ -60,6 +60,17 @@ pub enum Level {
     Delivered = 1,
     /// A receive of the peer took the message.
     Matched = 2,
+    /// The same, and before that nobody at the peer sees a byte: who is [offered](crate::Core::next_offer) it is told its
+    /// length alone, and where it is dropped nothing of it was taken.
+    Unseen = 3,
+}
+
+impl Level {
+    /// Whether a message with this level, as a frame has it, is complete when a receive took it.
+    #[inline]
+    pub(crate) fn waits_for_match(asked: u8) -> bool {
+        asked == Level::Matched as u8 || asked == Level::Unseen as u8
+    }
 }
 
 /// What a receive does with a message that is longer than its memory.

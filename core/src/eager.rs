@@ -89,7 +89,7 @@ impl Core {
         }
         // A request is never announced: nobody posts for it.
         // A foreign peer tells the match of no message but an announced one.
-        let tells = !peer.foreign || send.level != Level::Matched;
+        let tells = !peer.foreign || !Level::waits_for_match(send.level as u8);
         let small = send.channel == Channel::Request
             || (tells && send.payload.len <= self.config.eager_bytes(&self.rails, peer.link()));
         let message = peer.send_next[send.channel as usize];
@@ -302,7 +302,11 @@ impl Core {
         reached: Level,
         bytes: u64,
     ) {
-        if asked == reached as u8 && asked != Level::Buffered as u8 {
+        let is_it = match reached {
+            Level::Matched => Level::waits_for_match(asked),
+            reached => asked == reached as u8 && asked != Level::Buffered as u8,
+        };
+        if is_it {
             self.emit_finish(peer, channel, message, Ok(()), bytes);
         }
     }
@@ -470,7 +474,7 @@ impl Core {
         body: &EagerBody,
     ) -> Placement {
         self.counters.messages_dropped += 1;
-        if body.acknowledge == Level::Matched as u8 {
+        if Level::waits_for_match(body.acknowledge) {
             self.emit_finish(id, channel, body.message.get(), Err(Fault::Cancelled), 0);
         }
         Placement::Drop

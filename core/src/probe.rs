@@ -35,8 +35,10 @@ pub struct OfferId(SlotId);
 pub struct Offer {
     pub id: OfferId,
     pub message: Waiting,
-    /// Where its bytes are: here, or, where there are any, still at the sender.
+    /// Where its bytes are, if there are any and they are here to be seen.
     pub staged: Option<BufferId>,
+    /// Its bytes are still at the sender, or not to be seen before a receive takes them; also where it has none.
+    pub is_withheld: bool,
 }
 
 impl Core {
@@ -93,10 +95,12 @@ impl Core {
             queue.pop_front();
             // A receive has it by now, or its sender took it back.
             let Some(message) = message else { continue };
-            let staged = match message.content {
+            let is_unseen = message.acknowledge == Level::Unseen as u8;
+            let (staged, is_withheld) = match message.content {
                 Content::Arriving { .. } => continue,
-                Content::Staged(buffer) => Some(buffer),
-                Content::Empty | Content::Announced(..) => None,
+                Content::Staged(buffer) => (Some(buffer).filter(|_| !is_unseen), is_unseen),
+                Content::Empty => (None, is_unseen),
+                Content::Announced(..) => (None, true),
             };
             message.shown = true;
             let Unmatched { peer, bits, bytes, .. } = *message;
@@ -104,6 +108,7 @@ impl Core {
                 id: OfferId(found),
                 message: Waiting { peer, bits, bytes },
                 staged,
+                is_withheld,
             });
         }
         None
@@ -129,7 +134,8 @@ impl Core {
             self.outputs.push(Output::Release(buffer));
         }
         self.free_charge(peer, session, Charge::Eager { channel, payload_bytes: bytes });
-        self.acknowledge(peer, channel, number, acknowledge, Level::Matched, bytes);
+        let taken = if acknowledge == Level::Unseen as u8 { 0 } else { bytes };
+        self.acknowledge(peer, channel, number, acknowledge, Level::Matched, taken);
     }
 
     /// Ends a receive that has no message yet; true where it had none, and completes as cancelled. Else it

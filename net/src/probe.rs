@@ -14,7 +14,7 @@ use crate::endpoint::Endpoint;
 pub struct Offered {
     id: OfferId,
     pub message: Waiting,
-    /// Its bytes are here. Else they are still at the sender.
+    /// Its bytes are here. Else they are still at the sender, or are not to be seen ([`Level::Unseen`](crate::Level)).
     pub is_whole: bool,
 }
 
@@ -56,7 +56,7 @@ impl Endpoint {
         if let Some(buffer) = offer.staged {
             engine.read_staged(buffer, bytes);
         }
-        let is_whole = offer.staged.is_some() || offer.message.bytes == 0;
+        let is_whole = !offer.is_withheld;
         Some(Offered { id: offer.id, message: offer.message, is_whole })
     }
 

@@ -77,7 +77,11 @@ impl Ep {
             true => unsafe { self.copied(&mut state, request, posting.segments) }.unwrap_or(memory),
             false => memory,
         };
-        let level = if synchronous || is_self { Level::Matched } else { Level::Buffered };
+        let level = match (synchronous, is_self) {
+            (true, _) => Level::Unseen,
+            (false, true) => Level::Matched,
+            (false, false) => Level::Buffered,
+        };
         self.post_send(&mut state, request, peer, posting.match_info, memory, level)?;
         drop(state);
         if timed {

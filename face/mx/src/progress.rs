@@ -20,6 +20,8 @@ use crate::requests::{Kind, Stage};
 const FOREVER: Duration = Duration::from_secs(365 * 86_400);
 /// The longest wait at a stretch: nothing depends on it but how sure we are of ourselves.
 const LOOK_AFTER: Duration = Duration::from_secs(10);
+/// Handlers see no more of a message: longer ones are announced in MX, however long those are that leave at once here.
+const SHOWN_BYTES_MAX: u64 = ropewalk_base::limits::EAGER_BYTES_SHORT as u64;
 
 /// A time-out in milliseconds; `None` is endless.
 pub fn deadline(ms: Option<u32>) -> Instant {
@@ -119,7 +121,7 @@ impl Ep {
             let source = self.source(&mut state, Some(message.peer));
             state.in_handler = Some(std::thread::current().id());
             drop(state);
-            let data = match offered.is_whole {
+            let data = match offered.is_whole && message.bytes <= SHOWN_BYTES_MAX {
                 // Also of none, if that is all that there is.
                 true => bytes.as_mut_ptr().cast::<c_void>(),
                 false => std::ptr::null_mut(),

@@ -33,6 +33,11 @@ fn handlers_are_called_within_calls_and_their_answers_count() {
 }
 
 #[test]
+fn synchronous_sends_are_complete_when_they_are_matched_and_show_nothing_before() {
+    run_all("synchronous.c");
+}
+
+#[test]
 fn connects_are_answered_refused_and_timed_out_and_peers_that_go_are_noticed() {
     run("connect.c", "gcc", &["shm"]);
     run("connect.c", "g++", &["shm"]);

@@ -73,9 +73,16 @@ fn programs_reach_each_other_by_frames_alone() {
 #[test]
 fn programs_reach_each_other_as_hosts_with_open_mx_do() {
     let Some(namespace) = Namespace::make() else { return };
-    // Not what relies on synchronous messages that bring their bytes along.
-    let sources =
-        ["semantics.c", "threads.c", "contexts.c", "closing.c", "names.c", "keys.c", "forks.c"];
+    let sources = [
+        "semantics.c",
+        "synchronous.c",
+        "threads.c",
+        "contexts.c",
+        "closing.c",
+        "names.c",
+        "keys.c",
+        "forks.c",
+    ];
     for source in sources {
         run(&namespace, source, "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
     }
@@ -84,8 +91,15 @@ fn programs_reach_each_other_as_hosts_with_open_mx_do() {
 #[test]
 fn hosts_of_ours_speak_their_own_language_where_mxoe_is_spoken_with_others() {
     let Some(namespace) = Namespace::make() else { return };
-    // Also what relies on synchronous messages that bring their bytes along.
-    let sources = ["semantics.c", "handlers.c", "threads.c", "contexts.c", "closing.c", "keys.c"];
+    let sources = [
+        "semantics.c",
+        "synchronous.c",
+        "handlers.c",
+        "threads.c",
+        "contexts.c",
+        "closing.c",
+        "keys.c",
+    ];
     for source in sources {
         run(&namespace, source, "mxoe://one", "mxoe://two");
     }
@@ -122,9 +136,9 @@ fn who_is_in_no_table_is_reached_where_mxoe_is_spoken() {
 }
 
 #[test]
-fn handlers_are_asked_where_hosts_speak_as_open_mx_does_and_what_they_finish_is_told_as_cut() {
+fn handlers_are_asked_where_hosts_speak_as_open_mx_does() {
     let Some(namespace) = Namespace::make_two() else { return };
-    run_so(&namespace, "handlers.c", &["mxoe"], "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
+    run(&namespace, "handlers.c", "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");
 }
 
 #[test]

@@ -397,7 +397,8 @@ impl<'a> Player<'a> {
         let slice = Slice { buffer, offset: 0, len };
         let choice = self.byte();
         let channel = [Channel::Tagged, Channel::Untagged, Channel::Request][choice as usize % 3];
-        let level = [Level::Buffered, Level::Delivered, Level::Matched][choice as usize / 3 % 3];
+        let levels = [Level::Buffered, Level::Delivered, Level::Matched, Level::Unseen];
+        let level = levels[choice as usize / 3 % 4];
         let id = OperationId(SlotId { index: self.operations, generation: 1 });
         let kind = self.byte() % 6;
         if kind < 4 {
