@@ -8,11 +8,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
-use std::time::Duration;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use ropewalk_wire::mxoe::{Dialect, Station};
 
-use crate::agent::{AgentClient, Map};
+use crate::agent::{self, AgentClient, AgentError, Map, Membership};
 use crate::modules;
 
 /// URLs of boards, in their order: `ether://eth0,udp://10.0.0.1:7100`.
@@ -60,6 +61,21 @@ pub enum Language {
     Unknown,
 }
 
+/// So long after it began an agent has heard of all who are there: they answer its beacons, of which there is one each
+/// second then, and one may be lost.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
+/// How often an agent is asked that has begun just now.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// How long a card has for saying that it is there.
+pub const SEEK_EVERY: Duration = Duration::from_millis(50);
+/// So often it may not have said so before it counts as one that is not there.
+pub const SEEKS: u32 = 4;
+
+/// This process among those that may be the agents of its interfaces, though it has no endpoint there: since when, as long as
+/// this lives.
+#[derive(Debug, Default)]
+struct Asking(OnceLock<(Instant, Vec<Membership>)>);
+
 /// A host that is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
@@ -88,6 +104,7 @@ pub struct Boards {
     pub peers: Vec<Peer>,
     /// There is a table of peers, which says who is there, but for boards where MXoE is spoken.
     pub has_table: bool,
+    asking: Asking,
 }
 
 impl Place {
@@ -243,6 +260,24 @@ impl Board {
         AgentClient::of(interface.index)
     }
 
+    /// Whether a card is not there as far as its agent knows, which has it asked then; `None` where it cannot be told yet. A
+    /// card that is there answers within [`SEEK_EVERY`], unless that is lost.
+    pub fn is_missing(&self, nic: u64) -> Result<Option<bool>, AgentError> {
+        let Some(mut agent) = self.agent().filter(|_| self.is_foreign) else { return Ok(None) };
+        if agent.peer(nic)?.is_some() || nic == self.place.nic() {
+            return Ok(Some(false));
+        }
+        agent.seek(nic)?;
+        Ok((agent.age()? >= SETTLED_AFTER).then_some(true))
+    }
+
+    /// Makes this process one of those that may be the agent of its interface.
+    fn join(&self) -> Option<Membership> {
+        let interface = modules::interfaces().into_iter().find(|it| it.name == self.interface)?;
+        let dialect = self.dialect(interface.mtu)?;
+        modules::may_send_frames().then(|| agent::join(&interface, dialect, None))?
+    }
+
     /// What others call it: what its agent tells them, where there is one.
     fn current_name(&self) -> String {
         let told = || self.agent()?.name_of(self.place.nic()).ok()?;
@@ -294,7 +329,7 @@ impl Boards {
                 Err(_) => (Vec::new(), false),
             },
         };
-        Ok(Boards { boards, peers, has_table })
+        Ok(Boards { boards, peers, has_table, ..Boards::default() })
     }
 
     /// The board of this card.
@@ -316,22 +351,22 @@ impl Boards {
         // agent finds who is there.
         let wired = matches!(from.place, Place::Ether(_));
         let is_open = from.is_foreign || !self.has_table;
-        let station = Station::from_nic_id(nic)
-            .filter(|station| nic != 0 && station.0[0] & 1 == 0 && wired && is_open);
-        station.map(Place::Ether)
+        station_of(nic).filter(|_| wired && is_open).map(Place::Ether)
     }
 
-    /// The card of this name: one of our own, one that an agent has found, or one of the table.
+    /// The card of this name: one of our own, one that an agent has found, or one of the table. Where an agent has begun just
+    /// now those that it may hear of are waited for.
     pub fn nic_of_name(&self, name: &str) -> Option<u64> {
         let own = self.boards.iter().find(|board| board.current_name() == name);
         if let Some(own) = own {
             return Some(own.place.nic());
         }
         // Of a name that several have the table may say whose it is.
-        let mut agents = self.agents();
-        let found = agents.find_map(|mut agent| agent.nic_of(name).ok().flatten());
         let listed = || self.peers.iter().find(|peer| peer.name == name);
-        found.or_else(|| listed().map(|peer| peer.place.nic()))
+        let listed = || listed().map(|peer| peer.place.nic());
+        let nic =
+            |_, agent: &mut AgentClient| Ok(agent.nic_of(name)?.map_or(Told::Nothing, Told::This));
+        self.told_by_agents(nic, listed)
     }
 
     /// The name of this card, as above.
@@ -340,16 +375,77 @@ impl Boards {
         if let Some(own) = own {
             return Some(own.current_name());
         }
-        let mut agents = self.agents();
-        let found = agents.find_map(|mut agent| agent.name_of(nic).ok().flatten());
         let listed = || self.peers.iter().find(|peer| peer.place.nic() == nic);
-        found.or_else(|| listed().map(|peer| peer.name.clone()))
+        let listed = || listed().map(|peer| peer.name.clone());
+        // One that was there before the agent, and knows of it, need not say so by itself.
+        let mut seeks = vec![(0, None::<Instant>); self.boards.len()];
+        let name = |board: usize, agent: &mut AgentClient| {
+            if let Some(name) = agent.name_of(nic)? {
+                return Ok(Told::This(name));
+            }
+            let (count, at) = &mut seeks[board];
+            if *count >= SEEKS || station_of(nic).is_none() || agent.peer(nic)?.is_some() {
+                return Ok(Told::Nothing);
+            }
+            if at.is_none_or(|at| at.elapsed() >= SEEK_EVERY) {
+                (*count, *at) = (*count + 1, Some(Instant::now()));
+                agent.seek(nic)?;
+            }
+            Ok(Told::NotYet)
+        };
+        self.told_by_agents(name, listed)
     }
 
-    /// The agents of our interfaces, as far as there are any.
-    fn agents(&self) -> impl Iterator<Item = AgentClient> {
-        self.boards.iter().filter_map(Board::agent)
+    /// What an agent tells, or else the table; an agent that has begun just now is asked again for a moment.
+    fn told_by_agents<T>(
+        &self,
+        mut ask: impl FnMut(usize, &mut AgentClient) -> Result<Told<T>, AgentError>,
+        listed: impl Fn() -> Option<T>,
+    ) -> Option<T> {
+        let foreign = || self.boards.iter().filter(|board| board.is_foreign);
+        let since = foreign().next().map(|_| self.ask_agents());
+        loop {
+            let mut is_settled = true;
+            for (number, board) in self.boards.iter().enumerate() {
+                let age = match board.agent() {
+                    Some(mut agent) => match ask(number, &mut agent) {
+                        Ok(Told::This(found)) => return Some(found),
+                        Ok(Told::Nothing) => agent.age().unwrap_or(Duration::MAX),
+                        Ok(Told::NotYet) => Duration::ZERO,
+                        Err(_) => Duration::MAX,
+                    },
+                    None => since.map_or(Duration::MAX, |since| since.elapsed()),
+                };
+                is_settled &= !board.is_foreign || age >= SETTLED_AFTER;
+            }
+            if let Some(found) = listed() {
+                return Some(found);
+            }
+            if is_settled {
+                return None;
+            }
+            std::thread::sleep(LOOK_EVERY);
+        }
     }
+
+    /// Makes sure that there are agents where MXoE is spoken; since when.
+    fn ask_agents(&self) -> Instant {
+        let members = || self.boards.iter().filter(|it| it.is_foreign).filter_map(Board::join);
+        self.asking.0.get_or_init(|| (Instant::now(), members().collect())).0
+    }
+}
+
+/// What an agent says.
+enum Told<T> {
+    This(T),
+    Nothing,
+    /// A card was asked, and may answer yet.
+    NotYet,
+}
+
+/// The address of a card of this number; `None` where none can have it.
+fn station_of(nic: u64) -> Option<Station> {
+    Station::from_nic_id(nic).filter(|station| nic != 0 && station.0[0] & 1 == 0)
 }
 
 /// Boards as the environment lists them.
@@ -479,7 +575,7 @@ mod tests {
         let over_udp = Board::at("udp://10.0.0.1".parse().unwrap(), String::new());
         let peers = vec![Peer { name: "node2:0".to_string(), place: mapped.clone() }];
         let all = vec![ours.clone(), foreign.clone(), over_udp.clone()];
-        let mut boards = Boards { boards: all, peers, has_table: true };
+        let mut boards = Boards { boards: all, peers, has_table: true, ..Boards::default() };
         for from in [&ours, &foreign, &over_udp] {
             assert_eq!(boards.place_of(mapped.nic(), from), Some(mapped.clone()), "{from:?}");
         }

@@ -460,7 +460,7 @@ fn open_mxoe(
         give_up_after: wire.silence,
     };
     // Hosts with Open-MX talk to those only of whom an agent has told them.
-    if let Some(member) = agent::join(port.interface(), settings.dialect, port.endpoint()) {
+    if let Some(member) = agent::join(port.interface(), settings.dialect, Some(port.endpoint())) {
         port.keep(Box::new(member));
     }
     over_packets(port, here, options, Speaks::Mxoe(settings))

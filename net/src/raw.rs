@@ -125,7 +125,7 @@ impl RawEndpoint {
             epoll::add(&all, fd, EventData::new_u64(0), EventFlags::IN)?;
         }
         let socket = Arc::new(socket);
-        let member = agent::join(socket.interface(), dialect, RAW_ENDPOINT)
+        let member = agent::join(socket.interface(), dialect, Some(RAW_ENDPOINT))
             .ok_or(std::io::ErrorKind::OutOfMemory)?;
         if let Some(listener) = counts::listen() {
             let socket = socket.clone();
@@ -289,7 +289,8 @@ impl RawEndpoint {
         let begin = Instant::now();
         loop {
             self.with_member(|_| ())?;
-            let answer = AgentClient::of(self.socket.interface().index).map(|mut it| ask(&mut it));
+            let agent = AgentClient::reach(self.socket.interface().index)?;
+            let answer = agent.map(|mut it| ask(&mut it));
             let error = match answer {
                 Some(Ok(answer)) => return Ok(answer),
                 Some(Err(error @ AgentError::Silent(_))) => error,

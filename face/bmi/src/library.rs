@@ -237,7 +237,9 @@ fn code_of(error: &ModuleError) -> ErrorCode {
         ModuleError::Tcp(TcpError::Descriptors(_)) => EMFILE,
         ModuleError::Udp(UdpError::PortInUse(_)) => EADDRINUSE,
         ModuleError::Udp(UdpError::NoSuchAddress(_)) => EADDRNOTAVAIL,
-        ModuleError::Ether(EtherError::Taken { .. } | EtherError::AllTaken(_)) => EADDRINUSE,
+        ModuleError::Ether(
+            EtherError::Taken { .. } | EtherError::Held { .. } | EtherError::AllTaken(_),
+        ) => EADDRINUSE,
         ModuleError::Ether(EtherError::NotPermitted(_)) => EACCES,
         ModuleError::Ether(
             EtherError::NoInterface(_)

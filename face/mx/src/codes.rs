@@ -96,6 +96,7 @@ pub fn mx_status(code: Code) -> u32 {
         TIMEOUT => 4,
         TRUNCATED => 5,
         CANCELLED => 6,
+        NIC_NOT_FOUND => 7,
         ENDPOINT_CLOSED => 8,
         UNREACHABLE => 9,
         BAD_SESSION => 10,
@@ -208,7 +209,7 @@ mod tests {
         for (native, status) in pairs {
             assert_eq!(mx_status(native), status);
         }
-        assert_eq!([94, 15, 30, 0, 7].map(mx_status), [14, 16, 4, 0, 3]);
+        assert_eq!([94, 15, 30, 0, 7, 36].map(mx_status), [14, 16, 4, 0, 3, 7]);
         assert_eq!([96, 30, 34, 43, 97].map(mx_return), [41, 30, 34, 43, 15]);
         assert!((0..44).all(|code| mx_return(code) == code));
         assert_eq!(text(NOT_IN_HANDLER), text(41));

@@ -94,6 +94,9 @@ impl Ep {
             Some(up) => up.is_foreign,
             None => self.is_foreign && !is_local && ours.is_none(),
         };
+        if self.is_foreign && !is_local && ours.is_none() && up.is_none() {
+            state.searches.begin(nic);
+        }
         let (urls, otherwise) = match ours.filter(|_| up.is_none() && !is_local) {
             Some(ours) => (ours, Some(usual)),
             None => (usual, None),
@@ -494,8 +497,18 @@ impl Ep {
         self.connected(state, message.number, code);
     }
 
+    /// Questions to a card with which there is no session.
+    pub fn unanswered(&self, state: &State, nic: u64) -> Vec<u32> {
+        let asked = &state.connects.asked;
+        let such = |(number, connect): (&u32, &Connect)| {
+            let partner = state.partners.get(connect.partner)?;
+            (partner.nic == nic && !partner.is_up).then_some(*number)
+        };
+        asked.iter().filter_map(such).collect()
+    }
+
     /// A question is over.
-    fn connected(&self, state: &mut State, number: u32, code: Code) {
+    pub fn connected(&self, state: &mut State, number: u32, code: Code) {
         let Some(connect) = state.connects.asked.remove(&number) else { return };
         if let Some(operation) = connect.operation {
             self.net.cancel(operation);

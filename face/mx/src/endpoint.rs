@@ -7,7 +7,7 @@
 //! * while a handler runs, or progression is disabled, nothing that was completed is looked at.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,7 @@ use crate::environment::Options;
 use crate::partners::Partners;
 use crate::process::{Alive, Process};
 use crate::requests::{REQUESTS_MAX, Requests};
+use crate::search::Searches;
 
 /// Programs that use MX are among themselves.
 const CLUSTER: ClusterId = ClusterId(0x524f_5045_5741_4c4b_2020_4d58_0000_0001);
@@ -87,6 +88,7 @@ pub struct State {
     pub partners: Partners,
     pub own: SlotId,
     pub connects: Connects,
+    pub searches: Searches,
     pub handler: Option<Handler>,
     /// The thread in which the handler of unexpected messages runs.
     pub in_handler: Option<ThreadId>,
@@ -129,14 +131,22 @@ pub fn code_of(error: &ModuleError) -> Code {
         ModuleError::Udp(UdpError::PortInUse(_)) => BUSY,
         ModuleError::Shm(ShmError::NameInUse { .. }) => BUSY,
         ModuleError::Ether(
-            EtherError::Taken { .. } | EtherError::AllTaken(_) | EtherError::RawTaken(_),
+            EtherError::Taken { .. }
+            | EtherError::Held { .. }
+            | EtherError::AllTaken(_)
+            | EtherError::RawTaken(_),
         ) => BUSY,
         ModuleError::Ether(EtherError::NotPermitted(_)) => NO_PERMISSION,
         ModuleError::Descriptors(_) | ModuleError::Shm(ShmError::Resources { .. }) => NO_RESOURCES,
         _ => NO_DEVICE,
     };
-    if code != BUSY {
-        eprintln!("libmyriexpress: {error}");
+    let is_held = matches!(error, ModuleError::Ether(EtherError::Held { .. }));
+    static SAID: Once = Once::new();
+    match (code, is_held) {
+        // Of who looks for a free number it would be said of each that is not.
+        (BUSY, true) => SAID.call_once(|| eprintln!("libmyriexpress: {error}")),
+        (BUSY, false) => {}
+        _ => eprintln!("libmyriexpress: {error}"),
     }
     code
 }
@@ -346,6 +356,7 @@ impl State {
             partners,
             own,
             connects: Connects::default(),
+            searches: Searches::default(),
             handler: None,
             in_handler: None,
             disabled: 0,

@@ -42,7 +42,9 @@ impl Ep {
         let mut state = self.lock();
         self.take_events(&mut state);
         self.take_letters(&mut state);
-        self.run_timers(&mut state)
+        let due = self.run_timers(&mut state);
+        drop(state);
+        self.search(due)
     }
 
     /// Gives up what waited too long; when that is due the next time.

@@ -31,6 +31,7 @@ mod progress;
 mod question;
 mod raw;
 mod requests;
+mod search;
 
 pub use entry::*;
 pub use errors::{MX_ERRORS_ARE_FATAL, MX_ERRORS_RETURN, OMX_ERRORS_ARE_FATAL, OMX_ERRORS_RETURN};

@@ -136,6 +136,23 @@ fn who_is_in_no_table_is_reached_where_mxoe_is_spoken() {
 }
 
 #[test]
+fn programs_that_have_just_begun_find_who_is_there_and_learn_who_is_not() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    run(&namespace, "resolving.c", "mxoe://one", "mxoe://two");
+}
+
+#[test]
+fn an_agents_name_that_a_stranger_holds_is_told_of_and_not_believed() {
+    let Some(namespace) = Namespace::make_two() else { return };
+    let said = run(&namespace, "strangers.c", "mxoe://one", "mxoe://two");
+    let Some(said) = said else { return };
+    let why = "its agent is held by a program of user 65534, who is neither root nor this user";
+    assert_eq!(said.matches(why).count(), 1, "{said}");
+    let why = "the name of endpoint 5 of one is held by a program of user 65534";
+    assert_eq!(said.matches(why).count(), 1, "{said}");
+}
+
+#[test]
 fn handlers_are_asked_where_hosts_speak_as_open_mx_does() {
     let Some(namespace) = Namespace::make_two() else { return };
     run(&namespace, "handlers.c", "mxoe://one?ours=mxoe", "mxoe://two?ours=mxoe");

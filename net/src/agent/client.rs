@@ -33,8 +33,9 @@ pub struct KnownPeer {
     pub serial: Option<u32>,
     /// It is one of ours.
     pub ours: Option<Announcement>,
-    /// The byte order of its fields: another one than that of the agent's interface is understood by neither.
-    pub order: Order,
+    /// The byte order of its fields, where it is known: another one than that of the agent's interface is understood by
+    /// neither.
+    pub order: Option<Order>,
     pub name: Option<String>,
     /// It is the agent's own interface.
     pub is_own: bool,
@@ -60,6 +61,11 @@ pub enum AgentError {
     Several,
     #[error("only root, and whoever runs the agent, may do that")]
     NotPermitted,
+    #[error(
+        "the name of its agent is held by a program of user {0}, who is neither root nor this user, and is not believed \
+         (`ss -xlp` shows it); have that program ended, or be that user"
+    )]
+    Stranger(u32),
     #[error("the agent does not answer: {0}")]
     Silent(std::io::Error),
     #[error("the agent does not answer: its process is stopped, or busy")]
@@ -80,11 +86,43 @@ impl From<Errno> for AgentError {
 }
 
 impl AgentClient {
-    /// The agent of the interface of this number; `None` where no process has an endpoint on it that speaks MXoE.
-    pub fn of(interface: u32) -> Option<AgentClient> {
+    /// The agent of the interface of this number; `None` where no process has an endpoint on it that speaks MXoE. An error:
+    /// somebody is there who is not to be believed.
+    pub fn reach(interface: u32) -> Result<Option<AgentClient>, AgentError> {
         let name = ropewalk_rail_ether::agent_name(interface);
-        let socket = local::call(&name, PATIENCE).ok()?;
-        Some(AgentClient { socket, buffer: vec![0; ANSWER_BYTES_MAX].into_boxed_slice() })
+        let Ok(socket) = local::call(&name, PATIENCE) else {
+            return ropewalk_rail_ether::stranger_at(&name)
+                .map_or(Ok(None), |user| Err(AgentError::Stranger(user)));
+        };
+        if let Some(user) = local::stranger(&socket) {
+            return Err(AgentError::Stranger(user));
+        }
+        let buffer = vec![0; ANSWER_BYTES_MAX].into_boxed_slice();
+        Ok(Some(AgentClient { socket, buffer }))
+    }
+
+    /// The same; that nobody is to be believed is said once on the standard error.
+    pub fn of(interface: u32) -> Option<AgentClient> {
+        AgentClient::reach(interface).unwrap_or_else(|error| {
+            super::say_stranger(interface, &error);
+            None
+        })
+    }
+
+    /// How long it has been there.
+    pub fn age(&mut self) -> Result<Duration, AgentError> {
+        match self.ask(Question::Age)? {
+            Answer::Age(ms) => Ok(Duration::from_millis(ms)),
+            _ => Err(AgentError::Unknown),
+        }
+    }
+
+    /// Has a card asked that it does not know: a moment later it knows it, if it is there.
+    pub fn seek(&mut self, nic: u64) -> Result<(), AgentError> {
+        match self.ask(Question::Seek(nic))? {
+            Answer::Done => Ok(()),
+            _ => Err(AgentError::Unknown),
+        }
     }
 
     /// All interfaces that it knows, its own first.

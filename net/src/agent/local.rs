@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::{Errno, Result};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
     bind, connect, recv, send, socket_with,
@@ -33,6 +33,13 @@ pub fn call(name: &str, patience: Duration) -> Result<OwnedFd> {
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
     connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     Ok(socket)
+}
+
+/// The user of whoever has the name that was called, where that is somebody who is not to be believed: anybody can take
+/// any name.
+pub fn stranger(socket: &OwnedFd) -> Option<u32> {
+    let user = socket_peercred(socket).map_or(u32::MAX, |it| it.uid.as_raw());
+    (!ropewalk_rail_ether::is_trusted(user)).then_some(user)
 }
 
 /// Somebody who connects, where there is one.

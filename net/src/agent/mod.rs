@@ -12,8 +12,9 @@
 //!
 //! Invariants:
 //! * nobody refuses for an endpoint that a process has claimed;
-//! * the thread ends with the last endpoint of the process on the interface, and its end is waited for, so that a
-//!   library can be unloaded;
+//! * the thread ends with the last endpoint of the process on the interface, and with the last who asks for names
+//!   there, and its end is waited for, so that a library can be unloaded;
+//! * who has the agent's name, and is neither root nor this user, is not believed;
 //! * whoever connects costs the agent bounded memory, and waits for it rather than the other way round.
 //!
 //! A process that forks without starting another program leaves the agent's name to its child as long as that lives.
@@ -42,11 +43,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 /// Waits between two attempts to become the agent, or to find it.
 const PAUSES: [Duration; 2] = [Duration::from_millis(5), Duration::from_secs(1)];
 
-/// An endpoint of this process, which its keeper knows as long as this lives.
+/// An endpoint of this process, or one that asks for names, which its keeper knows as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Membership {
     keeper: Arc<Keeper>,
-    endpoint: u8,
+    endpoint: Option<u8>,
 }
 
 /// What a keeper is for.
@@ -72,6 +73,8 @@ struct Keeper {
 #[derive(Debug, Default)]
 struct State {
     endpoints: BTreeSet<u8>,
+    /// Who asks for names, and has no endpoint.
+    askers: usize,
     /// What the interface was called, where somebody has said so.
     name: Option<String>,
     /// What a mapper of this process has said.
@@ -100,8 +103,13 @@ fn keepers() -> MutexGuard<'static, Vec<Arc<Keeper>>> {
     KEEPERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An endpoint of this process on an interface is open. Where there can be no agent everything goes on without.
-pub(crate) fn join(interface: &Interface, dialect: Dialect, endpoint: u8) -> Option<Membership> {
+/// An endpoint of this process on an interface is open, or somebody asks for names there. Where there can be no agent
+/// everything goes on without.
+pub(crate) fn join(
+    interface: &Interface,
+    dialect: Dialect,
+    endpoint: Option<u8>,
+) -> Option<Membership> {
     let namespace = std::fs::metadata("/proc/thread-self/ns/net");
     let namespace = namespace.map_or((0, 0), |it| (it.dev(), it.ino()));
     let key = Key { process: std::process::id(), namespace, index: interface.index };
@@ -126,8 +134,14 @@ pub(crate) fn join(interface: &Interface, dialect: Dialect, endpoint: u8) -> Opt
             }
         },
     };
-    keeper.state().endpoints.insert(endpoint);
-    drop(keepers);
+    let mut state = keeper.state();
+    match endpoint {
+        Some(endpoint) => {
+            state.endpoints.insert(endpoint);
+        }
+        None => state.askers += 1,
+    }
+    drop((state, keepers));
     keeper.ring();
     Some(Membership { keeper, endpoint })
 }
@@ -155,11 +169,16 @@ impl Drop for Membership {
         let thread = {
             let mut keepers = keepers();
             let mut state = self.keeper.state();
-            state.endpoints.remove(&self.endpoint);
-            if self.endpoint == RAW_ENDPOINT {
+            match self.endpoint {
+                Some(endpoint) => {
+                    state.endpoints.remove(&endpoint);
+                }
+                None => state.askers -= 1,
+            }
+            if self.endpoint == Some(RAW_ENDPOINT) {
                 (state.mapped, state.teller) = (Mapped::default(), None);
             }
-            state.ended = state.endpoints.is_empty();
+            state.ended = state.endpoints.is_empty() && state.askers == 0;
             if state.ended {
                 keepers.retain(|keeper| !Arc::ptr_eq(keeper, &self.keeper));
                 state.thread.take()
@@ -240,6 +259,16 @@ impl Keeper {
         let mut fds = [PollFd::new(&self.bell, PollFlags::IN)];
         let _ = rustix::event::poll(&mut fds, Timespec::try_from(time).ok().as_ref());
         self.heard();
+    }
+}
+
+/// Says once for each interface that nobody is to be believed there.
+pub(crate) fn say_stranger(index: u32, error: &AgentError) {
+    static SAID: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+    if SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(index) {
+        let name = interfaces().into_iter().find(|it| it.index == index);
+        let name = name.map_or_else(|| format!("interface {index}"), |it| it.name);
+        eprintln!("ropewalk: {name}: {error}; peers there are not known by their names");
     }
 }
 

@@ -37,6 +37,10 @@ pub enum Question<'a> {
     Map,
     /// What is known of this card.
     Peer(u64),
+    /// How long the agent has been there.
+    Age,
+    /// This card is looked for.
+    Seek(u64),
 }
 
 /// What the agent says.
@@ -58,6 +62,8 @@ pub enum Answer {
     /// A counter a line.
     Counts(String),
     Map(Map),
+    /// In milliseconds.
+    Age(u64),
 }
 
 impl<'a> Question<'a> {
@@ -83,6 +89,8 @@ impl<'a> Question<'a> {
             10 => Question::SetMap(parse_map(rest)?),
             11 => Question::Map,
             12 => Question::Peer(u64::from_ne_bytes(*rest.first_chunk()?)),
+            13 => Question::Age,
+            14 => Question::Seek(u64::from_ne_bytes(*rest.first_chunk()?)),
             _ => return None,
         })
     }
@@ -103,6 +111,8 @@ impl<'a> Question<'a> {
             Question::SetMap(map) => emit_map(10, map),
             Question::Map => vec![11],
             Question::Peer(nic) => [&[12], &nic.to_ne_bytes()[..]].concat(),
+            Question::Age => vec![13],
+            Question::Seek(nic) => [&[14], &nic.to_ne_bytes()[..]].concat(),
         }
     }
 }
@@ -128,6 +138,7 @@ impl Answer {
             8 => Answer::Called(name()),
             9 => Answer::Counts(name()),
             10 => Answer::Map(parse_map(rest)?),
+            11 => Answer::Age(u64::from_ne_bytes(*rest.first_chunk()?)),
             _ => return None,
         })
     }
@@ -148,6 +159,7 @@ impl Answer {
             Answer::Called(name) => [&[8], name.as_bytes()].concat(),
             Answer::Counts(lines) => [&[9], lines.as_bytes()].concat(),
             Answer::Map(map) => emit_map(10, map),
+            Answer::Age(ms) => [&[11], &ms.to_ne_bytes()[..]].concat(),
         }
     }
 }
@@ -176,6 +188,7 @@ const IS_OURS: u8 = 4;
 const HAS_NAME: u8 = 8;
 const IS_OWN: u8 = 16;
 const IS_LITTLE: u8 = 32;
+const HAS_ORDER: u8 = 64;
 
 /// Bytes of a peer, at most.
 pub const PEER_BYTES_MAX: usize = 38 + HOST_NAME_BYTES_MAX;
@@ -187,7 +200,8 @@ fn put_peer(peer: &KnownPeer, bytes: &mut Vec<u8>) {
         | bit(peer.ours.is_some(), IS_OURS)
         | bit(peer.name.is_some(), HAS_NAME)
         | bit(peer.is_own, IS_OWN)
-        | bit(peer.order == Order::Little, IS_LITTLE);
+        | bit(peer.order.is_some(), HAS_ORDER)
+        | bit(peer.order == Some(Order::Little), IS_LITTLE);
     let ours = peer.ours.unwrap_or(Announcement { version: 0, features: 0, host: 0 });
     // As a name that is not text takes more bytes as one.
     let name = peer.name.as_deref().unwrap_or_default();
@@ -231,7 +245,7 @@ fn take_peer(bytes: &mut &[u8]) -> Option<KnownPeer> {
         reverse: has(HAS_REVERSE).then_some(reverse),
         serial: has(HAS_SERIAL).then_some(serial),
         ours: has(IS_OURS).then_some(Announcement { version, features, host }),
-        order: if has(IS_LITTLE) { Order::Little } else { Order::Big },
+        order: has(HAS_ORDER).then_some(if has(IS_LITTLE) { Order::Little } else { Order::Big }),
         name: has(HAS_NAME).then(|| String::from_utf8_lossy(name).into_owned()),
         is_own: has(IS_OWN),
         age,
@@ -258,6 +272,8 @@ mod tests {
             Question::AddPeer(6 << 40, Some(&long)),
             Question::RemovePeer(7),
             Question::SetMap(map),
+            Question::Age,
+            Question::Seek(9 << 40),
             Question::Map,
             Question::Peer(8 << 40),
         ];
@@ -277,7 +293,7 @@ mod tests {
             reverse: Some(3),
             serial: None,
             ours: Some(Announcement { version: 1, features: 2, host: 3 }),
-            order: Order::Big,
+            order: None,
             name: Some("n".repeat(79)),
             is_own: false,
             age: Duration::from_millis(1234),
@@ -286,7 +302,7 @@ mod tests {
             name: None,
             reverse: None,
             is_own: true,
-            order: Order::Little,
+            order: Some(Order::Little),
             ..peer.clone()
         };
         let answers = [
@@ -295,6 +311,7 @@ mod tests {
             Answer::Nobody,
             Answer::Several,
             Answer::Nic(5),
+            Answer::Age(1 << 50),
             Answer::Name("a".into()),
             Answer::Done,
             Answer::NotPermitted,

@@ -269,6 +269,12 @@ impl Service<'_> {
             }),
             Question::NameOf(nic) => Some(self.name_of(nic)),
             Question::Peer(nic) => Some(self.peer(nic)),
+            Question::Age => Some(Answer::Age(self.start.elapsed().as_millis() as u64)),
+            Question::Seek(nic) => {
+                let now = self.now();
+                Station::from_nic_id(nic).into_iter().for_each(|it| self.agent.seek(it, now));
+                Some(Answer::Done)
+            }
             Question::Counts => Some(Answer::Counts(self.counts())),
             Question::Map => Some(self.agent.map().map_or(Answer::Nobody, Answer::Map)),
             Question::AddPeer(..) | Question::RemovePeer(_) | Question::SetMap(_)
@@ -358,7 +364,7 @@ impl Service<'_> {
             reverse: None,
             serial: Some(self.agent.serial()),
             ours: Some(self.agent.announcement()),
-            order: self.agent.order(),
+            order: Some(self.agent.order()),
             name: Some(self.agent.name().to_string()),
             is_own: true,
             age: Duration::ZERO,
@@ -368,9 +374,8 @@ impl Service<'_> {
     }
 
     fn known(&self, peer: &Peer) -> KnownPeer {
-        let order = self.agent.order();
         KnownPeer {
-            order: if peer.other_order { order.other() } else { order },
+            order: peer.order,
             index: peer.index,
             station: peer.station,
             reverse: Some(peer.reverse).filter(|index| *index != INDEX_UNKNOWN),

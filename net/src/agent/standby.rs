@@ -1,4 +1,7 @@
 //! A process that has endpoints, and whose interface has an agent: it tells that its endpoints, and waits for its end.
+//!
+//! Whoever has the agent's name is told the endpoints, also where it is a stranger's program: they are no secret, and an
+//! agent that serves several users refuses nobody's then. What a stranger says is not heeded.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -8,16 +11,26 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::protocol::{ANSWER_BYTES_MAX, Answer, Question};
-use super::{Keeper, local};
+use super::{AgentError, Keeper, local};
 
 /// An agent that does not read for so long is asked no more.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Until the agent ends, or the last endpoint of this process.
 pub fn stand_by(keeper: &Keeper, name: &str) {
-    let Ok(agent) = local::call(name, PATIENCE) else { return };
+    let index = keeper.key.index;
+    let Ok(agent) = local::call(name, PATIENCE) else {
+        if let Some(user) = ropewalk_rail_ether::stranger_at(name) {
+            super::say_stranger(index, &AgentError::Stranger(user));
+        }
+        return;
+    };
+    let stranger = local::stranger(&agent);
+    if let Some(user) = stranger {
+        super::say_stranger(index, &AgentError::Stranger(user));
+    }
     let (mut told, mut buffer) = (BTreeSet::new(), vec![0; ANSWER_BYTES_MAX]);
-    if tell_map(keeper, &agent, &mut buffer).is_err() {
+    if stranger.is_none() && tell_map(keeper, &agent, &mut buffer).is_err() {
         return;
     }
     while !keeper.is_over() {
@@ -52,7 +65,9 @@ pub fn stand_by(keeper: &Keeper, name: &str) {
         match local::hear(&agent, &mut buffer, false) {
             Ok([]) => return,
             Ok(bytes) => {
-                if let Some(Answer::Called(name)) = Answer::parse(bytes) {
+                if let Some(Answer::Called(name)) =
+                    Answer::parse(bytes).filter(|_| stranger.is_none())
+                {
                     keeper.state().name = Some(name);
                 }
             }

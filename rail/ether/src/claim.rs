@@ -6,6 +6,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::config::{ENDPOINTS, EtherError, Language};
+use crate::holder::stranger_at;
 use crate::interface::Interface;
 
 /// An endpoint that is ours as long as this lives.
@@ -25,8 +26,11 @@ impl Claim {
         let name = || interface.name.clone();
         match wanted {
             Some(endpoint) => {
-                let taken = EtherError::Taken { interface: name(), endpoint };
-                Claim::one(interface, language, endpoint)?.ok_or(taken)
+                let taken = || match stranger_at(&name_of(interface, language, endpoint)) {
+                    Some(user) => EtherError::Held { interface: name(), endpoint, user },
+                    None => EtherError::Taken { interface: name(), endpoint },
+                };
+                Claim::one(interface, language, endpoint)?.ok_or_else(taken)
             }
             None => {
                 let one = |endpoint| Claim::one(interface, language, endpoint).transpose();
@@ -63,7 +67,8 @@ fn name_of(interface: &Interface, language: Language, endpoint: u8) -> String {
     format!("ropewalk/{language}/{}/{endpoint}", interface.index)
 }
 
-/// Whether somebody has claimed that endpoint.
+/// Whether somebody has claimed that endpoint: anybody of this host, of whom no more is believed than that the agent is
+/// not to answer in its place.
 pub fn is_claimed(interface: &Interface, language: Language, endpoint: u8) -> bool {
     let address = SocketAddr::from_abstract_name(name_of(interface, language, endpoint));
     let socket = UnixDatagram::unbound();

@@ -123,6 +123,11 @@ pub enum EtherError {
         "endpoint {endpoint} of {interface} belongs to another process; choose another, or none"
     )]
     Taken { interface: String, endpoint: u8 },
+    #[error(
+        "the name of endpoint {endpoint} of {interface} is held by a program of user {user}, who is neither root nor this \
+         user (`ss -xp` shows it); choose another endpoint, or have that program ended"
+    )]
+    Held { interface: String, endpoint: u8, user: u32 },
     #[error("the raw endpoint of {0} belongs to somebody else; there is one on each interface")]
     RawTaken(String),
     #[error("all 255 endpoints of {0} are taken")]

@@ -4,7 +4,8 @@
 //!   interface share; [`inbox`]: packets that another endpoint found; [`watch`]: who of several sleepers is
 //!   woken by the socket;
 //! * [`interface`]: what it runs on; [`ring`]: frames that the kernel writes to shared memory; [`filter`]:
-//!   which ones; [`socket`]: system calls; [`xdp`]: a faster way beside the ring, where it can be had; [`claim`]: who has which number; [`numbers`]: sets of them;
+//!   which ones; [`socket`]: system calls; [`xdp`]: a faster way beside the ring, where it can be had; [`claim`]: who has which number;
+//!   [`holder`]: whose program that is; [`numbers`]: sets of them;
 //! * [`AgentSocket`]: what the agent of an interface sees, beside all endpoints; [`RawSocket`]: what mappers see;
 //!   [`bare`]: sockets without a port, for measurements.
 //!
@@ -15,6 +16,7 @@ pub mod bare;
 mod claim;
 mod config;
 mod filter;
+mod holder;
 mod hub;
 mod inbox;
 mod interface;
@@ -30,6 +32,7 @@ mod xdp;
 pub use agent::{AgentSocket, Claims, Heard};
 pub use claim::agent_name;
 pub use config::{EtherConfig, EtherError, Language, RAW_ENDPOINT, SocketKind, Sockets};
+pub use holder::{is_trusted, stranger_at};
 pub use interface::{Interface, interfaces};
 pub use port::{EtherPort, is_address, parse_address};
 pub use raw::{FRAMES_MAX as RAW_FRAMES_MAX, RawCounts, RawSocket};

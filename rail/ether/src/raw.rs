@@ -65,8 +65,11 @@ impl RawSocket {
     pub fn open(name: &str, order: Order) -> Result<RawSocket, EtherError> {
         let language = Language::Mxoe(order);
         let interface = interface::find(Some(name), language)?;
-        let claim = Claim::new(&interface, language, Some(RAW_ENDPOINT))
-            .map_err(|_| EtherError::RawTaken(interface.name.clone()))?;
+        let claim =
+            Claim::new(&interface, language, Some(RAW_ENDPOINT)).map_err(|error| match error {
+                held @ EtherError::Held { .. } => held,
+                _ => EtherError::RawTaken(interface.name.clone()),
+            })?;
         let open = || {
             let socket = socket::open()?;
             let fd = socket.as_fd();

@@ -1,10 +1,13 @@
 //! Beacons: RAW packets of 64 bytes by which interfaces find each other.
 //!
+//! Their fields are in the network's order, whatever the order of all other fields on the wire: on hosts with Open-MX a
+//! program of its own writes them, which knows nothing of the driver's.
+//!
 //! Between ours a beacon's tail, which Open-MX leaves zero and never reads, says that more is understood
 //! than MXoE. Nowhere else does a foreign host keep a place that is safe for that: pads carry old bytes.
 
 use ropewalk_base::checksum::crc32c;
-use zerocopy::{BigEndian, FromBytes, IntoBytes, LittleEndian};
+use zerocopy::{BigEndian, FromBytes, IntoBytes};
 
 use super::ethernet::Station;
 use super::layouts::BeaconPacket;
@@ -41,13 +44,12 @@ pub struct Announcement {
 
 impl Beacon {
     /// From what follows the type of a RAW packet; `None` where it is something else for raw endpoints.
-    pub fn parse(rest: &[u8], order: Order) -> Option<Beacon> {
+    pub fn parse(rest: &[u8]) -> Option<Beacon> {
         // `rest` begins behind index and type.
         let fields = rest.get(FIELDS - INDEX_BYTES - 1..)?;
-        let (high, low, serial) = match order {
-            Order::Big => parts(BeaconPacket::<BigEndian>::ref_from_prefix(fields).ok()?.0),
-            Order::Little => parts(BeaconPacket::<LittleEndian>::ref_from_prefix(fields).ok()?.0),
-        };
+        let (fields, _) = BeaconPacket::<BigEndian>::ref_from_prefix(fields).ok()?;
+        let (high, low, serial) =
+            (fields.nic_high.get(), fields.nic_low.get(), fields.serial.get());
         // Mappers of native MX send RAW packets, too: a beacon has zeroes before its fields.
         let zeroes = rest[..FIELDS - INDEX_BYTES - 1].iter().all(|byte| *byte == 0);
         let station = Station::from_nic_id(u64::from(high) << 32 | u64::from(low))?;
@@ -56,15 +58,13 @@ impl Beacon {
     }
 
     /// Its body, which needs no padding.
-    pub fn emit(&self, order: Order) -> [u8; BEACON_BYTES] {
+    pub fn emit(&self) -> [u8; BEACON_BYTES] {
         let mut body = [0; BEACON_BYTES];
         body[INDEX_BYTES] = super::Type::Raw as u8;
         let nic = self.station.nic_id();
-        let (high, low) = ((nic >> 32) as u32, nic as u32);
-        match order {
-            Order::Big => fields::<BigEndian>(&mut body, high, low, self.serial),
-            Order::Little => fields::<LittleEndian>(&mut body, high, low, self.serial),
-        }
+        let (nic_high, nic_low) = (((nic >> 32) as u32).into(), (nic as u32).into());
+        let fields = BeaconPacket::<BigEndian> { nic_high, nic_low, serial: self.serial.into() };
+        body[FIELDS..TAIL].copy_from_slice(fields.as_bytes());
         if let Some(ours) = self.ours {
             body[TAIL..].copy_from_slice(&ours.emit());
         }
@@ -72,24 +72,26 @@ impl Beacon {
     }
 }
 
-fn parts<O: zerocopy::ByteOrder + 'static>(fields: &BeaconPacket<O>) -> (u32, u32, u32) {
-    (fields.nic_high.get(), fields.nic_low.get(), fields.serial.get())
-}
-
-fn fields<O: zerocopy::ByteOrder + 'static>(
-    body: &mut [u8; BEACON_BYTES],
-    high: u32,
-    low: u32,
-    serial: u32,
-) {
-    let fields =
-        BeaconPacket::<O> { nic_high: high.into(), nic_low: low.into(), serial: serial.into() };
-    body[FIELDS..TAIL].copy_from_slice(fields.as_bytes());
-}
-
 impl Announcement {
     /// Feature: endpoints of MX that speak MXoE with others take our own packets as well, under the same numbers.
     pub const TAKES_OURS: u16 = 1;
+    /// Feature: the fields of its MXoE are in the order [`Order::Little`].
+    const SPEAKS_LITTLE: u16 = 2;
+
+    /// Of a host whose MXoE has its fields in this order.
+    #[must_use]
+    pub fn in_order(mut self, order: Order) -> Announcement {
+        match order {
+            Order::Big => self.features &= !Announcement::SPEAKS_LITTLE,
+            Order::Little => self.features |= Announcement::SPEAKS_LITTLE,
+        }
+        self
+    }
+
+    /// The order of the fields of its MXoE.
+    pub fn order(self) -> Order {
+        if self.features & Announcement::SPEAKS_LITTLE == 0 { Order::Big } else { Order::Little }
+    }
 
     fn parse(tail: &[u8]) -> Option<Announcement> {
         let tail: &[u8; BEACON_BYTES - TAIL] = tail.first_chunk()?;
@@ -127,7 +129,22 @@ mod tests {
     fn read(body: &[u8], order: Order) -> Option<Beacon> {
         let dialect = Dialect::native(1500, order).unwrap();
         let Ok((_, Packet::Raw(rest))) = Packet::parse(body, dialect) else { return None };
-        Beacon::parse(rest, order)
+        Beacon::parse(rest)
+    }
+
+    #[test]
+    fn a_beacon_says_the_same_in_whatever_order_the_rest_is_written() {
+        let body = beacon(None).emit();
+        // Bytes 32 to 43 of the frame, as Open-MX's daemon writes them.
+        let expected = [0, 0, 2, 0, 0, 0, 0, 1, 0x32, 0x7b, 0x23, 0xc6];
+        assert_eq!(body[FIELDS..TAIL], expected);
+        for order in [Order::Big, Order::Little] {
+            assert_eq!(read(&body, order), Some(beacon(None)));
+            let ours = Announcement { version: 1, features: 1, host: 5 }.in_order(order);
+            let heard = read(&beacon(Some(ours)).emit(), order.other()).and_then(|it| it.ours);
+            assert_eq!(heard.map(Announcement::order), Some(order));
+            assert_eq!(ours.in_order(Order::Big).features, 1);
+        }
     }
 
     #[test]
@@ -135,7 +152,7 @@ mod tests {
         let ours = Announcement { version: 1, features: 0x8001, host: 77 << 40 };
         for order in [Order::Big, Order::Little] {
             for beacon in [beacon(None), beacon(Some(ours))] {
-                assert_eq!(read(&beacon.emit(order), order), Some(beacon));
+                assert_eq!(read(&beacon.emit(), order), Some(beacon));
             }
         }
     }
@@ -143,10 +160,10 @@ mod tests {
     #[test]
     fn other_tails_and_other_raw_packets_are_told_apart() {
         let ours = Announcement { version: 1, features: 0, host: 1 };
-        let mut body = beacon(Some(ours)).emit(Order::Big);
+        let mut body = beacon(Some(ours)).emit();
         body[BEACON_BYTES - 1] ^= 1;
         assert_eq!(read(&body, Order::Big), Some(beacon(None)));
-        let mut mapper = beacon(None).emit(Order::Big);
+        let mut mapper = beacon(None).emit();
         mapper[7] = 1;
         assert_eq!(read(&mapper, Order::Big), None);
         assert_eq!(read(&mapper[..49], Order::Big), None);

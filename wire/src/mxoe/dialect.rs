@@ -14,7 +14,7 @@ pub enum Mode {
     Compatible,
 }
 
-/// Byte order of all fields but the EtherType.
+/// Byte order of all fields but the EtherType and those of beacons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
     /// The network's, which nearly everybody uses.

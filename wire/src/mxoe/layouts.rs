@@ -188,7 +188,7 @@ layouts! {
         magic: U32<O>,
         pad_end: U32<O>,
     } 16
-    /// What discovery beacons say after 16 bytes of a RAW packet.
+    /// What discovery beacons say after 16 bytes of a RAW packet; always in the network's order.
     BeaconPacket {
         nic_high: U32<O>,
         nic_low: U32<O>,

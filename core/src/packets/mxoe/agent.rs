@@ -43,6 +43,11 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 const SILENT_AFTER: Duration = Duration::from_secs(600);
 /// The first number that no endpoint has: the raw endpoint is taken by it.
 const ENDPOINTS: u8 = 255;
+/// Magics of questions from the first one on.
+const MAGICS: u32 = 1 << 16;
+/// How long the answer of a station counts that is in no table and was asked, and of how many.
+const SOUGHT_FOR: Duration = Duration::from_secs(5);
+const SOUGHT_MAX: usize = 256;
 /// Packets that wait for being sent; more are not made.
 const OUT_MAX: usize = 4096;
 
@@ -82,7 +87,7 @@ pub struct AgentCounters {
     pub wrong_length: u64,
     pub wrong_type: u64,
     pub malformed: u64,
-    /// Beacons in the other byte order: their senders find nobody here, and nobody here finds them.
+    /// What tells that its sender speaks in the other byte order: beacons of ours, and questions for the name.
     pub other_order: u64,
     /// For another station, or from a group or from ourselves.
     pub astray: u64,
@@ -119,6 +124,8 @@ pub struct Agent {
     beaconed_at: Option<Time>,
     table: Table,
     map: Option<Map>,
+    /// Stations that are in no table and were asked, the latest last, and until when their answers count.
+    sought: VecDeque<(Station, Time)>,
     out: VecDeque<(Station, Vec<u8>)>,
     queries: Budget,
     replies: Budget,
@@ -153,6 +160,11 @@ impl Budget {
     }
 }
 
+/// Whether hosts ask for names with this magic: it counts how often they forgot them.
+fn is_magic(magic: u32) -> bool {
+    magic.wrapping_sub(HOST_QUERY_MAGIC) < MAGICS
+}
+
 /// A name as it fits a packet: without zero bytes, and not too long.
 fn fitting(mut name: String) -> String {
     name.retain(|c| c != '\0');
@@ -176,6 +188,7 @@ impl Agent {
             beaconed_at: None,
             table: Table::with_limit(PEERS_MAX),
             map: None,
+            sought: VecDeque::new(),
             out: VecDeque::new(),
             queries: Budget::new(512, Duration::from_millis(1)),
             replies: Budget::new(2048, Duration::from_micros(500)),
@@ -207,7 +220,7 @@ impl Agent {
     /// What its beacons say beside that.
     pub fn announcement(&self) -> Announcement {
         let (version, features) = (packets::VERSION, Announcement::TAKES_OURS);
-        Announcement { version, features, host: self.config.host }
+        Announcement { version, features, host: self.config.host }.in_order(self.order())
     }
 
     /// Its counters.
@@ -277,6 +290,24 @@ impl Agent {
         }
     }
 
+    /// Somebody looks for a station. One that is in no table is asked for its name: if it is there it answers, or does not
+    /// know this interface, and then it does not answer calls either.
+    pub fn seek(&mut self, station: Station, now: Time) {
+        self.now = self.now.max(now);
+        let is_known = station == self.config.station || self.table.find(station).is_some();
+        if is_known || !map::is_card(station) || !self.queries.take(self.now) {
+            return;
+        }
+        self.sought.retain(|(other, _)| *other != station);
+        if self.sought.len() >= SOUGHT_MAX {
+            self.sought.pop_front();
+        }
+        self.sought.push_back((station, self.now + SOUGHT_FOR));
+        let query = HostQuery { index: INDEX_UNKNOWN, magic: HOST_QUERY_MAGIC };
+        self.send(station, INDEX_UNKNOWN, &Packet::HostQuery(query));
+        self.counters.queries_sent += 1;
+    }
+
     /// A packet that goes.
     #[allow(clippy::should_implement_trait, reason = "what a port asks for, as of our machine")]
     pub fn next(&mut self) -> Option<(Station, Vec<u8>)> {
@@ -305,11 +336,8 @@ impl Agent {
         match packet {
             _ if from.0[0] & 1 == 1 => self.counters.astray += 1,
             Packet::Raw(rest) if !is_own => {
-                let order = self.config.dialect.order();
-                let read = |order| Beacon::parse(rest, order).filter(|it| it.station == from);
-                match read(order) {
+                match Beacon::parse(rest).filter(|it| it.station == from) {
                     Some(beacon) => self.heard_beacon(&beacon),
-                    None if read(order.other()).is_some() => self.heard_other_order(from),
                     // A mapper's, who sees it, too.
                     None if is_taken(ENDPOINTS) => {}
                     None => self.counters.unasked += 1,
@@ -371,7 +399,7 @@ impl Agent {
     fn send_beacon(&mut self) {
         let (station, serial) = (self.config.station, self.serial);
         let beacon = Beacon { station, serial, ours: Some(self.announcement()) };
-        let body = beacon.emit(self.config.dialect.order()).to_vec();
+        let body = beacon.emit().to_vec();
         if self.out.len() < OUT_MAX {
             self.out.push_back((Station::BROADCAST, body));
             self.counters.sent += 1;
@@ -390,35 +418,41 @@ impl Agent {
         self.beacon_at = self.beacon_at.min((self.now + moment).max(soonest));
     }
 
-    /// A station of which no more is known than that it understands nothing that is said here: nobody asks it anything,
-    /// and people are told of it.
-    fn heard_other_order(&mut self, from: Station) {
-        self.counters.other_order += 1;
-        let (index, _) = self.hear(from);
+    /// A station speaks MXoE in this order. Of one that understands nothing that is said here nobody asks anything, and
+    /// people are told of it; one that was set right is asked.
+    fn speaks_in(&mut self, index: u16, order: Order) {
+        let (now, is_other) = (self.now, order != self.order());
+        self.counters.other_order += u64::from(is_other);
         self.table.change(index, |peer| {
-            (peer.other_order, peer.serial, peer.ours) = (true, None, None);
-            peer.ask_at = Time::NEVER;
+            let was_other = std::mem::replace(&mut peer.order, Some(order)) == Some(order.other());
+            if is_other {
+                (peer.reverse, peer.ask_at) = (INDEX_UNKNOWN, Time::NEVER);
+            } else if was_other {
+                peer.ask_at = now;
+            }
         });
     }
 
     fn heard_beacon(&mut self, beacon: &Beacon) {
         self.counters.beacons_received += 1;
-        let (index, mut is_new) = self.hear(beacon.station);
+        let (index, is_new) = self.hear(beacon.station);
         let (now, mut began_anew) = (self.now, false);
         self.table.change(index, |peer| {
-            is_new |= std::mem::take(&mut peer.other_order);
             let is_first = peer.serial.is_none();
             began_anew = !is_first && peer.serial != Some(beacon.serial);
             (peer.serial, peer.ours) = (Some(beacon.serial), beacon.ours);
             if began_anew {
-                // It has another table, and perhaps another name.
-                peer.reverse = INDEX_UNKNOWN;
+                // It has another table, and perhaps another name and another order.
+                (peer.reverse, peer.order) = (INDEX_UNKNOWN, None);
             }
             // A name that came before the first beacon may be of an earlier serial, too.
             if began_anew || is_first && peer.name.is_some() {
                 peer.ask_at = now;
             }
         });
+        if let Some(ours) = beacon.ours {
+            self.speaks_in(index, ours.order());
+        }
         if is_new || began_anew {
             self.begin_burst();
         }
@@ -426,11 +460,12 @@ impl Agent {
 
     /// A station was heard: its index, and whether it was not known before.
     fn hear(&mut self, station: Station) -> (u16, bool) {
-        let now = self.now;
+        let (now, other) = (self.now, self.order().other());
         if let Some(index) = self.table.find(station) {
             self.table.change(index, |peer| {
                 peer.heard = now;
-                if peer.name.is_none() && peer.ask_at == Time::NEVER {
+                let is_understood = peer.order != Some(other);
+                if is_understood && peer.name.is_none() && peer.ask_at == Time::NEVER {
                     peer.ask_at = now;
                 }
             });
@@ -439,12 +474,16 @@ impl Agent {
         (self.table.add(station, now), true)
     }
 
-    /// Somebody asks for the name, and so knows this interface.
+    /// Somebody asks for the name, and so knows this interface. The magic of its question tells the order of its fields.
     fn answer(&mut self, from: Station, query: HostQuery) {
         if !self.replies.take(self.now) {
             return self.counters.unanswered += 1;
         }
         let (index, is_new) = self.hear(from);
+        if is_magic(query.magic.swap_bytes()) && !is_magic(query.magic) {
+            return self.speaks_in(index, self.order().other());
+        }
+        self.speaks_in(index, self.order());
         self.table.change(index, |peer| peer.reverse = query.index);
         if is_new {
             self.begin_burst();
@@ -457,10 +496,14 @@ impl Agent {
     }
 
     fn answered(&mut self, from: Station, reply: HostReply<'_>) {
-        let Some(index) = self.table.find(from).filter(|_| reply.magic == HOST_QUERY_MAGIC) else {
+        let now = self.now;
+        let is_sought = self.sought.iter().any(|(station, until)| *station == from && now < *until);
+        let known = self.table.find(from);
+        let known = known.or_else(|| is_sought.then(|| self.hear(from).0));
+        let Some(index) = known.filter(|_| reply.magic == HOST_QUERY_MAGIC) else {
             return self.counters.unasked += 1;
         };
-        let now = self.now;
+        self.sought.retain(|(station, _)| *station != from);
         self.table.change(index, |peer| {
             (peer.heard, peer.reverse, peer.ask_at) = (now, reply.index, Time::NEVER);
             peer.name = Some(reply.name.into());

@@ -28,8 +28,8 @@ interface (mxoe://eth0?frame=1500&order=big&mode=native); \"with all\": with hos
 speak a language of their own with checksums. AF_XDP: the queue that a process takes frames from past \
 the packet layer (socket=xdp in an address, or ROPEWALK_ETHER). Rights are those of this process.
 
-Hosts that speak MXoE in another byte order than the processes that run here are told of once a beacon of theirs came, \
-which Open-MX sends every three minutes; those with other frames once a long message of theirs did.")]
+Hosts that speak MXoE in another byte order than the processes that run here are told of once they have asked for this \
+host's name, which Open-MX does within seconds of hearing of it; those with other frames once a long message of theirs came.")]
 pub struct Info {
     /// A JSON object for the host, one for each board and each other interface, and one for each piece of advice: 'kind' is host, board
     /// or advice.
@@ -63,7 +63,7 @@ pub struct Board {
 /// What says that somebody on the wire of an interface speaks MXoE otherwise than hosts here do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Strange {
-    /// The agent's byte order, and cards of which the last beacon was in the other one.
+    /// The agent's byte order, and cards that have told by what they said last that theirs is the other one.
     pub order: Option<(Order, Vec<Station>)>,
     /// Pieces of messages that lie otherwise than in frames as long as those here.
     pub frame: u64,
@@ -75,14 +75,16 @@ const STRANGE_FOR: Duration = Duration::from_secs(400);
 impl Strange {
     /// What the agent of an interface knows, and what the endpoints on it that tell have counted.
     fn on(interface: &Interface, counted: &[Counted]) -> Strange {
-        let peers = AgentClient::of(interface.index).map(|mut agent| agent.peers());
-        let peers = peers.transpose().unwrap_or_else(|error| {
+        let agent = AgentClient::reach(interface.index);
+        let peers = agent.and_then(|agent| agent.map(|mut agent| agent.peers()).transpose());
+        let peers = peers.unwrap_or_else(|error| {
             complain!("ropewalk: {}: {error}", interface.name);
             None
         });
         let peers = peers.unwrap_or_default();
-        let own = peers.iter().find(|peer| peer.is_own).map(|own| own.order);
-        let is_other = |it: &&KnownPeer| Some(it.order) != own && it.age < STRANGE_FOR;
+        let own = peers.iter().find(|peer| peer.is_own).and_then(|own| own.order);
+        let is_other =
+            |it: &&KnownPeer| it.order.is_some() && it.order != own && it.age < STRANGE_FOR;
         let others: Vec<Station> = peers.iter().filter(is_other).map(|it| it.station).collect();
         let index = Some(interface.index);
         let is_there = |it: &&Counted| it.scheme == "mxoe" && it.interface == index;

@@ -36,9 +36,9 @@ pub fn run(arguments: &Peers) -> anyhow::Result<()> {
     }
     let (mut rows, mut agents) = (Vec::new(), 0);
     for interface in &all {
-        let Some(mut agent) = AgentClient::of(interface.index) else { continue };
+        let Some(agent) = AgentClient::reach(interface.index).transpose() else { continue };
         agents += 1;
-        let peers = match agent.peers() {
+        let peers = match agent.and_then(|mut agent| agent.peers()) {
             Ok(peers) => peers,
             Err(error) => {
                 complain!("ropewalk: {}: {error}", interface.name);
@@ -77,7 +77,9 @@ fn kind(peer: &KnownPeer, all: &[KnownPeer]) -> Option<&'static str> {
     let own = all.iter().find(|it| it.is_own);
     match (peer.is_own, &peer.ours, peer.serial) {
         (true, ..) => Some("own"),
-        _ if own.is_some_and(|own| own.order != peer.order) => Some("other byte order"),
+        _ if peer.order.is_some() && own.is_some_and(|own| own.order != peer.order) => {
+            Some("other byte order")
+        }
         (false, Some(_), _) => Some("ropewalk"),
         (false, None, Some(_)) => Some("foreign"),
         (false, None, None) => None,
@@ -112,7 +114,7 @@ fn print_object(
         "address": peer.station.to_string(),
         "nic_id": peer.station.nic_id(),
         "kind": kind,
-        "order": order_name(peer.order),
+        "order": peer.order.map(order_name),
         "index_there": peer.reverse,
         "serial": peer.serial,
         "version": peer.ours.map(|ours| ours.version),
@@ -137,7 +139,7 @@ mod tests {
             reverse: None,
             serial: None,
             ours: None,
-            order: Order::Big,
+            order: None,
             name: None,
             is_own: false,
             age: Duration::from_millis(7900),
@@ -148,9 +150,11 @@ mod tests {
         assert_eq!(row(&peer, false), ["eth0", "3", "-", id, "-", "-", "7 s ago"]);
         let met = KnownPeer { serial: Some(1), ..peer.clone() };
         assert_eq!(row(&met, false)[4], "foreign");
-        let strange = KnownPeer { order: Order::Little, ..met.clone() };
-        let own = KnownPeer { is_own: true, ..peer.clone() };
-        assert_eq!(kind(&strange, &[own, strange.clone()]), Some("other byte order"));
+        let strange = KnownPeer { order: Some(Order::Little), ..met.clone() };
+        let own = KnownPeer { is_own: true, order: Some(Order::Big), ..peer.clone() };
+        assert_eq!(kind(&strange, &[own.clone(), strange.clone()]), Some("other byte order"));
+        // Of one that has only sent beacons it is not known.
+        assert_eq!(kind(&met, &[own, met.clone()]), Some("foreign"));
         let named = KnownPeer { name: Some("a\x1b:0".into()), reverse: Some(1), ..peer.clone() };
         let twin = KnownPeer { index: 4, is_own: true, ..named.clone() };
         let all = [peer.clone(), named.clone(), twin.clone()];

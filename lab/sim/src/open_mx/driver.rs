@@ -147,9 +147,34 @@ impl Driver {
         self.ring.clear();
     }
 
+    pub fn name_all(&mut self) {
+        self.peers.iter_mut().for_each(|peer| peer.named = true);
+    }
+
     pub fn forget_peers(&mut self) {
         for peer in &mut self.peers {
             peer.reverse = INDEX_UNKNOWN;
+        }
+    }
+
+    /// What the daemon says of this interface, whose address is `station`. It is a program of its own, which writes numbers in
+    /// the network's order whatever the driver was built for.
+    pub fn daemon_says(station: Station, serial: u32) -> Vec<u8> {
+        let mut body = vec![0; 50];
+        body[2] = 1;
+        body[20..26].copy_from_slice(&station.0);
+        body[26..30].copy_from_slice(&serial.to_be_bytes());
+        body
+    }
+
+    /// The daemon adds whom it hears of to the table.
+    fn daemon_hears(&mut self, rest: &[u8]) {
+        let nic = rest.get(15..23).and_then(|nic| <[u8; 8]>::try_from(nic).ok());
+        let Some([0, 0, station @ ..]) = nic else { return };
+        let station = Station(station);
+        if rest[..15].iter().all(|byte| *byte == 0) && self.index_of(station).is_none() {
+            let (reverse, named) = (INDEX_UNKNOWN, false);
+            self.peers.push(Peer { station, reverse, named });
         }
     }
 
@@ -229,8 +254,10 @@ impl Driver {
     /// `None` where it is dropped without a word.
     fn dispatch(&mut self, from: Station, index: u16, packet: Packet<'_>, now: Time) -> Option<()> {
         match packet {
-            // For the daemon that finds peers.
-            Packet::Raw(_) => Some(()),
+            Packet::Raw(rest) => {
+                self.daemon_hears(rest);
+                Some(())
+            }
             Packet::HostQuery(query) => {
                 let peer = self.index_of(from)?;
                 self.peers[usize::from(peer)].reverse = query.index;

@@ -320,6 +320,16 @@ impl Host {
         self.driver.packet(from, body, self.now);
     }
 
+    /// From now on it asks nobody for a name: those that it has were told it before.
+    pub fn hold_names(&mut self) {
+        self.driver.name_all();
+    }
+
+    /// The beacon by which its daemon makes it known to everybody.
+    pub fn beacon(&self) -> Vec<u8> {
+        Driver::daemon_says(self.config.station, self.config.session)
+    }
+
     /// It is `now`: timers, and a round of progress where the user does not compute. Belongs behind every
     /// batch of packets, too.
     pub fn advance(&mut self, now: Time) {

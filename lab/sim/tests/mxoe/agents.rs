@@ -97,7 +97,7 @@ impl Wire {
 
     fn fly(&mut self, from: usize, to: Station, body: Vec<u8>) {
         if let Ok((_, Packet::Raw(rest))) = Packet::parse(&body, self.dialect) {
-            let beacon = Beacon::parse(rest, self.dialect.order()).expect("a beacon");
+            let beacon = Beacon::parse(rest).expect("a beacon");
             self.beacons.push((self.now, from, beacon));
         }
         if self.random.below(1000) >= self.loss_of_thousand {
@@ -283,7 +283,7 @@ fn another_name_is_heard_of_and_one_that_two_have_names_nobody() {
 fn a_name_from_before_the_first_beacon_may_be_an_older_one() {
     let mut wire = Wire::new(12, 1, dialect(0));
     wire.run_for(Duration::from_secs(20));
-    let (dialect, other) = (wire.dialect, station(1));
+    let other = station(1);
     // It has heard us, which we have not it, and asks; so do we.
     let magic = HOST_QUERY_MAGIC;
     wire.ask(0, other, &Packet::HostQuery(HostQuery { index: 5, magic }));
@@ -292,7 +292,7 @@ fn a_name_from_before_the_first_beacon_may_be_an_older_one() {
     wire.ask(0, other, &Packet::HostReply(reply));
     assert_eq!(wire.agent(0).named("old"), Named::One(other));
     // Now it is called otherwise, and has another serial, as its beacon says: the first one that comes.
-    let beacon = Beacon { station: other, serial: 2, ours: None }.emit(dialect.order());
+    let beacon = Beacon { station: other, serial: 2, ours: None }.emit();
     let now = wire.now;
     let mut asked = || {
         wire.agent(0).packet(other, Station::BROADCAST, &beacon, now, &mut |_| false);
@@ -394,11 +394,11 @@ fn what_is_refused_names_what_it_refuses_and_a_flood_is_answered_a_little() {
 fn beacons_of_made_up_stations_fill_the_table_and_no_more_and_names_outlive_them() {
     let mut wire = Wire::new(8, 2, dialect(0));
     wire.run_for(Duration::from_secs(10));
-    let (now, dialect) = (wire.now, wire.dialect);
+    let now = wire.now;
     for number in 0..70_000u32 {
         let [_, a, b, c] = number.to_be_bytes();
         let station = Station([6, 0, 0, a, b, c]);
-        let body = Beacon { station, serial: number, ours: None }.emit(dialect.order());
+        let body = Beacon { station, serial: number, ours: None }.emit();
         let agent = wire.agent(0);
         agent.packet(station, Station::BROADCAST, &body, now, &mut |_| false);
         // A beacon that speaks of somebody else.
@@ -464,6 +464,39 @@ fn a_map_that_is_complete_has_names_asked_for_at_once() {
     };
     assert_eq!(asked(map), 0);
     assert_eq!(asked(Map { is_complete: true, ..map }), 1);
+}
+
+#[test]
+fn a_card_that_is_sought_is_known_if_it_is_there_and_nobody_who_was_not_asked() {
+    let mut wire = Wire::new(13, 1, dialect(0));
+    // It knows us, as by a table that somebody wrote, and says nothing unless it is asked.
+    let theirs = wire.add_theirs();
+    wire.host(theirs).hold_names();
+    wire.run_for(Duration::from_secs(10));
+    let (there, gone) = (station(theirs), station(7));
+    assert_eq!(wire.agent(0).peer(there), None);
+    let now = wire.now;
+    let before = wire.agent(0).counters().queries_sent;
+    for station in [there, gone, Station::BROADCAST, station(0)] {
+        wire.agent(0).seek(station, now);
+    }
+    assert_eq!(wire.agent(0).counters().queries_sent - before, 2);
+    wire.run_for(Duration::from_millis(10));
+    let known = |wire: &mut Wire, at| wire.agent(0).peer(at).and_then(|it| it.name.clone());
+    assert_eq!(known(&mut wire, there).as_deref(), Some(&b"host1:0"[..]));
+    assert_eq!(wire.agent(0).peer(gone), None);
+    // Nor does an answer that comes too late, or that nobody wanted, make a peer.
+    let name = HostReply { index: 3, magic: HOST_QUERY_MAGIC, name: b"late" };
+    let late = body(&Packet::HostReply(name), wire.dialect);
+    wire.run_for(Duration::from_secs(6));
+    let now = wire.now;
+    for from in [gone, station(8)] {
+        wire.agent(0).packet(from, station(0), &late, now, &mut |_| false);
+        assert_eq!(wire.agent(0).peer(from), None);
+    }
+    let before = wire.agent(0).counters().queries_sent;
+    (0..2000).for_each(|_| wire.agent(0).seek(gone, now));
+    assert!(wire.agent(0).counters().queries_sent - before <= 512);
 }
 
 #[test]

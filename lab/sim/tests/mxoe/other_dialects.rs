@@ -6,6 +6,7 @@ use std::time::Duration;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_core::packets::mxoe::{Agent, AgentConfig, MxoeConfig};
+use ropewalk_sim::open_mx::{Host, HostConfig};
 use ropewalk_wire::mxoe::*;
 
 use crate::room::*;
@@ -116,16 +117,22 @@ fn pieces_of_other_frames_are_counted_for_themselves() {
     }
 }
 
+fn station(number: u8) -> Station {
+    Station([2, 0, 0, 0, 0, number])
+}
+
+fn agent(number: u8, order: Order) -> Agent {
+    let dialect = Dialect::native(1500, order).unwrap();
+    let (station, name) = (station(number), format!("host{number}:0"));
+    let config = AgentConfig { station, dialect, name, host: 77 };
+    Agent::new(config, Random::from_seed(number.into()), Time(1_000_000_000))
+}
+
+const ORDERS: [(Order, Order); 2] = [(Order::Big, Order::Little), (Order::Little, Order::Big)];
+
 #[test]
-fn who_sends_beacons_in_the_other_byte_order_is_known_for_it_until_it_does_not() {
-    let station = |number| Station([2, 0, 0, 0, 0, number]);
-    for (ours, theirs) in [(Order::Big, Order::Little), (Order::Little, Order::Big)] {
-        let agent = |number, order| {
-            let dialect = Dialect::native(1500, order).unwrap();
-            let (station, name) = (station(number), format!("host{number}:0"));
-            let config = AgentConfig { station, dialect, name, host: 77 };
-            Agent::new(config, Random::from_seed(number.into()), Time(1_000_000_000))
-        };
+fn hosts_of_ours_say_in_which_byte_order_they_speak_until_they_are_set_right() {
+    for (ours, theirs) in ORDERS {
         let mut one = agent(1, ours);
         let mut now = Time(1_000_000_000);
         let mut hear = |one: &mut Agent, order, from| {
@@ -139,18 +146,75 @@ fn who_sends_beacons_in_the_other_byte_order_is_known_for_it_until_it_does_not()
             let out = std::iter::from_fn(|| one.next());
             out.filter(|(to, _)| *to == station(2)).count()
         };
-        // What says that it is of another one is no beacon in any order.
+        // What says that it is of another one is no beacon.
         assert_eq!(hear(&mut one, theirs, 3), 0);
         assert_eq!((one.counters().other_order, one.counters().unasked), (0, 1));
         for heard in 1..=3 {
             assert_eq!(hear(&mut one, theirs, 2), 0, "nobody asks what is not understood");
-            assert_eq!((one.counters().other_order, one.counters().beacons_received), (heard, 0));
-            assert!(one.peer(station(2)).is_some_and(|peer| peer.other_order));
+            assert_eq!(one.counters().other_order, heard);
+            let peer = one.peer(station(2)).expect("it is there");
+            assert!(peer.order == Some(theirs) && peer.ours.is_some());
         }
         // It was mended.
         assert_eq!(hear(&mut one, ours, 2), 1, "it is asked for its name");
         let peer = one.peer(station(2)).expect("it is there");
-        assert!(!peer.other_order && peer.ours.is_some() && peer.serial.is_some());
-        assert_eq!((one.counters().other_order, one.counters().beacons_received), (3, 1));
+        assert!(peer.order == Some(ours) && peer.ours.is_some() && peer.serial.is_some());
+        assert_eq!((one.counters().other_order, one.counters().beacons_received), (3, 4));
+    }
+}
+
+/// An agent and a host with Open-MX hear each other's beacons, and whatever they say then.
+fn meet(one: &mut Agent, host: &mut Host, now: &mut Time) {
+    let beacon = host.beacon();
+    one.packet(station(2), Station::BROADCAST, &beacon, *now, &mut |_| false);
+    for _ in 0..100 {
+        *now = *now + Duration::from_millis(100);
+        let now = *now;
+        one.advance(now);
+        while let Some((_, body)) = one.next() {
+            host.packet(station(1), &body, now);
+        }
+        host.advance(now);
+        while let Some((to, body)) = host.next() {
+            one.packet(station(2), to, &body, now, &mut |_| false);
+        }
+    }
+}
+
+fn with_open_mx(order: Order, life: u32) -> Host {
+    let dialect = Dialect::native(1500, order).unwrap();
+    let mut config = HostConfig::new(station(2), 0, life, dialect);
+    (config.name, config.asks_names) = ("theirs:0".to_string(), true);
+    Host::new(config)
+}
+
+#[test]
+fn hosts_with_open_mx_are_found_by_their_beacons_in_either_byte_order() {
+    for order in [Order::Big, Order::Little] {
+        let (mut one, mut host) = (agent(1, order), with_open_mx(order, 1));
+        meet(&mut one, &mut host, &mut Time(1_000_000_000));
+        let peer = one.peer(station(2)).expect("it has sent a beacon").clone();
+        assert_eq!(peer.name.as_deref(), Some(&b"theirs:0"[..]), "{order:?}");
+        assert_eq!((peer.order, peer.reverse, peer.ours), (Some(order), 1, None));
+        assert_eq!(host.deadline(), Time::NEVER, "it was told our name");
+        assert_eq!(one.counters().other_order, 0);
+    }
+}
+
+#[test]
+fn hosts_with_open_mx_in_the_other_byte_order_are_known_by_what_they_ask() {
+    for (ours, theirs) in ORDERS {
+        let (mut one, mut host) = (agent(1, ours), with_open_mx(theirs, 1));
+        let mut now = Time(1_000_000_000);
+        meet(&mut one, &mut host, &mut now);
+        let peer = one.peer(station(2)).expect("it has sent a beacon");
+        assert_eq!((peer.order, peer.reverse), (Some(theirs), INDEX_UNKNOWN));
+        assert!(one.counters().other_order > 0);
+        // It was built anew.
+        let mut host = with_open_mx(ours, 2);
+        meet(&mut one, &mut host, &mut now);
+        let peer = one.peer(station(2)).expect("it is there still");
+        assert_eq!((peer.order, peer.reverse), (Some(ours), 1));
+        assert_eq!(peer.name.as_deref(), Some(&b"theirs:0"[..]));
     }
 }

@@ -19,7 +19,7 @@ pub struct Map {
 }
 
 /// Whether a card can have this address.
-fn is_card(station: Station) -> bool {
+pub(super) fn is_card(station: Station) -> bool {
     station.0 != [0; 6] && station.0[0] & 1 == 0
 }
 

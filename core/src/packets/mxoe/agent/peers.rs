@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 use ropewalk_base::time::Time;
-use ropewalk_wire::mxoe::{Announcement, INDEX_UNKNOWN, Station};
+use ropewalk_wire::mxoe::{Announcement, INDEX_UNKNOWN, Order, Station};
 
 /// Peers of a table: indices have 16 bits, of which one stands for nobody, and the first one is the interface's own.
 pub const PEERS_MAX: u16 = INDEX_UNKNOWN - 1;
@@ -24,8 +24,8 @@ pub struct Peer {
     pub serial: Option<u32>,
     /// It is one of ours.
     pub ours: Option<Announcement>,
-    /// Its last beacon was in the other byte order: nothing that it says is understood.
-    pub other_order: bool,
+    /// The byte order in which it speaks MXoE, where it said something that tells.
+    pub order: Option<Order>,
     /// As it was told, without a zero byte.
     pub name: Option<Box<[u8]>>,
     /// When something came from it, or a mapper named it.
@@ -96,7 +96,7 @@ impl Table {
             reverse: INDEX_UNKNOWN,
             serial: None,
             ours: None,
-            other_order: false,
+            order: None,
             name: None,
             heard: now,
             ask_at: now,

@@ -1,0 +1,99 @@
+//! Cards that no agent knows and somebody connects to: whether they are there is asked for while the connect is under way,
+//! so that it does not wait for its time-out where nobody can answer.
+//!
+//! A card is not there where an agent that has heard of all who answer beacons does not know it, and it was asked by itself
+//! several times without an answer: a host whose driver knows us answers that, whatever its programs do, and one that does
+//! not know us answers no connect.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use ropewalk_net::boards::{SEEK_EVERY, SEEKS};
+
+use crate::codes::NIC_NOT_FOUND;
+use crate::endpoint::{Ep, State};
+
+/// Cards that are looked for, by their numbers.
+#[derive(Debug, Default)]
+pub struct Searches(BTreeMap<u64, Search>);
+
+#[derive(Debug)]
+struct Search {
+    next_at: Instant,
+    /// How often it was asked, and has not answered.
+    missed: u32,
+}
+
+impl Searches {
+    /// Somebody connects to this card.
+    pub fn begin(&mut self, nic: u64) {
+        self.0.entry(nic).or_insert(Search { next_at: Instant::now(), missed: 0 });
+    }
+
+    /// Cards that are to be asked for.
+    fn due(&self, now: Instant) -> Vec<u64> {
+        let due = self.0.iter().filter(|(_, search)| search.next_at <= now);
+        due.map(|(nic, _)| *nic).collect()
+    }
+
+    /// What the agent says of a card; true where it is not there.
+    fn told(&mut self, nic: u64, is_missing: Option<bool>, now: Instant) -> bool {
+        let Some(search) = self.0.get_mut(&nic) else { return false };
+        search.next_at = now + SEEK_EVERY;
+        search.missed += u32::from(is_missing == Some(true));
+        let is_over = is_missing == Some(false) || search.missed > SEEKS;
+        if is_over {
+            self.0.remove(&nic);
+        }
+        is_over && is_missing == Some(true)
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.0.values().map(|search| search.next_at).min()
+    }
+}
+
+impl Ep {
+    /// Looks for cards, without the endpoint's lock; when that is due the next time, `due` at the latest.
+    pub fn search(&self, due: Instant) -> Instant {
+        let nics = self.lock().searches.due(Instant::now());
+        for nic in nics {
+            let is_asked = !self.unanswered(&self.lock(), nic).is_empty();
+            let board = self.process.boards.boards.get(self.board as usize).filter(|_| is_asked);
+            // Where there is nobody to ask, or nobody who connects, it ends.
+            let answer = board.map_or(Ok(Some(false)), |board| board.is_missing(nic));
+            let mut state = self.lock();
+            if state.searches.told(nic, answer.unwrap_or(Some(false)), Instant::now()) {
+                self.is_nowhere(&mut state, nic);
+            }
+        }
+        self.lock().searches.next().map_or(due, |next| due.min(next))
+    }
+
+    /// Connects to a card that is not there end.
+    fn is_nowhere(&self, state: &mut State, nic: u64) {
+        for number in self.unanswered(state, nic) {
+            self.connected(state, number, NIC_NOT_FOUND);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_is_not_there_when_it_was_asked_often_enough_and_nothing_else() {
+        let mut searches = Searches::default();
+        let now = Instant::now();
+        searches.begin(7);
+        searches.begin(8);
+        assert_eq!(searches.due(Instant::now()), [7, 8]);
+        // As long as the agent cannot tell nothing counts.
+        (0..20).for_each(|_| assert!(!searches.told(7, None, now)));
+        assert!(searches.next().is_some_and(|next| next <= now + SEEK_EVERY));
+        assert!(!searches.told(8, Some(true), now) && !searches.told(8, Some(false), now));
+        let missed = (0..).take_while(|_| !searches.told(7, Some(true), now)).count();
+        assert_eq!((missed, searches.next()), (SEEKS as usize, None));
+    }
+}
