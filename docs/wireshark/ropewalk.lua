@@ -205,7 +205,8 @@ declare(ropewalk, "ropewalk.", {
     { "call.id", "uint64", "Call", hex },
     { "call.refusal", "uint8", "Refusal", dec, { [0] = "accepted" } },
     { "ack.next", "uint32", "First packet that is missing", dec },
-    { "ack.delay", "uint32", "The oldest news waited (us)", dec },
+    { "ack.delay", "uint24", "The oldest news waited (us)", dec },
+    { "ack.again", "uint8", "Came again (number modulo 255, plus 1)", dec },
     { "ack.early", "uint64", "Packets beyond that are here", hex },
     { "stream.number", "uint32", "Number", dec },
     { "stream.record", "uint32", "Record of the first byte", dec },
@@ -730,19 +731,21 @@ end
 parsers[0x01] = function(packet, tree, at)
     local bytes = packet.captured_end - at
     local zeroes = bytes >= 47 and packet.tvb:raw(at, 15) == string.rep("\0", 15)
-    local high = zeroes and packet.tvb(at + 15, 4) or nil
-    if high then high = packet.little and high:le_uint() or high:uint() end
+    -- Always in the network's order, whatever that of all other fields is.
+    local little = packet.little
+    local high = zeroes and packet.tvb(at + 15, 4):uint() or nil
     if not high or high > 0xffff then
         if bytes > 0 then tree:add(fields["mxoe.data"], packet.tvb(at, bytes)) end
         return string.format("Raw, %d B", packet.wire_end - at)
     end
-    local low = packet.tvb(at + 19, 4)
-    low = packet.little and low:le_uint() or low:uint()
+    local low = packet.tvb(at + 19, 4):uint()
     local digits = string.format("%04x%08x", high, low)
     local station = digits:gsub("(%x%x)", "%1:", 5)
     tree:add(fields["mxoe.beacon.nic"], packet.tvb(at + 15, 8), Address.ether(station))
     local it
+    packet.little = false
     it, at = read(packet, tree, { { "mxoe.beacon.serial", 4 } }, at + 23)
+    packet.little = little
     return string.format("Beacon of %s, serial 0x%x%s", station, it["mxoe.beacon.serial"],
         announcement(packet, tree, at))
 end
@@ -970,7 +973,8 @@ end
 
 local HEAD_BYTES, CHECKSUM_BYTES = 14, 4
 local PACKET_VERSION = 4
-local PACKET_ACK = { { "ropewalk.ack.next", 4 }, { "ropewalk.ack.delay", 4 }, { "ropewalk.ack.early", 8 } }
+local PACKET_ACK = { { "ropewalk.ack.next", 4 }, { "ropewalk.ack.delay", 3 },
+    { "ropewalk.ack.again", 1 }, { "ropewalk.ack.early", 8 } }
 local PACKET_HANDLE = { "ropewalk.handle", 8 }
 
 local packet_layouts = {

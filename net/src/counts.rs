@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! * the name ends with the endpoint, however that ends;
-//! * only root and the user whose process it is are told, and nobody is waited for.
+//! * only root and the user whose process it is are told, and nobody is waited for;
+//! * anybody may have such a name: words are passed over that are not as ours, which a terminal can show.
 
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
@@ -92,10 +93,15 @@ pub(crate) fn emit_counts(counts: &[Count]) -> String {
 /// Lines as `emit_counts` writes them; others are passed over.
 pub(crate) fn parse_counts(text: &str) -> Vec<(String, u64)> {
     let line = |line: &str| {
-        let (name, count) = line.split_once(' ')?;
+        let (name, count) = line.split_once(' ').filter(|(name, _)| is_word(name))?;
         Some((name.to_string(), count.parse().ok()?))
     };
     text.lines().filter_map(line).collect()
+}
+
+/// Whether it is one like ours.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|it| it.is_ascii_graphic())
 }
 
 /// For each account its lines, below one that says whose they are.
@@ -118,6 +124,7 @@ fn parse(text: &str, process: u32) -> Vec<Counted> {
         let (whose, lines) = part.split_once('\n')?;
         let mut words = whose.split(' ');
         let (scheme, interface, endpoint) = (words.next()?, words.next()?, words.next()?);
+        is_word(scheme).then_some(())?;
         Some(Counted {
             process,
             scheme: scheme.to_string(),
@@ -163,5 +170,8 @@ mod tests {
         assert_eq!(parse("", 1), []);
         assert_eq!(parse("= mxoe", 1), []);
         assert_eq!(parse("= mxoe 1 2\nx\ny -1\nz 1", 1)[0].counts, [("z".to_string(), 1)]);
+        // What a terminal would obey.
+        assert_eq!(parse("= mxoe 1 2\na\u{1b}[2J 1\n\u{9b}5n 1\nz 1", 1)[0].counts.len(), 1);
+        assert_eq!(parse("= \u{1b}]0;x 1 2\nz 1", 1), []);
     }
 }

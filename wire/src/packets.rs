@@ -6,12 +6,14 @@
 //!
 //! Invariants: [`open`] believes nothing before the checksum holds; what was sealed opens.
 
+use std::time::Duration;
+
 use ropewalk_base::checksum::{append, crc32c};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Version of everything in this file.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// Bytes before a layout: MXoE's index.
 const INDEX_BYTES: usize = crate::mxoe::INDEX_BYTES;
 /// Bytes of the checksum at the end.
@@ -67,8 +69,10 @@ layouts! {
     AckBody {
         /// The first packet that is missing.
         next: U32,
-        /// How long the oldest news in this waited, in microseconds.
-        delay: U32,
+        /// How long the oldest news in this waited, in microseconds ([`AckBody::delay`]).
+        delay: [u8; 3],
+        /// Which packet came again since the last of these ([`came_again`]); 0: none.
+        again: u8,
         /// Bit n: packet `next + 1 + n` is here.
         early: U64,
     } 16
@@ -227,6 +231,27 @@ pub const fn overhead(kind: Kind) -> usize {
             Kind::Refusal => size_of::<RefusalBody>(),
             Kind::Gone => 4,
         }
+}
+
+/// What [`AckBody::again`] says of a packet of this number: enough to tell it from 254 others beside it.
+pub fn came_again(number: u32) -> u8 {
+    1 + (number % 255) as u8
+}
+
+impl AckBody {
+    /// Everything before `next`, and beyond it what the bitmap says; `delay` as long as it fits, half a minute at most.
+    pub fn new(next: u32, early: u64, delay: Duration, again: Option<u32>) -> AckBody {
+        let micros = delay.as_micros().min((1 << 24) - 1) as u32;
+        let [a, b, c, _] = micros.to_le_bytes();
+        let again = again.map_or(0, came_again);
+        AckBody { next: next.into(), delay: [a, b, c], again, early: early.into() }
+    }
+
+    /// How long the oldest news in this waited.
+    pub fn delay(&self) -> Duration {
+        let [a, b, c] = self.delay;
+        Duration::from_micros(u32::from_le_bytes([a, b, c, 0]).into())
+    }
 }
 
 /// Whether a body is one of ours, by its type alone.

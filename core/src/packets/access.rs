@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 use std::hash::Hash;
+use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
@@ -113,8 +114,9 @@ pub(super) struct Asks {
     /// When a piece came last, and when the latest one that came was asked for.
     heard_at: Time,
     answered: Time,
-    /// The window was narrowed then.
+    /// The window was narrowed then, and was so wide before.
     narrowed_at: Time,
+    window_before: u32,
     /// Asks so far.
     turns: u32,
 }
@@ -130,6 +132,7 @@ impl Default for Asks {
             heard_at: Time::ZERO,
             answered: Time::ZERO,
             narrowed_at: Time::ZERO,
+            window_before: 0,
             turns: 0,
         }
     }
@@ -161,8 +164,15 @@ impl Asks {
     fn narrow(&mut self, now: Time) {
         if now.since(self.narrowed_at) >= self.round_trip.usual() {
             self.narrowed_at = now;
+            self.window_before = self.window;
             self.window = (self.window * 7 / 8).max(WINDOW_MIN);
         }
+    }
+
+    /// What was taken for lost was late only, by so much.
+    fn was_late(&mut self, by: Duration) {
+        self.round_trip.was_late(by);
+        self.window = self.window.max(std::mem::take(&mut self.window_before));
     }
 }
 
@@ -433,6 +443,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 let reading = *reading;
                 self.counters.asked_again += u64::from(ask.pieces.count_ones());
                 asks.narrow(now);
+                if entry.pull.misses() == 0 {
+                    asks.round_trip.was_lost();
+                }
                 // Others do not wait for what does not come.
                 if entry.pull.misses() > 0 && std::mem::take(&mut entry.counted) {
                     self.share.free(id, entry.pull.under_way());
@@ -544,15 +557,19 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// A piece came.
     pub(super) fn piece(&mut self, id: SlotId, body: &PieceBody, bytes: &[u8], memory: &dyn Bytes) {
-        let reading = SlotId::from_u64(body.handle.get());
+        let (handle, number) = (body.handle.get(), body.piece.get());
+        let reading = SlotId::from_u64(handle);
         let now = self.now;
         let Some(entry) = self.readings.get_mut(reading).filter(|it| it.link == id) else {
-            return self.counters.doubled += 1;
+            return self.piece_again(id, handle, number);
         };
         let under_way = entry.pull.under_way();
-        let Some(piece) = entry.pull.arrived(body.piece.get(), bytes.len() as u32, now) else {
-            return self.counters.doubled += 1;
+        let Some(piece) = entry.pull.arrived(number, bytes.len() as u32, now) else {
+            return self.piece_again(id, handle, number);
         };
+        if let Some(late) = piece.late {
+            self.late.came(id, handle, number, late);
+        }
         if !std::mem::replace(&mut entry.counted, true) {
             self.share.take_back(id, under_way);
         }
@@ -582,6 +599,17 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.feed();
         if complete {
             self.reading_complete(reading);
+        }
+    }
+
+    /// A piece came that is here, or that nobody waits for.
+    #[cold]
+    fn piece_again(&mut self, id: SlotId, handle: u64, piece: u32) {
+        self.counters.doubled += 1;
+        if let Some((link, by)) = self.late.again(handle, piece)
+            && let Some(state) = self.links.get_mut(link).filter(|_| link == id)
+        {
+            state.asks.was_late(by);
         }
     }
 

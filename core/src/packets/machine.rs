@@ -29,6 +29,7 @@ use ropewalk_wire::packets::{self, AckBody, Kind, PACKET_BYTES_MIN, Packet, Pack
 use zerocopy::IntoBytes;
 
 use super::access::{Access, READINGS_MAX, Reading};
+use super::late::Late;
 use super::link::{CALLS_MAX, Link, Stage};
 use super::pull::PIECES_PER_ASK;
 use super::share::Share;
@@ -160,6 +161,8 @@ pub struct Machine<S> {
     pub(super) by_token: HashMap<u64, SlotId>,
     /// Pieces that are asked for and not here, of all links.
     pub(super) share: Share,
+    /// Pieces that were asked for again and came.
+    pub(super) late: Late,
     /// Bytes of early packets, of all links.
     pub(super) early_bytes: usize,
     /// Offers of lists that are not whole, and ends of offers that were not sent, of all links.
@@ -205,6 +208,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             readings: Slots::with_limit(READINGS_MAX),
             accesses: Slots::with_limit(1 << 20),
             by_token: HashMap::new(),
+            late: Late::default(),
             early_bytes: 0,
             listed_all: 0,
             untold_all: 0,

@@ -5,10 +5,11 @@
 //! * [`access`]: reads and writes of remote memory; [`pull`]: one of them, piece by piece;
 //! * [`share`]: what all reads together may ask for;
 //! * [`sending`] and [`receiving`]: numbered packets to a peer and from it;
-//! * [`round_trip`]: how long to wait for what;
+//! * [`round_trip`]: how long to wait for what; [`late`]: what was waited for too little;
 //! * [`mxoe`]: the same with hosts that speak another language.
 
 mod access;
+mod late;
 mod link;
 pub mod machine;
 pub mod mxoe;

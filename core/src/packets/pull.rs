@@ -67,6 +67,8 @@ struct Asked {
     overtaken_at: Time,
     /// It was asked again, and its answer may be that to the first time.
     again: bool,
+    /// Since when others had overtaken its pieces, where they are asked for again for that.
+    late_from: Time,
     /// It is being answered.
     answered: bool,
 }
@@ -83,6 +85,9 @@ pub struct Piece {
     pub round_trip: Option<Duration>,
     /// It was asked for more than once.
     pub again: bool,
+    /// For how long others had overtaken it, where it was asked for again for that. If it comes once more it was late by so
+    /// much, and not lost.
+    pub late: Option<Duration>,
 }
 
 impl Pull {
@@ -136,12 +141,12 @@ impl Pull {
         let count = self.next_fresh();
         let ask = Ask { first: self.fresh, pieces: u64::MAX >> (64 - count) };
         self.fresh += count;
-        self.note(ask, Some(now), false, now);
+        self.note(ask, Some(now), false, Time::NEVER, now);
         ask
     }
 
     /// An ask goes, which counts as one of then.
-    fn note(&mut self, ask: Ask, first_at: Option<Time>, again: bool, now: Time) {
+    fn note(&mut self, ask: Ask, first_at: Option<Time>, again: bool, late_from: Time, now: Time) {
         if self.asks.is_empty() {
             self.heard_at = now;
             self.silent_since = self.silent_since.min(now);
@@ -154,6 +159,7 @@ impl Pull {
             overtaken,
             overtaken_at,
             again,
+            late_from,
             answered: false,
         });
     }
@@ -214,13 +220,14 @@ impl Pull {
         let is_first = !std::mem::replace(&mut asked.answered, true);
         let first_at = asked.first_at.filter(|_| is_first);
         let (round_trip, again) = (first_at.map(|first_at| now.since(first_at)), asked.again);
+        let late = (asked.late_from < Time::NEVER).then(|| now.since(asked.late_from));
         if asked.ask.pieces == 0 {
             self.asks.remove(index);
         }
         self.missing -= 1;
         (self.heard_at, self.misses) = (now, 0);
         self.silent_since = if self.asks.is_empty() { Time::NEVER } else { now };
-        Some(Piece { offset, bytes, asked_at: left_at, round_trip, again })
+        Some(Piece { offset, bytes, asked_at: left_at, round_trip, again, late })
     }
 
     /// What another read asked for at that time is being answered. Its owner answers one ask after the other, whatever
@@ -272,7 +279,12 @@ impl Pull {
         let index = self.asks.iter().position(|asked| asked.overtaken_at <= limit)?;
         let asked = &mut self.asks[index];
         let ask = Ask { first: asked.ask.first, pieces: asked.overtaken };
-        let first_at = asked.first_at.filter(|_| asked.overtaken_at == SILENCE);
+        let is_silent = asked.overtaken_at == SILENCE;
+        let first_at = asked.first_at.filter(|_| is_silent);
+        let late_from = match is_silent {
+            true => asked.late_from,
+            false => asked.late_from.min(asked.overtaken_at),
+        };
         asked.ask.pieces &= !asked.overtaken;
         (asked.overtaken, asked.overtaken_at) = (0, Time::NEVER);
         if asked.ask.pieces == 0 {
@@ -282,7 +294,7 @@ impl Pull {
             // What was overtaken has come meanwhile.
             return self.ask_again(now, round_trip, busy_at);
         }
-        self.note(ask, first_at, true, now);
+        self.note(ask, first_at, true, late_from, now);
         Some(ask)
     }
 

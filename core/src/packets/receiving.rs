@@ -24,6 +24,8 @@ pub struct Receiving {
     /// When the first of them did.
     since: Time,
     at_once: bool,
+    /// The packet that came again last, of those that were not told of.
+    again: Option<u32>,
 }
 
 /// What a packet is by its number.
@@ -46,15 +48,13 @@ pub struct Told {
     pub early: u64,
     /// How long the first packet that was not told of has been here.
     pub delay: Duration,
+    /// A packet that came again.
+    pub again: Option<u32>,
 }
 
 impl From<Told> for AckBody {
     fn from(told: Told) -> AckBody {
-        AckBody {
-            next: told.next.into(),
-            delay: (told.delay.as_micros().min(u128::from(u32::MAX)) as u32).into(),
-            early: told.early.into(),
-        }
+        AckBody::new(told.next, told.early, told.delay, told.again)
     }
 }
 
@@ -101,6 +101,12 @@ impl Receiving {
         self.at_once = true;
     }
 
+    /// A packet came again, of which the peer is told.
+    pub fn came_again(&mut self, number: u32, now: Time) {
+        self.again = Some(number);
+        self.owe(now);
+    }
+
     /// The first that is missing.
     pub fn next(&self) -> u32 {
         self.next
@@ -119,7 +125,7 @@ impl Receiving {
     pub fn tell(&mut self, now: Time) -> Told {
         let delay = if self.untold > 0 { now.since(self.since) } else { Duration::ZERO };
         (self.untold, self.at_once) = (0, false);
-        Told { next: self.next, early: self.early, delay }
+        Told { next: self.next, early: self.early, delay, again: self.again.take() }
     }
 }
 
@@ -169,12 +175,15 @@ mod tests {
         take(&mut receiving, &[7]);
         assert_eq!(receiving.due(), Time::ZERO);
         let told = receiving.tell(Time(6000));
-        assert_eq!(told, Told { next: 8, early: 0, delay: Duration::from_micros(5) });
+        assert_eq!(told, Told { next: 8, early: 0, delay: Duration::from_micros(5), again: None });
         assert_eq!(receiving.due(), Time::NEVER);
         take(&mut receiving, &[9]);
         assert_eq!(receiving.due(), Time::ZERO, "one is missing");
         receiving.tell(Time(6000));
         receiving.owe(Time(7000));
         assert_eq!(receiving.due(), Time::ZERO, "the last word was lost");
+        receiving.came_again(3, Time(7000));
+        assert_eq!(receiving.tell(Time(7000)).again, Some(3));
+        assert_eq!(receiving.tell(Time(7000)).again, None, "it is told once");
     }
 }

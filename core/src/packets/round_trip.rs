@@ -15,6 +15,9 @@ pub struct RoundTrip {
     recent: Duration,
     left: u32,
     measured: bool,
+    /// How late packets were that were taken for lost, and how many were since one turned out so.
+    late: Duration,
+    lost: u32,
 }
 
 /// Of so many the shortest counts: paths change.
@@ -28,6 +31,10 @@ const TIMEOUT: std::ops::RangeInclusive<Duration> =
 /// Shortest time by which a packet may be overtaken before it counts as lost: bonded links reorder by
 /// what is in the queue of one of them.
 const OVERTAKEN_MIN: Duration = Duration::from_micros(20);
+/// Packets that are later than this, or than the usual round trip, are not waited for.
+const LATE_MAX: Duration = Duration::from_micros(500);
+/// Where so many were lost, and none of them was late, less is waited for.
+const LOST_IN_A_ROW: u32 = 64;
 
 impl Default for RoundTrip {
     fn default() -> RoundTrip {
@@ -38,6 +45,8 @@ impl Default for RoundTrip {
             recent: Duration::MAX,
             left: LATE_ONES,
             measured: false,
+            late: Duration::ZERO,
+            lost: 0,
         }
     }
 }
@@ -76,7 +85,23 @@ impl RoundTrip {
 
     /// By how much a packet that is not lost may be overtaken.
     pub fn overtaken(&self) -> Duration {
-        if self.measured { (self.shortest / 4).max(OVERTAKEN_MIN) } else { OVERTAKEN_MIN }
+        let shortest = if self.measured { self.shortest / 4 } else { Duration::ZERO };
+        shortest.max(OVERTAKEN_MIN).max(self.late)
+    }
+
+    /// A packet that was taken for lost, since others had overtaken it, was late only: by so much. The next ones may be later
+    /// by a quarter.
+    pub fn was_late(&mut self, by: Duration) {
+        self.lost = 0;
+        self.late = self.late.max((by + by / 4).min(self.smoothed.max(LATE_MAX)));
+    }
+
+    /// A packet is taken for lost, since others have overtaken it.
+    pub fn was_lost(&mut self) {
+        self.lost += 1;
+        if self.lost >= LOST_IN_A_ROW {
+            (self.lost, self.late) = (0, self.late / 2);
+        }
     }
 
     /// The shortest one that was measured; none: nothing.
@@ -120,6 +145,24 @@ mod tests {
         let wait = |misses| round_trip.timeout_after(Duration::ZERO, misses).as_millis();
         assert_eq!([0, 1, 2, 3].map(wait), [2, 4, 8, 16]);
         assert_eq!([8, 9, 100].map(wait), [500; 3]);
+    }
+
+    #[test]
+    fn what_was_late_is_waited_for_until_much_was_lost() {
+        let mut round_trip = RoundTrip::default();
+        round_trip.measured(40 * US);
+        assert_eq!(round_trip.overtaken(), 20 * US);
+        round_trip.was_late(80 * US);
+        round_trip.was_late(40 * US);
+        assert_eq!(round_trip.overtaken(), 100 * US);
+        (0..LOST_IN_A_ROW - 1).for_each(|_| round_trip.was_lost());
+        round_trip.was_late(10 * US);
+        (0..LOST_IN_A_ROW - 1).for_each(|_| round_trip.was_lost());
+        assert_eq!(round_trip.overtaken(), 100 * US);
+        round_trip.was_lost();
+        assert_eq!(round_trip.overtaken(), 50 * US);
+        round_trip.was_late(Duration::from_secs(1));
+        assert_eq!(round_trip.overtaken(), LATE_MAX);
     }
 
     #[test]

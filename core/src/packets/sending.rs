@@ -1,7 +1,8 @@
 //! Numbered packets on their way to a peer: kept until they are acknowledged, and sent again where lost.
 //!
 //! A packet counts as lost when one that left some time after it has arrived, or some time after one that left
-//! behind it has (RACK, RFC 8985): that time grows where packets turn out to have been late only. Where
+//! behind it has (RACK, RFC 8985): that time grows where packets turn out to have been late only, which the peer tells
+//! when one that went again came twice; then the window is what it was before. Where
 //! nothing comes back at all, the last packet goes again as a probe, and then, at intervals that
 //! double, all of them. Loss narrows the window of packets under way, arrival widens it.
 //!
@@ -10,8 +11,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
+use ropewalk_wire::packets::came_again;
 
+use super::late::Late;
 use super::receiving::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_EVERY, EARLY_MAX};
 use super::round_trip::RoundTrip;
 
@@ -19,6 +23,9 @@ use super::round_trip::RoundTrip;
 const WINDOW_FIRST: u32 = 32;
 const WINDOW_MIN: u32 = ACKNOWLEDGE_EVERY;
 pub const WINDOW_MAX: u32 = EARLY_MAX;
+
+/// What a peer tells to have come again was one of so many before the next.
+const AGAIN_BEHIND: u32 = 3 * EARLY_MAX;
 
 /// Packets to one peer.
 #[derive(Debug)]
@@ -30,8 +37,8 @@ pub struct Sending<T> {
     /// When the latest packet left that is known to have arrived, and its number.
     arrived_sent_at: Time,
     arrived_number: u32,
-    /// How long packets were late that were taken for lost.
-    late: Duration,
+    /// Packets that went again and have arrived.
+    recent: Late,
     /// When the first packet counts as lost that others have overtaken.
     overtaken_due: Time,
     /// Kept packets that are to go again.
@@ -39,8 +46,9 @@ pub struct Sending<T> {
     window: u32,
     /// Packets that arrived since the window grew.
     grown: u32,
-    /// Loss of packets before this number has narrowed the window already.
+    /// Loss of packets before this number has narrowed the window already, and what it was before that.
     narrowed_before: u32,
+    window_before: u32,
     /// When something is done though nothing comes back; how often that was in vain.
     alarm: Time,
     misses: u32,
@@ -83,12 +91,13 @@ impl<T> Default for Sending<T> {
             round_trip: RoundTrip::default(),
             arrived_sent_at: Time::ZERO,
             arrived_number: 0,
-            late: Duration::ZERO,
+            recent: Late::default(),
             overtaken_due: Time::NEVER,
             lost: 0,
             window: WINDOW_FIRST,
             grown: 0,
             narrowed_before: 0,
+            window_before: 0,
             alarm: Time::NEVER,
             misses: 0,
             silent_since: Time::NEVER,
@@ -191,6 +200,18 @@ impl<T> Sending<T> {
         Ok(())
     }
 
+    /// The peer tells that a packet came again, of whose number it says so much: see [`came_again`].
+    pub fn doubled(&mut self, told: u8) {
+        // What came since it went again is not longer ago than that.
+        let last = self.next_number();
+        let numbers = (1..=AGAIN_BEHIND).map(|behind| last.wrapping_sub(behind));
+        let number = numbers.into_iter().find(|number| came_again(*number) == told);
+        if let Some((_, by)) = number.and_then(|number| self.recent.again(0, number)) {
+            self.round_trip.was_late(by);
+            self.window = self.window.max(std::mem::take(&mut self.window_before));
+        }
+    }
+
     /// Which packet left first of those that are acknowledged and were not before.
     fn first_new(&self, count: usize, early: u64) -> Option<usize> {
         let is_told = |index: usize| match index.checked_sub(count + 1) {
@@ -217,10 +238,14 @@ impl<T> Sending<T> {
         self.lost -= u32::from(std::mem::take(&mut packet.lost));
         let ago = now.since(packet.sent_at).saturating_sub(delay.unwrap_or(Duration::ZERO));
         let number = self.first.wrapping_add(index as u32);
+        if packet.again && packet.late_from < Time::NEVER {
+            let late = packet.late_by + (packet.sent_at + ago).since(packet.late_from);
+            self.recent.came(SlotId { index: 0, generation: 0 }, 0, number, late);
+        }
         if packet.again && ago < self.round_trip.shortest() * 3 / 4 {
             // It cannot have come of that: it was late and not lost.
             let late = packet.late_by + (packet.sent_at + ago).since(packet.late_from);
-            self.late = self.late.max(late.min(self.round_trip.usual()));
+            self.round_trip.was_late(late.min(self.round_trip.usual()));
             return true;
         }
         if let Some((from, delay)) = packet.measured_from.zip(delay) {
@@ -234,16 +259,11 @@ impl<T> Sending<T> {
         true
     }
 
-    /// By how much a packet may be overtaken before it counts as lost.
-    fn overtaken(&self) -> Duration {
-        self.round_trip.overtaken().max(self.late)
-    }
-
     /// Packets that were overtaken by more than can be chance are lost, and those that were so for a time that cannot
     /// be chance either.
     fn find_overtaken(&mut self, now: Time) {
         self.overtaken_due = Time::NEVER;
-        let apart = self.overtaken();
+        let apart = self.round_trip.overtaken();
         let latest = self.arrived_sent_at;
         let mut newest = None;
         for (index, packet) in self.kept.iter_mut().enumerate() {
@@ -265,6 +285,7 @@ impl<T> Sending<T> {
                     packet.late_from = packet.overtaken_at;
                     packet.late_by = latest.since(packet.sent_at);
                 }
+                self.round_trip.was_lost();
                 packet.lost = true;
                 packet.measured_from = None;
                 self.lost += 1;
@@ -282,6 +303,7 @@ impl<T> Sending<T> {
     fn narrow(&mut self, lost: u32) {
         let noticed = lost.wrapping_sub(self.narrowed_before) > u32::MAX / 2;
         if !noticed {
+            self.window_before = self.window;
             self.window = (self.window * 7 / 10).max(WINDOW_MIN);
             self.narrowed_before = self.first.wrapping_add(self.kept.len() as u32);
         }

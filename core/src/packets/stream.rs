@@ -243,7 +243,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub(super) fn acknowledged(&mut self, id: SlotId, ack: &AckBody) {
         let now = self.now;
         let Some(state) = self.links.get_mut(id) else { return };
-        let delay = std::time::Duration::from_micros(ack.delay.get().into());
+        let delay = ack.delay();
+        if ack.again != 0 {
+            state.sending.doubled(ack.again);
+        }
         let spare = &mut self.spare;
         let mut ended = |sent: Sent| recycle(spare, SPARE_MAX, sent.bytes);
         let (next, early) = (ack.next.get(), ack.early.get());
@@ -290,7 +293,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             }
             Arrival::Again => {
                 self.counters.doubled += 1;
-                state.receiving.owe(now);
+                state.receiving.came_again(number, now);
             }
             Arrival::Beyond => self.counters.beyond += 1,
         }

@@ -15,7 +15,8 @@ mx_return_t mx_iget(mx_endpoint_t endpoint, void *local, uint32_t length, mx_end
                     uint64_t remote, void *context, mx_request_t *request);
 mx_return_t mx_buffered(mx_endpoint_t endpoint, mx_request_t *request, uint32_t timeout,
                         uint32_t *result);
-mx_return_t mx_register_unexp_callback(mx_endpoint_t endpoint, mx_unexp_handler_t callback,
+typedef void (*mx_matching_callback_t)(void *context, uint64_t match_value, int length);
+mx_return_t mx_register_unexp_callback(mx_endpoint_t endpoint, mx_matching_callback_t callback,
                                        void *context);
 
 #ifdef __cplusplus

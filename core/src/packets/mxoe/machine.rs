@@ -35,6 +35,7 @@ use super::pulling::{Asks, Pulling};
 use super::receiving::{Part, Receiving};
 use super::regions::{Region, Serving};
 use super::sending::{Named, Sending, Waiting};
+use crate::packets::late::Late;
 use crate::packets::machine::Bytes;
 use crate::packets::round_trip::RoundTrip;
 use crate::packets::share::Share;
@@ -341,6 +342,8 @@ pub struct Mxoe<S> {
     retries: Vec<SlotId>,
     /// Bytes of what came before its turn, of all partners.
     pub(super) early_bytes: usize,
+    /// Replies that were asked for again and came.
+    pub(super) late: Late,
     pub(super) events: VecDeque<Event>,
     pub(super) counters: MxoeCounters,
 }
@@ -378,6 +381,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             awaiting_region: Vec::new(),
             retries: Vec::new(),
             early_bytes: 0,
+            late: Late::default(),
             events: VecDeque::new(),
             counters: MxoeCounters::default(),
         }

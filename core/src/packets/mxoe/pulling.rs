@@ -172,12 +172,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         out: &mut [u8],
     ) -> Option<usize> {
         let (now, dialect) = (self.now, self.config.dialect);
-        let state = self.partners.get(id)?;
+        let state = self.partners.get_mut(id)?;
         let pulling = self.pulls.get_mut(slot)?;
         if pulling.asks.is_empty()
             && let Some(ask) = pulling.pull.ask_again(now, &state.round_trip, state.asks.heard_at)
         {
             self.counters.asked_again += u64::from(ask.pieces.count_ones());
+            if pulling.pull.misses() == 0 {
+                state.round_trip.was_lost();
+            }
             let whole = dialect.mode() == Mode::Compatible;
             pulling.add_asks(ask, dialect.replies_per_block(), whole);
         }
@@ -232,7 +235,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     ) {
         let now = self.now;
         let Some(slot) = self.pull_of(from, reply.handle, reply.magic) else {
-            return self.counters.unasked += 1;
+            self.counters.unasked += 1;
+            return self.replied_again(from, reply);
         };
         let reply_bytes = self.config.dialect.reply_bytes();
         let Some(pulling) = self.pulls.get_mut(slot) else { return };
@@ -245,8 +249,12 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let under_way = pulling.pull.under_way();
         let Some(frame) = expected else { return self.counters.misplaced += 1 };
         let Some(piece) = pulling.pull.arrived(frame, place.1, now) else {
-            return self.counters.doubled += 1;
+            self.counters.doubled += 1;
+            return self.replied_again(from, reply);
         };
+        if let Some(late) = piece.late {
+            self.late.came(pulling.link, reply.handle.into(), reply.offset, late);
+        }
         if !std::mem::replace(&mut pulling.counted, true) {
             self.share.take_back(pulling.link, under_way);
         }
@@ -274,6 +282,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         self.feed();
         self.touch(link);
+    }
+
+    /// A piece came that is here, or that nobody waits for.
+    #[cold]
+    fn replied_again(&mut self, from: S, reply: PullReply) {
+        if let Some((link, by)) = self.late.again(reply.handle.into(), reply.offset)
+            && let Some(state) = self.partners.get_mut(link).filter(|it| it.station == from)
+        {
+            state.round_trip.was_late(by);
+        }
     }
 
     /// The pull that a handle names, if its partner is at this station.

@@ -153,6 +153,30 @@ fn messages_of_every_length_arrive_once_and_in_order() {
 }
 
 #[test]
+fn packets_that_others_overtake_are_not_taken_for_lost() {
+    let (mut sent, mut again) = (0, 0);
+    for seed in seeds(20_000, 20) {
+        let mut scene = Scene::new(seed, Weather { held: 50, spacing: 3, ..Weather::FAIR });
+        for _ in 0..60 {
+            let node = scene.world.random.below(2) as usize;
+            scene.send(node, 40_000 + node as u64 * 100_000);
+            let len = [100, 3000, 32_000][scene.world.random.below(3) as usize];
+            scene.send(1 - node, len);
+            scene.world.pass(Duration::from_micros(300));
+            while scene.world.nodes.0.read() || scene.world.nodes.1.read() {}
+        }
+        scene.check();
+        for counters in [&scene.world.nodes.0, &scene.world.nodes.1].map(|it| it.machine.counters())
+        {
+            sent += counters.sent;
+            again += counters.resent + counters.asked_again;
+        }
+    }
+    assert!(again * 100 < sent * 2, "{again} of {sent} went again");
+    println!("{again} of {sent} went again");
+}
+
+#[test]
 fn both_sides_connect_at_once_and_have_one_link() {
     for seed in seeds(0, 60) {
         let mut world = World::new(seed, |random| {

@@ -21,13 +21,25 @@ pub struct Weather {
     pub lateness: u64,
     /// Microseconds by which every second packet is later than the others, as over the two cards of a bond.
     pub apart: u64,
+    /// Microseconds that the wire takes for a packet; the next one waits for so long.
+    pub spacing: u64,
+    /// Packets that some others overtake, at most by [`HELD_FOR`]. One of each sender at a time.
+    pub held: u64,
     /// Longer packets do not get through.
     pub longest: usize,
 }
 
 impl Weather {
-    pub const FAIR: Weather =
-        Weather { loss: 0, doubling: 0, corruption: 0, lateness: 0, apart: 0, longest: usize::MAX };
+    pub const FAIR: Weather = Weather {
+        loss: 0,
+        doubling: 0,
+        corruption: 0,
+        lateness: 0,
+        apart: 0,
+        spacing: 0,
+        held: 0,
+        longest: usize::MAX,
+    };
 }
 
 /// What somebody on the way does to packets of a sender; which ones are spoiled, and how, is its own affair.
@@ -35,6 +47,10 @@ pub type Meddler = Box<dyn FnMut(u32, &mut Vec<u8>)>;
 
 /// How long a packet is on its way at least.
 const LATENCY: Duration = Duration::from_micros(15);
+/// How long one is held that others overtake, where fewer come; and how likely it goes on behind the next one, in parts
+/// of a thousand.
+const HELD_FOR: Duration = Duration::from_micros(150);
+const GOES_ON: u64 = 300;
 /// Packets on their way.
 pub struct Air {
     pub weather: Weather,
@@ -43,12 +59,23 @@ pub struct Air {
     /// By time and number, to whom and from whom.
     packets: BTreeMap<(Time, u64), (u32, u32, Vec<u8>)>,
     count: u64,
+    /// By sender: until when the wire is busy, and the packet that is held.
+    busy: BTreeMap<u32, Time>,
+    held: BTreeMap<u32, (Time, u64)>,
 }
 
 impl Air {
     pub fn new(seed: u64) -> Air {
         let random = Random::from_seed(seed);
-        Air { weather: Weather::FAIR, meddler: None, random, packets: BTreeMap::new(), count: 0 }
+        Air {
+            weather: Weather::FAIR,
+            meddler: None,
+            random,
+            packets: BTreeMap::new(),
+            count: 0,
+            busy: BTreeMap::new(),
+            held: BTreeMap::new(),
+        }
     }
 
     /// When the next packet is there.
@@ -86,8 +113,35 @@ impl Air {
             let late = Duration::from_micros(self.random.below(self.weather.lateness + 1));
             let late = late + Duration::from_micros(self.weather.apart * (self.count % 2));
             self.count += 1;
-            self.packets.insert((now + LATENCY + late, self.count), (to, from, bytes));
+            let wire = self.busy.entry(from).or_insert(now);
+            *wire = (*wire).max(now) + Duration::from_micros(self.weather.spacing);
+            let at = *wire + LATENCY + late;
+            if self.weather.held > 0 && self.hold(from, to, &bytes, at) {
+                continue;
+            }
+            self.packets.insert((at, self.count), (to, from, bytes));
         }
+    }
+
+    /// Whether a packet that would be there then is held for others; one that was may go on behind it.
+    fn hold(&mut self, from: u32, to: u32, bytes: &[u8], at: Time) -> bool {
+        let before = self.held.get(&from).copied().filter(|key| self.packets.contains_key(key));
+        if let Some(key) = before {
+            if self.chance(GOES_ON)
+                && let Some(packet) = self.packets.remove(&key)
+            {
+                self.held.remove(&from);
+                self.packets.insert((at + Duration::from_nanos(1), key.1), packet);
+            }
+            return false;
+        }
+        let holds = self.chance(self.weather.held);
+        if holds {
+            let key = (at + HELD_FOR, self.count);
+            self.held.insert(from, key);
+            self.packets.insert(key, (to, from, bytes.to_vec()));
+        }
+        holds
     }
 }
 

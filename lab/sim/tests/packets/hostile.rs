@@ -119,7 +119,7 @@ fn who_is_called_says_nothing_else_before_his_answer() {
     let calls = said_at(&mut node, NOW);
     let Packet::Call(call) = packets::open(&calls[0]).unwrap().packet else { panic!("no call") };
     let body = StreamBody {
-        ack: AckBody { next: 0.into(), delay: 0.into(), early: 0.into() },
+        ack: AckBody::new(0, 0, Duration::ZERO, None),
         number: 0.into(),
         record: 0.into(),
         offset: 0.into(),
@@ -166,7 +166,7 @@ fn make_link(node: &mut Node, station: u32, endpoint: u8, number: u64) -> bool {
         panic!("no answer")
     };
     let route = Route { to: 1, from: endpoint, tag: answer.tag.get() };
-    let ack = AckBody { next: 0.into(), delay: 0.into(), early: 0.into() };
+    let ack = AckBody::new(0, 0, Duration::ZERO, None);
     let mut out = vec![0; PACKET_BYTES];
     let len = packets::seal(&mut out, Kind::Ack, route, ack.as_bytes(), 0, |_| ());
     node.machine.packet(station, &out[..len], NOW, &mut node.seen);
@@ -243,7 +243,7 @@ impl Offerer {
         let kind = RecordKind::Offer as u8;
         let (flags, payload_bytes) = (0.into(), 0.into());
         let prefix = RecordPrefix { kind, header_bytes: bytes as u8, flags, payload_bytes };
-        let ack = AckBody { next: 0.into(), delay: 0.into(), early: 0.into() };
+        let ack = AckBody::new(0, 0, Duration::ZERO, None);
         let body = StreamBody {
             ack,
             number: self.packets.into(),
@@ -365,7 +365,7 @@ fn what_comes_before_its_turn_is_bounded_over_all_links() {
         let route = Route { to: 1, from: 1, tag };
         for number in numbers {
             let body = StreamBody {
-                ack: AckBody { next: 0.into(), delay: 0.into(), early: 0.into() },
+                ack: AckBody::new(0, 0, Duration::ZERO, None),
                 number: number.into(),
                 record: number.into(),
                 offset: 0.into(),

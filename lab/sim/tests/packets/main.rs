@@ -409,6 +409,34 @@ fn over_two_paths_everything_arrives_and_a_small_difference_sends_nothing_again(
     }
 }
 
+/// Messages, reads and writes over a path where some packets overtake each other: how many packets carried them, and
+/// how many went again or were asked for again though nothing was lost.
+fn overtaking(seed: u64, steps: u64) -> (u64, u64) {
+    let mut scene = Scene::new(seed, Weather { held: 50, spacing: 3, ..Weather::FAIR });
+    for _ in 0..steps {
+        let node = scene.below(2) as usize;
+        scene.frame(node);
+        scene.read(node);
+        let time = Duration::from_micros(scene.below(200));
+        scene.world.pass(time);
+    }
+    scene.check();
+    let counters = scene.world.nodes.iter().map(|node| node.machine.counters());
+    counters.fold((0, 0), |(sent, again), it| (sent + it.sent, again + it.resent + it.asked_again))
+}
+
+#[test]
+fn packets_that_others_overtake_are_not_taken_for_lost() {
+    let (mut sent, mut again) = (0, 0);
+    for seed in seeds(310_000, 20) {
+        let one = overtaking(seed, 150);
+        (sent, again) = (sent + one.0, again + one.1);
+        assert!(one.1 * 100 < one.0 * 6, "seed {seed}: {} of {} went again", one.1, one.0);
+    }
+    assert!(again * 100 < sent * 2, "{again} of {sent} went again");
+    println!("{again} of {sent} went again");
+}
+
 #[test]
 fn a_revoked_region_is_written_no_more_and_its_writers_hear_of_it() {
     for seed in seeds(300_000, 30) {
