@@ -113,7 +113,7 @@ fn beacons_and_names_are_those_of_two_hosts() {
         for (_, packet, frame) in packets(&frames) {
             match packet {
                 Packet::Raw(rest) => {
-                    let beacon = Beacon::parse(rest, Order::Big).expect("all RAW are beacons");
+                    let beacon = Beacon::parse(rest).expect("all RAW are beacons");
                     assert_eq!(beacon.station, frame.ethernet.source);
                     assert_eq!(beacon.ours, None);
                     assert_eq!(frame.ethernet.destination, Station::BROADCAST);
@@ -121,7 +121,7 @@ fn beacons_and_names_are_those_of_two_hosts() {
                         *serials.entry(beacon.station).or_insert(beacon.serial),
                         beacon.serial
                     );
-                    assert_eq!(beacon.emit(Order::Big), frame.body[..], "byte for byte");
+                    assert_eq!(beacon.emit(), frame.body[..], "byte for byte");
                 }
                 Packet::HostQuery(query) => assert_eq!(query.magic, HOST_QUERY_MAGIC),
                 Packet::HostReply(reply) => {

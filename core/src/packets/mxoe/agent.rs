@@ -424,7 +424,7 @@ impl Agent {
         let (now, is_other) = (self.now, order != self.order());
         self.counters.other_order += u64::from(is_other);
         self.table.change(index, |peer| {
-            let was_other = std::mem::replace(&mut peer.order, Some(order)) == Some(order.other());
+            let was_other = peer.order.replace(order) == Some(order.other());
             if is_other {
                 (peer.reverse, peer.ask_at) = (INDEX_UNKNOWN, Time::NEVER);
             } else if was_other {
