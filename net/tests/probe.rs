@@ -116,11 +116,8 @@ fn messages_are_offered_once_in_order_and_taken_or_left() {
         }
         send(&mut world, to, 4, 100_000, Level::Buffered, 4);
         send(&mut world, to, 5, 20, Level::Matched, 5);
-        send(&mut world, to, 7, 22, Level::Unseen, 7);
-        send(&mut world, to, 8, 0, Level::Unseen, 8);
-        send(&mut world, to, 9, 23, Level::Unseen, 9);
         send(&mut world, to, 6, 21, Level::Buffered, 6);
-        unmatched(&mut world, 9);
+        unmatched(&mut world, 6);
         let endpoint = world.nodes[1].endpoint.clone();
         let mut bytes = Vec::new();
         let mut next = || {
@@ -155,29 +152,44 @@ fn messages_are_offered_once_in_order_and_taken_or_left() {
         endpoint.end_offer(&fourth, true);
         let Completed { outcome, bytes, .. } = world.take(0, 5);
         assert_eq!((outcome, bytes), (Ok(()), 20), "{medium:?}");
-        // Of what is not to be seen no bytes are shown, and none were taken.
-        for (bits, len) in [(7, 22), (8, 0)] {
-            let unseen = next().unwrap();
-            assert_eq!((unseen.message.bits, unseen.message.bytes), (bits, len), "{medium:?}");
-            assert!(!unseen.is_whole, "{medium:?}");
-            assert!(world.nodes[0].done.iter().all(|done| done.user != bits), "{medium:?}");
-            endpoint.end_offer(&unseen, true);
-            let Completed { outcome, bytes, message_bytes, .. } = world.take(0, bits);
-            assert_eq!((outcome, bytes, message_bytes), (Ok(()), 0, len), "{medium:?}");
-        }
-        let left = next().unwrap();
-        endpoint.end_offer(&left, false);
-        assert!(world.nodes[0].done.iter().all(|done| done.user != 9), "{medium:?}");
-        receive(&mut world, 9, u64::MAX, 23, 19);
-        check(world.take(1, 19).memory, 23, 9);
-        let Completed { outcome, bytes, .. } = world.take(0, 9);
-        assert_eq!((outcome, bytes), (Ok(()), 23), "{medium:?}");
         // A receive may take a message before its user is asked.
         receive(&mut world, 6, u64::MAX, 21, 16);
         assert_eq!(world.take(1, 16).outcome, Ok(()), "{medium:?}");
         assert!(next().is_none(), "{medium:?}");
         assert_eq!(world.nodes[1].endpoint.unmatched_count(), 1, "{medium:?}: the first of all");
         assert_eq!(world.take(1, 2).outcome, Ok(()), "{medium:?}");
+        world.nodes.iter().for_each(|node| node.endpoint.check());
+    }
+}
+
+#[test]
+fn of_what_is_not_to_be_seen_no_bytes_are_shown_and_none_were_taken() {
+    for medium in ALL {
+        let mut world = World::pair(medium);
+        let to = world.peer(0, 1);
+        let endpoint = world.nodes[1].endpoint.clone();
+        endpoint.offer_unmatched(Some((TAGGED, u64::MAX)));
+        let messages = [(7, 22, true), (8, 0, true), (9, 23, false)];
+        for (bits, len, _) in messages {
+            send(&mut world, to, bits, len, Level::Unseen, bits);
+        }
+        unmatched(&mut world, 3);
+        for (bits, len, is_taken) in messages {
+            let mut bytes = Vec::new();
+            let unseen = endpoint.next_offer(&mut bytes).unwrap();
+            assert_eq!((unseen.message.bits, unseen.message.bytes), (bits, len), "{medium:?}");
+            assert!(!unseen.is_whole && bytes.is_empty(), "{medium:?}");
+            assert!(world.nodes[0].done.iter().all(|done| done.user != bits), "{medium:?}");
+            endpoint.end_offer(&unseen, is_taken);
+            if !is_taken {
+                assert!(world.nodes[0].done.iter().all(|done| done.user != bits), "{medium:?}");
+                receive(&mut world, bits, u64::MAX, len, 19);
+                check(world.take(1, 19).memory, len, bits as u8);
+            }
+            let Completed { outcome, bytes, message_bytes, .. } = world.take(0, bits);
+            let taken = if is_taken { 0 } else { len };
+            assert_eq!((outcome, bytes, message_bytes), (Ok(()), taken, len), "{medium:?}");
+        }
         world.nodes.iter().for_each(|node| node.endpoint.check());
     }
 }

@@ -145,7 +145,7 @@ impl Words {
                 words.put("mxoe.total", it.total_bytes);
                 words.region(it.region.into(), it.region_sequence, Some(it.region_offset.into()));
             }
-            Packet::Raw(rest) => match Beacon::parse(rest, order) {
+            Packet::Raw(rest) => match Beacon::parse(rest) {
                 Some(beacon) => words.beacon(&beacon),
                 None => words.data(rest),
             },

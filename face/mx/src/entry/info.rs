@@ -199,8 +199,9 @@ impl Question<'_> {
         match self.input_bytes {
             _ if self.input.is_null() => Ok(None),
             0 => Err(BAD_INFO_LENGTH),
-            // SAFETY: it has at least one byte, or four.
+            // SAFETY: it has at least one byte.
             1..4 => Ok(Some(unsafe { self.input.cast::<u8>().read() }.into())),
+            // SAFETY: it has at least four bytes.
             4.. => Ok(Some(unsafe { self.input.cast::<u32>().read_unaligned() })),
         }
     }
@@ -340,9 +341,10 @@ unsafe fn get_info(
     let asked = ask_process(c"get information", |process| {
         let out = Out { to, room: room as usize };
         let question = Question { process, key, endpoint, input, input_bytes };
-        // SAFETY: the caller vouches for it.
         match family {
+            // SAFETY: the caller vouches for it.
             Family::Mx => unsafe { question.answer_mx(&out) },
+            // SAFETY: the caller vouches for it.
             Family::Native => unsafe { question.answer_native(&out) },
         }
     });
