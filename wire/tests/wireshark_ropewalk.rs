@@ -2,6 +2,8 @@
 
 mod wireshark_support;
 
+use std::time::Duration;
+
 use ropewalk_base::verb::Header;
 use ropewalk_wire::frame::{self, Body, Envelope, FLAG_ANSWER};
 use ropewalk_wire::packets::*;
@@ -33,7 +35,7 @@ fn call(kind: Kind, tag: u32, own: u32) -> Vec<u8> {
 }
 
 fn ack(next: u32, early: u64) -> AckBody {
-    AckBody { next: next.into(), delay: 250.into(), early: early.into() }
+    AckBody::new(next, early, Duration::from_micros(250), Some(7))
 }
 
 fn stream(number: u32, record: u32, offset: u32, records: &[u8]) -> Vec<u8> {
@@ -188,6 +190,7 @@ fn links_are_made_and_ended() {
             ("_ws.col.Info", "Ack 12 and 13-14, 16"),
             ("ropewalk.ack.next", "12"),
             ("ropewalk.ack.delay", "250"),
+            ("ropewalk.ack.again", "8"),
             ("ropewalk.ack.early", "0x000000000000000b"),
             ("ropewalk.link", "0"),
             ("ropewalk.checksum.status", "1"),
