@@ -196,7 +196,7 @@ fn stat_tells_layout_epoch_and_where_each_stripe_lies() {
     assert_eq!(map, [false, false, true, false]);
     // The same for people.
     let text = scene.run(&["stat", ":/holes"]).well();
-    for part in ["stripes of 1.0 MiB", "generation 0", "a hole", "(of writing)", "data server "] {
+    for part in ["stripes of 1.0 MiB", "generation 0", "a hole", "write epoch", "data server "] {
         assert!(text.contains(part), "no '{part}' in {text}");
     }
     // And where it says that a stripe lies, there is an object on that server's disk.
@@ -298,6 +298,73 @@ fn programs_can_tell_names_apart_that_are_no_text() {
         let found: Value = serde_json::from_slice(&said.stdout).unwrap();
         assert_eq!((&found["inode"], bytes(&found["path_bytes"])), (&object["inode"], path));
     }
+}
+
+/// The largest file below a directory.
+fn largest(root: &Path) -> std::path::PathBuf {
+    let (mut found, mut left) = ((0, root.to_path_buf()), vec![root.to_path_buf()]);
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).unwrap().flatten() {
+            let meta = entry.metadata().unwrap();
+            if meta.is_dir() {
+                left.push(entry.path());
+            } else if meta.len() > found.0 {
+                found = (meta.len(), entry.path());
+            }
+        }
+    }
+    found.1
+}
+
+#[test]
+fn a_damaged_file_is_named_and_all_others_are_copied() {
+    let scene = Scene::new();
+    fs::create_dir(scene.path().join("tree")).unwrap();
+    for number in 0..20 {
+        scene.write(&format!("tree/{number}"), &noise(300_000 + number));
+    }
+    scene.run(&["cp", "-rs", "tree", ":/"]).well();
+    let object = largest(&scene.path().join("cluster/data0/objects/objects"));
+    let file = fs::File::options().read(true).write(true).open(&object).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 150_000).unwrap();
+    file.write_all_at(&[byte[0] ^ 4], 150_000).unwrap();
+    let said = scene.run(&["cp", "-r", ":/tree", "out"]).badly();
+    assert!(said.contains("ropewalk: :/tree/") && said.contains("bytes are damaged"), "{said}");
+    assert!(said.ends_with("1 of 21 entries could not be copied\n"), "{said}");
+    let right = |number: &usize| {
+        let copied = fs::read(scene.path().join(format!("out/{number}")));
+        copied.is_ok_and(|bytes| bytes == noise(300_000 + number))
+    };
+    assert_eq!((0..20).filter(right).count(), 19, "all but one are whole: {said}");
+    // Within the cluster, too.
+    let said = scene.run(&["cp", "-r", ":/tree", ":/again"]).badly();
+    assert!(said.ends_with("1 of 21 entries could not be copied\n"), "{said}");
+    assert_eq!(scene.run(&["ls", ":/again"]).well().lines().count(), 20);
+}
+
+#[test]
+fn what_cannot_be_removed_is_named_and_all_else_goes() {
+    let scene = Scene::new();
+    let place = tempfile::tempdir().unwrap();
+    let plain = Plain::new(place.path());
+    let tree = scene.path().join("tree");
+    for name in ["closed", "fine/deep"] {
+        fs::create_dir_all(tree.join(name)).unwrap();
+    }
+    for name in ["first", "closed/one", "closed/two", "fine/deep/last"] {
+        fs::write(tree.join(name), name).unwrap();
+    }
+    for name in ["", "fine", "fine/deep"] {
+        fs::set_permissions(tree.join(name), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    scene.run(&["cp", "-rp", "tree", ":/"]).well();
+    let said = plain.run(&scene.cluster.address(), &["rm", "-r", ":/tree"]).badly();
+    assert!(said.contains(":/tree/closed/one") && said.contains(":/tree/closed/two"), "{said}");
+    assert!(said.contains("2 entries could not be removed"), "{said}");
+    assert_eq!(scene.run(&["ls", ":/tree"]).well(), "closed\n");
+    assert_eq!(scene.run(&["ls", ":/tree/closed"]).well(), "one\ntwo\n");
+    scene.run(&["rm", "-r", ":/tree"]).well();
 }
 
 #[test]
@@ -413,7 +480,7 @@ fn errors_name_the_thing_the_cause_and_the_remedy() {
         (&["cp", ":/file", ":/file"], ":/file is the same file"),
         (&["cp", "-r", ":/", ":/into"], "cannot be copied into itself"),
         (&["cp", "file", ":/file", ":/"], "all of this host or all of the cluster"),
-        (&["ls", "-A", "node1"], "write one like tcp://node1"),
+        (&["ls", "-A", "127.0.0.1:0"], "names no host and port; write it like tcp://node1:7700"),
     ];
     for (arguments, expected) in cases {
         let error = scene.run(arguments).badly();

@@ -83,9 +83,23 @@ impl Client {
                     renewed = true;
                     self.lost_session(session).await?;
                 }
-                Err(error) => return Err(errno_of(error)),
+                Err(error) => return Err(self.gave_up(error)),
             }
         }
+    }
+
+    /// Notes that a call has no reply; what a program sees of it.
+    pub(crate) fn gave_up(&self, error: CallError) -> Errno {
+        if error == CallError::TimedOut {
+            self.inner.unanswered.set(self.inner.unanswered.get() + 1);
+        }
+        errno_of(error)
+    }
+
+    /// Calls that no server answered in time. While there are none, an `EIO` is about the file that it was
+    /// told for, and the next file may be sound.
+    pub fn unanswered(&self) -> u64 {
+        self.inner.unanswered.get()
     }
 }
 

@@ -167,6 +167,8 @@ pub(crate) struct Inner {
     pub renewing: Cell<bool>,
     /// Requests under way that open a file.
     pub opening: Cell<usize>,
+    /// Calls that no server answered in time.
+    pub unanswered: Cell<u64>,
     pub stopped: Cell<bool>,
     pub clock: Cell<u64>,
 }
@@ -216,6 +218,7 @@ impl Client {
             granted_notify: ropewalk_base::task::Notify::new(),
             renewing: Cell::new(false),
             opening: Cell::new(0),
+            unanswered: Cell::new(0),
             stopped: Cell::new(false),
             clock: Cell::new(0),
             config,

@@ -15,7 +15,7 @@ use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
-use crate::call::{errno_of, unexpected};
+use crate::call::unexpected;
 use crate::client::Client;
 use crate::guards::InDoubt;
 use crate::inode::Inode;
@@ -112,7 +112,7 @@ impl Client {
             self.inner.world.sleep(ADDRESS_PAUSE).await;
         }
         (self.inner.config.log)(&format!("data server {server} is not known to be running"));
-        Err(Errno::EIO)
+        Err(self.gave_up(CallError::TimedOut))
     }
 
     /// Completes when the server is known to be at another address than this one.
@@ -202,7 +202,7 @@ impl Client {
                 self.lost_session(session).await?;
                 Err(Errno::ESTALE)
             }
-            Err(error) => Err(errno_of(error)),
+            Err(error) => Err(self.gave_up(error)),
         }
     }
 }

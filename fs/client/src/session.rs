@@ -212,7 +212,7 @@ impl Client {
         let mut body = Vec::new();
         encode(request, &mut body);
         let reply = self.inner.meta.call(Service::Meta, &body).await;
-        let reply = reply.map_err(crate::call::errno_of)?;
+        let reply = reply.map_err(|error| self.gave_up(error))?;
         self.saw_marks(&reply.head);
         self.saw_boot(reply.head.boot);
         match decode(reply.body()) {

@@ -8,8 +8,8 @@ use ropewalk_client::{
     Access, AttributeChange, Attributes, Errno, File, InodeKind, Node, OpenOptions, TimeChange,
 };
 
-use super::end::{Dress, End, Extended, Made, Meta};
-use crate::remote::{Session, of, shown};
+use super::end::{Dress, End, Extended, Listing, Made, Meta};
+use crate::remote::{Session, join, of, shown};
 
 /// The files of a cluster.
 pub struct Cluster {
@@ -71,14 +71,25 @@ impl End for Cluster {
         }
     }
 
-    async fn list(&self, path: &[u8]) -> anyhow::Result<Vec<(Vec<u8>, Meta)>> {
+    fn is_silent(&self) -> bool {
+        self.session.client.unanswered() > 0
+    }
+
+    async fn list(&self, path: &[u8]) -> anyhow::Result<Listing> {
         let Session { client, caller, .. } = &*self.session;
         let directory = self.session.find(path, true).await?.inode;
-        let (mut all, mut cookie) = (Vec::new(), 0);
+        let (mut listing, mut cookie) = (Listing::default(), 0);
         loop {
             let read = client.read_directory(caller, directory, cookie, true).await;
-            let (entries, end) = read.map_err(of(path))?;
-            let Some(last) = entries.last() else { return Ok(all) };
+            let (entries, end) = match read.map_err(of(path)) {
+                Ok(read) => read,
+                Err(error) if listing.entries.is_empty() => return Err(error),
+                Err(error) => {
+                    listing.failures.push(error);
+                    return Ok(listing);
+                }
+            };
+            let Some(last) = entries.last() else { return Ok(listing) };
             cookie = last.cookie;
             for entry in entries {
                 let attributes = match entry.attributes {
@@ -86,14 +97,14 @@ impl End for Cluster {
                     None => client.attributes(entry.inode).await,
                 };
                 match attributes {
-                    Ok(attributes) => all.push((entry.name, meta(&attributes))),
+                    Ok(attributes) => listing.entries.push((entry.name, meta(&attributes))),
                     // Removed since.
                     Err(Errno::ENOENT | Errno::ESTALE) => {}
-                    Err(errno) => return Err(of(path)(errno)),
+                    Err(errno) => listing.failures.push(of(&join(path, &entry.name))(errno)),
                 }
             }
             if end {
-                return Ok(all);
+                return Ok(listing);
             }
         }
     }

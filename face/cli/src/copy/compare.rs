@@ -2,23 +2,31 @@
 //!
 //! Not compared, since no copy has them: times of access and of change of the inode, and its number.
 
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use anyhow::{Context, bail};
 use ropewalk_client::InodeKind;
 
 use super::end::{End, Meta};
+use super::fail::ends_all;
 use super::work::{Copy, Item, LINK, Moved, NODE, OWNER, Plan};
+use crate::report::complain;
 
 /// Bytes of one read.
 const CHUNK_BYTES: u64 = 1 << 20;
+/// Differences that are told one by one.
+const TOLD_MAX: u64 = 20;
 /// How fine the holes of a cluster's files are: its usual stripes.
 const GRAIN_BYTES: u64 = 1 << 20;
 
 impl<A: End, B: End> Copy<A, B> {
-    /// Compares all that was copied with its source, but for what is known not to be kept.
+    /// Compares all that was copied with its source, but for what is known not to be kept. One entry that
+    /// differs, or cannot be read, does not hide the others: they are told, and counted.
     pub async fn compare(&self, plan: &Plan) -> anyhow::Result<Moved> {
         self.bar.set_length(plan.moved().bytes);
+        let wrong = Cell::new(0u64);
+        let last = RefCell::new(None);
         let compare = async |item: &Item| {
             let compared = match item.link {
                 Some(first) if !self.has_lost(LINK, item) => {
@@ -30,10 +38,28 @@ impl<A: End, B: End> Copy<A, B> {
             let now = self.from.look(&item.job.from, false).await;
             let still = now.ok().flatten().is_some_and(|now| same(&now, &item.meta));
             let changed = if still { "" } else { " (it changed while it was copied)" };
-            Err(error.context(format!("{}{changed}", self.from.shown(&item.job.from))))
+            let error = error.context(format!("{}{changed}", self.from.shown(&item.job.from)));
+            let silent = self.from.is_silent() || self.to.is_silent();
+            if self.stop.is_asked() || ends_all(&error, silent) {
+                return Err(error);
+            }
+            wrong.set(wrong.get() + 1);
+            // A single one is the command's own error.
+            let before = last.borrow_mut().replace(error);
+            if let Some(before) = before.filter(|_| wrong.get() <= TOLD_MAX) {
+                self.bar.suspend(|| complain!("ropewalk: {before:#}"));
+            }
+            Ok(())
         };
         self.each(plan, compare).await?;
-        Ok(plan.moved())
+        match (last.into_inner(), wrong.get()) {
+            (None, _) => Ok(plan.moved()),
+            (Some(error), 1) => Err(error),
+            (Some(error), wrong) => {
+                Err(error
+                    .context(format!("{wrong} entries are not as in the source; the last one")))
+            }
+        }
     }
 
     async fn found(&self, item: &Item) -> anyhow::Result<Meta> {

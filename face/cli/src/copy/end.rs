@@ -78,9 +78,23 @@ impl Dress {
     }
 }
 
+/// What a directory holds, as far as it can be told.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Names and kinds of its entries, in any order.
+    pub entries: Vec<(Vec<u8>, Meta)>,
+    /// Why the others cannot be told; each names its entry, or the directory where there is no telling which.
+    pub failures: Vec<anyhow::Error>,
+}
+
 /// A place to copy from or to. Errors name the path and the cause.
 pub trait End {
     type File;
+
+    /// Whether a server of this place left calls unanswered: what fails next fails for that reason, too.
+    fn is_silent(&self) -> bool {
+        false
+    }
 
     /// A path as people write it.
     fn shown(&self, path: &[u8]) -> String;
@@ -88,8 +102,8 @@ pub trait End {
     /// What a path names; `None` where there is nothing.
     async fn look(&self, path: &[u8], follow: bool) -> anyhow::Result<Option<Meta>>;
 
-    /// Names and kinds of a directory's entries, in any order.
-    async fn list(&self, path: &[u8]) -> anyhow::Result<Vec<(Vec<u8>, Meta)>>;
+    /// What a directory holds. An error where nothing of it can be told.
+    async fn list(&self, path: &[u8]) -> anyhow::Result<Listing>;
 
     /// Where a symbolic link leads.
     async fn read_link(&self, path: &[u8]) -> anyhow::Result<Vec<u8>>;

@@ -9,12 +9,12 @@ use crate::remote::Failure;
 use crate::report::complain;
 
 /// Whether a failure would come again with all that is left: the target is full or can only be read,
-/// or who serves it is gone.
-fn ends_all(error: &anyhow::Error) -> bool {
+/// or who serves it is gone. `silent`: a server left calls unanswered; without that an `EIO` is about one file,
+/// whose bytes are damaged or lost.
+pub(super) fn ends_all(error: &anyhow::Error, silent: bool) -> bool {
     if let Some(failure) = error.downcast_ref::<Failure>() {
-        const ALL: [Errno; 6] =
-            [Errno::EIO, Errno::ENOSPC, Errno::EDQUOT, Errno::EROFS, Errno::ESTALE, Errno::EPROTO];
-        return ALL.contains(&failure.errno);
+        const ALL: [Errno; 4] = [Errno::ENOSPC, Errno::EDQUOT, Errno::EROFS, Errno::EPROTO];
+        return ALL.contains(&failure.errno) || (silent && failure.errno == Errno::EIO);
     }
     use rustix::io::Errno as Host;
     // A disk's EIO is about one file; that of a mount's server would be told for each.
@@ -41,7 +41,8 @@ impl<A: End, B: End> Copy<A, B> {
     /// rest.
     pub(super) fn bear(&self, alone: bool, done: anyhow::Result<()>) -> anyhow::Result<bool> {
         let Err(error) = done else { return Ok(true) };
-        if !self.goes_on || alone || self.stop.is_asked() || ends_all(&error) {
+        let silent = self.from.is_silent() || self.to.is_silent();
+        if !self.goes_on || alone || self.stop.is_asked() || ends_all(&error, silent) {
             return Err(error);
         }
         self.bar.suspend(|| complain!("ropewalk: {error:#}"));
@@ -83,17 +84,23 @@ mod tests {
     fn only_what_would_come_again_ends_a_copy() {
         let host = |errno: rustix::io::Errno| {
             let failed = Err::<(), _>(std::io::Error::from(errno));
-            ends_all(&failed.with_context(|| "a/b".to_string()).unwrap_err())
+            ends_all(&failed.with_context(|| "a/b".to_string()).unwrap_err(), true)
         };
         assert!(host(rustix::io::Errno::NOSPC));
         assert!(host(rustix::io::Errno::DQUOT));
         assert!(!host(rustix::io::Errno::ACCESS));
         assert!(!host(rustix::io::Errno::IO), "one file of a disk is rotten");
-        for errno in [Errno::EIO, Errno::ENOSPC, Errno::ESTALE] {
-            assert!(ends_all(&of(b"/a")(errno)), "{errno:?}");
-            assert!(ends_all(&of(b"/a")(errno).context("owner")), "{errno:?}");
+        for errno in [Errno::EIO, Errno::ENOSPC, Errno::EROFS] {
+            assert!(ends_all(&of(b"/a")(errno), true), "{errno:?}");
+            assert!(ends_all(&of(b"/a")(errno).context("owner"), true), "{errno:?}");
         }
-        assert!(!ends_all(&of(b"/a")(Errno::EACCES)));
-        assert!(!ends_all(&anyhow::anyhow!("a is the same file")));
+        assert!(
+            !ends_all(&of(b"/a")(Errno::EIO), false),
+            "its bytes are damaged, those of others not"
+        );
+        for errno in [Errno::EACCES, Errno::ESTALE, Errno::ENAMETOOLONG, Errno::ENOENT] {
+            assert!(!ends_all(&of(b"/a")(errno), true), "{errno:?}");
+        }
+        assert!(!ends_all(&anyhow::anyhow!("a is the same file"), true));
     }
 }

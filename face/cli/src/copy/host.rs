@@ -17,7 +17,7 @@ use ropewalk_client::{InodeKind, Timestamp};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
-use super::end::{Dress, End, Extended, Made, Meta};
+use super::end::{Dress, End, Extended, Listing, Made, Meta};
 
 /// The files of this host.
 pub struct Host {
@@ -115,19 +115,32 @@ impl End for Host {
         self.at(path, look).await
     }
 
-    async fn list(&self, path: &[u8]) -> anyhow::Result<Vec<(Vec<u8>, Meta)>> {
+    async fn list(&self, path: &[u8]) -> anyhow::Result<Listing> {
         self.at(path, |path| {
-            let mut entries = Vec::new();
+            let mut listing = Listing::default();
             for entry in fs::read_dir(path)? {
-                let entry = entry?;
+                let entry = match entry {
+                    Ok(entry) => entry,
+                    // What comes behind it nobody knows.
+                    Err(error) => {
+                        let name = path.display().to_string();
+                        listing.failures.push(anyhow::Error::new(error).context(name));
+                        break;
+                    }
+                };
                 match entry.metadata() {
-                    Ok(meta) => entries.push((entry.file_name().as_bytes().to_vec(), of(&meta))),
+                    Ok(meta) => {
+                        listing.entries.push((entry.file_name().as_bytes().to_vec(), of(&meta)));
+                    }
                     // Removed since.
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        let name = entry.path().display().to_string();
+                        listing.failures.push(anyhow::Error::new(error).context(name));
+                    }
                 }
             }
-            Ok(entries)
+            Ok(listing)
         })
         .await
     }

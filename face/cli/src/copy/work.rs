@@ -18,7 +18,7 @@ use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::task::{Semaphore, join_all, yield_now};
 use ropewalk_client::InodeKind;
 
-use super::end::{Dress, End, Made, Meta};
+use super::end::{Dress, End, Listing, Made, Meta};
 use crate::remote::join;
 use crate::stop::Stop;
 
@@ -185,7 +185,7 @@ impl<A: End, B: End> Copy<A, B> {
     pub async fn plan(&self, jobs: &[Job]) -> anyhow::Result<Plan> {
         let mut plan = Plan { items: Vec::new(), missed: 0 };
         for job in jobs {
-            let listed = self.list(job, &mut plan.items, jobs.len() == 1).await;
+            let listed = self.list(job, &mut plan, jobs.len() == 1).await;
             plan.missed += u64::from(!self.bear(jobs.len() == 1, listed)?);
         }
         if self.keep.attributes {
@@ -245,36 +245,40 @@ impl<A: End, B: End> Copy<A, B> {
 
     /// Lists a job's entry and all that it holds, parents first. `alone`: there is no other job, for
     /// which one goes on.
-    async fn list(&self, job: &Job, items: &mut Vec<Item>, alone: bool) -> anyhow::Result<()> {
+    async fn list(&self, job: &Job, plan: &mut Plan, alone: bool) -> anyhow::Result<()> {
         // Without -r a link stands for what it leads to, as with cp.
         let meta = self.from.look(&job.from, !self.recursive).await?;
         let missing = || format!("{}: No such file or directory", self.from.shown(&job.from));
         let meta = meta.with_context(missing)?;
-        let begin = items.len();
+        let begin = plan.items.len();
         let mut left = vec![Item::new(job.clone(), meta, None)];
         while let Some(item) = left.pop() {
             self.stop.check()?;
             if item.meta.kind == InodeKind::Directory {
                 self.check_directory(&item.job)?;
                 let listed = self.from.list(&item.job.from).await;
-                let mut entries = match listed {
-                    Ok(entries) => entries,
+                let Listing { mut entries, failures } = match listed {
+                    Ok(listing) => listing,
                     Err(error) => {
-                        self.bear(alone && items.len() == begin, Err(error))?;
+                        self.bear(alone && plan.items.len() == begin, Err(error))?;
                         // The copy has the directory without what it holds, as with cp.
                         item.failed.set(true);
-                        Vec::new()
+                        Listing::default()
                     }
                 };
+                for error in failures {
+                    self.bear(false, Err(error))?;
+                    plan.missed += 1;
+                }
                 entries.sort_by(|a, b| b.0.cmp(&a.0));
-                let parent = Some(items.len());
+                let parent = Some(plan.items.len());
                 let below = entries.into_iter().map(|(name, meta)| {
                     let (from, to) = (join(&item.job.from, &name), join(&item.job.to, &name));
                     Item::new(Job { from, to }, meta, parent)
                 });
                 left.extend(below.filter(|item| !self.except.contains(&item.job.from)));
             }
-            items.push(item);
+            plan.items.push(item);
         }
         Ok(())
     }

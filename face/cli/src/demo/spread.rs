@@ -41,7 +41,7 @@ pub async fn spread(session: &Rc<Session>, root: &[u8]) -> anyhow::Result<Spread
     let end = Cluster::new(session);
     let (mut files, mut left) = (BTreeMap::new(), vec![root.to_vec()]);
     while let Some(directory) = left.pop() {
-        for (name, meta) in end.list(&directory).await? {
+        for (name, meta) in end.list(&directory).await?.entries {
             match meta.kind {
                 InodeKind::Directory => left.push(join(&directory, &name)),
                 // Several names of one file are one file.

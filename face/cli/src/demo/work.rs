@@ -79,6 +79,11 @@ pub async fn work<A: End, B: End>(
 /// A name below `root` that is free, where something is there already.
 async fn free<E: End>(end: &E, root: &[u8]) -> anyhow::Result<Option<String>> {
     let there = end.list(root).await?;
+    // A name that cannot be told might be any.
+    if let Some(error) = there.failures.into_iter().next() {
+        return Err(error);
+    }
+    let there = there.entries;
     if there.is_empty() {
         return Ok(None);
     }

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use ropewalk_client::{Attributes, InodeKind};
+use ropewalk_client::{Attributes, Errno, InodeKind};
 use serde_json::json;
 
 use super::text::{Names, add_name, kind, mode, printable, time};
@@ -61,7 +61,10 @@ pub fn run(arguments: &Ls) -> anyhow::Result<()> {
         for (number, path) in arguments.paths.iter().enumerate() {
             let path = within(path);
             match rows(arguments, session, path).await {
-                Ok(rows) => {
+                Ok((rows, whole)) => {
+                    if !whole {
+                        failed = Some(anyhow::anyhow!("not everything could be listed"));
+                    }
                     if arguments.paths.len() > 1 && !arguments.json {
                         let gap = if number > 0 { "\n" } else { "" };
                         print(format!("{gap}{}\n", shown(path)).as_bytes())?;
@@ -80,12 +83,17 @@ pub fn run(arguments: &Ls) -> anyhow::Result<()> {
     })
 }
 
-async fn rows(arguments: &Ls, session: &Rc<Session>, path: &[u8]) -> anyhow::Result<Vec<Row>> {
+/// The rows of a path, and whether none is missing. What cannot be told is named, and the others are listed.
+async fn rows(
+    arguments: &Ls,
+    session: &Rc<Session>,
+    path: &[u8],
+) -> anyhow::Result<(Vec<Row>, bool)> {
     let found = session.find(path, !arguments.long && !arguments.directory).await?;
     if arguments.directory || found.kind != InodeKind::Directory {
-        return Ok(vec![row(session, path.to_vec(), path.to_vec(), found).await?]);
+        return Ok((vec![row(session, path.to_vec(), path.to_vec(), found).await?], true));
     }
-    let mut rows = Vec::new();
+    let (mut rows, mut whole) = (Vec::new(), true);
     let mut cookie = 0;
     loop {
         let (client, caller) = (&session.client, &session.caller);
@@ -102,7 +110,12 @@ async fn rows(arguments: &Ls, session: &Rc<Session>, path: &[u8]) -> anyhow::Res
                 None => match client.attributes(entry.inode).await {
                     Ok(attributes) => attributes,
                     // Removed since.
-                    Err(_) => continue,
+                    Err(Errno::ENOENT | Errno::ESTALE) => continue,
+                    Err(errno) => {
+                        complain!("ropewalk: {:#}", of(&join(path, &entry.name))(errno));
+                        whole = false;
+                        continue;
+                    }
                 },
             };
             rows.push(row(session, join(path, &entry.name), entry.name, attributes).await?);
@@ -118,7 +131,7 @@ async fn rows(arguments: &Ls, session: &Rc<Session>, path: &[u8]) -> anyhow::Res
         rows.push(row(session, above, b"..".to_vec(), parent).await?);
     }
     rows.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(rows)
+    Ok((rows, whole))
 }
 
 async fn row(

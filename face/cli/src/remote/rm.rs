@@ -1,5 +1,6 @@
 //! `ropewalk rm`.
 
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -7,7 +8,8 @@ use anyhow::bail;
 use ropewalk_base::task::{Semaphore, join_all};
 use ropewalk_client::{Attributes, Errno, InodeKind, Listed};
 
-use super::{Reach, Session, cause, for_each, join, of, shown, within};
+use super::{Reach, Session, for_each, join, of, shown, within};
+use crate::report::complain;
 
 /// Unlinks that are under way at a time.
 const AT_ONCE: usize = 32;
@@ -19,7 +21,8 @@ const AT_ONCE: usize = 32;
   ropewalk rm -r :/data/run7        a directory with all that it holds
   ropewalk rm -rf :/tmp/a :/tmp/b   and no word about what is not there
 
-Nothing is asked, and what is gone is gone. Symbolic links are removed, not followed.")]
+Nothing is asked, and what is gone is gone. Symbolic links are removed, not followed. What cannot be \
+removed is named on stderr, all else goes, and the exit status is 1.")]
 pub struct Rm {
     /// What to remove, within the cluster; the colon may be left out.
     #[arg(value_name = "PATH", required = true)]
@@ -64,50 +67,95 @@ async fn remove(arguments: &Rm, session: &Rc<Session>, path: &[u8]) -> anyhow::R
     if !arguments.recursive {
         bail!("{} is a directory: -r removes it with all that it holds", shown(path));
     }
-    let tree = Tree { session: session.clone(), permits: Semaphore::new(AT_ONCE) };
-    tree.empty(path, &found).await?;
-    client.remove_directory(caller, parent.inode, name).await.map_err(of(path))
+    let tree = Tree {
+        session: session.clone(),
+        permits: Semaphore::new(AT_ONCE),
+        failed: Cell::new(0),
+        last: RefCell::default(),
+    };
+    let is_empty = tree.empty(path, &found).await?;
+    if is_empty {
+        return client.remove_directory(caller, parent.inode, name).await.map_err(of(path));
+    }
+    match (tree.last.into_inner(), tree.failed.get()) {
+        (Some(error), 1) => Err(error),
+        (Some(error), failed) => {
+            Err(error.context(format!("{failed} entries could not be removed; the last one")))
+        }
+        (None, _) => bail!("{}: something is left in it", shown(path)),
+    }
 }
 
-/// A tree that is being removed.
+/// A tree that is being removed. An entry that cannot go is told, and all others go.
 struct Tree {
     session: Rc<Session>,
     permits: Semaphore,
+    failed: Cell<u64>,
+    /// The last failure: it is the command's, all before it were told.
+    last: RefCell<Option<anyhow::Error>>,
 }
 
 impl Tree {
-    /// Removes all that a directory holds.
-    async fn empty(&self, path: &[u8], directory: &Attributes) -> anyhow::Result<()> {
+    /// Removes all that a directory holds; whether it is empty then. An error ends everything.
+    async fn empty(&self, path: &[u8], directory: &Attributes) -> anyhow::Result<bool> {
         let (client, caller) = (&self.session.client, &self.session.caller);
-        let mut cookie = 0;
+        let (mut cookie, mut is_empty) = (0, true);
         loop {
             let read = client.read_directory(caller, directory.inode, cookie, false).await;
-            let (entries, end) = read.map_err(of(path))?;
-            let Some(last) = entries.last() else { return Ok(()) };
+            let (entries, end) = match read {
+                Ok(read) => read,
+                Err(errno) => return self.bear(path, errno),
+            };
+            let Some(last) = entries.last() else { return Ok(is_empty) };
             cookie = last.cookie;
             let removed = entries.iter().map(|entry| self.entry(path, directory.inode, entry));
-            join_all(removed).await.into_iter().collect::<anyhow::Result<()>>()?;
+            for gone in join_all(removed).await {
+                is_empty &= gone?;
+            }
             if end {
-                return Ok(());
+                return Ok(is_empty);
             }
         }
     }
 
-    async fn entry(&self, path: &[u8], parent: u64, entry: &Listed) -> anyhow::Result<()> {
+    /// Removes an entry; whether it is gone.
+    async fn entry(&self, path: &[u8], parent: u64, entry: &Listed) -> anyhow::Result<bool> {
         let (client, caller) = (&self.session.client, &self.session.caller);
         let path = join(path, &entry.name);
-        if entry.kind == InodeKind::Directory {
-            let found = client.lookup(caller, parent, &entry.name).await.map_err(of(&path))?;
-            // Boxed, since its size would contain itself.
-            Box::pin(self.empty(&path, &found)).await?;
+        let removed = if entry.kind == InodeKind::Directory {
+            match client.lookup(caller, parent, &entry.name).await {
+                Ok(found) => {
+                    // Boxed, since its size would contain itself.
+                    if !Box::pin(self.empty(&path, &found)).await? {
+                        return Ok(false);
+                    }
+                    let _permit = self.permits.acquire().await;
+                    client.remove_directory(caller, parent, &entry.name).await
+                }
+                Err(errno) => Err(errno),
+            }
+        } else {
             let _permit = self.permits.acquire().await;
-            return client.remove_directory(caller, parent, &entry.name).await.map_err(of(&path));
-        }
-        let _permit = self.permits.acquire().await;
-        match client.unlink(caller, parent, &entry.name).await {
+            client.unlink(caller, parent, &entry.name).await
+        };
+        match removed {
             // Somebody else was faster.
-            Ok(()) | Err(Errno::ENOENT) => Ok(()),
-            Err(errno) => bail!("{}: {}", shown(&path), cause(errno)),
+            Ok(()) | Err(Errno::ENOENT) => Ok(true),
+            Err(errno) => self.bear(&path, errno),
         }
+    }
+
+    /// Notes that something stays; an error where the same would come again with all that is left.
+    fn bear(&self, path: &[u8], errno: Errno) -> anyhow::Result<bool> {
+        let error = of(path)(errno);
+        let silent = errno == Errno::EIO && self.session.client.unanswered() > 0;
+        if silent || matches!(errno, Errno::EROFS | Errno::EPROTO) {
+            return Err(error);
+        }
+        self.failed.set(self.failed.get() + 1);
+        if let Some(before) = self.last.borrow_mut().replace(error) {
+            complain!("ropewalk: {before:#}");
+        }
+        Ok(false)
     }
 }
