@@ -3,7 +3,7 @@
 //! process calls by are opened when it calls.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow, bail};
@@ -95,8 +95,13 @@ impl FromStr for Listen {
             return Ok(Listen::Named { scheme, place: place.to_string() });
         }
         let address = place.parse().map_err(|_| {
-            let said = match place.rsplit_once(':') {
-                Some((host, port)) if port.parse::<u16>().is_ok() => {
+            let bare = place.trim_start_matches('[').trim_end_matches(']');
+            let said = match (bare.parse::<IpAddr>(), place.rsplit_once(':')) {
+                (Ok(host), _) => {
+                    let try_this = SocketAddr::new(host, PORT);
+                    return format!("no port: try {scheme}://{try_this}");
+                }
+                (_, Some((host, port))) if port.parse::<u16>().is_ok() => {
                     format!("'{host}' is not an address of this host in digits")
                 }
                 _ => "it takes an address and a port".to_string(),
@@ -147,9 +152,37 @@ pub fn client_rails() -> anyhow::Result<Vec<Box<dyn Rail>>> {
     Ok(vec![modules::open("shm", &At::No)?])
 }
 
+/// The port of a metadata server of which none is said.
+const PORT: u16 = 7700;
+
+/// A metadata server's address as people write it, with what they leave out: `tcp://` and the port 7700.
+/// Fails where nothing can come of it.
+pub fn complete_address(address: &str) -> anyhow::Result<String> {
+    let parts = address.split([',', ' ', '\t', '\n', '\r']).filter(|part| !part.is_empty());
+    let parts: Vec<String> = parts.map(complete_part).collect();
+    let completed = parts.join(",");
+    check_address(&completed)?;
+    Ok(completed)
+}
+
+fn complete_part(part: &str) -> String {
+    let (scheme, place) = part.split_once("://").unwrap_or((USUAL, part));
+    if !matches!(scheme, "tcp" | "udp") {
+        return part.to_string();
+    }
+    let place = place.trim_end_matches('/');
+    let bare = place.trim_start_matches('[').trim_end_matches(']');
+    let place = match bare.parse::<IpAddr>() {
+        Ok(IpAddr::V6(host)) => format!("[{host}]:{PORT}"),
+        _ if place.is_empty() || place.contains(':') => place.to_string(),
+        _ => format!("{place}:{PORT}"),
+    };
+    format!("{scheme}://{place}")
+}
+
 /// Fails where nothing can come of an address, however long one waits: no part of it has a network
 /// that is known, and a name that resolves.
-pub fn check_address(address: &str) -> anyhow::Result<()> {
+fn check_address(address: &str) -> anyhow::Result<()> {
     let parsed = Address::parse(address)
         .with_context(|| format!("the metadata server's address '{address}' is not one"))?;
     let mut wrong = None;
@@ -173,6 +206,9 @@ fn check_part(scheme: &str, place: &str) -> anyhow::Result<()> {
         _ if !modules::schemes().contains(&scheme) => bail!(no_network(scheme, &url)),
         "tcp" | "udp" => {
             let (host, port) = place.rsplit_once(':').unwrap_or((place, ""));
+            if port.is_empty() && !host.is_empty() {
+                bail!("'{url}' has no port: try {scheme}://{host}:{PORT}");
+            }
             if host.is_empty() || !port.parse().is_ok_and(|port: u16| port != 0) {
                 bail!("'{url}' names no host and port; write it like {scheme}://node1:7700");
             }
@@ -215,6 +251,27 @@ mod tests {
     }
 
     #[test]
+    fn what_people_leave_out_of_an_address_is_the_usual() {
+        for (said, meant) in [
+            ("127.0.0.1", "tcp://127.0.0.1:7700"),
+            ("127.0.0.1:8", "tcp://127.0.0.1:8"),
+            ("localhost", "tcp://localhost:7700"),
+            ("::1", "tcp://[::1]:7700"),
+            ("[::1]", "tcp://[::1]:7700"),
+            ("[::1]:8", "tcp://[::1]:8"),
+            ("udp://127.0.0.1", "udp://127.0.0.1:7700"),
+            ("tcp://127.0.0.1:9/\n", "tcp://127.0.0.1:9"),
+            ("127.0.0.1, shm://here", "tcp://127.0.0.1:7700,shm://here"),
+        ] {
+            assert_eq!(complete_address(said).expect(said), meant);
+        }
+        assert!(complete_address("gm://node1").is_err() && complete_address("").is_err());
+        let error = |text: &str| text.parse::<Listen>().expect_err("it has no port");
+        assert_eq!(error("10.0.0.1"), "no port: try tcp://10.0.0.1:7700");
+        assert_eq!(error("udp://[::1]"), "no port: try udp://[::1]:7700");
+    }
+
+    #[test]
     fn a_free_place_beside_another_keeps_the_network_and_the_interface() {
         let read = |text: &str| text.parse::<Listen>().expect(text);
         let beside = |text: &str| read(text).beside().to_string();
@@ -234,10 +291,10 @@ mod tests {
         assert!(error("tcp://nohost.invalid:7700").contains("'nohost.invalid'"));
         assert!(error("tcp://nohost.invalid:7700").contains("is not known: "));
         assert!(error("ftp://node:1").contains("there is no network 'ftp'"));
-        for place in ["tcp://node1", "tcp://:7700", "tcp://node1:0", "tcp://node1:70000"] {
+        for place in ["tcp://:7700", "tcp://node1:0", "tcp://node1:70000"] {
             assert!(error(place).contains("names no host and port"), "{place}");
         }
-        assert!(error("node1:7700").contains("'node1:7700' is not one"));
+        assert!(error("tcp://node1").contains("has no port: try tcp://node1:7700"));
         assert!(error("udp://node1").contains("udp://node1:7700"));
         assert!(error("udp://nohost.invalid:7700").contains("is not known: "));
         assert!(error("ether://eth0/3").contains("ether://02:00:00:00:00:01/3"));

@@ -6,7 +6,7 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_base::world::World;
 use ropewalk_client::operator::Operator;
 
-use crate::network::{LISTEN, check_address, client_rails};
+use crate::network::{LISTEN, client_rails, complete_address};
 use crate::node;
 
 /// The variable of the environment that names a metadata server.
@@ -15,8 +15,8 @@ const ADDRESS: &str = "ROPEWALK_ADDRESS";
 /// Which cluster is asked.
 #[derive(Debug, clap::Args)]
 pub struct Target {
-    /// The metadata server's address, as `up` or `serve` printed it; else what the environment's
-    /// ROPEWALK_ADDRESS says, else tcp://127.0.0.1:7700.
+    /// The metadata server's address, as `up` or `serve` printed it; 'tcp://' and ':7700' may be left
+    /// out. Else what the environment's ROPEWALK_ADDRESS says, else tcp://127.0.0.1:7700.
     // Read here and not by the parser, whose usage lines would show it as if it had to be said.
     #[arg(long, short = 'A', value_name = "URL")]
     address: Option<String>,
@@ -27,9 +27,7 @@ impl Target {
     pub fn address(&self) -> anyhow::Result<String> {
         let says = |text: &String| !text.is_empty();
         let said = self.address.clone().or_else(|| std::env::var(ADDRESS).ok().filter(says));
-        let address = said.unwrap_or_else(|| LISTEN.to_string());
-        check_address(&address)?;
-        Ok(address)
+        complete_address(said.as_deref().unwrap_or(LISTEN))
     }
 
     /// Runs `work` with an operator of the cluster, to its end.

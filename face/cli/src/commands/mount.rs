@@ -12,7 +12,7 @@ use super::{LOOK, seconds};
 use crate::background;
 use crate::config::Source;
 use crate::mounted::Mounted;
-use crate::network::{check_address, client_rails};
+use crate::network::{client_rails, complete_address};
 use crate::report::{announce, complain};
 use crate::stop::Stop;
 
@@ -85,7 +85,7 @@ pub fn start_mount(
     patience: Option<Duration>,
     stop: &Stop,
 ) -> anyhow::Result<Mounted> {
-    check_address(address)?;
+    let address = &complete_address(address)?;
     ready_mount_point(path, &options)?;
     Mounted::start(cluster, client_rails()?, address, path, options, patience, stop)
 }
@@ -128,13 +128,13 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   ropewalk umount /mnt
-  ropewalk umount --lazy /mnt   although somebody is in there
+  ropewalk umount --lazy /mnt   even while it is in use
 
 A mount whose process was killed is cleared, too; 'ropewalk mount' does the same on its own.")]
 pub struct UnmountArguments {
     /// Where it is mounted.
     directory: PathBuf,
-    /// Takes it out of the tree although it is in use; it goes when the last user has left.
+    /// Detaches it from the tree even while it is in use; it ends when its last user has left.
     #[arg(long)]
     lazy: bool,
 }

@@ -13,7 +13,7 @@ use super::{LOOK, seconds};
 use crate::cluster::{self, DataPlace, MetaPlace, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::mounted::Mounted;
-use crate::network::{self, Listen, check_address, server_rails};
+use crate::network::{self, Listen, complete_address, server_rails};
 use crate::node::NodeThread;
 use crate::report::announce;
 use crate::stop::Stop;
@@ -61,7 +61,7 @@ that comes back without what it had is refused, unless --replace gives that up."
         #[arg(long, value_name = "URL")]
         meta: Option<String>,
         /// Give up what the server of this number had: every stripe on it is lost, files that have
-        /// some there give errors, and 'ropewalk check' names them. Needed once.
+        /// some there give errors, and 'ropewalk check' names them. Give it at one start only.
         #[arg(long)]
         replace: bool,
     },
@@ -102,7 +102,7 @@ pub struct Place {
     /// for the metadata server, any free one for a data server.
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     listen: Vec<Listen>,
-    /// Allow an address that other hosts can reach, although nobody has to prove who he is.
+    /// Allow an address that other hosts can reach. Servers do not authenticate clients.
     #[arg(long)]
     insecure: bool,
     #[command(flatten)]
@@ -247,7 +247,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let planned = place.data(&config, *server)?;
             let cluster = place.cluster(&config, &planned.directory)?;
             let meta = meta.clone().map_or_else(|| config.meta_address(), Ok)?;
-            check_address(&meta)?;
+            let meta = complete_address(&meta)?;
             let Planned { directory, listen } = planned;
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);

@@ -51,7 +51,7 @@ pub struct Up {
     /// endpoint beside it.
     #[arg(long, value_name = "URL", default_value = LISTEN, value_delimiter = ',')]
     listen: Vec<Listen>,
-    /// Allow an address that other hosts can reach, although nobody has to prove who he is.
+    /// Allow an address that other hosts can reach. Servers do not authenticate clients.
     #[arg(long)]
     insecure: bool,
     /// Go on in the background: the command ends when the cluster serves and is mounted.
