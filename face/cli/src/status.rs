@@ -15,8 +15,12 @@ use crate::report::{bytes, print_json, say, table};
 const SESSIONS_SHOWN: usize = 32;
 /// The shortest pause between two looks.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-const SERVER_HEADER: [&str; 10] =
-    ["server", "number", "state", "up for", "boot", "free", "total", "holds", "calls/s", "address"];
+const SERVER_HEADER: [&str; 8] =
+    ["server", "state", "up for", "free", "of", "holds", "calls/s", "address"];
+/// Columns where nobody says how many there are.
+const COLUMNS: usize = 100;
+/// Characters of a client's name that are shown; --json has all.
+const NAME_SHOWN: usize = 40;
 
 /// Arguments of `ropewalk status`.
 #[derive(Debug, clap::Args)]
@@ -114,6 +118,34 @@ fn sum<'a>(rates: impl IntoIterator<Item = &'a (String, Rate)>) -> Rate {
     })
 }
 
+/// The columns of the terminal; a usual number where the output is none.
+fn columns() -> usize {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let terminal = || comfy_table::Table::new().width().map(usize::from);
+    said.or_else(terminal).unwrap_or(COLUMNS)
+}
+
+/// The table of servers in so many columns: addresses that do not fit beside the rest stand below it.
+fn fit(rows: Vec<Vec<String>>, columns: usize) -> String {
+    let whole = table(&SERVER_HEADER, rows.clone()).to_string();
+    if whole.lines().all(|line| line.chars().count() <= columns) {
+        return whole;
+    }
+    let last = SERVER_HEADER.len() - 1;
+    let short = rows.iter().map(|row| row[..last].to_vec()).collect();
+    let mut text = table(&SERVER_HEADER[..last], short).to_string();
+    for row in rows {
+        // Parts of one address each have a line where a line would be too long.
+        let parts: Vec<&str> = row[last].split(',').collect();
+        let joined = parts.join(", ");
+        let fits = row[0].len() + joined.len() + 4 <= columns;
+        let between = format!(",\n{:1$}", "", row[0].len() + 4);
+        let parts = if fits { joined } else { parts.join(&between) };
+        text.push_str(&format!("\n{} at {parts}", row[0]));
+    }
+    text
+}
+
 impl Sample {
     fn meta_rates(&self) -> Vec<(String, Rate)> {
         let Some((before, time)) = &self.before else { return Vec::new() };
@@ -144,7 +176,7 @@ impl Sample {
     }
 
     fn print(&self) -> anyhow::Result<()> {
-        say!("{}", table(&SERVER_HEADER, self.server_rows()))?;
+        say!("{}", fit(self.server_rows(), columns()))?;
         let Room { total_bytes: total, available_bytes: available, .. } = self.capacity();
         let objects: u64 = self.answers().map(|answer| answer.objects).sum();
         let object_bytes: u64 = self.answers().map(|answer| answer.object_bytes).sum();
@@ -189,11 +221,9 @@ impl Sample {
     fn server_rows(&self) -> Vec<Vec<String>> {
         let meta = &self.state.meta;
         let mut rows = vec![vec![
-            "metadata".to_string(),
-            meta.server.to_string(),
+            format!("metadata {}", meta.server),
             self.meta_is().to_string(),
             ago(meta.uptime),
-            format!("{:x}", meta.boot),
             meta.room.map_or("-".to_string(), |room| bytes(room.available_bytes)),
             meta.room.map_or("-".to_string(), |room| bytes(room.total_bytes)),
             meta.inodes.to_string(),
@@ -217,11 +247,9 @@ impl Sample {
             (None, _) => format!("down, {silence}"),
         };
         vec![
-            "data".to_string(),
-            server.server.to_string(),
+            format!("data {}", server.server),
             state,
             or_none(answer.map(|answer| ago(answer.uptime))),
-            or_none(answer.map(|answer| format!("{:x}", answer.boot))),
             or_none(answer.map(|answer| bytes(answer.room.available_bytes))),
             or_none(answer.map(|answer| bytes(answer.room.total_bytes))),
             or_none(answer.map(|answer| answer.objects.to_string())),
@@ -319,8 +347,14 @@ impl Sample {
 
 fn session_row(session: &SessionState) -> Vec<String> {
     let name = if session.name.is_empty() { "-" } else { &session.name };
+    // A name must not steer the terminal.
+    let plain = |c: char| if c.is_control() { '?' } else { c };
+    let mut shown: String = name.chars().take(NAME_SHOWN).map(plain).collect();
+    if name.chars().count() > NAME_SHOWN {
+        shown.push_str("...");
+    }
     let ends = if session.fencing { "being ended".to_string() } else { ago(session.left) };
-    vec![format!("{:016x}", session.session), name.to_string(), session.inodes.to_string(), ends]
+    vec![format!("{:016x}", session.session), shown, session.inodes.to_string(), ends]
 }
 
 fn session_json(session: &SessionState) -> Value {
@@ -354,5 +388,38 @@ pub fn ago(time: Duration) -> String {
         seconds @ 120..7200 => format!("{} min", seconds / 60),
         seconds @ 7200..172_800 => format!("{} h", seconds / 3600),
         seconds => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_servers_fits_the_terminal() {
+        let row = |server: &str, state: &str, address: &str| {
+            let cells = [server, state, "119 min", "1023.9 GiB", "1023.9 GiB", "1000000", "12000", address];
+            cells.map(str::to_string).to_vec()
+        };
+        let long = "tcp://10.100.200.1:34567,tcp://10.100.200.2:34567,udp://[fd00::1234:5678]:34567";
+        let rows = vec![
+            row("metadata 0", "up, waiting for clients", "tcp://127.0.0.1:7700"),
+            row("data 1", "down, silent for 119 min", "tcp://127.0.0.1:34567"),
+            row("data 12", "up, full: gets no new files", long),
+        ];
+        for columns in [80, 100, 132] {
+            let text = fit(rows.clone(), columns);
+            let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+            assert!(columns < 100 || widest <= columns, "{widest} of {columns}:\n{text}");
+            assert!(text.contains("data 1 at tcp://127.0.0.1:34567"), "{text}");
+            assert!(long.split(',').all(|part| text.contains(part)), "{text}");
+        }
+        let usual = vec![
+            row("metadata 0", "up", "tcp://127.0.0.1:7700"),
+            row("data 1", "up", "tcp://127.0.0.1:34567"),
+        ];
+        let text = fit(usual.clone(), 80);
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert_eq!(fit(usual, 110).lines().count(), 6, "addresses beside the rest");
     }
 }

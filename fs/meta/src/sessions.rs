@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::head::SLOTS_MAX;
+use ropewalk_wire::fs::status::CLIENT_NAME_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
 /// Version of session rows.
-pub const SESSION_VERSION: u8 = 1;
+pub const SESSION_VERSION: u8 = 2;
 /// Version of reply rows.
 pub const REPLY_VERSION: u8 = 1;
 
@@ -26,6 +27,15 @@ pub struct SessionRow {
     pub epoch: u32,
     /// Being fenced: its term ended.
     pub fencing: bool,
+    /// As the client called itself, for people: no longer than `CLIENT_NAME_BYTES_MAX`, and without control
+    /// characters.
+    pub name: Vec<u8>,
+}
+
+/// A client's name as it is kept: what would be long, or steer a terminal, is not.
+pub fn kept_name(name: &[u8]) -> Vec<u8> {
+    let name = &name[..name.len().min(CLIENT_NAME_BYTES_MAX)];
+    name.iter().map(|byte| if byte.is_ascii_control() { b'?' } else { *byte }).collect()
 }
 
 /// A stored reply as its row keeps it.
@@ -182,7 +192,7 @@ mod tests {
 
     fn sessions() -> Sessions {
         let mut sessions = Sessions::default();
-        let row = SessionRow { client: 1, epoch: 0, fencing: false };
+        let row = SessionRow { client: 1, epoch: 0, fencing: false, name: Vec::new() };
         sessions.insert(7, row, Time::NEVER, false);
         sessions
     }

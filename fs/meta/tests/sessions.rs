@@ -254,6 +254,21 @@ fn locks_survive_a_restart_and_exclude_across_sessions() {
 }
 
 #[test]
+fn a_clients_name_outlives_the_server_and_steers_no_terminal() {
+    let mut cluster = cluster(1);
+    let now = cluster.moment();
+    let long = [b"mount \x1b[2Jof node1".as_slice(), &[b'x'; 200]].concat();
+    let opening = cluster.shard().open_named_session(77, &long, now).expect("rows in memory");
+    let named = |cluster: &mut Cluster| {
+        cluster.shard().client_name(opening.session).map(<[u8]>::to_vec).expect("it is open")
+    };
+    let before = named(&mut cluster);
+    assert!(before.starts_with(b"mount ?[2Jof node1xxx") && before.len() == 64, "{before:?}");
+    cluster.restart();
+    assert_eq!(named(&mut cluster), before);
+}
+
+#[test]
 fn a_client_that_comes_back_ends_its_old_session() {
     let mut cluster = cluster(1);
     let file = cluster.create(0, b"a");

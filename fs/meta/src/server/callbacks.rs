@@ -15,7 +15,6 @@ use ropewalk_rpc::{Connection, Options};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::meta::Callback;
-use ropewalk_wire::fs::status::CLIENT_NAME_BYTES_MAX;
 
 use super::MetaServer;
 
@@ -34,22 +33,9 @@ struct Client {
     connection: Option<Connection>,
     queue: VecDeque<Vec<u8>>,
     workers: usize,
-    /// As it called itself when it opened the session, in this life of ours.
-    name: Vec<u8>,
 }
 
 impl Clients {
-    /// What a session's client calls itself; empty where that is not known.
-    pub fn name(&self, session: u64) -> Vec<u8> {
-        let sessions = self.sessions.borrow();
-        sessions.get(&session).map_or_else(Vec::new, |client| client.name.clone())
-    }
-
-    pub fn set_name(&self, session: u64, name: &[u8]) {
-        let name = &name[..name.len().min(CLIENT_NAME_BYTES_MAX)];
-        self.sessions.borrow_mut().entry(session).or_default().name = name.to_vec();
-    }
-
     pub fn forget(&self, session: u64) {
         self.sessions.borrow_mut().remove(&session);
     }

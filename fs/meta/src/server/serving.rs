@@ -288,11 +288,10 @@ impl MetaServer {
         let (result, position): (SessionResult, u64) = match request {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
-                let Some(opening) = self.open_session(client, bits) else {
+                let Some(opening) = self.open_session(client, name.0, bits) else {
                     return self.send(responder, Status::Unavailable, Vec::new());
                 };
                 self.saw_client(opening.session, incoming.peer);
-                self.clients.set_name(opening.session, name.0);
                 let term = self.config.shard.term.as_millis();
                 let term_milliseconds = u32::try_from(term).unwrap_or(u32::MAX);
                 let Opening { session, epoch, position } = opening;
@@ -309,7 +308,7 @@ impl MetaServer {
         self.when_written(position, Held::Reply { responder, body });
     }
 
-    fn open_session(&self, client: u128, bits: u64) -> Option<Opening> {
+    fn open_session(&self, client: u128, name: &[u8], bits: u64) -> Option<Opening> {
         let mut openings = self.openings.borrow_mut();
         if let Some((known, opening)) = openings.clients.get(&client)
             && *known == bits
@@ -320,7 +319,7 @@ impl MetaServer {
         if self.admission.get() == Admission::Nothing {
             return None;
         }
-        match self.shard()?.open_session(client, now) {
+        match self.shard()?.open_named_session(client, name, now) {
             Ok(opening) => {
                 openings.clients.insert(client, (bits, opening));
                 Some(opening)

@@ -93,13 +93,11 @@ impl MetaServer {
         let mut found: Vec<_> = shard.sessions.after(after).take(most + 1).collect();
         let end = found.len() <= most;
         found.truncate(most);
-        let names: Vec<Vec<u8>> = found.iter().map(|(id, _)| self.clients.name(*id)).collect();
         let sessions = found
             .iter()
-            .zip(&names)
-            .map(|((id, session), name)| SessionInfo {
+            .map(|(id, session)| SessionInfo {
                 session: *id,
-                name: Bytes(name),
+                name: Bytes(&session.row.name),
                 left: milliseconds(session.deadline.since(now)),
                 inodes: shard.leases.count(*id) as u64,
                 fencing: session.row.fencing,

@@ -22,7 +22,9 @@ use crate::parking::Parking;
 use crate::pools::{MEMBER_VERSION, POOL_VERSION, Pools};
 use crate::rows::{Batch, Rows, RowsError};
 use crate::runs::Runs;
-use crate::sessions::{REPLY_VERSION, ReplyRow, SESSION_VERSION, SessionRow, Sessions};
+use crate::sessions::{
+    REPLY_VERSION, ReplyRow, SESSION_VERSION, SessionRow, Sessions, kept_name,
+};
 
 /// Version of the superblock and of everything in the rows.
 const FORMAT: u8 = 1;
@@ -163,9 +165,24 @@ impl<R: Rows> Shard<R> {
         Ok(())
     }
 
+    /// What the client of a session calls itself; `None` where there is no such session.
+    pub fn client_name(&self, session: u64) -> Option<&[u8]> {
+        self.sessions.get(session).map(|session| session.row.name.as_slice())
+    }
+
     /// Opens a session for `client`, a number that the client chose for this life of it. A session
     /// that the same client had before ends as if its term were over.
     pub fn open_session(&mut self, client: u128, now: Moment) -> Result<Opening, RowsError> {
+        self.open_named_session(client, b"", now)
+    }
+
+    /// The same for a client that calls itself so.
+    pub fn open_named_session(
+        &mut self,
+        client: u128,
+        name: &[u8],
+        now: Moment,
+    ) -> Result<Opening, RowsError> {
         if self.is_full() {
             return Err(RowsError::Failed("the disk is full".to_owned()));
         }
@@ -182,7 +199,7 @@ impl<R: Rows> Shard<R> {
         while session == 0 || self.sessions.get(session).is_some() {
             session = self.random.next_u64();
         }
-        let row = SessionRow { client, epoch: 1, fencing: false };
+        let row = SessionRow { client, epoch: 1, fencing: false, name: kept_name(name) };
         let mut batch = Batch::default();
         batch.put(keys::key(Table::Session, &[session]), encode_row(SESSION_VERSION, &row));
         self.commit(batch)?;
