@@ -20,7 +20,7 @@ usage: cargo xtask tidy
        cargo xtask verify [--quick | --deep [--from STEP]]      (short: cargo verify)
        cargo xtask install --prefix DIR [--destdir DIR]
 
-tidy    the rules of the house: arrows between crates, places of unsafe code, file sizes,
+tidy    the rules of the house: dependencies between crates, places of unsafe code, file sizes,
         module headers, leftovers, documents that name what does not exist
 verify  formatting, lints, tidy, documentation, all tests, model checks
         --quick  formatting, lints, tidy, unit tests

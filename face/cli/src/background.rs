@@ -6,13 +6,15 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{FlockOperation, flock};
 
 use crate::mounted::again;
 use crate::report::{announce, print};
@@ -103,6 +105,8 @@ pub fn ready(stop: &Stop) -> anyhow::Result<()> {
         return Ok(());
     }
     SERVES.store(true, Ordering::SeqCst);
+    // For as long as this process runs; see `drop_left_logs`. Without a lock the log may go while it is empty.
+    let _ = flock(std::io::stderr(), FlockOperation::NonBlockingLockShared);
     // No file system is kept from being unmounted by where the command was typed.
     std::env::set_current_dir("/")?;
     if print(format!("{READY}\n").as_bytes()).is_err() {
@@ -113,6 +117,7 @@ pub fn ready(stop: &Stop) -> anyhow::Result<()> {
 
 /// A log for what has no directory of its own.
 pub fn new_log(name: &str) -> anyhow::Result<PathBuf> {
+    drop_left_logs(name);
     let mut builder = tempfile::Builder::new();
     let file = builder.prefix(&format!("ropewalk-{name}-")).suffix(".log").tempfile();
     let file = file.with_context(|| {
@@ -120,6 +125,36 @@ pub fn new_log(name: &str) -> anyhow::Result<PathBuf> {
         format!("no log in {}: say --log FILE, or set TMPDIR to a directory", place.display())
     })?;
     Ok(file.keep()?.1)
+}
+
+/// Younger logs may be of commands that are still starting.
+const LEFT_AFTER: Duration = Duration::from_secs(60);
+
+/// Removes empty logs of processes that were killed: each that runs holds a lock on its own.
+fn drop_left_logs(name: &str) {
+    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
+    let prefix = format!("ropewalk-{name}-");
+    for entry in entries.flatten() {
+        let file_name = entry.file_name();
+        let file_name = file_name.to_string_lossy();
+        if !file_name.starts_with(&prefix) || !file_name.ends_with(".log") {
+            continue;
+        }
+        let is_left = |meta: &fs::Metadata| {
+            let own = meta.uid() == rustix::process::geteuid().as_raw();
+            let old = meta.modified().ok().and_then(|at| at.elapsed().ok());
+            meta.is_file() && own && meta.len() == 0 && old > Some(LEFT_AFTER)
+        };
+        // Links are not followed: in a directory that all share somebody else may have made them.
+        let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(entry.path());
+        let Ok(file) = file else { continue };
+        let left = file.metadata().is_ok_and(|meta| is_left(&meta));
+        if left && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // Where it cannot be removed it stays, empty.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// At a good end: a log in which nothing stands is no use to anybody.

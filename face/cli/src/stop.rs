@@ -29,6 +29,8 @@ struct Shared {
 struct Words {
     /// At the first one.
     first: Option<&'static str>,
+    /// Also where a program asks, and not a person at a terminal: at SIGTERM.
+    at_termination: bool,
     /// At the second one: what an end at once leaves behind.
     left: Option<String>,
 }
@@ -64,18 +66,27 @@ impl Stop {
         Ok(stop)
     }
 
-    /// As `watch`, for what takes a moment to end: the first signal is acknowledged.
+    /// As `watch`, for what takes a moment to end: a person's first signal is acknowledged. Programs that
+    /// stop others by SIGTERM, such as `systemctl` and `bench`, would print the word once for each.
     pub fn watch_aloud() -> std::io::Result<Stop> {
         let stop = Stop::watch()?;
         stop.words().first = Some("stopping ...");
         Ok(stop)
     }
 
+    /// Acknowledges SIGTERM, too: of what runs in front of a person.
+    pub fn also_at_termination(self) -> Stop {
+        self.words().at_termination = true;
+        self
+    }
+
     fn came(&self, signal: i32) {
         let again = self.shared.asked.swap(true, Ordering::SeqCst);
         let words = self.words();
         if !again {
-            if let Some(first) = words.first {
+            if let Some(first) = words.first
+                && (signal != SIGTERM || words.at_termination)
+            {
                 complain!("{first}");
             }
             return;

@@ -84,12 +84,12 @@ impl Serving {
         false
     }
 
-    /// As Ctrl-C does; killed where that takes too long.
+    /// Without a word, unlike Ctrl-C; killed where that takes too long.
     pub fn stop(&mut self) {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
-        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
         if self.ends_within(Duration::from_secs(10)) {
             return;
         }

@@ -133,7 +133,7 @@ impl Teller<'_> {
 
 /// Runs the demo.
 pub fn run(arguments: &DemoArguments) -> anyhow::Result<()> {
-    let stop = Stop::watch_aloud().context("signals cannot be watched")?;
+    let stop = Stop::watch_aloud().context("signals cannot be watched")?.also_at_termination();
     let source = match &arguments.source {
         Some(source) => source.clone(),
         None => {

@@ -159,7 +159,7 @@ fn text(found: &Found, all: bool) -> String {
         line(name, exact_time(time));
     }
     let Some(placement) = &found.placement else { return out };
-    line("epoch", format!("{} (of writing)", placement.epoch));
+    line("write epoch", placement.epoch.to_string());
     let Some(striped) = &placement.striped else {
         line("layout", "in the inode, on the metadata server".into());
         return out;
