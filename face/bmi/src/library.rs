@@ -56,7 +56,9 @@ pub struct Library {
 
 /// How long the last finalize waits for threads that are in a call: they are woken and leave at once.
 const LEAVING_MAX: Duration = Duration::from_secs(10);
-/// Between two looks at them.
+/// How long it waits until what was sent is at its peers.
+const SETTLE_MAX: Duration = Duration::from_millis(200);
+/// Between two looks at threads that are leaving.
 const LEAVING_LOOK: Duration = Duration::from_micros(100);
 
 /// The library; null where there is none. Changed under the lock of `REFERENCES`.
@@ -323,6 +325,8 @@ impl Library {
     }
 
     fn end(&self) {
+        // Sends that were reported as complete are not lost by what follows, where their peers take them.
+        self.endpoint.settle(SETTLE_MAX);
         self.endpoint.close();
         self.unexpected.forget_lent();
     }

@@ -421,6 +421,13 @@ impl Rail for TcpRail {
         Some(self.epoll.as_fd())
     }
 
+    fn owes(&self) -> bool {
+        self.links.iter().any(|(_, link)| {
+            let sends = !matches!(link.state, State::Resolving | State::Connecting);
+            sends && (!link.outbound.is_empty() || link.socket().is_some_and(socket::owes))
+        })
+    }
+
     fn deadline(&self) -> Option<Time> {
         let timers = [&self.connects, &self.greetings, &self.closes];
         let next = timers.into_iter().filter_map(Timers::next);

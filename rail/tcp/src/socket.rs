@@ -103,6 +103,15 @@ fn local_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {
     SocketAddr::try_from(net::getsockname(socket).ok()?).ok()
 }
 
+/// Whether bytes that were sent have not reached the other machine. Closed by then, with bytes unread that
+/// came from there, the socket is reset and they are lost.
+pub fn owes(socket: BorrowedFd<'_>) -> bool {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the request writes one int, which lives until the call returns.
+    let asked = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    asked == 0 && bytes > 0
+}
+
 /// The host at the other end.
 pub fn peer_host(socket: BorrowedFd<'_>) -> Option<String> {
     peer_address(socket).map(|address| address.ip().to_canonical().to_string())
