@@ -398,10 +398,12 @@ mod tests {
     #[test]
     fn the_table_of_servers_fits_the_terminal() {
         let row = |server: &str, state: &str, address: &str| {
-            let cells = [server, state, "119 min", "1023.9 GiB", "1023.9 GiB", "1000000", "12000", address];
+            let cells =
+                [server, state, "119 min", "1023.9 GiB", "1023.9 GiB", "1000000", "12000", address];
             cells.map(str::to_string).to_vec()
         };
-        let long = "tcp://10.100.200.1:34567,tcp://10.100.200.2:34567,udp://[fd00::1234:5678]:34567";
+        let long =
+            "tcp://10.100.200.1:34567,tcp://10.100.200.2:34567,udp://[fd00::1234:5678]:34567";
         let rows = vec![
             row("metadata 0", "up, waiting for clients", "tcp://127.0.0.1:7700"),
             row("data 1", "down, silent for 119 min", "tcp://127.0.0.1:34567"),

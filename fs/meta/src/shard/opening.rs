@@ -22,9 +22,7 @@ use crate::parking::Parking;
 use crate::pools::{MEMBER_VERSION, POOL_VERSION, Pools};
 use crate::rows::{Batch, Rows, RowsError};
 use crate::runs::Runs;
-use crate::sessions::{
-    REPLY_VERSION, ReplyRow, SESSION_VERSION, SessionRow, Sessions, kept_name,
-};
+use crate::sessions::{REPLY_VERSION, ReplyRow, SESSION_VERSION, SessionRow, Sessions, kept_name};
 
 /// Version of the superblock and of everything in the rows.
 const FORMAT: u8 = 1;
