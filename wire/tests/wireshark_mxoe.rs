@@ -277,7 +277,7 @@ fn what_real_hosts_said_reads_as_with_our_decoder() {
             let dialect = Dialect::native(1500, Order::Big).unwrap();
             let (index, packet) = Packet::parse(body, dialect).unwrap();
             let row: Vec<String> = rows.next().unwrap().split('\t').map(str::to_string).collect();
-            let words = Words::of(index, body[2], &packet, Order::Big, kept == len);
+            let words = Words::of(index, body[2], &packet, kept == len);
             words.check(&row, &format!("{name}, {packet:?}"));
             at += 16 + kept;
         }
