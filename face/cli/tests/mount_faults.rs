@@ -281,6 +281,44 @@ fn a_full_metadata_server_is_no_space_for_the_program_and_loses_nothing() {
     }
 }
 
+#[test]
+fn a_cluster_on_a_full_disk_starts_again_and_can_be_emptied() {
+    let place = tempfile::tempdir().unwrap();
+    let Some(small) = Small::new(&place.path().join("small"), "160m") else { return };
+    let directory = small.0.join("cluster");
+    let words =
+        ["up", directory.to_str().unwrap(), "--listen", "127.0.0.1:0", "--data-servers", "1"];
+    let start = || {
+        let up = Process::start(&words, "serves at");
+        let address = up.line.split("serves at ").nth(1).unwrap().trim().to_string();
+        (up, address)
+    };
+    let (mut up, address) = start();
+    fs::write(place.path().join("file"), vec![7; 3 << 20]).unwrap();
+    ropewalk(place.path(), &address, &["cp", "file", ":/file"]).well();
+    up.kill();
+    for round in 0..2 {
+        // Log, number of the process, stores: all of them lie on a disk without a byte left.
+        let other = small.0.join(format!("other{round}"));
+        let filled = fs::write(&other, vec![0; small.available() as usize + (1 << 20)]);
+        assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        assert_eq!(small.available(), 0);
+        let (mut up, address) = start();
+        let run = |words: &[&str]| ropewalk(place.path(), &address, words);
+        if round == 0 {
+            run(&["cp", ":/file", "back"]).well();
+            assert!(fs::read(place.path().join("back")).unwrap() == vec![7; 3 << 20]);
+            let error = run(&["mkdir", ":/new"]).badly();
+            assert!(error.contains("No space left"), "{error}");
+            run(&["rm", ":/file"]).well();
+            wait_for("the room is free", || small.available() > 2 << 20);
+        } else {
+            assert!(run(&["ls", ":/"]).well().trim().is_empty());
+        }
+        up.kill();
+    }
+}
+
 /// The largest file below a directory.
 fn largest(directory: &Path) -> (u64, PathBuf) {
     let entries = fs::read_dir(directory).unwrap().map(Result::unwrap);

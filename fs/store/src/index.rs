@@ -60,14 +60,16 @@ pub(crate) struct IndexConfig {
 
 /// The index of one directory. Its methods block; reads come from a bounded cache where they can.
 pub(crate) struct Index {
-    database: Database,
+    /// There until the end: its own end reads and writes, too.
+    database: Option<Database>,
     blocks: Arc<Blocks>,
     path: PathBuf,
 }
 
 /// A consistent view of the rows at one checkpoint.
 pub(crate) struct IndexReader {
-    rows: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    /// There until the end, as in [`Index`].
+    rows: Option<ReadOnlyTable<&'static [u8], &'static [u8]>>,
     path: PathBuf,
 }
 
@@ -102,7 +104,7 @@ impl Index {
         let format = index.number(FORMAT)?;
         if format != FORMAT_VERSION {
             let what = format!("format {format}, and this program knows {FORMAT_VERSION}");
-            return Err(StoreError::Damaged { path: index.path, what });
+            return Err(StoreError::Damaged { path: index.path.clone(), what });
         }
         index.replenish()?;
         Ok(Some(index))
@@ -120,7 +122,7 @@ impl Index {
         let blocks = Blocks::create(file, config.store, config.reserve_bytes).map_err(fail)?;
         let index = Index::build(path.clone(), blocks, config)?;
         guarded(&path, || {
-            let transaction = begin_write(&index.database)?;
+            let transaction = begin_write(index.database())?;
             transaction.open_table(ROWS)?;
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert(FORMAT, FORMAT_VERSION)?;
@@ -141,12 +143,16 @@ impl Index {
             let mut builder = Builder::new();
             Ok(builder.set_cache_size(config.cache_bytes).create_with_backend(backend)?)
         })?;
-        Ok(Index { database, blocks, path })
+        Ok(Index { database: Some(database), blocks, path })
+    }
+
+    fn database(&self) -> &Database {
+        self.database.as_ref().expect("only dropping takes it")
     }
 
     fn number(&self, name: &str) -> Result<u64, StoreError> {
         guarded(&self.path, || {
-            let transaction = self.database.begin_read()?;
+            let transaction = self.database().begin_read()?;
             let numbers = transaction.open_table(NUMBERS)?;
             Ok(numbers.get(name)?.map_or(0, |number| number.value()))
         })
@@ -177,7 +183,7 @@ impl Index {
         let whole = self.blocks.engine_bytes() / STRIDE + 4 * overlay.bytes() as u64 / BLOCK_BYTES;
         let mut left = if blocks >= whole { u64::MAX } else { blocks };
         guarded(&self.path, || {
-            let transaction = begin_write(&self.database)?;
+            let transaction = begin_write(self.database())?;
             let mut rows = transaction.open_table(ROWS)?;
             let mut part = Part::Last;
             let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -221,10 +227,10 @@ impl Index {
     pub(crate) fn measure(&self) -> Result<u64, StoreError> {
         // What a transaction frees is free after the next one.
         for _ in 0..2 {
-            guarded(&self.path, || Ok(begin_write(&self.database)?.commit()?))?;
+            guarded(&self.path, || Ok(begin_write(self.database())?.commit()?))?;
         }
         let used = guarded(&self.path, || {
-            let transaction = begin_write(&self.database)?;
+            let transaction = begin_write(self.database())?;
             let pages = transaction.stats()?.allocated_pages();
             transaction.abort()?;
             Ok(pages)
@@ -245,8 +251,19 @@ impl Index {
 
     /// A view of the rows as they are now.
     pub(crate) fn reader(&self) -> Result<IndexReader, StoreError> {
-        let rows = guarded(&self.path, || Ok(self.database.begin_read()?.open_table(ROWS)?))?;
-        Ok(IndexReader { rows, path: self.path.clone() })
+        let rows = guarded(&self.path, || Ok(self.database().begin_read()?.open_table(ROWS)?))?;
+        Ok(IndexReader { rows: Some(rows), path: self.path.clone() })
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        // The engine tidies up; without that the next start does, and finds what is damaged.
+        let database = self.database.take();
+        let _ = guarded(&self.path, || {
+            drop(database);
+            Ok(())
+        });
     }
 }
 
@@ -272,9 +289,23 @@ fn begin_write(database: &Database) -> Result<WriteTransaction, redb::Error> {
     Ok(transaction)
 }
 
+impl Drop for IndexReader {
+    fn drop(&mut self) {
+        let rows = self.rows.take();
+        let _ = guarded(&self.path, || {
+            drop(rows);
+            Ok(())
+        });
+    }
+}
+
 impl IndexReader {
+    fn rows(&self) -> &ReadOnlyTable<&'static [u8], &'static [u8]> {
+        self.rows.as_ref().expect("only dropping takes it")
+    }
+
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Value>, StoreError> {
-        guarded(&self.path, || Ok(self.rows.get(key)?.map(|value| Value::from(value.value()))))
+        guarded(&self.path, || Ok(self.rows().get(key)?.map(|value| Value::from(value.value()))))
     }
 
     /// Hands rows of a non-empty range to `each`, in order, until it says stop.
@@ -285,7 +316,7 @@ impl IndexReader {
         each: &mut dyn FnMut(&[u8], &[u8]) -> bool,
     ) -> Result<(), StoreError> {
         guarded(&self.path, || {
-            let mut rows = self.rows.range::<&[u8]>((range.start, range.end))?;
+            let mut rows = self.rows().range::<&[u8]>((range.start, range.end))?;
             loop {
                 let row = if backward { rows.next_back() } else { rows.next() };
                 let Some(row) = row else { return Ok(()) };

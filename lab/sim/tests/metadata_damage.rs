@@ -57,8 +57,8 @@ fn grow(life: &mut Life, store: &EmbeddedStore, random: &mut Random, rows: &mut 
                     rows.remove(&key);
                     continue;
                 }
-                // Now and then one that takes several blocks.
-                let len = if random.below(60) == 0 { 3500 } else { random.below(260) };
+                // Now and then one that is long.
+                let len = if random.below(60) == 0 { 900 } else { random.below(260) };
                 let value: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();
                 batch.put(&key, &value);
                 rows.insert(key, value);
@@ -101,7 +101,11 @@ fn specimen(seed: u64, identity: u128, clean: bool) -> Specimen {
     for number in 0..3 {
         let claimed = store_life::take(&disk, (10 + number, identity)).expect("it is free");
         let mut life = Life::new(&disk, &mut random);
-        let store = life.open(claimed.boot, config()).expect("it opens");
+        // What the last life did is in the journal alone where it is killed.
+        let (overlay_bytes, journal_bytes) = (256 << 10, 1 << 20);
+        let last = EmbeddedConfig { overlay_bytes, journal_bytes, ..config() };
+        let config = if number < 2 { config() } else { last };
+        let store = life.open(claimed.boot, config).expect("it opens");
         grow(&mut life, &store, &mut random, &mut rows, 40 + 60 * number);
         if number < 2 || clean {
             checkpoint(&mut life, &store).expect("there is room");
@@ -312,6 +316,46 @@ fn every_read_after_damage_is_right_or_names_it() {
         let met = seen.iter().filter(|((of, _), _)| of == name);
         assert!(met.flat_map(|(_, outcomes)| outcomes).any(|one| *one != Outcome::Right), "{name}");
     }
+}
+
+#[test]
+fn rot_under_a_running_store_is_an_error_for_reads_and_checkpoints_and_no_panic() {
+    let (mut partly, mut stopped) = (0, 0);
+    for seed in 0..12 {
+        let specimen = specimen(seed, 5, true);
+        let (disk, mut random) = (specimen.disk.copy(), Random::from_seed(seed));
+        let claimed = store_life::take(&disk, (50, 5)).expect("it is whole");
+        let mut life = Life::new(&disk, &mut random);
+        let config = EmbeddedConfig { cache_bytes: 16 << 10, ..config() };
+        let store = life.open(claimed.boot, config).expect("it is whole");
+        let index = Path::new("/store/index.redb");
+        let bytes = disk.bytes(index).expect("it is there");
+        let used = |at: &usize| bytes[*at..].iter().take(4096).any(|byte| *byte != 0);
+        for at in (8192..bytes.len()).step_by(4100).filter(used) {
+            if random.below(3) == 0 {
+                disk.flip_bit(index, at as u64 + random.below(4000), 2);
+            }
+        }
+        let what = format!("seed {seed}");
+        partly += u32::from(!look(&store, &specimen.rows, &what));
+        // Whatever is changed now meets some of it.
+        let keys: Vec<&Vec<u8>> = specimen.rows.keys().collect();
+        for some in keys.chunks(50) {
+            let mut batch = Batch::new();
+            for key in some {
+                batch.put(key, b"new");
+            }
+            store.commit(&batch).expect("the journal is whole");
+        }
+        if let Err(error) = checkpoint(&mut life, &store) {
+            assert!(error.to_string().contains("/store/index.redb is damaged"), "{error}");
+            stopped += 1;
+        }
+        // What was acknowledged is in memory, and in the journal.
+        let first = specimen.rows.keys().next().expect("there are rows");
+        assert_eq!(store.get(first).unwrap().as_deref(), Some(&b"new"[..]));
+    }
+    assert!(partly > 3 && stopped > 3, "{partly} reads and {stopped} checkpoints met damage");
 }
 
 #[test]

@@ -89,8 +89,9 @@ impl Meta {
             let (config, place) = (config.clone(), place.clone());
             node.world().spawn(async move {
                 // Where the disk fails there is no server, and its clients wait for the next life.
-                if let Ok(server) = MetaServer::start(&world, endpoint, config).await {
-                    *place.borrow_mut() = Some(server);
+                match MetaServer::start(&world, endpoint, config).await {
+                    Ok(server) => *place.borrow_mut() = Some(server),
+                    Err(error) => eprintln!("the metadata server: {error}"),
                 }
             });
         });
