@@ -82,6 +82,13 @@ pub(crate) fn has_capability(pid: u32, uid: u32, capability: Capability) -> bool
     }
 }
 
+/// The process of a thread; the thread itself where nothing can be seen of it.
+pub(crate) fn process_of(thread: u32) -> u32 {
+    let text = status(thread);
+    let process = text.as_deref().and_then(|text| field(text, "Tgid")?.parse().ok());
+    process.unwrap_or(thread)
+}
+
 struct Known {
     until: Time,
     uid: u32,
@@ -148,6 +155,15 @@ mod tests {
         assert!(
             has_capability(0, 0, Capability::SetIds) && !has_capability(0, 1, Capability::SetIds)
         );
+    }
+
+    #[test]
+    fn a_thread_belongs_to_its_process() {
+        let own = std::process::id();
+        let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let other = std::thread::spawn(move || (thread(), process_of(thread()))).join().unwrap();
+        assert!(other.0 != own && other.1 == own);
+        assert_eq!((process_of(own), process_of(u32::MAX)), (own, u32::MAX));
     }
 
     #[test]

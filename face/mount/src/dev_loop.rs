@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 
 use ropewalk_base::executor::Executor;
 use ropewalk_base::slots::SlotId;
+use ropewalk_base::task::Notify;
 use ropewalk_base::time::Time;
 
 use crate::abi::Opcode;
@@ -105,9 +106,15 @@ pub struct DeviceLoop<F: Filesystem, S: RequestSource = Device> {
     settings: Settings,
     state: State,
     starved: bool,
+    emptied: Rc<Notify>,
 }
 
 impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
+    /// Told each time when there is no request that was not taken.
+    pub fn emptied(&self) -> Rc<Notify> {
+        self.emptied.clone()
+    }
+
     /// A loop that serves `filesystem` with tasks of `executor`. The loops of one mount (over cloned
     /// descriptors) get clones of one `connection`.
     pub fn new(
@@ -145,6 +152,7 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
             settings,
             state: State::Greeting,
             starved: false,
+            emptied: Rc::default(),
         }
     }
 
@@ -191,7 +199,10 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
         for taken in 0..BATCH {
             match self.source.next() {
                 Next::Request(incoming) => self.take(incoming),
-                Next::Empty => return taken > 0,
+                Next::Empty => {
+                    self.emptied.notify_all();
+                    return taken > 0;
+                }
                 Next::Starved => {
                     self.starved = true;
                     self.shared.count(|counters| counters.starved += 1);

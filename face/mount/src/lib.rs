@@ -32,6 +32,8 @@ pub mod reply;
 mod response;
 pub mod session;
 pub mod source;
+#[allow(unsafe_code)]
+mod withheld;
 
 pub use dev_loop::{Connection, DeviceLoop};
 pub use errno::Errno;

@@ -46,6 +46,8 @@ pub enum NotifyError {
 
 struct Message {
     bytes: Vec<u8>,
+    /// Bytes that are announced behind them and cannot be read.
+    withheld: usize,
     done: Sender<Result<(), Errno>>,
 }
 
@@ -107,6 +109,15 @@ impl Notifier {
         self.send(notify_code::INVAL_INODE, body.as_bytes(), &[])
     }
 
+    /// The node has at least `size` bytes. The kernel has no word for that; it learns a size with bytes
+    /// that it is to store in its pages, and learns it before it takes the bytes. So the last byte is
+    /// offered and withheld: the size stays, and no page changes.
+    pub fn grow_inode(&self, node: u64, size: u64) -> Result<Notified, NotifyError> {
+        let offset = size.saturating_sub(1);
+        let body = abi::NotifyStoreOut { node, offset, size: 1, padding: 0 };
+        self.send_all(notify_code::STORE, body.as_bytes(), &[], 1)
+    }
+
     /// The name is dropped from the kernel's cache; what is below it stays where it is in use.
     pub fn invalidate_entry(&self, parent: u64, name: &[u8]) -> Result<Notified, NotifyError> {
         self.entry(parent, name, 0)
@@ -138,9 +149,19 @@ impl Notifier {
     }
 
     fn send(&self, code: i32, body: &[u8], name: &[u8]) -> Result<Notified, NotifyError> {
+        self.send_all(code, body, name, 0)
+    }
+
+    fn send_all(
+        &self,
+        code: i32,
+        body: &[u8],
+        name: &[u8],
+        withheld: usize,
+    ) -> Result<Notified, NotifyError> {
         let terminator: &[u8] = if name.is_empty() { &[] } else { &[0] };
         let behind = body.len() + name.len() + terminator.len();
-        let len = (size_of::<abi::OutHeader>() + behind) as u32;
+        let len = (size_of::<abi::OutHeader>() + behind + withheld) as u32;
         // A unique number of 0 marks what is no reply; the code stands in the error's place.
         let header = abi::OutHeader { len, error: code, unique: 0 };
         let bytes = [header.as_bytes(), body, name, terminator].concat();
@@ -158,7 +179,7 @@ impl Notifier {
                 Err(()) => {}
             }
         }
-        state.queue.push_back(Message { bytes, done });
+        state.queue.push_back(Message { bytes, withheld, done });
         drop(state);
         inner.changed.notify_one();
         Ok(notified)
@@ -182,7 +203,7 @@ fn write_messages(inner: &Inner) {
     loop {
         if let Some(message) = state.queue.pop_front() {
             drop(state);
-            message.done.send(write(&inner.file, &message.bytes));
+            message.done.send(write(&inner.file, &message.bytes, message.withheld));
             state = inner.lock();
         } else if state.closed {
             state.threads -= 1;
@@ -198,9 +219,15 @@ fn write_messages(inner: &Inner) {
     }
 }
 
-fn write(file: &OwnedFd, bytes: &[u8]) -> Result<(), Errno> {
+fn write(file: &OwnedFd, bytes: &[u8], withheld: usize) -> Result<(), Errno> {
     loop {
-        return match rustix::io::writev(file, &[IoSlice::new(bytes)]) {
+        let written = match withheld {
+            0 => rustix::io::writev(file, &[IoSlice::new(bytes)]),
+            _ => crate::withheld::write(file, bytes, withheld),
+        };
+        return match written {
+            // As it has to be.
+            Err(rustix::io::Errno::FAULT) if withheld > 0 => Ok(()),
             Err(rustix::io::Errno::INTR) => continue,
             // The kernel does not know the node or name: then there is nothing to forget. Neither
             // is there where it drops a directory that is in use: it expires it instead.

@@ -94,7 +94,7 @@ impl Client {
 
     async fn reserve(&self, inode: &Inode, epoch: u32, len: u64) -> Result<u64, Errno> {
         let request = MetaRequest::ReserveAppend { inode: inode.number, epoch, len };
-        self.ask(&request, |reply| match reply {
+        self.ask_under_lease(&request, |reply| match reply {
             MetaReply::Written { offset, version, .. } => {
                 let mut state = inode.state.borrow_mut();
                 state.version = state.version.max(version);

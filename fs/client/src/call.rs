@@ -19,11 +19,30 @@ impl Client {
         request: &MetaRequest<'_>,
         read: impl FnOnce(MetaReply<'_>) -> Result<T, Errno>,
     ) -> Result<T, Errno> {
+        self.ask_again(request, true, read).await
+    }
+
+    /// As [`Client::ask`], for what a lease of this session allows, or would be done beside others'
+    /// leases: in another session it is not asked for again (`ESTALE`).
+    pub(crate) async fn ask_under_lease<T>(
+        &self,
+        request: &MetaRequest<'_>,
+        read: impl FnOnce(MetaReply<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.ask_again(request, false, read).await
+    }
+
+    async fn ask_again<T>(
+        &self,
+        request: &MetaRequest<'_>,
+        in_next_session: bool,
+        read: impl FnOnce(MetaReply<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
         let mut body = Vec::with_capacity(128);
         encode(request, &mut body);
         let listing =
             matches!(request, MetaRequest::ReadDirectory { .. } | MetaRequest::ListInodes { .. });
-        let reply = self.send(&body, listing).await?;
+        let reply = self.send(&body, listing, in_next_session).await?;
         match decode::<MetaResult<'_>>(reply.body()) {
             Ok(Ok(reply)) => read(reply),
             Ok(Err(errno)) => Err(errno),
@@ -61,7 +80,12 @@ impl Client {
         changed.era == self.inner.position.get().era || durable >= Some(changed.position)
     }
 
-    async fn send(&self, body: &[u8], listing: bool) -> Result<Reply, Errno> {
+    async fn send(
+        &self,
+        body: &[u8],
+        listing: bool,
+        in_next_session: bool,
+    ) -> Result<Reply, Errno> {
         let mut renewed = false;
         loop {
             self.count(|counts| counts.meta_calls += 1);
@@ -69,6 +93,8 @@ impl Client {
             let session = meta.session();
             let outcome = if listing {
                 meta.call_with(Service::Meta, body, LISTING_BYTES + 4096).await
+            } else if !in_next_session {
+                meta.call_as(Some(session), Service::Meta, body).await
             } else {
                 meta.call(Service::Meta, body).await
             };
@@ -82,6 +108,9 @@ impl Client {
                     // What the session held is gone; what is asked for now is asked anew.
                     renewed = true;
                     self.lost_session(session).await?;
+                    if !in_next_session {
+                        return Err(Errno::ESTALE);
+                    }
                 }
                 Err(error) => return Err(self.gave_up(error)),
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ropewalk_base::pool::Pool;
 use ropewalk_base::task::Semaphore;
+use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
@@ -18,9 +19,11 @@ use ropewalk_wire::fs::layout::Pool as ServerPool;
 use ropewalk_wire::fs::meta::{Judge, Who};
 use ropewalk_wire::fs::value::Bytes;
 
+use crate::clock::ServerClock;
 use crate::data::DataServer;
 use crate::error::ClientError;
 use crate::inode::{Directory, Inode, Position};
+use crate::locks::Locks;
 use crate::patience::Patience;
 
 /// On whose behalf something is done.
@@ -73,12 +76,26 @@ pub trait Invalidate {
     /// Attributes and content of the inode must not be used any more. Writes of the kernel that
     /// this brings about are still accepted meanwhile.
     fn inode(&self, inode: u64) -> LocalFuture;
+
+    /// The same of the bytes from `begin` to `end`, in whole pages.
+    fn pages(&self, inode: u64, begin: u64, end: u64) -> LocalFuture;
+
+    /// The inode is at least so long by now.
+    fn grown(&self, inode: u64, size: u64) -> LocalFuture;
 }
 
 struct Nothing;
 
 impl Invalidate for Nothing {
     fn inode(&self, _inode: u64) -> LocalFuture {
+        Box::pin(async {})
+    }
+
+    fn pages(&self, _inode: u64, _begin: u64, _end: u64) -> LocalFuture {
+        Box::pin(async {})
+    }
+
+    fn grown(&self, _inode: u64, _size: u64) -> LocalFuture {
         Box::pin(async {})
     }
 }
@@ -159,6 +176,15 @@ pub(crate) struct Inner {
     /// How far each era of the metadata server was known to be durable, the latest ones only.
     pub durable: RefCell<BTreeMap<u64, u64>>,
     pub term: Cell<Duration>,
+    /// Until then the server keeps for us what we hold, whatever happens.
+    pub sure_until: Cell<Time>,
+    pub renewed: ropewalk_base::task::Notify,
+    pub server_clock: ServerClock,
+    pub locks: Locks,
+    /// To which process a thread belongs.
+    pub processes: RefCell<Rc<dyn Fn(u32) -> u32>>,
+    /// See `Client::set_unlocks`.
+    pub unlocks: RefCell<Rc<dyn Fn(u64) -> LocalFuture>>,
     /// One session at a time is opened or reclaimed.
     pub session_lock: Semaphore,
     /// Locks that were granted while they were queued: inode, owner, start.
@@ -213,6 +239,12 @@ impl Client {
             position: Cell::new(Position::default()),
             durable: RefCell::new(BTreeMap::new()),
             term: Cell::new(Duration::from_secs(10)),
+            sure_until: Cell::new(Time::ZERO),
+            renewed: ropewalk_base::task::Notify::new(),
+            server_clock: ServerClock::default(),
+            locks: Locks::default(),
+            processes: RefCell::new(Rc::new(|thread| thread)),
+            unlocks: RefCell::new(Rc::new(|_| Box::pin(async {}))),
             session_lock: Semaphore::new(1),
             granted: RefCell::new(Vec::new()),
             granted_notify: ropewalk_base::task::Notify::new(),

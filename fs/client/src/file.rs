@@ -1,6 +1,6 @@
 //! Open files: opening, creating, closing, making durable.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -42,12 +42,18 @@ pub struct File {
     client: Client,
     pub(crate) inode: Rc<Inode>,
     options: OpenOptions,
+    /// Owners of locks that were taken through it.
+    pub(crate) lock_owners: RefCell<Vec<u64>>,
 }
 
 impl File {
     /// The inode's number.
     pub fn number(&self) -> u64 {
         self.inode.number
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
     }
 
     /// How it was opened.
@@ -62,6 +68,7 @@ impl Drop for File {
             let mut state = self.inode.state.borrow_mut();
             state.readers -= u32::from(self.options.access.read);
             state.writers -= u32::from(self.options.access.write);
+            state.mappers -= u32::from(self.options.access.read && self.options.access.write);
             let last_writer = self.options.access.write && state.writers == 0;
             let named = state.attributes.is_none_or(|attributes| attributes.link_count > 0);
             let kept = state.mode >= LeaseMode::Read && named;
@@ -112,8 +119,10 @@ impl Client {
             let mut state = inode.state.borrow_mut();
             state.readers += u32::from(options.access.read);
             state.writers += u32::from(options.access.write);
+            state.mappers += u32::from(options.access.read && options.access.write);
         }
-        File { client: self.clone(), inode, options }
+        let lock_owners = RefCell::default();
+        File { client: self.clone(), inode, options, lock_owners }
     }
 
     /// Tells that a file was closed, unless it was opened again meanwhile: gives a lease back that
@@ -163,6 +172,7 @@ impl Client {
         options: OpenOptions,
         execute: bool,
     ) -> Result<File, Errno> {
+        self.sure_session().await?;
         let inode = self.inode(number);
         if !options.truncate
             && let Some(file) = self.open_here(caller, &inode, options, execute)?
@@ -181,7 +191,8 @@ impl Client {
         }
         let reply = self
             .resize(&inode, async {
-                let reply = self.ask_open(&request).await?;
+                let _opening = Opening::new(self);
+                let reply = self.ask_to_cut(number, &request, opened).await?;
                 Ok((reply, true))
             })
             .await?;
@@ -274,6 +285,12 @@ impl Client {
         let inode = self.learn_opened(&reply);
         self.note_change(&inode);
         Ok((reply.entry.attributes, self.file(inode, options)))
+    }
+
+    /// Whether something was written to the file of which the metadata server does not know.
+    pub fn has_unreported(&self, file: &File) -> bool {
+        let state = file.inode.state.borrow();
+        !state.dirty.is_clean() || !state.under_way.is_clean()
     }
 
     /// Makes sure that the metadata server knows size and times of what was written: then it outlives

@@ -7,7 +7,8 @@ use ropewalk_wire::fs::value::Errno;
 use crate::client::Client;
 use crate::file::File;
 use crate::lease::For;
-use crate::write::has_set_ids;
+use crate::locks::Actor;
+use crate::write::{How, has_set_ids};
 
 /// Zeros of one write.
 const ZERO_BYTES: u64 = 1 << 20;
@@ -24,6 +25,7 @@ impl Client {
         len: u64,
         (keep, zero): (bool, bool),
         keeps_privileges: impl FnOnce() -> bool,
+        actor: &Actor,
     ) -> Result<(), Errno> {
         if !file.options().access.write {
             return Err(Errno::EBADF);
@@ -42,18 +44,19 @@ impl Client {
             self.kill_privileges(&file.inode, set_ids).await?;
         }
         if zero {
-            self.zero(file, offset, end.min(found.size)).await?;
+            self.zero(file, offset, end.min(found.size), actor).await?;
         }
-        self.reach(file, if keep { 0 } else { end }).await
+        self.reach(file, if keep { 0 } else { end }, actor).await
     }
 
     /// Makes the file reach to `end` at least, as a write there would: what others add meanwhile
     /// stays. It counts as changed in any case.
-    async fn reach(&self, file: &File, end: u64) -> Result<(), Errno> {
+    async fn reach(&self, file: &File, end: u64, actor: &Actor) -> Result<(), Errno> {
         let inode = &file.inode;
         let mut patience = self.patience();
         while patience.lasts().await {
             let lease = self.lease(inode, For::Writing).await?;
+            self.check_locks(file, actor)?;
             let most = inode.state.borrow().layout.map_or(0, |layout| layout.size_max());
             if end > most {
                 return Err(Errno::EFBIG);
@@ -72,7 +75,13 @@ impl Client {
     }
 
     /// Writes zeros over what was written; holes stay holes.
-    async fn zero(&self, file: &File, offset: u64, end: u64) -> Result<(), Errno> {
+    async fn zero(
+        &self,
+        file: &File,
+        offset: u64,
+        end: u64,
+        actor: &Actor,
+    ) -> Result<(), Errno> {
         let mut at = offset;
         while at < end {
             let data = match self.seek(file, at, false).await {
@@ -87,7 +96,8 @@ impl Client {
                 let len = (until - at).min(ZERO_BYTES) as usize;
                 let mut zeros = self.inner.pool.take(len).ok_or(Errno::ENOMEM)?;
                 zeros.fill(0);
-                self.write_for_kernel(file, at, zeros, 0..len, (false, false)).await?;
+                let how = How { append: false, kill_privileges: false, actor: *actor };
+                self.write_for_kernel(file, at, zeros, 0..len, how).await?;
                 at += len as u64;
             }
             at = at.max(until.max(data));

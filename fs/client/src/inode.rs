@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use ropewalk_base::task::{Notify, Semaphore};
+use ropewalk_base::time::Time;
 use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Access, Grant, LeaseMode};
@@ -17,9 +18,18 @@ pub(crate) struct Inode {
     /// Users of the lease: operations that rely on it. It is given back when there are none.
     pub users: Cell<u32>,
     pub idle: Notify,
-    /// Operations that wait for the lease, and the news that one does.
-    pub wanting: Cell<u32>,
+    /// Requests of the kernel that wait for the lease and hold these pages locked, and the news that
+    /// there is another one.
+    pub waiting: RefCell<Vec<(u64, u64)>>,
     pub wanted: Notify,
+    /// Counts what was read into pages of the kernel, and how much of it is under way.
+    pub page_reads: Cell<u64>,
+    pub pages_coming: Cell<u32>,
+    /// Until then the kernel's programs may use the pages that they waited for; the lease stays.
+    pub settling: Cell<Time>,
+    /// How often pages that programs changed were lost with the lease, and how many of these are still
+    /// with the kernel, which is being told to drop them.
+    pub orphans: Cell<(u64, u32)>,
     /// One acquisition of the lease, or change of the content's place, at a time.
     pub change: Semaphore,
     /// One giving back at a time. Apart from `change`: an acquisition may be waiting at the server
@@ -66,6 +76,8 @@ pub(crate) struct State {
     pub outdated: bool,
     /// Counts how often the lease was lost under its users.
     pub tenure: u64,
+    /// The lease was insisted on: others may have the file open, and look at its size.
+    pub insisted: bool,
     /// New users wait: the lease is being given back.
     pub closing: bool,
     /// New users wait: the size is being set, which takes the lease's ground away.
@@ -90,6 +102,8 @@ pub(crate) struct State {
     pub under_way: Dirty,
     pub readers: u32,
     pub writers: u32,
+    /// Open files whose pages programs may change in their memory: opened to read and to write.
+    pub mappers: u32,
 }
 
 /// Inline bytes of a file, and the version of the inode that has them.
@@ -169,8 +183,12 @@ impl Inode {
             number,
             state: RefCell::new(State::default()),
             users: Cell::new(0),
-            wanting: Cell::new(0),
+            waiting: RefCell::default(),
             wanted: Notify::new(),
+            page_reads: Cell::new(0),
+            pages_coming: Cell::new(0),
+            settling: Cell::new(Time::ZERO),
+            orphans: Cell::new((0, 0)),
             idle: Notify::new(),
             change: Semaphore::new(1),
             giving: Semaphore::new(1),
@@ -224,6 +242,7 @@ impl Inode {
             return;
         }
         state.mode = state.mode.min(keep);
+        state.insisted = false;
         if keep < LeaseMode::Read {
             state.attributes = None;
             state.inline = None;
@@ -277,10 +296,9 @@ impl Inode {
         self.promised.set(true);
     }
 
-    /// Whether users of the lease have to wait.
-    pub fn is_blocked(&self) -> bool {
-        let state = self.state.borrow();
-        state.closing || state.resizing > 0
+    /// Whether pages that the kernel has may be changed by programs, without a word to us.
+    pub fn is_mapped(&self) -> bool {
+        self.state.borrow().mappers > 0
     }
 
     /// What is known of the content is not true any more: it is learned anew, with the epoch, before
@@ -332,7 +350,9 @@ impl Inode {
     pub fn lose_lease(&self) {
         self.lose_changes();
         self.met_others();
-        self.state.borrow_mut().mode = LeaseMode::None;
+        let mut state = self.state.borrow_mut();
+        (state.mode, state.insisted) = (LeaseMode::None, false);
+        drop(state);
         self.idle.notify_all();
     }
 

@@ -14,12 +14,11 @@ use crate::call::unexpected;
 use crate::client::Client;
 use crate::guards::{InDoubt, Reported};
 use crate::inode::{Dirty, Inode, Use};
+use crate::kernel::Waiting;
 
 /// How long a recall waits for the reply that told of the lease: beyond that it was lost on the way
 /// and comes once more without the lease.
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);
-/// How long a recall waits for the kernel to let go of pages while one of its writes may hold them.
-const KERNEL_PATIENCE: Duration = Duration::from_millis(2);
 /// How often is looked whether anything is being opened at all.
 const OPEN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -28,22 +27,38 @@ const OPEN_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) enum For {
     Reading,
     Writing,
+    /// To fill pages of the kernel, which programs use without a word.
+    Pages,
+    /// To take what programs changed in such pages. Taken also while the lease is given back.
+    WriteBack,
 }
 
-/// An operation that waits for a lease.
-struct Wanting<'a>(&'a Inode);
-
-impl<'a> Wanting<'a> {
-    fn new(inode: &'a Inode) -> Wanting<'a> {
-        inode.wanting.set(inode.wanting.get() + 1);
-        inode.wanted.notify_all();
-        Wanting(inode)
+impl For {
+    pub(crate) fn is_served(self, inode: &Inode, mode: LeaseMode) -> bool {
+        match self {
+            For::Reading => mode != LeaseMode::None,
+            For::Writing | For::WriteBack => {
+                matches!(mode, LeaseMode::Write | LeaseMode::Shared)
+            }
+            For::Pages if inode.is_mapped() => mode == LeaseMode::Write,
+            For::Pages => mode >= LeaseMode::Read,
+        }
     }
-}
 
-impl Drop for Wanting<'_> {
-    fn drop(&mut self) {
-        self.0.wanting.set(self.0.wanting.get() - 1);
+    /// What to ask for, and whether anything less is of no use.
+    fn wish(self, inode: &Inode) -> (LeaseMode, bool) {
+        match self {
+            For::Reading => (LeaseMode::Read, false),
+            For::Writing | For::WriteBack => (LeaseMode::Write, false),
+            For::Pages if inode.is_mapped() => (LeaseMode::Write, true),
+            For::Pages => (LeaseMode::Read, true),
+        }
+    }
+
+    pub(crate) fn is_blocked(self, inode: &Inode) -> bool {
+        let state = inode.state.borrow();
+        let passes = self == For::WriteBack && state.mode == LeaseMode::Write;
+        state.closing && !passes || state.resizing > 0
     }
 }
 
@@ -83,7 +98,7 @@ impl Client {
     pub(crate) fn learn(&self, entry: &Entry) -> Rc<Inode> {
         let inode = self.inode(entry.attributes.inode);
         inode.granted(entry.grant);
-        inode.learned(entry.attributes);
+        self.learned(&inode, entry.attributes);
         self.trim();
         inode
     }
@@ -121,42 +136,54 @@ impl Client {
 
     /// Makes sure of a lease for the duration of the result.
     pub(crate) async fn lease(&self, inode: &Rc<Inode>, purpose: For) -> Result<Use, Errno> {
-        let mut wanting = None;
+        self.lease_over(inode, purpose, None).await
+    }
+
+    /// As [`Client::lease`], for a request of the kernel that holds pages of these bytes locked.
+    pub(crate) async fn lease_over(
+        &self,
+        inode: &Rc<Inode>,
+        purpose: For,
+        bytes: Option<(u64, u64)>,
+    ) -> Result<Use, Errno> {
+        let mut waiting = None;
         for _ in 0..1000 {
+            self.sure_session().await?;
             let closing = inode.idle.notified();
             let (mode, known) = {
                 let state = inode.state.borrow();
                 (state.mode, state.content.is_some())
             };
-            if inode.is_blocked() {
-                wanting.get_or_insert_with(|| Wanting::new(inode));
+            if purpose.is_blocked(inode) {
+                wait_visibly(&mut waiting, inode, bytes);
                 closing.await;
                 continue;
             }
-            let enough = match purpose {
-                For::Reading => mode != LeaseMode::None,
-                For::Writing => matches!(mode, LeaseMode::Write | LeaseMode::Shared),
-            };
-            if enough && known {
-                if purpose == For::Writing && inode.in_doubt.get() {
+            if purpose.is_served(inode, mode) && known {
+                let writes = matches!(purpose, For::Writing | For::WriteBack);
+                if writes && inode.in_doubt.get() {
                     let _reporting = inode.reporting.acquire().await;
                     self.renew_epoch(inode).await?;
                     continue;
                 }
+                if purpose == For::Pages {
+                    inode.page_reads.set(inode.page_reads.get() + 1);
+                }
                 return Ok(Use::new(inode));
             }
-            wanting.get_or_insert_with(|| Wanting::new(inode));
+            wait_visibly(&mut waiting, inode, bytes);
             let _change = inode.change.acquire().await;
-            if inode.is_blocked() || inode.mode() != mode {
+            if purpose.is_blocked(inode) || inode.mode() != mode {
                 continue;
             }
-            let mode = match purpose {
-                For::Reading => LeaseMode::Read,
-                For::Writing => LeaseMode::Write,
-            };
-            let request = MetaRequest::Acquire { inode: inode.number, mode };
+            let (mode, insist) = purpose.wish(inode);
+            let request = MetaRequest::Acquire { inode: inode.number, mode, insist };
             let reply = self.ask(&request, opened).await?;
             self.learn_opened(&reply);
+            if insist {
+                inode.state.borrow_mut().insisted = true;
+                self.let_settle(inode);
+            }
         }
         // Others take the lease back each time before we use it: they are never tired of it.
         Err(Errno::EIO)
@@ -173,34 +200,14 @@ impl Client {
             }
         }
         self.inner.directories.borrow_mut().remove(&number);
-        if keep < LeaseMode::Read {
-            // The kernel writes back what was changed by mmap; that is still accepted here.
-            self.forget_in_kernel(&inode).await;
-        }
+        self.settled(&inode).await;
         self.await_open(&inode, grant).await;
         let _giving = inode.giving.acquire().await;
-        self.close_to_users(&inode).await;
+        self.clear(&inode, keep).await;
         // Among several writers there is nothing to keep for a file that is not open.
         let unused = keep == LeaseMode::Shared && inode.opened().is_none();
         let keep = if unused { LeaseMode::None } else { keep };
         self.give_back(&inode, grant, keep).await;
-    }
-
-    /// Lets the kernel forget an inode, and waits for that in all but one case: a write that is under
-    /// way holds its page, and may itself wait for a lease that others get first. What the kernel
-    /// does not wait for, the attributes, is forgotten by then, and without a lease it asks for them
-    /// before it believes a page.
-    async fn forget_in_kernel(&self, inode: &Inode) {
-        let wanted = inode.wanted.notified();
-        let forgotten = self.invalidate().inode(inode.number);
-        let wanted = async {
-            if inode.wanting.get() == 0 {
-                wanted.await;
-            }
-            // Most often the one that waits holds other pages than those that are to go.
-            self.inner.world.sleep(KERNEL_PATIENCE).await;
-        };
-        race(forgotten, wanted).await;
     }
 
     /// Where a lease is recalled of which no reply has told yet, that reply is on its way, and it may
@@ -225,9 +232,8 @@ impl Client {
             state.recalled = state.recalled.max(number);
         }
         self.inner.directories.borrow_mut().remove(&inode.number);
-        self.forget_in_kernel(inode).await;
         let _giving = inode.giving.acquire().await;
-        self.close_to_users(inode).await;
+        self.clear(inode, LeaseMode::None).await;
         if inode.opened().is_some() || inode.state.borrow().number != number {
             inode.state.borrow_mut().closing = false;
             return inode.idle.notify_all();
@@ -236,7 +242,7 @@ impl Client {
     }
 
     /// Lets no new users to the lease, and waits for those that it has.
-    async fn close_to_users(&self, inode: &Rc<Inode>) {
+    pub(crate) async fn close_to_users(&self, inode: &Rc<Inode>) {
         inode.state.borrow_mut().closing = true;
         loop {
             let idle = inode.idle.notified();
@@ -318,7 +324,7 @@ impl Client {
         let doubt = InDoubt::new(inode);
         let request = MetaRequest::RenewEpoch { inode: inode.number };
         let answer = self
-            .ask(&request, |reply| match reply {
+            .ask_under_lease(&request, |reply| match reply {
                 MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
                 _ => unexpected(),
             })
@@ -374,7 +380,7 @@ impl Client {
                 let written = dirty.written.to_report();
                 let report = Report { written: Bytes(&written), ..report };
                 let request = MetaRequest::Report { inode: inode.number, report };
-                self.ask(&request, attributes_of).await
+                self.ask_under_lease(&request, attributes_of).await
             }
             Err(errno) => Err(errno),
         };
@@ -382,7 +388,7 @@ impl Client {
             Ok(attributes) => {
                 dirty.settled();
                 self.note_change(inode);
-                inode.learned(attributes);
+                self.learned(inode, attributes);
                 Ok(())
             }
             // More stripes than the row has room for, with those of other writers: whoever writes
@@ -422,7 +428,7 @@ impl Client {
                 ..*report
             };
             let request = MetaRequest::Report { inode: inode.number, report: ahead };
-            self.ask(&request, attributes_of).await?;
+            self.ask_under_lease(&request, attributes_of).await?;
             self.note_change(inode);
             let removed = written.remove(0, end);
             debug_assert!(removed, "whole runs go");
@@ -439,17 +445,26 @@ impl Client {
         ));
     }
 
+    fn dirty(&self) -> Vec<Rc<Inode>> {
+        let inodes = self.inner.inodes.borrow();
+        let is_dirty = |inode: &&Rc<Inode>| {
+            let state = inode.state.borrow();
+            !state.dirty.is_clean() || !state.under_way.is_clean()
+        };
+        inodes.values().filter(is_dirty).cloned().collect()
+    }
+
+    /// Reports all inodes with changes; the first error.
+    pub(crate) async fn report_all_strictly(&self) -> Result<(), Errno> {
+        for inode in self.dirty() {
+            self.report(&inode).await?;
+        }
+        Ok(())
+    }
+
     /// Reports all inodes with changes.
     pub(crate) async fn report_all(&self) {
-        let dirty: Vec<_> = self
-            .inner
-            .inodes
-            .borrow()
-            .values()
-            .filter(|inode| !inode.state.borrow().dirty.is_clean())
-            .cloned()
-            .collect();
-        for inode in dirty {
+        for inode in self.dirty() {
             if let Err(errno) = self.report(&inode).await {
                 (self.inner.config.log)(&format!("inode {}: report: {errno}", inode.number));
             }
@@ -516,6 +531,17 @@ impl Client {
         if !wanted && clean && inode.mode() == LeaseMode::None && inode.opened().is_none() {
             self.inner.inodes.borrow_mut().remove(&inode.number);
         }
+    }
+}
+
+/// From now on a recall does not wait for pages that the request holds.
+fn wait_visibly<'a>(
+    waiting: &mut Option<Waiting<'a>>,
+    inode: &'a Inode,
+    bytes: Option<(u64, u64)>,
+) {
+    if let (None, Some(bytes)) = (&waiting, bytes) {
+        *waiting = Some(Waiting::new(inode, bytes));
     }
 }
 

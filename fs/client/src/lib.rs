@@ -19,6 +19,7 @@
 mod append;
 mod call;
 mod client;
+mod clock;
 mod data;
 mod error;
 mod file;
@@ -26,7 +27,9 @@ mod guards;
 mod holes;
 mod inode;
 mod inspect;
+mod kernel;
 mod lease;
+mod locks;
 mod names;
 pub mod operator;
 pub mod paths;
@@ -39,7 +42,9 @@ pub use client::{Caller, Client, ClientConfig, Counts, Invalidate};
 pub use error::ClientError;
 pub use file::{File, OpenOptions};
 pub use inspect::{DataServerInfo, Placement, PoolInfo, StripePlace, Striped};
+pub use locks::{Actor, Path};
 pub use names::{FileSystemStatus, Listed};
+pub use write::How;
 pub use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 pub use ropewalk_wire::fs::layout::{Growth, Layout};
 pub use ropewalk_wire::fs::meta::{

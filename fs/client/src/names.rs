@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use ropewalk_wire::fs::attributes::{Attributes, InodeKind};
 use ropewalk_wire::fs::meta::{
-    AttributeChange, Entry, LockRange, MetaReply, MetaRequest, NAME_BYTES_MAX, Node, RenameMode,
+    AttributeChange, Entry, Grant, MetaReply, MetaRequest, NAME_BYTES_MAX, Node, RenameMode,
     TimeChange,
 };
 use ropewalk_wire::fs::value::{Bytes, Errno};
@@ -61,6 +61,7 @@ impl Client {
         name: &[u8],
     ) -> Result<Attributes, Errno> {
         check(name)?;
+        self.sure_session().await?;
         if let Some(known) = self.known(parent, name) {
             let number = known.ok_or(Errno::ENOENT)?;
             if let Some(attributes) = self.inode(number).cached() {
@@ -103,6 +104,15 @@ impl Client {
     pub fn is_cached(&self, inode: u64) -> bool {
         let inodes = self.inner.inodes.borrow();
         inodes.get(&inode).is_some_and(|inode| inode.cached().is_some())
+    }
+
+    /// How long the kernel may believe attributes that it is told now, where it is not told to forget
+    /// them: not longer than the session lives for sure.
+    pub fn cached_for(&self, inode: u64) -> std::time::Duration {
+        match self.is_cached(inode) && !self.has_lost_locks(inode) {
+            true => self.sure_for(),
+            false => std::time::Duration::ZERO,
+        }
     }
 
     fn remember(&self, parent: u64, name: &[u8], inode: Option<u64>) {
@@ -148,6 +158,7 @@ impl Client {
 
     /// Attributes of an inode.
     pub async fn attributes(&self, number: u64) -> Result<Attributes, Errno> {
+        self.sure_session().await?;
         let inode = self.inode(number);
         if let Some(attributes) = inode.cached() {
             return Ok(attributes);
@@ -183,15 +194,48 @@ impl Client {
         inode: &Rc<Inode>,
         request: &MetaRequest<'_>,
     ) -> Result<Attributes, Errno> {
-        let (attributes, grant) = self
-            .ask(request, |reply| match reply {
-                MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
-                _ => unexpected(),
-            })
-            .await?;
+        let (attributes, grant) = self.ask(request, granted_attributes).await?;
         inode.granted(grant);
-        inode.learned(attributes);
+        self.learned(inode, attributes);
         Ok(attributes)
+    }
+
+    /// Notes what a reply told of an inode, and so of the server's clock.
+    pub(crate) fn learned(&self, inode: &Inode, attributes: Attributes) {
+        self.inner.server_clock.saw(self.inner.world.now(), attributes.changed);
+        inode.learned(attributes);
+    }
+
+    /// As `ask_attributes`, for what a lease of this session allows.
+    pub(crate) async fn learn_under_lease(
+        &self,
+        inode: &Inode,
+        request: &MetaRequest<'_>,
+    ) -> Result<(), Errno> {
+        let (attributes, grant) = self.ask_under_lease(request, granted_attributes).await?;
+        inode.granted(grant);
+        self.learned(inode, attributes);
+        Ok(())
+    }
+
+    /// Asks for something that takes bytes away. Where the session ends meanwhile and a lock on the
+    /// file went with it, whoever asks may have relied on that lock.
+    pub(crate) async fn ask_to_cut<T>(
+        &self,
+        inode: u64,
+        request: &MetaRequest<'_>,
+        read: impl Fn(MetaReply<'_>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let session = self.inner.meta.session();
+        match self.ask_under_lease(request, &read).await {
+            Err(Errno::ESTALE) if self.inner.meta.session() != session => {
+                match self.has_lost_locks(inode) {
+                    true => Err(Errno::EIO),
+                    false => self.ask(request, read).await,
+                }
+            }
+            answer => answer,
+        }
     }
 
     /// Changes attributes, the size among them.
@@ -207,11 +251,18 @@ impl Client {
             return self
                 .resize(&inode, async {
                     // As the server tells them: what was known here of the size is history.
-                    let attributes = self.ask_told(&inode, &request).await?;
+                    let cut = self.ask_to_cut(number, &request, granted_attributes).await?;
+                    let (attributes, grant) = cut;
+                    inode.granted(grant);
+                    self.learned(&inode, attributes);
                     self.note_change(&inode);
                     Ok((attributes, true))
                 })
                 .await;
+        }
+        if change.modified != TimeChange::Keep && inode.is_mapped() {
+            // What programs changed in memory before counts before, too.
+            self.forget_in_kernel(&inode).await;
         }
         // What we wrote before counts before.
         self.report(&inode).await?;
@@ -359,6 +410,10 @@ impl Client {
             closed,
         };
         let moved = self.known(parent, name).flatten();
+        self.tell_before_naming(moved).await?;
+        if mode == RenameMode::Exchange {
+            self.tell_before_naming(replaced).await?;
+        }
         let certain = moved.is_some() && self.known(new_parent, new_name).is_some();
         let lost_name = self.ask(&request, attributes_of).await?;
         if moved.is_some() && moved == replaced {
@@ -380,6 +435,21 @@ impl Client {
         Ok(())
     }
 
+    /// What is known here alone of a file that gets a name is told before: who finds something under a
+    /// name that was something else before finds the old file or the new one, also where this client
+    /// is killed right behind it. `None`: a file that is not known by name here.
+    async fn tell_before_naming(&self, number: Option<u64>) -> Result<(), Errno> {
+        let Some(number) = number else {
+            return self.report_all_strictly().await;
+        };
+        let known = self.inner.inodes.borrow().get(&number).cloned();
+        let Some(inode) = known else { return Ok(()) };
+        if inode.is_mapped() {
+            self.forget_in_kernel(&inode).await;
+        }
+        self.report(&inode).await
+    }
+
     /// Gives an inode another name.
     pub async fn link(
         &self,
@@ -390,6 +460,7 @@ impl Client {
     ) -> Result<Attributes, Errno> {
         check(name)?;
         let who = caller.who();
+        self.tell_before_naming(Some(number)).await?;
         let request = MetaRequest::Link { who, inode: number, parent, name: Bytes(name) };
         let before = self.recalls_of(parent);
         let entry = self.ask(&request, entry_of).await?;
@@ -423,7 +494,7 @@ impl Client {
                     let attributes = entry.attributes.map(|attributes| {
                         let inode = self.inode(entry.inode);
                         inode.granted(entry.grant);
-                        inode.learned(attributes);
+                        self.learned(&inode, attributes);
                         inode.seen(attributes)
                     });
                     listed.push(Listed {
@@ -522,71 +593,19 @@ impl Client {
         })
         .await
     }
-
-    /// Takes or gives back a lock. With `wait`, completes when it was taken; dropping the future
-    /// before leaves the lock queued, see [`Client::cancel_lock`].
-    pub async fn set_lock(&self, number: u64, range: LockRange, wait: bool) -> Result<(), Errno> {
-        let request = MetaRequest::SetLock { inode: number, range, wait };
-        loop {
-            let granted = self.inner.granted_notify.notified();
-            let queued = self
-                .ask(&request, |reply| match reply {
-                    MetaReply::Done => Ok(false),
-                    MetaReply::Queued => Ok(true),
-                    _ => unexpected(),
-                })
-                .await?;
-            if !queued {
-                return Ok(());
-            }
-            let key = (number, range.owner, range.start);
-            // Asking again is harmless: also without a callback the answer comes within a second.
-            let pause = self.inner.world.sleep(std::time::Duration::from_secs(1));
-            let _ = ropewalk_base::task::race(granted, pause).await;
-            self.inner.granted.borrow_mut().retain(|other| *other != key);
-        }
-    }
-
-    /// The first lock that conflicts.
-    pub async fn test_lock(
-        &self,
-        number: u64,
-        range: LockRange,
-    ) -> Result<Option<LockRange>, Errno> {
-        let request = MetaRequest::TestLock { inode: number, range };
-        self.ask(&request, |reply| match reply {
-            MetaReply::Lock { conflict } => Ok(conflict),
-            _ => unexpected(),
-        })
-        .await
-    }
-
-    /// Gives up a queued lock; true where it had been taken meanwhile.
-    pub async fn cancel_lock(&self, number: u64, range: LockRange) -> Result<bool, Errno> {
-        let request = MetaRequest::CancelLock { inode: number, range };
-        match self.ask(&request, |_| Ok(())).await {
-            Ok(()) => Ok(false),
-            Err(Errno::ENOENT) => Ok(true),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    /// All locks of an owner on the inode fall.
-    pub async fn release_owner(
-        &self,
-        number: u64,
-        owner: u64,
-        whole_file: bool,
-    ) -> Result<(), Errno> {
-        let request = MetaRequest::ReleaseOwner { inode: number, owner, whole_file };
-        self.ask(&request, |_| Ok(())).await
-    }
 }
 
 fn attributes_of(reply: MetaReply<'_>) -> Result<Option<Attributes>, Errno> {
     match reply {
         MetaReply::Attributes { attributes, .. } => Ok(Some(attributes)),
         MetaReply::Done => Ok(None),
+        _ => unexpected(),
+    }
+}
+
+fn granted_attributes(reply: MetaReply<'_>) -> Result<(Attributes, Option<Grant>), Errno> {
+    match reply {
+        MetaReply::Attributes { attributes, grant } => Ok((attributes, grant)),
         _ => unexpected(),
     }
 }

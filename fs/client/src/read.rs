@@ -16,7 +16,9 @@ use crate::data::checksums;
 use crate::file::File;
 use crate::guards::Exposed;
 use crate::inode::Inode;
+use crate::kernel::Coming;
 use crate::lease::For;
+use crate::locks::{Actor, Path};
 use crate::write::{Part, bulk, parts};
 
 /// What a data server found of a part, and the checksums of its bytes.
@@ -38,7 +40,7 @@ impl Client {
         if !file.options().access.read {
             return Err(Errno::EBADF);
         }
-        self.read_inode(&file.inode, offset, buffer).await
+        self.read_for_kernel(file, offset, buffer, &Actor::OWN).await
     }
 
     /// Reads as the kernel does on its own behalf, whatever the file was opened for: the kernel has
@@ -48,20 +50,18 @@ impl Client {
         file: &File,
         offset: u64,
         buffer: PoolBuffer,
+        actor: &Actor,
     ) -> Result<(PoolBuffer, usize), Errno> {
-        self.read_inode(&file.inode, offset, buffer).await
-    }
-
-    pub(crate) async fn read_inode(
-        &self,
-        inode: &Rc<Inode>,
-        offset: u64,
-        buffer: PoolBuffer,
-    ) -> Result<(PoolBuffer, usize), Errno> {
+        let inode = &file.inode;
         let mut buffer = buffer;
         let mut patience = self.patience();
+        let purpose = if actor.path == Path::Pages { For::Pages } else { For::Reading };
+        let locked = (purpose == For::Pages).then(|| (offset, offset + buffer.len() as u64));
+        let _coming = locked.map(|_| Coming::new(inode));
         while patience.lasts().await {
-            let lease = self.lease(inode, For::Reading).await?;
+            let lease = self.lease_over(inode, purpose, locked).await?;
+            // With the lease, which says that the session lives.
+            self.check_locks(file, actor)?;
             let size = self.size(inode).await?;
             let len = size.saturating_sub(offset).min(buffer.len() as u64) as usize;
             if len == 0 {

@@ -4,15 +4,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::task::{Either, race};
+use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_rpc::{Answer, CallError, Handler, Incoming, Marks, Responder, Server};
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::{Callback, LeaseMode, MetaReply, MetaRequest};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
-use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
 use ropewalk_wire::fs::{decode, encode};
 
 use crate::client::{Client, Inner};
+use crate::clock::left;
 use crate::error::ClientError;
 use crate::inode::Inode;
 
@@ -22,6 +24,7 @@ impl Client {
         let address = || inner.address.clone();
         let name = Bytes(inner.config.name.as_bytes());
         let request = SessionRequest::Open { client: inner.number, name };
+        let sent = inner.world.now();
         let (reply, boot) = self.session_call(&request).await.map_err(|error| match error {
             CallError::Malformed => ClientError::Version { address: address() },
             CallError::OtherCluster(found) => {
@@ -31,18 +34,19 @@ impl Client {
             _ => ClientError::Unreachable { address: address() },
         })?;
         match reply {
-            Ok(SessionReply::Opened { session, epoch, term_milliseconds }) => {
+            Ok(SessionReply::Opened { session, epoch, term_milliseconds, now }) => {
                 inner.meta.set_session(session, epoch);
                 inner.epoch.set(epoch);
                 inner.boot.set(boot);
                 inner.reclaimed.set(boot);
                 inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
+                self.heard(sent, now);
                 for server in inner.servers.borrow().values() {
                     server.connection.set_session(session, epoch);
                 }
                 Ok(())
             }
-            Ok(SessionReply::Done) => Err(ClientError::Version { address: address() }),
+            Ok(_) => Err(ClientError::Version { address: address() }),
             Err(errno) => Err(ClientError::Refused { address: address(), errno }),
         }
     }
@@ -81,6 +85,7 @@ impl Client {
             inode.in_doubt.set(false);
             self.forget_above(&inode);
         }
+        self.lose_locks();
         self.inner.directories.borrow_mut().clear();
         self.open_session().await.map_err(|_| Errno::EIO)
     }
@@ -112,8 +117,15 @@ impl Client {
         }
         let session = self.inner.meta.session();
         let request = SessionRequest::Renew { session };
+        let sent = self.inner.world.now();
         match self.session_call(&request).await {
-            Ok((Ok(_), boot)) => self.saw_boot(boot),
+            Ok((Ok(SessionReply::Renewed { now }), boot)) => {
+                if self.inner.meta.session() == session {
+                    self.heard(sent, now);
+                }
+                self.saw_boot(boot);
+            }
+            Ok((Ok(_), _)) => {}
             Ok((Err(_), _)) => {
                 // A failure shows at the next operation; the next renewal tries again.
                 let _ = self.lost_session(session).await;
@@ -121,6 +133,40 @@ impl Client {
             Err(_) => {}
         }
         self.inner.renewing.set(false);
+        self.inner.renewed.notify_all();
+    }
+
+    /// The server answered a request of that time: it keeps our session for a term from then on.
+    fn heard(&self, sent: Time, server: Timestamp) {
+        let inner = &*self.inner;
+        inner.sure_until.set(sent + inner.term.get());
+        inner.server_clock.told(sent, inner.world.now(), server);
+    }
+
+    /// How long the server keeps what we hold, whatever happens to the network or to us.
+    pub fn sure_for(&self) -> Duration {
+        left(self.inner.sure_until.get(), self.inner.world.now())
+    }
+
+    /// Makes sure that the session lives, where nobody heard of it for a term: whoever stood still for
+    /// so long believes nothing of what it remembers before the server said that it may.
+    pub(crate) async fn sure_session(&self) -> Result<(), Errno> {
+        let mut asked = false;
+        while self.inner.world.now() >= self.inner.sure_until.get() {
+            if self.inner.stopped.get() {
+                return Ok(());
+            }
+            let renewed = self.inner.renewed.notified();
+            if self.inner.renewing.get() {
+                renewed.await;
+                continue;
+            }
+            if std::mem::replace(&mut asked, true) {
+                return Err(Errno::EIO);
+            }
+            self.renew().await;
+        }
+        Ok(())
     }
 
     /// A reply of another life of the server: what we hold is reclaimed.
@@ -199,9 +245,16 @@ impl Client {
 
     /// Caches above us forget an inode whose lease is gone, as soon as they can. Nobody waits for it
     /// here: the kernel waits for its own requests first, and those wait for the session.
-    fn forget_above(&self, inode: &Inode) {
+    fn forget_above(&self, inode: &Rc<Inode>) {
         let forgotten = self.invalidate().inode(inode.number);
-        self.inner.world.spawn(forgotten);
+        let inode = inode.clone();
+        let (times, pending) = inode.orphans.get();
+        inode.orphans.set((times + 1, pending + 1));
+        self.inner.world.spawn(async move {
+            forgotten.await;
+            let (times, pending) = inode.orphans.get();
+            inode.orphans.set((times, pending - 1));
+        });
     }
 
     async fn ask_in_grace<T>(
@@ -279,6 +332,14 @@ impl Handler for Callbacks {
                 client.count(|counts| counts.recalls += 1);
                 let world = client.inner.world.clone();
                 world.spawn(async move { client.recalled(inode, number, keep).await });
+            }
+            Callback::Grown { inode, size, number } => {
+                let world = client.inner.world.clone();
+                world.spawn(async move { client.grown(inode, size, number).await });
+            }
+            Callback::TellUnlocked { inode, number } => {
+                let world = client.inner.world.clone();
+                world.spawn(async move { client.tell_unlocked(inode, number).await });
             }
             Callback::LockGranted { inode, owner, start } => {
                 client.inner.granted.borrow_mut().push((inode, owner, start));

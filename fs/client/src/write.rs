@@ -23,8 +23,9 @@ use crate::client::{Caller, Client};
 use crate::data::checksums;
 use crate::file::File;
 use crate::guards::{Exposed, Unsynced};
-use crate::inode::Inode;
+use crate::inode::{Inode, Use};
 use crate::lease::For;
+use crate::locks::{Actor, Path};
 
 /// Bits of a mode that give a program the rights of its owner, or those of its group.
 const SET_USER: u16 = 0o4000;
@@ -32,6 +33,16 @@ const SET_GROUP: u16 = 0o2000;
 const GROUP_EXECUTE: u16 = 0o010;
 /// Longest transfer of one request to a data server.
 const REQUEST_BYTES_MAX: u32 = 4 << 20;
+
+/// How the kernel wants something to be written.
+#[derive(Debug, Clone, Copy)]
+pub struct How {
+    /// At the end of the file.
+    pub append: bool,
+    /// Setuid and setgid fall.
+    pub kill_privileges: bool,
+    pub actor: Actor,
+}
 
 /// Consecutive bytes for one server.
 pub(crate) struct Part {
@@ -76,19 +87,18 @@ impl Client {
         if !file.options().access.write {
             return Err(Errno::EBADF);
         }
-        let how = (file.options().append, false);
+        let how = How { append: file.options().append, kill_privileges: false, actor: Actor::OWN };
         self.write_for_kernel(file, offset, data, range, how).await
     }
 
-    /// Writes as the kernel asks for it: its callers are checked, and whether the bytes go to the
-    /// end of the file (`append`) and take setuid and setgid away (`kill_privileges`) is its to say.
+    /// Writes as the kernel asks for it: its callers are checked, and how it is done is its to say.
     pub async fn write_for_kernel(
         &self,
         file: &File,
         offset: u64,
         data: PoolBuffer,
         range: std::ops::Range<usize>,
-        (append, kill_privileges): (bool, bool),
+        how: How,
     ) -> Result<u64, Errno> {
         assert!(range.end <= data.len(), "what is written lies in its buffer");
         let inode = &file.inode;
@@ -99,12 +109,44 @@ impl Client {
         if range.is_empty() {
             return Ok(offset);
         }
+        let pages = (inode.page_reads.get(), inode.pages_coming.get());
+        let written = self.write_until_done(file, offset, data, range, how).await?;
+        match how.actor.path {
+            // Pages were read while the write was on its way: from before it, perhaps.
+            Path::Direct if pages != (inode.page_reads.get(), 0) => {
+                self.invalidate().pages(inode.number, written, written + (end - offset)).await;
+            }
+            // The kernel keeps what it wrote, and others write, too.
+            Path::Pages if inode.mode() < LeaseMode::Read => self.drop_pages(inode, offset, end),
+            _ => {}
+        }
+        Ok(written)
+    }
+
+    async fn write_until_done(
+        &self,
+        file: &File,
+        offset: u64,
+        data: PoolBuffer,
+        range: std::ops::Range<usize>,
+        How { append, kill_privileges, actor }: How,
+    ) -> Result<u64, Errno> {
+        let inode = &file.inode;
         let len = range.len() as u64;
         let mut data = Some(data);
         let mut appending = append.then(Append::default);
         let mut patience = self.patience();
+        let locked = (actor.path == Path::Pages).then_some((offset, offset + len));
+        let orphans = inode.orphans.get();
+        let purpose =
+            if actor.path == Path::WriteBack { For::WriteBack } else { For::Writing };
         while patience.lasts().await {
-            let lease = self.lease(inode, For::Writing).await?;
+            let lease = self.lease_over(inode, purpose, locked).await?;
+            // With the lease, which says that the session lives.
+            self.check_locks(file, &actor)?;
+            if actor.path == Path::WriteBack {
+                self.refuse_orphans(inode, orphans, (offset, len))?;
+            }
             // Inline bytes and privileges change in one request.
             if !self.is_inline(inode) && privileges_fall(inode, kill_privileges) {
                 drop(lease);
@@ -119,13 +161,14 @@ impl Client {
                 } else {
                     Err(Errno::E2BIG)
                 };
+                drop(lease);
                 match outcome {
+                    // The move takes the lease anew: it must not be waited for with the lease in hand.
                     Err(Errno::E2BIG) => {
                         self.leave_inline(inode).await?;
                         continue;
                     }
                     Err(Errno::ESTALE) => {
-                        drop(lease);
                         inode.refresh();
                         continue;
                     }
@@ -152,6 +195,26 @@ impl Client {
                 }
             }
         }
+        Err(Errno::EIO)
+    }
+
+    /// `EIO` for pages that programs changed under a lease that went with its session: others may have
+    /// written the file since. `before`: what was known of such pages when they came.
+    fn refuse_orphans(
+        &self,
+        inode: &Inode,
+        before: (u64, u32),
+        (offset, len): (u64, u64),
+    ) -> Result<(), Errno> {
+        if before.1 == 0 && before == inode.orphans.get() {
+            return Ok(());
+        }
+        (self.inner.config.log)(&format!(
+            "inode {}: bytes {offset} to {} were changed in memory under a lease that was lost; they \
+             are not written",
+            inode.number,
+            offset + len - 1
+        ));
         Err(Errno::EIO)
     }
 
@@ -183,7 +246,7 @@ impl Client {
     }
 
     fn now(&self) -> Timestamp {
-        Timestamp::from_unix_nanos(self.inner.world.unix_nanos())
+        self.inner.server_clock.now(self.inner.world.now())
     }
 
     async fn write_inline(
@@ -203,14 +266,16 @@ impl Client {
             append,
             kill_privileges,
         };
-        let (offset, size, version) = self
-            .ask(&request, |reply| match reply {
-                MetaReply::Written { offset, size, version } => Ok((offset, size, version)),
+        let (offset, size, version, modified) = self
+            .ask_under_lease(&request, |reply| match reply {
+                MetaReply::Written { offset, size, version, modified } => {
+                    Ok((offset, size, version, modified))
+                }
                 _ => unexpected(),
             })
             .await?;
         self.note_change(inode);
-        let now = self.now();
+        self.inner.server_clock.saw(self.inner.world.now(), modified);
         let mut state = inode.state.borrow_mut();
         // An older one after a restart says that this write was lost.
         state.version = state.version.max(version);
@@ -221,12 +286,14 @@ impl Client {
         }
         // The bits that fell away are known to the server only.
         state.outdated |= kill_privileges || state.attributes.is_some_and(|known| known.capable);
-        if let Some(attributes) = &mut state.attributes {
+        if let Some(attributes) = &mut state.attributes
+            && attributes.version < version
+        {
             attributes.size = attributes.size.max(size);
             attributes.blocks = attributes.blocks.max(end.div_ceil(512) as u64);
-            attributes.version = attributes.version.max(version);
-            attributes.modified = now;
-            attributes.changed = now;
+            attributes.version = version;
+            attributes.modified = modified;
+            attributes.changed = modified;
         }
         Ok(offset)
     }
@@ -234,9 +301,11 @@ impl Client {
     /// Moves a file's content from its row to stripe objects.
     async fn leave_inline(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         let _change = inode.change.acquire().await;
-        if !self.is_inline(inode) {
+        let served = !For::Writing.is_blocked(inode) && For::Writing.is_served(inode, inode.mode());
+        if !self.is_inline(inode) || !served {
             return Ok(());
         }
+        let _use = Use::new(inode);
         let session = self.inner.meta.session();
         match self.move_out(inode, session).await {
             Err(Errno::ESTALE) => {
@@ -284,7 +353,7 @@ impl Client {
         };
         let request =
             MetaRequest::LeaveInline { inode: inode.number, version: attributes.version, report };
-        self.ask_attributes(inode, &request).await?;
+        self.learn_under_lease(inode, &request).await?;
         self.note_change(inode);
         let mut state = inode.state.borrow_mut();
         state.content = Some(Content::Striped(layout));
@@ -374,7 +443,11 @@ impl Client {
             return (Err(errno), buffer);
         }
         append.into_iter().for_each(Append::written);
-        if inode.mode() == LeaseMode::Shared {
+        let looked_at = {
+            let state = inode.state.borrow();
+            state.mode == LeaseMode::Shared || state.insisted
+        };
+        if looked_at {
             // Others have to see size and time before this write returns: by the time their kernels
             // notice that pages are old.
             if let Err(errno) = self.try_report(inode).await {

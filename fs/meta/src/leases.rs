@@ -20,6 +20,8 @@ use ropewalk_wire::fs::meta::{Access, Callback, Grant, LeaseMode};
 pub enum Need {
     /// Size and times are known here: nobody else holds `Write`.
     Fresh,
+    /// Bytes are to be cached here: nobody else holds `Write` or `Shared`.
+    Unwritten,
     /// What others cached changes: nobody else holds `Read` or `Write`.
     Quiet,
     /// Bytes vanish: nobody else holds anything; opens stay.
@@ -30,6 +32,7 @@ impl Need {
     fn conflicts(self, mode: LeaseMode) -> bool {
         match self {
             Need::Fresh => mode == LeaseMode::Write,
+            Need::Unwritten => matches!(mode, LeaseMode::Shared | LeaseMode::Write),
             Need::Quiet => mode >= LeaseMode::Read,
             Need::Alone => mode != LeaseMode::None,
         }
@@ -39,9 +42,9 @@ impl Need {
     /// write beside those that have not answered yet.
     fn keep(self, mode: LeaseMode) -> LeaseMode {
         match (self, mode) {
-            (Need::Fresh, _) => LeaseMode::Read,
+            (Need::Fresh, _) | (Need::Unwritten, LeaseMode::Write) => LeaseMode::Read,
             (Need::Quiet, LeaseMode::Write) => LeaseMode::Shared,
-            (Need::Quiet | Need::Alone, _) => LeaseMode::None,
+            (Need::Unwritten | Need::Quiet | Need::Alone, _) => LeaseMode::None,
         }
     }
 }
@@ -109,6 +112,15 @@ impl Leases {
         self.on(inode).find(|(_, holder)| holder.mode == LeaseMode::Write).map(|(id, _)| id)
     }
 
+    /// Sessions but `session` that have the inode open to read, without a lease that covers its size.
+    pub fn onlookers(&self, inode: u64, session: u64) -> Vec<u64> {
+        let looks = |holder: &Holder| {
+            holder.mode < LeaseMode::Read && holder.open.is_some_and(|open| open.read)
+        };
+        let others = self.on(inode).filter(|(id, holder)| *id != session && looks(holder));
+        others.map(|(id, _)| id).collect()
+    }
+
     /// Whether any session holds a lease on the inode or has it open.
     pub fn is_used(&self, inode: u64) -> bool {
         self.on(inode).next().is_some()
@@ -141,6 +153,28 @@ impl Leases {
 
     fn others(&self, inode: u64, session: u64) -> impl Iterator<Item = &Holder> {
         self.on(inode).filter(move |(other, _)| *other != session).map(|(_, holder)| holder)
+    }
+
+    /// Demands the session's own `Read` back, since it is about to get `Shared`: what it and its kernel
+    /// cached is dropped before others may write. True where it has to answer.
+    pub fn recall_own(
+        &mut self,
+        inode: u64,
+        session: u64,
+        deadline: Time,
+        out: &mut VecDeque<(u64, Callback)>,
+    ) -> bool {
+        let Some(holder) = self.holders.get_mut(&(inode, session)) else { return false };
+        if holder.mode != LeaseMode::Read {
+            return false;
+        }
+        let keep = LeaseMode::None;
+        if holder.recall.is_none_or(|recall| recall.keep > keep) {
+            let deadline = holder.recall.map_or(deadline, |recall| recall.deadline);
+            holder.recall = Some(Recall { keep, deadline });
+            out.push_back((session, Callback::Recall { inode, number: holder.number, keep }));
+        }
+        true
     }
 
     /// Demands what `need` says of everybody but `session`; recalls go to `out`. True where somebody

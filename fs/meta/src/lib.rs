@@ -19,6 +19,7 @@
 //! for caching between clients. Rows are described in `docs/spec/metadata-rows.md`.
 
 pub mod config;
+mod growth;
 pub mod inode;
 pub mod keys;
 pub mod leases;
@@ -29,6 +30,7 @@ mod operate;
 mod parking;
 pub mod permission;
 pub mod pools;
+mod questions;
 pub mod rows;
 pub use ropewalk_wire::fs::runs;
 pub mod server;

@@ -134,6 +134,12 @@ impl Locks {
         self.held(inode).iter().filter(|held| held.conflicts(lock)).min_by_key(|l| l.start).copied()
     }
 
+    /// Sessions whose locks conflict with `lock`, each once.
+    pub fn in_the_way(&self, inode: u64, lock: &Lock) -> BTreeSet<u64> {
+        let held = self.held(inode).iter().filter(|held| held.conflicts(lock));
+        held.map(|held| held.owner.session).collect()
+    }
+
     /// Takes a lock, queues it, or refuses it.
     pub fn take(&mut self, inode: u64, lock: Lock, wait: bool, effects: &mut Effects) -> Taken {
         let file = self.files.entry(inode).or_default();
@@ -151,6 +157,11 @@ impl Locks {
             return Taken::Done;
         }
         if !wait {
+            if lock.whole_file {
+                // As Linux does it: a conversion that is refused has given up the old lock.
+                file.erase(inode, &lock, effects);
+                self.grant_queued(inode, effects);
+            }
             return Taken::Conflict;
         }
         if lock.whole_file {

@@ -1,4 +1,4 @@
-//! Calls that wait: for recalled leases, a cut file, the end of the grace period, durable inode
+//! Calls that wait: for recalled leases, a cut file, releases of locks, the end of the grace period, durable inode
 //! numbers, a first data server.
 //!
 //! Invariants: a parked call has changed nothing and is executed again from its beginning when one
@@ -11,6 +11,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub enum WaitOn {
     /// Leases of an inode, or its cut.
     Inode(u64),
+    /// Whether locks of an inode that are in the way are still held.
+    Locks(u64),
+    /// Whoever has to hear that a file grew.
+    Grown(u64),
     /// The end of the grace period.
     Grace,
     /// The durable mark.
@@ -43,6 +47,11 @@ impl Parking {
     /// A ticket for a call that begins now.
     pub fn ticket(&mut self) -> u64 {
         self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    /// The ticket of the newest call.
+    pub fn newest(&self) -> u64 {
         self.next_ticket
     }
 

@@ -23,6 +23,7 @@ use ropewalk_wire::fs::{decode, encode};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::growth::Growth;
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 use crate::leases::Leases;
@@ -32,6 +33,7 @@ use crate::numbers::{Generations, Numbers};
 use crate::operate::{Operation, Stop};
 use crate::parking::{Parked, Parking, WaitOn};
 use crate::pools::Pools;
+use crate::questions::Questions;
 use crate::rows::{Batch, Rows, RowsError};
 use crate::sessions::{REPLY_VERSION, ReplyRow, Sessions, Verdict};
 
@@ -136,6 +138,8 @@ pub struct Shard<R> {
     pub(crate) generations: Generations,
     pub(crate) leases: Leases,
     pub(crate) locks: Locks,
+    pub(crate) questions: Questions,
+    pub(crate) growth: Growth,
     pub(crate) sessions: Sessions,
     pub(crate) pools: Pools,
     pub(crate) parking: Parking,
@@ -236,13 +240,17 @@ impl<R: Rows> Shard<R> {
             match operation.dispatch(request) {
                 Ok(()) => {
                     let after_cut = operation.told_after_cut;
+                    let after_growth = operation.told_after_growth;
                     let (batch, bytes, durable) = operation.finish();
                     let outcome = self.conclude(session, slot, sequence, batch, bytes, durable);
-                    match (outcome, after_cut) {
-                        (Outcome::Reply(_), Some(inode)) => {
+                    match (outcome, after_cut, after_growth) {
+                        (Outcome::Reply(_), Some(inode), _) => {
                             Stop::Wait { on: vec![WaitOn::Inode(inode)] }
                         }
-                        (outcome, _) => return outcome,
+                        (Outcome::Reply(_), None, Some(inode)) => {
+                            Stop::Wait { on: vec![WaitOn::Grown(inode)] }
+                        }
+                        (outcome, ..) => return outcome,
                     }
                 }
                 // Whoever asks for something else is served as before.
@@ -293,6 +301,10 @@ impl<R: Rows> Shard<R> {
             && self.cuts.contains_key(&inode)
         {
             let on = vec![WaitOn::Inode(inode)];
+            return self.park((session, slot, sequence), request, on, ticket);
+        }
+        if let Some(inode) = grows(request).filter(|inode| self.growth.is_awaited(*inode)) {
+            let on = vec![WaitOn::Grown(inode)];
             return self.park((session, slot, sequence), request, on, ticket);
         }
         let bytes = self.refresh(session, request, reply);
@@ -557,6 +569,17 @@ fn frees(request: &MetaRequest<'_>) -> bool {
     )
 }
 
+/// The file that a request can make longer.
+fn grows(request: &MetaRequest<'_>) -> Option<u64> {
+    match *request {
+        MetaRequest::Report { inode, .. }
+        | MetaRequest::WriteInline { inode, .. }
+        | MetaRequest::ReserveAppend { inode, .. }
+        | MetaRequest::SetAttributes { inode, .. } => Some(inode),
+        _ => None,
+    }
+}
+
 /// What changes no row, or can leave its change for later.
 fn serves_when_full(request: &MetaRequest<'_>) -> bool {
     matches!(
@@ -574,6 +597,8 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::GetXattr { .. }
             | MetaRequest::ListXattr { .. }
             | MetaRequest::TestLock { .. }
+            | MetaRequest::ToldUnlocked { .. }
+            | MetaRequest::ToldGrown { .. }
             | MetaRequest::StatFileSystem
             | MetaRequest::Sync
             | MetaRequest::GetPool { .. }

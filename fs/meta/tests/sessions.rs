@@ -97,7 +97,7 @@ fn writers_share_and_appends_lose_nothing() {
     assert_eq!(bytes, Bytes(&b"even.odd..".repeat(5)));
     // When the other has closed it, the one that is left can be alone again.
     cluster.close(1, file);
-    let acquire = MetaRequest::Acquire { inode: file, mode: LeaseMode::Write };
+    let acquire = MetaRequest::Acquire { inode: file, mode: LeaseMode::Write, insist: false };
     assert_eq!(cluster.call(0, acquire).grant().expect("alone").mode, LeaseMode::Write);
 }
 

@@ -155,7 +155,7 @@ impl Trial<'_> {
     fn inodes_change_once(&mut self) {
         let inode = self.call(lookup(ROOT, b"f")).inode();
         // The lease that the create granted is gone where the server died before it was told.
-        self.call(MetaRequest::Acquire { inode, mode: LeaseMode::Write }).ok();
+        self.call(MetaRequest::Acquire { inode, mode: LeaseMode::Write, insist: false }).ok();
         let epoch = self.client.epoch(inode);
         let write = MetaRequest::WriteInline {
             inode,
@@ -238,7 +238,7 @@ impl Trial<'_> {
         let (keep, open) = (LeaseMode::None, None);
         let release = MetaRequest::Release { inode, number, keep, open };
         self.disturbed("release", release).ok();
-        let acquire = MetaRequest::Acquire { inode, mode: LeaseMode::Read };
+        let acquire = MetaRequest::Acquire { inode, mode: LeaseMode::Read, insist: false };
         self.disturbed("acquire", acquire).ok();
         self.disturbed("sync", MetaRequest::Sync).ok();
     }

@@ -209,6 +209,7 @@ pub struct Report<'a> {
     pub epoch: u32,
     /// The file's size is at least this; `SetAttributes` is what makes it smaller.
     pub size: Option<u64>,
+    /// On the metadata server's clock, as far as the client knows it (`SessionReply`).
     pub modified: Option<Timestamp>,
     pub accessed: Option<Timestamp>,
     /// Stripes whose objects were written for the first time: pairs of first stripe and count, eight
@@ -397,10 +398,12 @@ pub enum MetaRequest<'a> {
         name: Bytes<'a>,
     },
     /// Asks for a lease (stronger than the one held); waits for recalls. Where other sessions have
-    /// the file open, `Shared` is granted instead of `Write`, and of `Read` when one of them writes.
+    /// the file open, `Shared` is granted instead of `Write`, and of `Read` when one of them writes;
+    /// unless the caller insists on the mode: pages in the memory of a kernel know no compromise.
     Acquire {
         inode: u64,
         mode: LeaseMode,
+        insist: bool,
     },
     /// Gives a lease back or down to `keep`, after a report of what it covered. `open`: how the session
     /// still has the file open, over all its handles. The reply's grant says what was left to it.
@@ -481,6 +484,17 @@ pub enum MetaRequest<'a> {
         inode: u64,
         owner: u64,
         whole_file: bool,
+    },
+    /// Answers the callback `TellUnlocked` of this number: whatever this session's programs had given
+    /// up of locks on the inode by then was told before. Never waits.
+    ToldUnlocked {
+        inode: u64,
+        number: u64,
+    },
+    /// Answers the callback `Grown` of this number. Never waits.
+    ToldGrown {
+        inode: u64,
+        number: u64,
     },
     /// Free room and inodes.
     StatFileSystem,
@@ -671,14 +685,18 @@ pub enum MetaReply<'a> {
         bytes: Bytes<'a>,
         version: u64,
     },
-    /// WriteInline, ReserveAppend: where the bytes went, and the file's size and version now.
+    /// WriteInline, ReserveAppend: where the bytes went, and the file's size, version and time of
+    /// modification now.
     Written {
         offset: u64,
         size: u64,
         version: u64,
+        modified: Timestamp,
     },
     /// SetLock: not now; a callback tells when.
     Queued,
+    /// SetLock: `EAGAIN`, and a lock that was to be converted is gone.
+    Refused,
     /// TestLock: the conflict, or none.
     Lock {
         conflict: Option<LockRange>,
@@ -731,4 +749,11 @@ pub enum Callback {
     Recall { inode: u64, number: u64, keep: LeaseMode },
     /// A queued lock was taken. Asking again is harmless and says the same.
     LockGranted { inode: u64, owner: u64, start: u64 },
+    /// A lock of this session is in another one's way, who does not want to wait for it: locks that
+    /// programs have given up, or closed files of, are to be told of, and then `ToldUnlocked` sent.
+    TellUnlocked { inode: u64, number: u64 },
+    /// A file that this session has open to read, without a lease, is longer than before: its kernel
+    /// believes a size without asking in places. To be answered by `ToldGrown`, for which the one who
+    /// wrote waits.
+    Grown { inode: u64, size: u64, number: u64 },
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::value::{Bytes, Errno};
+use super::value::{Bytes, Errno, Timestamp};
 
 /// A request of the session service. Carried outside of slots: it may be sent again at any time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,12 @@ pub enum SessionReply {
         epoch: u32,
         /// The session ends when nothing was heard for so long.
         term_milliseconds: u32,
+        /// The server's calendar as it answers: the clock of all times that the system sets.
+        now: Timestamp,
     },
+    /// Renew.
+    Renewed { now: Timestamp },
+    /// Close.
     Done,
 }
 

@@ -3,6 +3,7 @@
 
 pub mod command;
 pub mod disk;
+pub mod filer;
 pub mod library;
 pub mod model;
 pub mod operation;

@@ -32,6 +32,7 @@ pub mod notify_code {
     pub const POLL: i32 = 1;
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const STORE: i32 = 4;
     pub const DELETE: i32 = 6;
 }
 

@@ -47,6 +47,7 @@ structures! {
     DirectoryRecord[24] { node: u64, offset: u64, name_len: u32, kind: u32, }
     NotifyPollOut[8] { kernel_handle: u64, }
     NotifyInodeOut[24] { node: u64, offset: i64, len: i64, }
+    NotifyStoreOut[24] { node: u64, offset: u64, size: u32, padding: u32, }
     NotifyEntryOut[16] { parent: u64, name_len: u32, flags: u32, }
     NotifyDeleteOut[24] { parent: u64, child: u64, name_len: u32, padding: u32, }
 }

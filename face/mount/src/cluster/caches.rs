@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use ropewalk_client::Invalidate;
 
-use crate::notify::Notifier;
+use crate::notify::{Notified, Notifier, NotifyError};
 
 /// Tells the kernel to forget.
 pub struct KernelCaches {
@@ -21,12 +21,32 @@ impl KernelCaches {
 
 impl Invalidate for KernelCaches {
     fn inode(&self, inode: u64) -> Pin<Box<dyn Future<Output = ()>>> {
-        let sent = self.notifier.invalidate_inode(inode, 0, 0);
-        Box::pin(async move {
-            // The kernel is gone, or never knew it: in both cases nothing is remembered.
-            if let Ok(notified) = sent {
-                let _ = notified.await;
-            }
-        })
+        self.forget(inode, 0, 0)
     }
+
+    fn pages(&self, inode: u64, begin: u64, end: u64) -> Pin<Box<dyn Future<Output = ()>>> {
+        let Ok(offset) = i64::try_from(begin) else { return Box::pin(async {}) };
+        // To the end, where that is behind the end of all files.
+        let len = i64::try_from(end).map_or(0, |end| (end - offset).max(1));
+        self.forget(inode, offset, len)
+    }
+
+    fn grown(&self, inode: u64, size: u64) -> Pin<Box<dyn Future<Output = ()>>> {
+        wait_for(self.notifier.grow_inode(inode, size))
+    }
+}
+
+impl KernelCaches {
+    fn forget(&self, inode: u64, offset: i64, len: i64) -> Pin<Box<dyn Future<Output = ()>>> {
+        wait_for(self.notifier.invalidate_inode(inode, offset, len))
+    }
+}
+
+fn wait_for(sent: Result<Notified, NotifyError>) -> Pin<Box<dyn Future<Output = ()>>> {
+    Box::pin(async move {
+        // The kernel is gone, or never knew it: in both cases nothing is remembered.
+        if let Ok(notified) = sent {
+            let _ = notified.await;
+        }
+    })
 }

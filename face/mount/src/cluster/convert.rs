@@ -11,8 +11,6 @@ use crate::errno::Errno;
 use crate::filesystem::Context;
 use crate::reply::{Attributes, AttributesReply, Entry, EntryKind};
 
-/// As long as a lease lasts; its end is told explicitly.
-const LEASED: Duration = Duration::from_secs(3600);
 const BLOCK_BYTES: u32 = 1 << 20;
 
 pub(super) fn errno(errno: client::Errno) -> Errno {
@@ -86,8 +84,10 @@ impl ClusterFileSystem {
         self.caller_keeping(context, keeps)
     }
 
+    /// As long as a lease lasts: its end is told explicitly, and where nothing can be told, because this
+    /// process stands still, the session ends.
     fn inode_validity(&self, inode: u64) -> Duration {
-        if self.client.is_cached(inode) { LEASED } else { Duration::ZERO }
+        self.client.cached_for(inode)
     }
 
     pub(super) fn attributes_reply(&self, from: &client::Attributes) -> AttributesReply {

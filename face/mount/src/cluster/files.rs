@@ -4,14 +4,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::pool::PoolBuffer;
-use ropewalk_client::{Access, File, OpenOptions};
+use ropewalk_client::{Access, Actor, File, How, OpenOptions, Path};
 
 use super::ClusterFileSystem;
 use super::convert::errno;
 use super::handles::Open;
 use crate::decode::{ReadHeader, WriteHeader};
 use crate::errno::Errno;
-use crate::filesystem::Answer;
+use crate::filesystem::{Answer, Context};
 use crate::reply::{Data, Opened};
 
 /// Until a read without a buffer looks for one again: transfers under way have all of them.
@@ -30,6 +30,12 @@ pub(super) fn options(flags: u32) -> OpenOptions {
         truncate: flags & libc::O_TRUNC != 0,
         append: flags & libc::O_APPEND != 0,
     }
+}
+
+/// Who asks. The kernel tells the owner of locks with what goes past its pages, and only with that.
+pub(super) fn actor(context: &Context, owner: Option<u64>) -> Actor {
+    let path = if owner.is_some() { Path::Direct } else { Path::Pages };
+    Actor { owner, thread: context.pid, path }
 }
 
 impl ClusterFileSystem {
@@ -63,27 +69,32 @@ impl ClusterFileSystem {
         }
     }
 
-    pub(super) async fn read_file(&self, header: &ReadHeader) -> Answer<Data> {
+    pub(super) async fn read_file(&self, context: &Context, header: &ReadHeader) -> Answer<Data> {
         let file = self.handles.borrow().file(header.handle)?;
         let buffer = self.buffer(header.size as usize).await;
-        let (mut buffer, len) =
-            self.client.read_for_kernel(&file, header.offset, buffer).await.map_err(errno)?;
+        let actor = actor(context, header.lock_owner);
+        let read = self.client.read_for_kernel(&file, header.offset, buffer, &actor);
+        let (mut buffer, len) = read.await.map_err(errno)?;
         buffer.set_len(len);
         Ok(Data::of(buffer))
     }
 
-    pub(super) async fn write_file(&self, header: &WriteHeader, data: PoolBuffer) -> Answer<u32> {
+    pub(super) async fn write_file(
+        &self,
+        context: &Context,
+        header: &WriteHeader,
+        data: PoolBuffer,
+    ) -> Answer<u32> {
         let file = self.handles.borrow().file(header.handle)?;
         let len = data.len();
         // What is written back from a memory map has its place, also in a file opened to append.
         let append = file.options().append && !header.from_page_cache;
-        let written = self.client.write_for_kernel(
-            &file,
-            header.offset,
-            data,
-            0..len,
-            (append, header.kill_privileges),
-        );
+        let actor = match header.from_page_cache {
+            false => actor(context, header.lock_owner),
+            true => Actor { path: Path::WriteBack, ..actor(context, None) },
+        };
+        let how = How { append, kill_privileges: header.kill_privileges, actor };
+        let written = self.client.write_for_kernel(&file, header.offset, data, 0..len, how);
         written.await.map_err(errno)?;
         Ok(len as u32)
     }

@@ -129,7 +129,7 @@ impl Locks {
     }
 
     /// Completes when no end of locks on the inode is under way.
-    async fn settled(&self, node: u64) {
+    pub(super) async fn settled(&self, node: u64) {
         loop {
             let ended = self.ended.notified();
             if !self.ending.borrow().contains_key(&node) {
@@ -196,6 +196,9 @@ impl ClusterFileSystem {
         let mut range = range(lock, owner, whole_file);
         if range.process == 0 {
             range.process = context.pid;
+        }
+        if range.kind != LockKind::Unlock {
+            self.handles.borrow().file(handle)?.locked_by(owner);
         }
         let holder = Holder { node, whole_file, owner };
         let unlocks = range.kind == LockKind::Unlock;

@@ -4,12 +4,15 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ropewalk_base::pool::Pool;
+use ropewalk_base::task::{Notify, race, yield_now};
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_client::Client;
 use ropewalk_net::reactor::{Reactor, Source};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{ClusterFileSystem, KernelCaches};
 use crate::notify::Notifier;
@@ -18,6 +21,11 @@ use crate::{Connection, Device, DeviceLoop, Mount, MountOptions, Settings};
 
 /// Memory for the kernel's requests.
 const REQUEST_POOL_BYTES: usize = 256 << 20;
+
+/// Whether the kernel has asked for more is looked at again after so long.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// All that it had asked for at a moment was taken after so long.
+const TAKEN_WITHIN: Duration = Duration::from_millis(200);
 
 /// The loop of a mount, for a reactor.
 pub struct MountSource {
@@ -40,6 +48,33 @@ impl Source for MountSource {
     }
 
     fn disarm(&self) {}
+}
+
+/// Knows when everything was taken that the kernel had asked for at a moment.
+struct Taken {
+    descriptor: OwnedFd,
+    emptied: Rc<Notify>,
+    world: World,
+}
+
+impl Taken {
+    /// Completes when what was there is being served. The kernel tells of a closed file behind the
+    /// back of the program that closes it.
+    async fn all(&self) {
+        let end = self.world.now() + TAKEN_WITHIN;
+        while is_readable(&self.descriptor) && self.world.now() < end {
+            // Requests may come without end; those that were there come first.
+            race(self.emptied.notified(), self.world.sleep(LOOK_AGAIN)).await;
+        }
+        // The tasks of the last ones begin before this one goes on.
+        yield_now().await;
+    }
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(descriptor, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::event::poll(&mut polled, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
 fn system(path: &Path, cause: std::io::Error) -> MountError {
@@ -68,8 +103,11 @@ impl ClusterMount {
         let device = Device::new(mount.device()?, pool, settings.max_write_bytes)
             .map_err(|errno| system(path, std::io::Error::from_raw_os_error(errno.number())))?;
         client.set_invalidate(Rc::new(KernelCaches::new(Notifier::new(mount.device()?))));
+        client.set_processes(Rc::new(crate::caller::process_of));
+        let file_system = Rc::new(ClusterFileSystem::new(client.clone()));
+        let locks = file_system.locks.clone();
         let served = DeviceLoop::new(
-            Rc::new(ClusterFileSystem::new(client.clone())),
+            file_system,
             device,
             world.executor().clone(),
             Connection::new(),
@@ -77,6 +115,19 @@ impl ClusterMount {
         );
         let source =
             Rc::new(MountSource { served: RefCell::new(served), descriptor, world: world.clone() });
+        let taken = Taken {
+            descriptor: mount.device()?,
+            emptied: source.served.borrow().emptied(),
+            world: world.clone(),
+        };
+        let taken = Rc::new(taken);
+        client.set_unlocks(Rc::new(move |inode| {
+            let (taken, locks) = (taken.clone(), locks.clone());
+            Box::pin(async move {
+                taken.all().await;
+                locks.settled(inode).await;
+            })
+        }));
         reactor.add(source.clone()).map_err(|error| system(path, error))?;
         Ok(ClusterMount { source, mount: Some(mount) })
     }

@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::task::Semaphore;
-use ropewalk_client::{AttributeChange, Node, OpenOptions, RenameMode};
+use ropewalk_client::{Actor, AttributeChange, Node, OpenOptions, Path, RenameMode};
 
 use super::ClusterFileSystem;
 use super::convert::{entry_kind, errno, time_change};
-use super::files::options;
+use super::files::{actor, options};
 use super::handles::{Listing, Open, OpenDirectory};
 use crate::caller::Capability;
 use crate::decode::{Lock, ReadHeader, Release, SetAttributes, SetXattr, WriteHeader};
@@ -96,10 +96,17 @@ impl Filesystem for ClusterFileSystem {
 
     async fn getattr(
         &self,
-        _context: &Context,
+        context: &Context,
         node: u64,
-        _handle: Option<u64>,
+        handle: Option<u64>,
     ) -> Answer<AttributesReply> {
+        if self.client.has_lost_locks(node)
+            && let Some(handle) = handle
+        {
+            // Asked on the way of a read, which pages that others read could answer.
+            let file = self.handles.borrow().file(handle)?;
+            self.client.check_locks(&file, &actor(context, None)).map_err(errno)?;
+        }
         let found = self.client.attributes(node).await.map_err(errno)?;
         Ok(self.attributes_reply(&found))
     }
@@ -121,6 +128,17 @@ impl Filesystem for ClusterFileSystem {
             kill_capability: false,
             through_handle: changes.handle.is_some(),
         };
+        if changes.size.is_some() && self.client.has_lost_locks(node) {
+            match changes.handle {
+                Some(handle) => {
+                    let file = self.handles.borrow().file(handle)?;
+                    self.client.check_locks(&file, &actor(context, None)).map_err(errno)?;
+                }
+                None => {
+                    self.client.check_locks_of_thread(node, context.pid).map_err(errno)?;
+                }
+            }
+        }
         let caller = self.caller_keeping(context, !changes.kill_privileges);
         let changed = self.client.set_attributes(&caller, node, change).await.map_err(errno)?;
         Ok(self.attributes_reply(&changed))
@@ -218,6 +236,9 @@ impl Filesystem for ClusterFileSystem {
         flags: u32,
         kill_privileges: bool,
     ) -> Answer<Opened> {
+        if options(flags).truncate {
+            self.client.check_locks_of_thread(node, context.pid).map_err(errno)?;
+        }
         let caller = self.caller_keeping(context, !kill_privileges);
         let file = match flags & FOR_EXECUTION {
             0 => self.client.open(&caller, node, options(flags)).await,
@@ -226,44 +247,54 @@ impl Filesystem for ClusterFileSystem {
         self.opened(file.map_err(errno)?)
     }
 
-    async fn read(&self, _context: &Context, _node: u64, header: &ReadHeader) -> Answer<Data> {
-        self.read_file(header).await
+    async fn read(&self, context: &Context, _node: u64, header: &ReadHeader) -> Answer<Data> {
+        self.read_file(context, header).await
     }
 
     async fn write(
         &self,
-        _context: &Context,
+        context: &Context,
         _node: u64,
         header: &WriteHeader,
         data: PoolBuffer,
     ) -> Answer<u32> {
-        self.write_file(header, data).await
+        self.write_file(context, header, data).await
     }
 
     async fn flush(
         &self,
         _context: &Context,
         node: u64,
-        _handle: u64,
+        handle: u64,
         lock_owner: u64,
     ) -> Answer<()> {
-        self.closed(node, lock_owner).await
+        self.closed(node, lock_owner).await?;
+        let file = self.handles.borrow().file(handle)?;
+        if file.options().access.write && self.client.has_unreported(&file) {
+            // What was closed is there also where this process is killed right behind it.
+            self.client.flush(&file).await.map_err(errno)?;
+        }
+        Ok(())
     }
 
     async fn release(&self, _context: &Context, _node: u64, release: &Release) -> Answer<()> {
         let open = self.handles.borrow_mut().remove(release.handle);
+        if let Some(Open::File(file)) = &open {
+            self.client.forget_lost_locks(file);
+        }
         drop(open);
         self.let_go(release.handle).await
     }
 
     async fn fsync(
         &self,
-        _context: &Context,
+        context: &Context,
         _node: u64,
         handle: u64,
         _data_only: bool,
     ) -> Answer<()> {
         let file = self.handles.borrow().file(handle)?;
+        self.client.check_locks(&file, &actor(context, None)).map_err(errno)?;
         self.client.sync(&file).await.map_err(errno)
     }
 
@@ -484,7 +515,8 @@ impl Filesystem for ClusterFileSystem {
             return Err(Errno::EOPNOTSUPP);
         }
         let keeps = || context.has_capability(Capability::SetIds);
-        let done = self.client.allocate(&file, offset, length, (keep, zero), keeps).await;
+        let actor = Actor { path: Path::Direct, ..actor(context, None) };
+        let done = self.client.allocate(&file, offset, length, (keep, zero), keeps, &actor).await;
         done.map_err(errno)
     }
 

@@ -10,7 +10,7 @@ fn recalls(out: &mut VecDeque<(u64, Callback)>) -> Vec<(u64, u64, LeaseMode)> {
     out.drain(..)
         .map(|(session, callback)| match callback {
             Callback::Recall { number, keep, .. } => (session, number, keep),
-            Callback::LockGranted { .. } => panic!("leases grant no locks"),
+            other => panic!("leases say nothing of {other:?}"),
         })
         .collect()
 }

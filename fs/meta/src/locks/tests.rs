@@ -93,6 +93,19 @@ fn flock_conversions_never_hang_and_families_ignore_each_other() {
 }
 
 #[test]
+fn a_conversion_that_is_refused_has_given_up_the_old_lock() {
+    let (mut locks, mut effects) = (Locks::default(), Effects::default());
+    locks.take(FILE, flock(1, false), true, &mut effects);
+    locks.take(FILE, flock(2, false), true, &mut effects);
+    assert_eq!(locks.take(FILE, flock(1, true), false, &mut effects), Taken::Conflict);
+    assert_eq!(effects.rows.last(), Some(&RowChange::Remove(FILE, flock(1, false))));
+    assert_eq!(locks.held(FILE), [flock(2, false)]);
+    assert_eq!(locks.take(FILE, flock(2, true), false, &mut effects), Taken::Done);
+    assert_eq!(locks.take(FILE, flock(1, true), false, &mut effects), Taken::Conflict);
+    assert_eq!(locks.check(), Ok(()));
+}
+
+#[test]
 fn a_session_that_ends_lets_the_others_in() {
     let (mut locks, mut effects) = (Locks::default(), Effects::default());
     locks.take(FILE, lock(1, true, 0, 9), true, &mut effects);

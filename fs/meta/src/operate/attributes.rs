@@ -78,7 +78,7 @@ impl<R: Rows> Operation<'_, R> {
         target.modified = now;
         target.size = size;
         if size >= inode.size {
-            return Ok(());
+            return self.note_growth(number, inode.size);
         }
         target.epoch += 1;
         if inode.striped {

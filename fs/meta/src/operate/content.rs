@@ -1,12 +1,13 @@
 //! File content as far as it concerns the metadata: inline bytes, reports of writers, appends.
 
-use ropewalk_wire::fs::meta::{INLINE_BYTES_MAX, LeaseMode, MetaReply, Report};
+use ropewalk_wire::fs::meta::{Callback, INLINE_BYTES_MAX, LeaseMode, MetaReply, Report};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::{Operation, Step};
 use crate::inode::Inode;
 use crate::keys::{self, Table};
 use crate::leases::Need;
+use crate::parking::WaitOn;
 use crate::rows::Rows;
 use crate::runs;
 
@@ -59,8 +60,8 @@ impl<R: Rows> Operation<'_, R> {
             self.check_growth()?;
         }
         if data.is_empty() {
-            let (size, version) = (inode.size, inode.version);
-            return self.answer(&MetaReply::Written { offset, size, version });
+            let Inode { size, version, modified, .. } = inode;
+            return self.answer(&MetaReply::Written { offset, size, version, modified });
         }
         let mut bytes = self.inline_bytes(number)?;
         let (begin, end) = (offset as usize, end as usize);
@@ -75,9 +76,10 @@ impl<R: Rows> Operation<'_, R> {
         target.size = target.size.max(end as u64);
         let size = target.size;
         self.batch.put(keys::key(Table::Inline, &[number]), bytes);
+        self.note_growth(number, inode.size)?;
         self.kill_privileges(number, kill_privileges)?;
         let version = self.inode(number)?.version;
-        self.answer(&MetaReply::Written { offset, size, version })
+        self.answer(&MetaReply::Written { offset, size, version, modified: now })
     }
 
     pub fn leave_inline(&mut self, number: u64, version: u64, report: &Report<'_>) -> Step<()> {
@@ -111,9 +113,37 @@ impl<R: Rows> Operation<'_, R> {
             let target = self.touch(number)?;
             target.size = size;
             target.modified = now;
+            self.note_growth(number, inode.size)?;
         }
-        let version = self.inode(number)?.version;
-        self.answer(&MetaReply::Written { offset, size, version })
+        let Inode { version, modified, .. } = *self.inode(number)?;
+        self.answer(&MetaReply::Written { offset, size, version, modified })
+    }
+
+    /// The file may be longer than it was (`before`): the kernels of those who look at it hear of that
+    /// before the reply.
+    pub fn note_growth(&mut self, number: u64, before: u64) -> Step<()> {
+        let size = self.inode(number)?.size;
+        if size <= before {
+            return Ok(());
+        }
+        let (call, now) = (self.ticket, self.now.time);
+        let shard = &mut *self.shard;
+        for session in shard.leases.onlookers(number, self.session) {
+            shard.growth.tell((number, session), call, now);
+            let grown = Callback::Grown { inode: number, size, number: call };
+            shard.callbacks.push_back((session, grown));
+        }
+        if shard.growth.is_awaited(number) {
+            self.told_after_growth = Some(number);
+        }
+        Ok(())
+    }
+
+    pub fn told_grown(&mut self, inode: u64, number: u64) -> Step<()> {
+        if self.shard.growth.told(inode, self.session, number) {
+            self.shard.parking.wake(WaitOn::Grown(inode));
+        }
+        self.answer(&MetaReply::Done)
     }
 
     pub fn report(&mut self, number: u64, report: &Report<'_>) -> Step<()> {
@@ -162,8 +192,13 @@ impl<R: Rows> Operation<'_, R> {
         let mut after = before.clone();
         apply_report(&mut after, report)?;
         if let Some(modified) = report.modified {
-            // Among several writers the latest write counts, in whichever order they report.
-            let latest = mode != LeaseMode::Shared || modified > before.modified;
+            // A client whose idea of this clock went wrong does not write into the future.
+            let modified = modified.min(self.now.calendar);
+            // Among several writers the latest write counts, in whichever order they report. A time
+            // that was set on purpose, to the future even, gives way to a later write.
+            let latest = mode != LeaseMode::Shared
+                || modified > before.modified
+                || modified >= before.changed;
             after.modified = if latest { modified } else { before.modified };
         }
         after.accessed = report.accessed.unwrap_or(before.accessed);
@@ -174,6 +209,7 @@ impl<R: Rows> Operation<'_, R> {
         let target = if wrote { self.touch(number)? } else { self.change(number)? };
         let (version, changed) = (target.version, target.changed);
         *target = Inode { version, changed, ..after };
+        self.note_growth(number, before.size)?;
         // The client lets them fall before it writes; none are left where one did not.
         if wrote { self.kill_privileges(number, false) } else { Ok(()) }
     }

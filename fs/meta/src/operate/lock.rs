@@ -3,10 +3,11 @@
 use ropewalk_wire::fs::meta::{Callback, LockKind, LockRange, MetaReply};
 use ropewalk_wire::fs::value::Errno;
 
-use super::{Operation, Step};
+use super::{Operation, Step, Stop};
 use crate::inode::{Damaged, decode_row, encode_row};
 use crate::keys::{self, Table};
 use crate::locks::{Effects, Lock, Owner, RowChange, Taken};
+use crate::parking::WaitOn;
 use crate::rows::Rows;
 
 const VERSION: u8 = 1;
@@ -30,6 +31,9 @@ pub(crate) fn decode_lock(key: &[u8], value: &[u8]) -> Result<(u64, Lock), Damag
 impl<R: Rows> Operation<'_, R> {
     pub fn set_lock(&mut self, inode: u64, range: &LockRange, wait: bool) -> Step<()> {
         let lock = self.lock(inode, range)?;
+        if range.kind != LockKind::Unlock && !wait {
+            self.ask_holders(inode, &lock)?;
+        }
         let mut effects = Effects::default();
         let taken = if range.kind == LockKind::Unlock {
             self.shard.locks.release(inode, lock, &mut effects);
@@ -37,10 +41,12 @@ impl<R: Rows> Operation<'_, R> {
         } else {
             self.shard.locks.take(inode, lock, wait, &mut effects)
         };
+        let changed = !effects.rows.is_empty();
         self.apply_locks(effects);
         match taken {
             Taken::Done => self.answer(&MetaReply::Done),
             Taken::Queued => self.answer(&MetaReply::Queued),
+            Taken::Conflict if changed => self.answer(&MetaReply::Refused),
             Taken::Conflict => Err(Errno::EAGAIN.into()),
             Taken::Deadlock => Err(Errno::EDEADLK.into()),
             Taken::TooMany => Err(Errno::ENOLCK.into()),
@@ -49,8 +55,30 @@ impl<R: Rows> Operation<'_, R> {
 
     pub fn test_lock(&mut self, inode: u64, range: &LockRange) -> Step<()> {
         let lock = self.lock(inode, range)?;
+        self.ask_holders(inode, &lock)?;
         let conflict = self.shard.locks.conflict(inode, &lock).map(|lock| lock.range());
         self.answer(&MetaReply::Lock { conflict })
+    }
+
+    /// Who holds what is in the way of `lock` may have given it up already, and not told yet.
+    fn ask_holders(&mut self, inode: u64, lock: &Lock) -> Step<()> {
+        let shard = &mut *self.shard;
+        let call = (self.ticket, shard.parking.newest());
+        let mut waits = false;
+        for session in shard.locks.in_the_way(inode, lock) {
+            let of = (inode, session);
+            waits |= shard.questions.ask(of, call, self.now.time, &mut shard.callbacks);
+        }
+        match waits {
+            true => Err(Stop::Wait { on: vec![WaitOn::Locks(inode)] }),
+            false => Ok(()),
+        }
+    }
+
+    pub fn told_unlocked(&mut self, inode: u64, number: u64) -> Step<()> {
+        self.shard.questions.told(inode, self.session, number);
+        self.shard.parking.wake(WaitOn::Locks(inode));
+        self.answer(&MetaReply::Done)
     }
 
     pub fn cancel_lock(&mut self, inode: u64, range: &LockRange) -> Step<()> {

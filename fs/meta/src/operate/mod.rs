@@ -88,6 +88,8 @@ pub(crate) struct Operation<'a, R> {
     pub durable: bool,
     /// The reply waits until this inode's objects are cut.
     pub told_after_cut: Option<u64>,
+    /// The reply waits until those who look at this inode heard of its size.
+    pub told_after_growth: Option<u64>,
     inodes: Vec<(Inode, State)>,
     needed: Vec<u64>,
     conflicted: bool,
@@ -104,6 +106,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             reply: Vec::new(),
             durable: false,
             told_after_cut: None,
+            told_after_growth: None,
             inodes: Vec::new(),
             needed: Vec::new(),
             conflicted: false,
@@ -154,7 +157,7 @@ impl<'a, R: Rows> Operation<'a, R> {
     fn dispatch_rest(&mut self, request: &MetaRequest<'_>) -> Step<()> {
         use MetaRequest as M;
         match *request {
-            M::Acquire { inode, mode } => self.acquire(inode, mode),
+            M::Acquire { inode, mode, insist } => self.acquire(inode, mode, insist),
             M::Release { inode, number, keep, open } => self.release(inode, number, keep, open),
             M::Reclaim { inode, mode, open } => self.reclaim(inode, mode, open),
             M::ReclaimDone => self.reclaim_done(),
@@ -173,6 +176,8 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::ReleaseOwner { inode, owner, whole_file } => {
                 self.release_owner(inode, owner, whole_file)
             }
+            M::ToldUnlocked { inode, number } => self.told_unlocked(inode, number),
+            M::ToldGrown { inode, number } => self.told_grown(inode, number),
             M::StatFileSystem => self.stat_file_system(),
             M::Sync => {
                 self.durable = true;

@@ -7,7 +7,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::{Operation, Step, Stop};
 use crate::keys::{self, Table};
-use crate::leases::Need;
+use crate::leases::{Leases, Need};
 use crate::parking::WaitOn;
 use crate::permission::{self, EXECUTE, READ, WRITE};
 use crate::rows::Rows;
@@ -47,6 +47,8 @@ impl<R: Rows> Operation<'_, R> {
         self.need_turn(number);
         self.need(number, if truncate { Need::Alone } else { need_of(wish) });
         self.settle()?;
+        let mode = self.shard.leases.possible(number, self.session, wish);
+        self.drop_own_cache(number, mode)?;
         if truncate {
             self.truncate_to_zero(number, !who.keeps_privileges())?;
         }
@@ -57,22 +59,46 @@ impl<R: Rows> Operation<'_, R> {
         self.answer_opened(number, entry_cached, false, access.read)
     }
 
-    pub fn acquire(&mut self, number: u64, wish: LeaseMode) -> Step<()> {
+    pub fn acquire(&mut self, number: u64, wish: LeaseMode, insist: bool) -> Step<()> {
         let inode = self.inode(number)?.clone();
         if !inode.is_file() {
             // Only reading can be cached, and never by demand: several may wish to change it.
             self.cache_grant(number, inode.epoch);
             return self.answer_opened(number, self.caches_entries(number), false, false);
         }
-        let wish = self.shard.leases.attainable(number, self.session, wish);
+        let leases = &self.shard.leases;
+        let wish = if insist { wish } else { leases.attainable(number, self.session, wish) };
         self.need_turn(number);
-        self.need(number, need_of(wish));
+        self.need(
+            number,
+            match (insist, wish) {
+                (true, LeaseMode::Read) => Need::Unwritten,
+                (true, LeaseMode::Write) => Need::Alone,
+                _ => need_of(wish),
+            },
+        );
         self.settle()?;
-        let mode = self.shard.leases.possible(number, self.session, wish);
+        let own = self.shard.leases.mode(number, self.session);
+        let mode = match insist {
+            true => own.max(wish),
+            false => self.shard.leases.possible(number, self.session, wish),
+        };
+        self.drop_own_cache(number, mode)?;
         if mode != LeaseMode::None {
             self.shard.leases.grant(number, self.session, mode, inode.epoch);
         }
         self.answer_opened(number, false, false, mode >= LeaseMode::Read)
+    }
+
+    /// Waits until the session gave up what it cached under `Read`, where it is about to get `Shared`.
+    fn drop_own_cache(&mut self, number: u64, mode: LeaseMode) -> Step<()> {
+        if mode == LeaseMode::Shared {
+            let shard = &mut *self.shard;
+            let deadline = Leases::deadline(self.now.time, shard.config.term);
+            let callbacks = &mut shard.callbacks;
+            self.conflicted |= shard.leases.recall_own(number, self.session, deadline, callbacks);
+        }
+        self.settle()
     }
 
     /// Replies with everything that a client needs to use the inode; with inline bytes where asked.

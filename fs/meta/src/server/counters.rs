@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-const KINDS: [&str; 45] = [
+const KINDS: [&str; 47] = [
     "open session",
     "renew session",
     "close session",
@@ -71,6 +71,8 @@ const KINDS: [&str; 45] = [
     "list servers",
     "discard",
     "renew epoch",
+    "told unlocked",
+    "told grown",
 ];
 
 pub(super) struct Counters {
@@ -168,6 +170,8 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::ListServers { .. } => 42,
         M::Discard { .. } => 43,
         M::RenewEpoch { .. } => 44,
+        M::ToldUnlocked { .. } => 45,
+        M::ToldGrown { .. } => 46,
     }
 }
 
@@ -187,8 +191,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::RenewEpoch { inode: 1 };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("renew epoch", KINDS.len() - 1));
+        let last = MetaRequest::ToldGrown { inode: 1, number: 1 };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("told grown", KINDS.len() - 1));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

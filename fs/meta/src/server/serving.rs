@@ -295,7 +295,8 @@ impl MetaServer {
                 let term = self.config.shard.term.as_millis();
                 let term_milliseconds = u32::try_from(term).unwrap_or(u32::MAX);
                 let Opening { session, epoch, position } = opening;
-                (Ok(SessionReply::Opened { session, epoch, term_milliseconds }), position)
+                let now = self.now().calendar;
+                (Ok(SessionReply::Opened { session, epoch, term_milliseconds, now }), position)
             }
             SessionRequest::Renew { session } => (self.renew(session, incoming.peer), 0),
             SessionRequest::Close { session } => {
@@ -335,7 +336,7 @@ impl MetaServer {
         let now = self.now();
         if self.shard().is_some_and(|mut shard| shard.renew_session(session, now)) {
             self.saw_client(session, peer);
-            Ok(SessionReply::Done)
+            Ok(SessionReply::Renewed { now: now.calendar })
         } else {
             Err(Errno::ESTALE)
         }

@@ -66,6 +66,12 @@ impl<R: Rows> Shard<R> {
             }
         }
         self.leases.forget_contention(now.time);
+        for inode in self.questions.overdue(now.time) {
+            self.parking.wake(WaitOn::Locks(inode));
+        }
+        for inode in self.growth.overdue(now.time) {
+            self.parking.wake(WaitOn::Grown(inode));
+        }
         let mut operation = Operation::new(self, 0, u64::MAX, now);
         operation.renew_pool();
         let (batch, ..) = operation.finish();
@@ -218,6 +224,10 @@ impl<R: Rows> Operation<'_, R> {
         let mut effects = Effects::default();
         self.shard.locks.release_session(session, &mut effects);
         self.apply_locks(effects);
+        self.shard.questions.forget(session);
+        for inode in self.shard.growth.forget(session) {
+            self.shard.parking.wake(WaitOn::Grown(inode));
+        }
         if let Some(state) = self.shard.sessions.remove(session) {
             for slot in Sessions::stored_slots(&state) {
                 self.batch.remove(keys::key(Table::Reply, &[session, slot]));

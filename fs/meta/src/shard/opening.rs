@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use super::output::Reaps;
 use super::{Admission, CUT_VERSION, Cut, Moment, Opening, Shard};
 use crate::config::Config;
+use crate::growth::Growth;
 use crate::inode::{Inode, decode_row, encode_row};
 use crate::keys::{self, Table};
 use crate::leases::Leases;
@@ -20,6 +21,7 @@ use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
 use crate::pools::{MEMBER_VERSION, POOL_VERSION, Pools};
+use crate::questions::Questions;
 use crate::rows::{Batch, Rows, RowsError};
 use crate::runs::Runs;
 use crate::sessions::{REPLY_VERSION, ReplyRow, SESSION_VERSION, SessionRow, Sessions, kept_name};
@@ -81,6 +83,8 @@ impl<R: Rows> Shard<R> {
             generations: Generations::new(first, end),
             leases: Leases::new(boot << GRANTS_PER_BOOT),
             locks: Locks::default(),
+            questions: Questions::default(),
+            growth: Growth::default(),
             sessions: Sessions::default(),
             pools,
             parking: Parking::default(),

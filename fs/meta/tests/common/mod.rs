@@ -243,6 +243,21 @@ impl Cluster {
                     quiet = false;
                     self.answer_recall(client, inode, number, keep);
                 }
+                if let Callback::TellUnlocked { inode, number } = callback
+                    && !self.clients[client].silent
+                {
+                    quiet = false;
+                    let sequence = self.next_sequence(client, 62);
+                    let told = MetaRequest::ToldUnlocked { inode, number };
+                    self.send(client, 62, sequence, told);
+                }
+                if let Callback::Grown { inode, number, .. } = callback
+                    && !self.clients[client].silent
+                {
+                    quiet = false;
+                    let sequence = self.next_sequence(client, 62);
+                    self.send(client, 62, sequence, MetaRequest::ToldGrown { inode, number });
+                }
             }
             while let Some(cut) = self.shard().poll_cut().filter(|_| !self.hold_cuts) {
                 quiet = false;

@@ -1,0 +1,354 @@
+//! Two mounts of one cluster and the pages, locks and times of their kernels: what one mount does the
+//! other one sees, and what one of them lost it does not do any more.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::process::{Signal, kill_process};
+use support::filer::{Filer, compile};
+use support::servers::Servers;
+use support::{PROGRAM, Process, installed, mounts_usable};
+
+/// A cluster whose silent clients lose what they hold within seconds, and two mounts of it.
+struct Pair {
+    first: Process,
+    _second: Process,
+    _servers: Servers,
+    a: PathBuf,
+    b: PathBuf,
+    filer: PathBuf,
+    _place: tempfile::TempDir,
+}
+
+impl Pair {
+    /// A program that works on either mount.
+    fn program(&self) -> Filer {
+        Filer::start(&self.filer)
+    }
+
+    /// As [`Pair::program`], with a file of the mount open as 0, in a map of `len` bytes.
+    fn mapping(&self, path: &Path, len: usize, writable: bool) -> Filer {
+        let mut program = self.program();
+        let how = if writable { "rw" } else { "r" };
+        program.well(&format!("open 0 {how} {}", path.display()));
+        program.well(&format!("map 0 {len} {}", u8::from(writable)));
+        program
+    }
+}
+
+fn pair(term: &'static str) -> Option<Pair> {
+    if !mounts_usable() {
+        return None;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let filer = compile(place.path())?;
+    let (a, b) = (place.path().join("a"), place.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::create_dir(&b).unwrap();
+    let mut servers = Servers::new(&place.path().join("cluster"), 1, term);
+    servers.start();
+    let first = servers.mount(&a, None).expect("it lives");
+    let second = servers.mount(&b, None).expect("it lives");
+    Some(Pair { first, _second: second, _servers: servers, a, b, filer, _place: place })
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = kill_process(self.first.pid(), Signal::CONT);
+        for path in [&self.a, &self.b] {
+            let _ = Command::new(PROGRAM).args(["umount", "--lazy"]).arg(path).output();
+        }
+    }
+}
+
+fn both(path: &Path) -> File {
+    File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+const KINDS: [&str; 3] = ["flock", "posix", "ofd"];
+
+/// Everything that reads or writes answers EIO through a descriptor whose lock was lost.
+fn is_refused(program: &mut Filer, slot: usize) {
+    for _ in 0..2 {
+        for order in ["read N 0 10", "write N 0 4 1", "sync N", "truncate N 0", "splice N 0 10"] {
+            let order = order.replace('N', &slot.to_string());
+            assert_eq!(program.ask(&order), "errno 5", "{order}");
+        }
+    }
+}
+
+#[test]
+fn who_stood_still_and_lost_a_lock_neither_reads_nor_writes_until_it_unlocks_or_closes() {
+    let Some(pair) = pair("2") else { return };
+    let files: Vec<(&str, usize)> =
+        KINDS.iter().flat_map(|kind| [(*kind, 4096), (*kind, 200_000)]).collect();
+    let name = |(kind, size): (&str, usize)| format!("{kind}{size}");
+    let (mut loser, mut winner) = (pair.program(), pair.program());
+    for (slot, file) in files.iter().enumerate() {
+        loser.well(&format!("open {slot} rwc {}", pair.a.join(name(*file)).display()));
+        loser.well(&format!("write {slot} 0 {} 1", file.1));
+        loser.well(&format!("sync {slot}"));
+        loser.well(&format!("lock {slot} {} w 0 0", file.0));
+    }
+    // A page that was changed in memory and not written, and a write that waits in the kernel.
+    loser.well("map 0 4096 1");
+    loser.well("store 0 0 100 7");
+    kill_process(pair.first.pid(), Signal::STOP).unwrap();
+    loser.order("write 1 100 10 9");
+    std::thread::sleep(Duration::from_millis(50));
+    for (slot, file) in files.iter().enumerate() {
+        winner.well(&format!("open {slot} rw {}", pair.b.join(name(*file)).display()));
+        let order = format!("lock {slot} {} w 0 0", file.0);
+        let begin = Instant::now();
+        while winner.ask(&order) != "0" {
+            assert!(begin.elapsed() < Duration::from_secs(30), "the lock does not fall");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        winner.well(&format!("write {slot} 0 {} 2", file.1));
+        winner.well(&format!("sync {slot}"));
+    }
+    kill_process(pair.first.pid(), Signal::CONT).unwrap();
+    assert_eq!(loser.answer(), "errno 5", "a write that waited");
+    for slot in 0..files.len() {
+        is_refused(&mut loser, slot);
+    }
+    assert_eq!(loser.ask("msync 0"), "errno 5", "what was changed in memory is lost, and told");
+    assert_eq!(loser.ask("load 0 0 10"), "bus");
+    loser.well("unmap 0");
+    for (slot, file) in files.iter().enumerate() {
+        let seen = winner.well(&format!("read {slot} 0 {}", file.1));
+        let mut other = pair.program();
+        other.well(&format!("open 0 rw {}", pair.a.join(name(*file)).display()));
+        assert_eq!(other.well(&format!("read 0 0 {}", file.1)), seen, "{file:?}, elsewhere");
+        winner.well(&format!("write {slot} 0 {} 2", file.1));
+        assert_eq!(winner.well(&format!("read {slot} 0 {}", file.1)), seen, "{file:?}");
+        winner.well(&format!("close {slot}"));
+        match file.1 {
+            4096 => loser.well(&format!("lock {slot} {} u 0 0", file.0)),
+            _ => {
+                loser.well(&format!("close {slot}"));
+                loser.well(&format!("open {slot} rw {}", pair.a.join(name(*file)).display()))
+            }
+        };
+        loser.well(&format!("read {slot} 0 10"));
+        loser.well(&format!("write {slot} 0 10 3"));
+        loser.well(&format!("lock {slot} {} w 0 0", file.0));
+        loser.well(&format!("sync {slot}"));
+    }
+}
+
+#[test]
+fn a_map_shows_what_another_mount_wrote_at_the_next_look() {
+    let Some(pair) = pair("10") else { return };
+    let path = pair.a.join("file");
+    let mut writer = pair.program();
+    writer.well(&format!("open 0 rwc {}", path.display()));
+    writer.well("write 0 0 8192 0");
+    let mut reader = pair.mapping(&pair.b.join("file"), 8192, false);
+    for round in 1..=60 {
+        writer.well(&format!("write 0 0 8192 {round}"));
+        if round % 3 == 0 {
+            writer.well("sync 0");
+        }
+        // The writer looks last: its look would help the other one.
+        let shown = reader.well("load 0 0 8192");
+        let written = writer.well("read 0 0 8192");
+        assert_eq!(format!("8192 {shown}"), written, "round {round}, written");
+    }
+    writer.well("map 0 8192 1");
+    for round in 1..=60 {
+        writer.well(&format!("store 0 0 8192 {}", 1000 + round));
+        if round % 3 == 0 {
+            writer.well("msync 0");
+        }
+        let shown = reader.well("load 0 0 8192");
+        assert_eq!(shown, writer.well("load 0 0 8192"), "round {round}, changed in memory");
+    }
+}
+
+/// The kernel does not ask for the size of a file before it splices, copies, or serves a map.
+#[test]
+fn a_file_that_another_mount_made_longer_is_as_long_at_the_next_use() {
+    let Some(pair) = pair("10") else { return };
+    let path = pair.a.join("file");
+    let mut writer = pair.program();
+    writer.well(&format!("open 0 rwc {}", path.display()));
+    writer.well("write 0 0 4096 1");
+    let mut reader = pair.mapping(&pair.b.join("file"), 200_000, false);
+    reader.well(&format!("open 1 rwc {}", pair.b.join("copy").display()));
+    for round in 1..=20u64 {
+        let size = 4096 * round;
+        assert_eq!(reader.well("stat 0").split(' ').next(), Some(&*size.to_string()));
+        match round % 3 {
+            0 => writer.well(&format!("truncate 0 {}", size + 4096)),
+            1 => writer.well(&format!("write 0 {size} 4096 {round}")),
+            _ => writer.well(&format!("allocate 0 {size} 4096")),
+        };
+        match round % 2 {
+            0 => assert_eq!(reader.ask(&format!("copy 0 {size} 0 4096 1")), "4096", "{round}"),
+            _ => assert!(reader.ask(&format!("splice 0 {size} 4096")).starts_with("4096 ")),
+        }
+        let seen = reader.ask(&format!("load 0 {size} 4096"));
+        assert_eq!(format!("4096 {seen}"), writer.ask(&format!("read 0 {size} 4096")), "{round}");
+    }
+}
+
+/// Each writes a piece of its own, all in the same two pages.
+#[test]
+fn two_mounts_change_one_file_in_memory_and_nothing_is_lost() {
+    let Some(pair) = pair("10") else { return };
+    fs::write(pair.a.join("file"), [0; 8192]).unwrap();
+    let places = [(&pair.a, 0), (&pair.b, 64), (&pair.a, 5000), (&pair.b, 6000)];
+    let mut programs: Vec<(Filer, usize)> = places
+        .map(|(mount, at)| (pair.mapping(&mount.join("file"), 8192, true), at))
+        .into_iter()
+        .collect();
+    std::thread::scope(|scope| {
+        for (program, at) in &mut programs {
+            scope.spawn(move || {
+                for round in 0..300 {
+                    program.well(&format!("store 0 {at} 50 {round}"));
+                }
+            });
+        }
+    });
+    let (mut last, _) = programs.pop().unwrap();
+    last.well("store 0 7000 50 299");
+    let expected = last.well("load 0 7000 50");
+    for (program, _) in &mut programs {
+        for (_, at) in places {
+            assert_eq!(program.well(&format!("load 0 {at} 50")), expected, "at {at}");
+        }
+    }
+    // Between maps and writes, too.
+    let mut other = pair.program();
+    other.well(&format!("open 0 rw {}", pair.b.join("file").display()));
+    let (program, _) = &mut programs[0];
+    for round in 0..30 {
+        program.well(&format!("store 0 100 10 {round}"));
+        other.well(&format!("write 0 200 10 {round}"));
+        let seen = other.well("read 0 100 10");
+        assert_eq!(format!("10 {}", program.well("load 0 200 10")), seen, "round {round}");
+    }
+}
+
+#[test]
+fn sqlite_with_its_write_ahead_log_works_on_two_mounts_at_once() {
+    let Some(pair) = pair("10") else { return };
+    if !installed("sqlite3") {
+        return;
+    }
+    let made = "pragma journal_mode=wal; create table t(who text, n int);";
+    assert_eq!(support::run(&pair.a, "sqlite3", &["data.db", made]), "wal\n");
+    let start = |mount: &Path, who: &str| {
+        let mut command = Command::new("sqlite3");
+        command.args(["-bail", "data.db"]).current_dir(mount).stdin(Stdio::piped());
+        let mut child = command.spawn().expect("it is installed");
+        let mut input = child.stdin.take().expect("it was asked for");
+        writeln!(input, ".timeout 60000").unwrap();
+        for number in 0..60 {
+            writeln!(input, "begin immediate; insert into t values('{who}',{number}); commit;")
+                .unwrap();
+        }
+        child
+    };
+    let mut programs = [start(&pair.a, "a"), start(&pair.b, "b")];
+    for program in &mut programs {
+        assert!(program.wait().unwrap().success());
+    }
+    for mount in [&pair.a, &pair.b] {
+        let query = "select count(*), count(distinct who||n) from t; pragma integrity_check;";
+        assert_eq!(support::run(mount, "sqlite3", &["data.db", query]), "120|120\nok\n");
+    }
+}
+
+#[test]
+fn a_time_that_was_set_stays_and_all_others_are_of_one_clock() {
+    let Some(pair) = pair("10") else { return };
+    let path = pair.a.join("file");
+    let file = both(&path);
+    file.write_all_at(&[1; 100_000], 0).unwrap();
+    let born = file.metadata().unwrap().modified().unwrap();
+    let mut map = pair.mapping(&path, 100_000, true);
+    map.well("store 0 0 100 1");
+    let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+    file.set_times(fs::FileTimes::new().set_modified(past)).unwrap();
+    map.well("msync 0");
+    file.sync_all().unwrap();
+    assert_eq!((modified(&path), modified(&pair.b.join("file"))), (past, past));
+    map.well("store 0 0 100 1");
+    file.set_times(fs::FileTimes::new().set_modified(past)).unwrap();
+    drop((map, file));
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!((modified(&path), modified(&pair.b.join("file"))), (past, past));
+    // What is written later has the later time, from the first look on.
+    let file = both(&path);
+    file.write_all_at(&[2; 100_000], 0).unwrap();
+    let seen = file.metadata().unwrap();
+    assert!(seen.modified().unwrap() >= born, "{:?} is before {born:?}", seen.modified());
+    file.sync_all().unwrap();
+    let elsewhere = fs::metadata(pair.b.join("file")).unwrap();
+    let time = |found: &fs::Metadata| (found.mtime(), found.mtime_nsec());
+    assert_eq!((time(&file.metadata().unwrap()), time(&elsewhere)), (time(&seen), time(&seen)));
+}
+
+#[test]
+fn a_name_that_was_replaced_is_the_old_file_or_the_new_one_when_the_client_is_killed() {
+    let Some(mut pair) = pair("2") else { return };
+    let (a, size) = (pair.a.clone(), 100_000);
+    for name in ["renamed", "linked", "closed"] {
+        fs::write(a.join(name), vec![b'o'; size]).unwrap();
+    }
+    fs::remove_file(a.join("linked")).unwrap();
+    let new = |name: &str| {
+        let mut file = File::create(a.join(name)).unwrap();
+        file.write_all(&vec![b'n'; size]).unwrap();
+        file
+    };
+    let first = new("temporary1");
+    fs::rename(a.join("temporary1"), a.join("renamed")).unwrap();
+    let second = new("temporary2");
+    fs::hard_link(a.join("temporary2"), a.join("linked")).unwrap();
+    drop(new("closed"));
+    pair.first.kill();
+    for name in ["renamed", "linked", "closed"] {
+        let found = fs::read(pair.b.join(name)).unwrap();
+        assert!(found == vec![b'n'; size], "{name}: {} bytes", found.len());
+    }
+    drop((first, second));
+}
+
+#[test]
+fn a_lock_whose_file_was_closed_is_free_for_who_does_not_wait() {
+    use rustix::fs::{FlockOperation, fcntl_lock, flock};
+    let Some(pair) = pair("10") else { return };
+    let (exclusive, at_once) =
+        (FlockOperation::LockExclusive, FlockOperation::NonBlockingLockExclusive);
+    both(&pair.a.join("file"));
+    for round in 0..100 {
+        let (from, to) = if round % 2 == 0 { (&pair.a, &pair.b) } else { (&pair.b, &pair.a) };
+        let file = both(&from.join("file"));
+        flock(&file, exclusive).unwrap();
+        fcntl_lock(&file, exclusive).unwrap();
+        drop(file);
+        let other = both(&to.join("file"));
+        flock(&other, at_once).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        fcntl_lock(&other, at_once).unwrap_or_else(|error| panic!("round {round}: {error}"));
+    }
+    // One that is held is refused, and soon.
+    let holder = both(&pair.a.join("file"));
+    flock(&holder, exclusive).unwrap();
+    let other = both(&pair.b.join("file"));
+    let begin = Instant::now();
+    for _ in 0..20 {
+        assert_eq!(flock(&other, at_once), Err(rustix::io::Errno::AGAIN));
+    }
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
