@@ -30,6 +30,7 @@ fn content_is_as_the_standard_says() {
         ("truncation", truncation),
         ("truncation_is_refused", truncation_is_refused),
         ("allocation", allocation),
+        ("room_of_holes", room_of_holes),
         ("allocation_is_refused", allocation_is_refused),
         ("allocation_beside_growth", allocation_beside_growth),
         ("copies_in_the_kernel", copies_in_the_kernel),
@@ -296,6 +297,51 @@ fn allocation(at: &Place) {
     let after = file.metadata().unwrap();
     let times = |of: &fs::Metadata| (of.mtime(), of.mtime_nsec(), of.ctime(), of.ctime_nsec());
     assert!(times(&after) > times(&before));
+}
+
+fn room_of_holes(at: &Place) {
+    let (path, other) = (at.a.join("file"), at.b.join("file"));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let len = 6 * MIB + MIB / 2;
+    // A file that has no other user, and is punched by whoever opens it; whole, or in pieces.
+    for (on, piece) in [(&path, len), (&other, len), (&path, MIB / 4), (&other, 3 * MIB)] {
+        fs::write(&path, vec![7; len as usize]).unwrap();
+        File::open(&path).unwrap().sync_all().unwrap();
+        assert!(fs::metadata(&other).unwrap().blocks() >= len / 512);
+        let file = open(on, true, true, 0).unwrap();
+        for offset in (0..len).step_by(piece as usize) {
+            rustix::fs::fallocate(&file, punch, offset, piece).unwrap();
+        }
+        assert_eq!(fs::metadata(&path).unwrap().blocks(), 0, "{piece}");
+        let found = fs::metadata(&other).unwrap();
+        assert_eq!((found.blocks(), found.len()), (0, len));
+        for path in [&path, &other] {
+            let file = File::open(path).unwrap();
+            assert_eq!(errno(rustix::fs::seek(&file, At::Data(0))), Errno::NXIO);
+            assert!(read_all(path).iter().all(|byte| *byte == 0));
+        }
+        // What is written into the hole is all that there is.
+        file.write_all_at(b"data", 5 * MIB).unwrap();
+        file.sync_all().unwrap();
+        let mut model = vec![0; len as usize];
+        model[5 * MIB as usize..][..4].copy_from_slice(b"data");
+        assert!(read_all(&other) == model);
+        assert!((1..=2 * MIB / 512).contains(&fs::metadata(&other).unwrap().blocks()));
+        // What is cut off does not come back.
+        file.set_len(MIB).unwrap();
+        rustix::fs::fallocate(&file, punch, 0, 10 * MIB).unwrap();
+        file.set_len(len).unwrap();
+        assert!(read_all(&other).iter().all(|byte| *byte == 0));
+        fs::remove_file(&path).unwrap();
+    }
+    // A small one.
+    fs::write(&path, vec![7; 8192]).unwrap();
+    let file = open(&other, true, true, 0).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fallocate(&file, punch, 0, 8192).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().blocks(), 0);
+    assert_eq!(errno(rustix::fs::seek(&file, At::Data(0))), Errno::NXIO);
+    assert_eq!(read_all(&path), vec![0; 8192]);
 }
 
 fn allocation_is_refused(at: &Place) {

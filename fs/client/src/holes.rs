@@ -1,17 +1,28 @@
 //! Holes: finding them, making them, and room that is asked for beforehand.
 
-use ropewalk_wire::fs::attributes::Content;
-use ropewalk_wire::fs::runs::Runs;
-use ropewalk_wire::fs::value::Errno;
+use std::collections::BTreeMap;
+use std::rc::Rc;
 
+use ropewalk_base::task::join_all;
+use ropewalk_wire::fs::attributes::Content;
+use ropewalk_wire::fs::data::{DataReply, DataRequest, ObjectRange, PIECES_MAX};
+use ropewalk_wire::fs::layout::Layout;
+use ropewalk_wire::fs::meta::{LeaseMode, MetaRequest, REPORT_RUNS_MAX, Report};
+use ropewalk_wire::fs::runs::Runs;
+use ropewalk_wire::fs::value::{Bytes, Errno};
+
+use crate::call::unexpected;
 use crate::client::Client;
 use crate::file::File;
+use crate::inode::{Inode, Resizing, Use};
 use crate::lease::For;
 use crate::locks::Actor;
 use crate::write::{How, has_set_ids};
 
 /// Zeros of one write.
 const ZERO_BYTES: u64 = 1 << 20;
+/// Stripes that are punched before others may use the file again.
+const STRIPES_AT_ONCE: usize = 4096;
 
 impl Client {
     /// `fallocate(2)`: with `zero` the range reads as zeros from now on, with `keep` the size stays.
@@ -74,8 +85,39 @@ impl Client {
         Err(Errno::EIO)
     }
 
-    /// Writes zeros over what was written; holes stay holes.
+    /// Makes a range read as zeros and gives its room back; holes stay holes.
     async fn zero(
+        &self,
+        file: &File,
+        offset: u64,
+        end: u64,
+        actor: &Actor,
+    ) -> Result<(), Errno> {
+        let inode = &file.inode;
+        let (mut at, mut patience) = (offset, self.patience());
+        while at < end {
+            if !patience.lasts().await {
+                return Err(Errno::EIO);
+            }
+            // Among several writers only the server knows which stripes there are.
+            inode.doubt_stripes();
+            let lease = self.lease(inode, For::Writing).await?;
+            if self.is_inline(inode) {
+                drop(lease);
+                return self.write_zeros(file, at, end, actor).await;
+            }
+            drop(lease);
+            match self.punch(file, at, end, actor).await {
+                Ok(done) => (at, patience) = (done, self.patience()),
+                Err(Errno::ESTALE) => inode.refresh(),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes zeros over a range of a small file. Of those at its end the inode keeps none.
+    async fn write_zeros(
         &self,
         file: &File,
         offset: u64,
@@ -84,27 +126,171 @@ impl Client {
     ) -> Result<(), Errno> {
         let mut at = offset;
         while at < end {
-            let data = match self.seek(file, at, false).await {
-                Ok(data) => data,
-                Err(Errno::ENXIO) => return Ok(()),
-                Err(errno) => return Err(errno),
-            };
-            let hole = self.seek(file, data, true).await?;
-            at = data.max(at);
-            let until = hole.min(end);
-            while at < until {
-                let len = (until - at).min(ZERO_BYTES) as usize;
-                let mut zeros = self.inner.pool.take(len).ok_or(Errno::ENOMEM)?;
-                zeros.fill(0);
-                let how = How { append: false, kill_privileges: false, actor: *actor };
-                self.write_for_kernel(file, at, zeros, 0..len, how).await?;
-                at += len as u64;
+            let len = (end - at).min(ZERO_BYTES) as usize;
+            let mut zeros = self.inner.pool.take(len).ok_or(Errno::ENOMEM)?;
+            zeros.fill(0);
+            let how = How { append: false, kill_privileges: false, actor: *actor };
+            self.write_for_kernel(file, at, zeros, 0..len, how).await?;
+            at += len as u64;
+        }
+        Ok(())
+    }
+
+    /// Punches the first stripes of a range, and says up to where. `ESTALE` where the lease is not, or no
+    /// more, what it has to be.
+    async fn punch(
+        &self,
+        file: &File,
+        offset: u64,
+        end: u64,
+        actor: &Actor,
+    ) -> Result<u64, Errno> {
+        let inode = &file.inode;
+        // Nothing of ours is written beside it: a write into a stripe that is about to leave the map
+        // would be lost to sight.
+        let _resizing = Resizing::new(inode);
+        loop {
+            let idle = inode.idle.notified();
+            if inode.users.get() == 0 {
+                break;
             }
-            at = at.max(until.max(data));
-            if hole >= end {
-                return Ok(());
+            idle.await;
+        }
+        // Whatever waits on its way does not leave in the name of a later session.
+        let session = self.inner.meta.session();
+        let (layout, tenure) = {
+            let state = inode.state.borrow();
+            let writes = matches!(state.mode, LeaseMode::Write | LeaseMode::Shared);
+            match &state.content {
+                Some(Content::Striped(layout)) if writes && !state.closing => {
+                    (*layout, state.tenure)
+                }
+                _ => return Err(Errno::ESTALE),
+            }
+        };
+        if inode.in_doubt.get() {
+            // Late bytes could come after the punch.
+            return Err(Errno::ESTALE);
+        }
+        let _lease = Use::new(inode);
+        // With the lease, which says that the session lives.
+        self.check_locks(file, actor)?;
+        // What was written before counts before.
+        self.try_report(inode).await?;
+        let window = Window::new(inode, &layout, offset, end);
+        let gone = self.punch_stripes(inode, session, &layout, &window).await?;
+        let alone = {
+            let state = inode.state.borrow();
+            if state.tenure != tenure {
+                return Err(Errno::ESTALE);
+            }
+            state.mode == LeaseMode::Write
+        };
+        if alone {
+            self.forget_stripes(inode, &layout, &window, gone).await?;
+        }
+        Ok(window.end)
+    }
+
+    /// Lets data servers throw the bytes of a window away. Stripes of which nothing is left, each with
+    /// its server and the era in which it said so.
+    async fn punch_stripes(
+        &self,
+        inode: &Rc<Inode>,
+        session: u64,
+        layout: &Layout,
+        window: &Window,
+    ) -> Result<BTreeMap<u32, (u32, u64)>, Errno> {
+        let pool = self.pool_of(layout).await?;
+        let file = self.file_id(inode);
+        let mut pieces: BTreeMap<u32, Vec<ObjectRange>> = BTreeMap::new();
+        for piece in &window.pieces {
+            pieces.entry(layout.place(piece.stripe, &pool).0).or_default().push(*piece);
+        }
+        let requests = pieces.iter().flat_map(|(server, pieces)| {
+            pieces.chunks(PIECES_MAX).map(|pieces| (*server, pieces.to_vec()))
+        });
+        let punched = join_all(requests.map(|(server, pieces)| async move {
+            let covered: Vec<u32> = window.covered(&pieces).collect();
+            let request = DataRequest::Punch { file, pieces };
+            let (empty, era) = self
+                .change_data(inode, session, server, &request, |reply| match reply {
+                    DataReply::Punched { empty } => Ok(empty),
+                    _ => unexpected(),
+                })
+                .await?;
+            inode.unsynced.borrow_mut().entry(server).or_insert(era);
+            // Of an object that is lost nothing is wanted any more where all of it was punched.
+            Ok(covered.into_iter().chain(empty).map(move |stripe| (stripe, (server, era))))
+        }))
+        .await;
+        let punched = punched.into_iter().collect::<Result<Vec<_>, Errno>>()?;
+        Ok(punched.into_iter().flatten().collect())
+    }
+
+    /// Takes stripes without bytes out of the map. By the only writer, with nothing of its own under way.
+    async fn forget_stripes(
+        &self,
+        inode: &Rc<Inode>,
+        layout: &Layout,
+        window: &Window,
+        gone: BTreeMap<u32, (u32, u64)>,
+    ) -> Result<(), Errno> {
+        let mut left = inode.state.borrow().written.clone();
+        let mut runs = Runs::default();
+        let mut servers: BTreeMap<u32, u64> = BTreeMap::new();
+        for (stripe, (server, era)) in gone {
+            // A map with too many runs keeps the stripe, whose zeros are at its server.
+            if left.contains(stripe) && runs.admits(stripe, 1) && left.remove(stripe, 1) {
+                let _ = runs.add(stripe, 1);
+                servers.insert(server, era);
             }
         }
+        if runs.is_empty() {
+            return Ok(());
+        }
+        debug_assert!(runs.as_slice().len() <= window.pieces.len(), "only what was punched goes");
+        // A power loss must not bring bytes back of which the map says that there are none: they would
+        // come to light with the next byte that is written beside them.
+        let file = self.file_id(inode);
+        for (server, era) in servers {
+            let request = DataRequest::Sync { files: vec![file] };
+            let ((), now) = self.ask_data(server, &request, |_| Ok(())).await?;
+            if now != era {
+                return Err(Errno::ESTALE);
+            }
+        }
+        let _reporting = inode.reporting.acquire().await;
+        for some in runs.as_slice().chunks(REPORT_RUNS_MAX) {
+            let punched = Runs::from_slice(some);
+            self.report_punched(inode, &punched).await?;
+            let mut state = inode.state.borrow_mut();
+            for (first, count) in punched.as_slice() {
+                let removed = state.written.remove(*first, *count);
+                debug_assert!(removed, "it was tried before");
+            }
+            let size = state.attributes.map_or(0, |known| known.size);
+            let bytes = state.written.bytes(layout.stripe_bytes, size);
+            if let Some(known) = &mut state.attributes {
+                known.blocks = bytes.div_ceil(512);
+            }
+        }
+        Ok(())
+    }
+
+    async fn report_punched(&self, inode: &Rc<Inode>, punched: &Runs) -> Result<(), Errno> {
+        let runs = punched.to_report();
+        let report = Report {
+            epoch: inode.state.borrow().epoch,
+            size: None,
+            modified: None,
+            accessed: None,
+            written: Bytes(&[]),
+            punched: Bytes(&runs),
+        };
+        let request = MetaRequest::Report { inode: inode.number, report };
+        self.ask_attributes(inode, &request).await?;
+        self.note_change(inode);
         Ok(())
     }
 
@@ -144,5 +330,57 @@ impl Client {
             at = stripe * stripe_bytes;
         }
         if hole { Ok(size) } else { Err(Errno::ENXIO) }
+    }
+}
+
+/// Stripes of a range that one round punches.
+struct Window {
+    /// What is punched of each of them.
+    pieces: Vec<ObjectRange>,
+    /// Up to where the range is done with them.
+    end: u64,
+    stripe_bytes: u64,
+}
+
+impl Window {
+    /// The first written stripes of the range.
+    fn new(inode: &Inode, layout: &Layout, offset: u64, end: u64) -> Window {
+        let state = inode.state.borrow();
+        let stripe_bytes = u64::from(layout.stripe_bytes);
+        // Among several writers somebody may have written behind the end that is known here.
+        let size = match (state.mode, &state.attributes) {
+            (LeaseMode::Write, Some(known)) => known.size,
+            _ => u64::MAX,
+        };
+        let mut window = Window { pieces: Vec::new(), end, stripe_bytes };
+        let (from, to) = (offset / stripe_bytes, end.div_ceil(stripe_bytes));
+        for &(first, count) in state.written.as_slice() {
+            let run = u64::from(first)..u64::from(first) + u64::from(count);
+            for stripe in run.start.max(from)..run.end.min(to) {
+                let begin = stripe * stripe_bytes;
+                if window.pieces.len() == STRIPES_AT_ONCE {
+                    window.end = begin;
+                    return window;
+                }
+                let first = offset.max(begin) - begin;
+                let last = end.min(begin + stripe_bytes) - begin;
+                // What lies behind the end of the file goes along.
+                let last = if begin + last >= size { stripe_bytes } else { last };
+                window.pieces.push(ObjectRange {
+                    stripe: stripe as u32,
+                    offset: first as u32,
+                    len: (last - first) as u32,
+                });
+            }
+        }
+        window
+    }
+
+    /// Stripes of which all was punched.
+    fn covered(&self, pieces: &[ObjectRange]) -> impl Iterator<Item = u32> {
+        let whole = self.stripe_bytes;
+        let covered =
+            pieces.iter().filter(move |piece| piece.offset == 0 && u64::from(piece.len) == whole);
+        covered.map(|piece| piece.stripe).collect::<Vec<_>>().into_iter()
     }
 }

@@ -284,8 +284,10 @@ impl Client {
         if state.mode < LeaseMode::Read {
             state.inline = None;
         }
-        // The bits that fell away are known to the server only.
-        state.outdated |= kill_privileges || state.attributes.is_some_and(|known| known.capable);
+        // The bits that fell away, and how many zeros it keeps, are known to the server only.
+        state.outdated |= kill_privileges
+            || bytes.iter().all(|byte| *byte == 0)
+            || state.attributes.is_some_and(|known| known.capable);
         if let Some(attributes) = &mut state.attributes
             && attributes.version < version
         {

@@ -26,13 +26,19 @@ impl Inner {
     pub(crate) async fn punch(&self, call: Call, file: FileId, pieces: &[ObjectRange]) -> Outcome {
         self.room().await?;
         self.admit_change(call, file)?;
+        let mut empty = Vec::new();
         for piece in pieces {
             let (object, by) = (object(file, piece.stripe), call.write_epoch());
             let (offset, len) = (u64::from(piece.offset), u64::from(piece.len));
             let punched = self.store.punch(object, offset, len, by);
             punched.map_err(|error| self.failed("punch", &error))?;
+            let is_empty = self.store.is_empty(object);
+            if is_empty.map_err(|error| self.failed("punch", &error))? {
+                empty.push(piece.stripe);
+            }
         }
-        self.settle(call).await
+        self.settle(call).await?;
+        Ok(DataReply::Punched { empty })
     }
 
     /// Cuts a file: objects from `stripe` on go, the one before keeps `offset` bytes where `offset`

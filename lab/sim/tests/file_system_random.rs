@@ -53,7 +53,7 @@ impl Run<'_> {
     fn plan(&mut self, client: usize) -> (Step, Outcome, Model) {
         let random = &mut self.random;
         let mut model = self.model.clone();
-        let kind = random.below(26);
+        let kind = random.below(28);
         let Some((old, id)) = model.any_named(random).filter(|_| kind > 2) else {
             let name = name(random);
             let step = Step::Create(name.clone());
@@ -93,6 +93,11 @@ impl Run<'_> {
                 let to = size(random);
                 model.change(id, |content| content.resize(to, 0));
                 (Step::Truncate(id, to as u64), Outcome::Done, model)
+            }
+            26 | 27 => {
+                let (offset, len, keep) = (size(random), 1 + size(random), random.below(2) == 0);
+                model.punch(id, offset, len, keep);
+                (Step::Punch(id, offset as u64, len, keep), Outcome::Done, model)
             }
             14 | 15 => (Step::Sync(id), Outcome::Done, model),
             16 => {

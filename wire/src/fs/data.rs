@@ -77,7 +77,8 @@ pub enum DataRequest<'a> {
         /// differ. Otherwise that is left to the reader, who has to do it in any case.
         verify: bool,
     },
-    /// Throws away the bytes of a range; whole objects where it covers them.
+    /// Throws away the bytes of a range: they read as zeros, and the room of whole blocks is free.
+    /// Objects without any bytes left keep their names.
     Punch { file: FileId, pieces: Vec<ObjectRange> },
     /// Cuts the file: objects from `stripe` on are removed, the one before is cut at `offset` (none
     /// where `offset` is 0). Raises the epoch.
@@ -165,6 +166,10 @@ pub enum DataReply<'a> {
     /// In the order in which they were asked for.
     Examined {
         conditions: Vec<Condition>,
+    },
+    /// Stripes of the request whose objects are there, with no bytes left in them.
+    Punched {
+        empty: Vec<u32>,
     },
 }
 

@@ -217,8 +217,9 @@ pub struct Report<'a> {
     /// more than `RUNS_MAX`.
     #[serde(borrow)]
     pub written: Bytes<'a>,
-    /// Stripes whose objects are about to be punched away, in the same form: from now on their
-    /// absence means zeros. Reported before the punch.
+    /// Stripes whose objects have no bytes any more, in the same form: from now on nobody asks for
+    /// them. Reported when that is durable, by a session that writes alone: what a power loss brought
+    /// back, or another wrote meanwhile, would be lost to sight and come to light later.
     #[serde(borrow)]
     pub punched: Bytes<'a>,
 }

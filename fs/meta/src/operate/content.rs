@@ -69,13 +69,23 @@ impl<R: Rows> Operation<'_, R> {
             bytes.resize(end, 0);
         }
         bytes[begin..end].copy_from_slice(data);
+        if data.iter().all(|byte| *byte == 0) {
+            // Zeros up to the size need no bytes: this is how a small file is punched.
+            let kept = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            bytes.truncate(kept);
+        }
         let now = self.now.calendar;
         let target = self.touch(number)?;
         target.modified = now;
         target.inline_bytes = bytes.len() as u32;
         target.size = target.size.max(end as u64);
         let size = target.size;
-        self.batch.put(keys::key(Table::Inline, &[number]), bytes);
+        let key = keys::key(Table::Inline, &[number]);
+        match bytes.is_empty() {
+            true if inode.inline_bytes > 0 => self.batch.remove(key),
+            true => {}
+            false => self.batch.put(key, bytes),
+        }
         self.note_growth(number, inode.size)?;
         self.kill_privileges(number, kill_privileges)?;
         let version = self.inode(number)?.version;
@@ -176,7 +186,8 @@ impl<R: Rows> Operation<'_, R> {
             || report.modified.is_some()
             || !report.written.0.is_empty()
             || !report.punched.0.is_empty();
-        if wrote && !writes {
+        let alone = report.punched.0.is_empty() || mode == LeaseMode::Write;
+        if wrote && !(writes && alone) {
             return Err(Errno::ESTALE.into());
         }
         let moved = !report.written.0.is_empty() || !report.punched.0.is_empty();

@@ -50,6 +50,16 @@ impl ObjectStore {
         Ok(written)
     }
 
+    /// Whether the object is there and has no bytes.
+    pub fn is_empty(&self, object: ObjectId) -> Result<bool, ObjectError> {
+        let state = &mut *self.inner.state.borrow_mut();
+        if !self.inner.load(state, object, false)? {
+            return Ok(false);
+        }
+        let known = &state.objects[&object];
+        Ok(known.overlay.is_empty() && known.entries.iter().all(|entry| *entry == 0))
+    }
+
     /// Cuts one generation of a file at byte `offset` of stripe `stripe`: what lies behind, later
     /// stripes included, reads as zeros. Emptied objects keep their names until the inode goes.
     pub fn truncate_file(

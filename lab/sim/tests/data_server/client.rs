@@ -127,7 +127,9 @@ impl Client {
 
     /// A call whose reply says no more than that it was done.
     pub async fn done(&self, request: &DataRequest<'_>) -> Outcome<u64> {
-        let (done, boot) = self.call(request, |reply| reply == DataReply::Done).await?;
+        let (done, boot) = self
+            .call(request, |reply| matches!(reply, DataReply::Done | DataReply::Punched { .. }))
+            .await?;
         assert!(done, "the reply is `Done`");
         Ok(boot)
     }

@@ -85,6 +85,21 @@ impl Model {
         self.files[id].ends.push(end);
     }
 
+    /// Bytes become zeros; with `keep` the size stays.
+    pub fn punch(&mut self, id: usize, offset: usize, len: usize, keep: bool) {
+        let end = offset + len;
+        self.change(id, |content| {
+            if !keep {
+                content.resize(content.len().max(end), 0);
+            }
+            let last = end.min(content.len());
+            content[offset.min(last)..last].fill(0);
+        });
+        if !keep {
+            self.files[id].ends.push(end);
+        }
+    }
+
     /// A sync of a file succeeded: its content is durable, and so is everything about names.
     pub fn synced(&mut self, id: usize, client: usize) {
         let file = &mut self.files[id];

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ropewalk_client::{AttributeChange, Caller, Client, Errno, File, OpenOptions, RenameMode};
+use ropewalk_client::{Actor, AttributeChange, Caller, Client, Errno, File, OpenOptions, RenameMode};
 
 use super::model::Name;
 use super::{BOTH, list_in, read, write};
@@ -17,6 +17,8 @@ pub enum Step {
     Append(usize, Vec<u8>),
     Read(usize, u64, usize),
     Truncate(usize, u64),
+    /// Zeros, with the room given back; the size stays where the last is true.
+    Punch(usize, u64, usize, bool),
     Mode(usize, u16),
     /// By the inode, or by a name of it.
     Stat(usize, Option<Name>),
@@ -40,7 +42,7 @@ impl Step {
     pub fn touches(&self) -> Option<usize> {
         match self {
             Step::Write(id, ..) | Step::Append(id, _) | Step::Read(id, ..) => Some(*id),
-            Step::Truncate(id, _) => Some(*id),
+            Step::Truncate(id, _) | Step::Punch(id, ..) => Some(*id),
             _ => None,
         }
     }
@@ -130,6 +132,10 @@ impl Place {
             Step::Truncate(id, size) => {
                 let change = AttributeChange { size: Some(size), ..AttributeChange::default() };
                 client.set_attributes(&root, self.inodes[id], change).await?;
+            }
+            Step::Punch(id, offset, len, keep) => {
+                let file = self.file(id, Purpose::Writing).await?;
+                client.allocate(&file, offset, len as u64, (keep, true), || true, &Actor::OWN).await?;
             }
             Step::Mode(id, mode) => {
                 let change = AttributeChange { mode: Some(mode), ..AttributeChange::default() };
