@@ -104,6 +104,9 @@ fn main() -> std::process::ExitCode {
     ropewalk_bench::serve_if_child(&bench::InThisProcess);
     mounted::unmount_if_child();
     demo::work_if_child();
+    if let Some(words) = commands::mount_helper::called() {
+        return ended(commands::mount_helper::run(words));
+    }
     let arguments = Arguments::parse();
     let outcome = match arguments.command {
         Command::Demo(arguments) => demo::run(&arguments),
@@ -130,6 +133,10 @@ fn main() -> std::process::ExitCode {
             report::print(&script)
         }
     };
+    ended(outcome)
+}
+
+fn ended(outcome: anyhow::Result<()>) -> std::process::ExitCode {
     match outcome {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) if error.is::<report::Closed>() => std::process::ExitCode::SUCCESS,

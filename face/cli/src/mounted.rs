@@ -66,6 +66,8 @@ impl Mounted {
     ) -> anyhow::Result<Mounted> {
         let (sender, receiver) = mpsc::channel();
         let stop = stop.clone();
+        // The first column of df and of /proc/mounts: which cluster it is.
+        let options = MountOptions { name: address.to_string(), ..options };
         let (address, place) = (address.to_string(), path.to_path_buf());
         let thread = std::thread::Builder::new().name("mount".into()).spawn(move || {
             let (reactor, world, endpoint) = node::calling(cluster, rails, &address)?;

@@ -47,6 +47,9 @@ pub enum What {
     Text(String),
 }
 
+/// Names by which mount(8) finds the command, for lines of /etc/fstab and for remounts.
+const MOUNT_HELPERS: [&str; 2] = ["sbin/mount.ropewalk", "sbin/mount.fuse.ropewalk"];
+
 /// All that is installed below `prefix`.
 pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
     let object = format!("libbmi.so.{VERSION}");
@@ -58,6 +61,9 @@ pub fn plan(root: &Path, built: &Built, prefix: &Path) -> Result<Vec<Item>> {
         Item { path: "lib/pkgconfig/libbmi.pc".into(), what: What::Text(pkg_config(prefix)?) },
         copy("bin/ropewalk".to_string(), &built.program, true),
     ];
+    for helper in MOUNT_HELPERS {
+        items.push(link(helper.to_string(), "../bin/ropewalk".to_string()));
+    }
     for (name, object) in MX_OBJECTS.iter().zip(&built.mx) {
         items.push(copy(format!("lib/{name}"), object, true));
     }

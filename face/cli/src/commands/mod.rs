@@ -3,6 +3,8 @@
 pub mod down;
 pub mod format;
 pub mod mount;
+pub mod mount_helper;
+mod mount_options;
 pub mod serve;
 pub mod up;
 

@@ -8,6 +8,7 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_mount::session::{UnmountError, mounted_kind};
 use ropewalk_mount::{MountOptions, check_mount_point, clear_dead_mount};
 
+use super::mount_options::Wishes;
 use super::{LOOK, seconds};
 use crate::background;
 use crate::config::Source;
@@ -25,10 +26,18 @@ use crate::stop::Stop;
                                                returns when it is mounted
   ropewalk mount tcp://node1:7700 /mnt --patience 600
                                                waits so long for a dead server
+  ropewalk mount tcp://node1:7700 /mnt -o ro,noexec
+                                               options as mount(8) has them
+  ropewalk mount -o remount,ro /mnt            changes those of a mount
   ropewalk mount ether://02:00:00:00:00:01/3 /mnt
                                                over raw Ethernet; write
                                                02:00:00:00:00:01%eth1/3 to go by
                                                eth1 where there are several
+
+Options of -o: ro, rw, exec, noexec, suid, nosuid, dev, nodev, noatime (always), allow_other, patience=SECONDS, log=FILE, remount. Mounts are nosuid and nodev unless root says suid or dev.
+
+A line of /etc/fstab, with mount.ropewalk in /sbin (cargo xtask install):
+  tcp://node1:7700 /mnt ropewalk ro,noexec,_netdev 0 0
 
 Mounts of one cluster, on one host or many, see each other's changes at once.")]
 pub struct MountArguments {
@@ -36,15 +45,20 @@ pub struct MountArguments {
     #[arg(required_unless_present = "config")]
     address: Option<String>,
     /// An empty directory. A dead mount that an earlier process left there is cleared.
-    #[arg(required_unless_present = "config")]
     directory: Option<PathBuf>,
     /// How long an operation waits for a server that is down, before it fails (EIO); 60 unless said
     /// otherwise. A line on stderr says for whom one waits.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     patience: Option<Duration>,
-    /// Refuse every change.
+    /// Refuse every change, as -o ro.
     #[arg(long)]
     read_only: bool,
+    /// Options as mount(8) has them, with commas between.
+    #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Words among the options that are not known are for others.
+    #[arg(skip)]
+    sloppy: bool,
     /// Go on in the background: the command ends when the cluster is mounted.
     #[arg(long)]
     background: bool,
@@ -56,6 +70,26 @@ pub struct MountArguments {
 }
 
 impl MountArguments {
+    /// What mount(8) asks for.
+    pub fn of_helper(
+        source: String,
+        directory: PathBuf,
+        options: Vec<String>,
+        sloppy: bool,
+    ) -> MountArguments {
+        MountArguments {
+            address: Some(source),
+            directory: Some(directory),
+            patience: None,
+            read_only: false,
+            options,
+            sloppy,
+            background: true,
+            log: None,
+            source: Source::default(),
+        }
+    }
+
     /// Address and directory, as far as they were named. With a config file one of them may be left
     /// out; an address is known by its scheme.
     fn places(&self) -> (Option<String>, Option<PathBuf>) {
@@ -92,8 +126,19 @@ pub fn start_mount(
 
 /// Mounts a cluster and serves the mount until it is unmounted or a signal comes.
 pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
+    let words = arguments.options.iter().map(String::as_str);
+    let wishes = Wishes::parse(words, arguments.sloppy)?;
+    if wishes.remount {
+        let (address, directory) = (&arguments.address, &arguments.directory);
+        // mount(8) names the source, too; a person mostly does not.
+        let named = directory.clone().or_else(|| address.as_ref().map(PathBuf::from));
+        return remount(&named.context("remount of what? name the directory")?, &wishes);
+    }
+    let log = arguments.log.clone().or(wishes.log.as_ref().map(PathBuf::from));
+    // Before anybody goes to the background with it.
+    let mut options = wishes.options(rustix::process::geteuid().is_root())?;
     if background::is_wanted(arguments.background) {
-        return match &arguments.log {
+        return match &log {
             Some(log) => background::start(log, !log.exists()),
             None => background::start(&background::new_log("mount")?, true),
         };
@@ -108,9 +153,10 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
         "nowhere to mount: name a directory, or give the config file a section '[mount]' with a \
          line 'directory = \"…\"'",
     )?;
-    let patience = arguments.patience.or(config.mount.patience_seconds.map(|seconds| seconds.0));
-    let read_only = arguments.read_only || config.mount.read_only.unwrap_or(false);
-    let options = MountOptions { read_only, ..MountOptions::default() };
+    let usual = config.mount.patience_seconds.map(|seconds| seconds.0);
+    let patience = arguments.patience.or(wishes.patience).or(usual);
+    let usual = config.mount.read_only.unwrap_or(false);
+    options.read_only = arguments.read_only || wishes.read_only.unwrap_or(usual);
     let mounted = start_mount(ClusterId(0), &address, &directory, options, patience, &stop)?;
     announce!("mounted on {}", mounted.path().display());
     background::ready(&stop)?;
@@ -118,10 +164,44 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
         std::thread::sleep(LOOK);
     }
     mounted.stop()?;
-    if arguments.log.is_none() {
+    if log.is_none() {
         background::drop_empty_log();
     }
     Ok(())
+}
+
+/// Changes the options of a mount that is there.
+fn remount(path: &Path, wishes: &Wishes) -> anyhow::Result<()> {
+    use rustix::mount::MountFlags;
+    let kind = mounted_kind(path);
+    let kind = kind.with_context(|| format!("cannot look for {}", path.display()))?;
+    if kind.as_deref() != Some("fuse.ropewalk") {
+        bail!("{} is not a mount of Ropewalk: there is nothing to change", path.display());
+    }
+    let found = rustix::fs::statvfs(path)
+        .with_context(|| format!("cannot ask for the options of {}", path.display()))?;
+    let mut flags = MountFlags::NOATIME;
+    for (wish, now, flag) in [
+        (wishes.read_only, rustix::fs::StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+        (wishes.nosuid, rustix::fs::StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (wishes.nodev, rustix::fs::StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (wishes.noexec, rustix::fs::StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+    ] {
+        flags.set(flag, wish.unwrap_or(found.f_flag.contains(now)));
+    }
+    match rustix::mount::mount_remount(path, flags, c"") {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::PERM) => {
+            bail!(
+                "only root changes the options of a mount: unmount {} and mount it again",
+                path.display()
+            )
+        }
+        Err(rustix::io::Errno::BUSY) => {
+            bail!("{} has files that are open for writing: close them first", path.display())
+        }
+        Err(error) => bail!("cannot change the options of {}: {error}", path.display()),
+    }
 }
 
 /// Arguments of `ropewalk umount`.

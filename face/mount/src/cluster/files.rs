@@ -85,6 +85,7 @@ impl ClusterFileSystem {
         header: &WriteHeader,
         data: PoolBuffer,
     ) -> Answer<u32> {
+        self.may_change()?;
         let file = self.handles.borrow().file(header.handle)?;
         let len = data.len();
         // What is written back from a memory map has its place, also in a file opened to append.

@@ -27,17 +27,26 @@ use ropewalk_client::Client;
 use handles::Handles;
 use locks::Locks;
 
+use crate::errno::Errno;
+
 /// The file system that a mount of a cluster serves.
 pub struct ClusterFileSystem {
     pub(crate) client: Client,
     handles: RefCell<Handles>,
     locks: Rc<Locks>,
+    /// Every change is refused, whatever the kernel was told of the mount since.
+    read_only: bool,
 }
 
 impl ClusterFileSystem {
     /// A file system over this client.
-    pub fn new(client: Client) -> ClusterFileSystem {
+    pub fn new(client: Client, read_only: bool) -> ClusterFileSystem {
         let locks = Locks::new(client.clone());
-        ClusterFileSystem { client, handles: RefCell::new(Handles::new()), locks }
+        ClusterFileSystem { client, handles: RefCell::new(Handles::new()), locks, read_only }
+    }
+
+    /// Before every change.
+    fn may_change(&self) -> Result<(), Errno> {
+        if self.read_only { Err(Errno::EROFS) } else { Ok(()) }
     }
 }

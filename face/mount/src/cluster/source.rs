@@ -104,7 +104,7 @@ impl ClusterMount {
             .map_err(|errno| system(path, std::io::Error::from_raw_os_error(errno.number())))?;
         client.set_invalidate(Rc::new(KernelCaches::new(Notifier::new(mount.device()?))));
         client.set_processes(Rc::new(crate::caller::process_of));
-        let file_system = Rc::new(ClusterFileSystem::new(client.clone()));
+        let file_system = Rc::new(ClusterFileSystem::new(client.clone(), options.read_only));
         let locks = file_system.locks.clone();
         let served = DeviceLoop::new(
             file_system,

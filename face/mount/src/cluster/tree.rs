@@ -46,6 +46,7 @@ impl ClusterFileSystem {
         mode: u32,
         node: Node<'_>,
     ) -> Answer<Entry> {
+        self.may_change()?;
         let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
         let made = self.client.make(&caller, parent, name, mode, node).await.map_err(errno)?;
         Ok(self.entry(&made))
@@ -117,6 +118,7 @@ impl Filesystem for ClusterFileSystem {
         node: u64,
         changes: &SetAttributes,
     ) -> Answer<AttributesReply> {
+        self.may_change()?;
         let change = AttributeChange {
             mode: changes.mode.map(|mode| mode as u16 & 0o7777),
             user: changes.uid,
@@ -190,10 +192,12 @@ impl Filesystem for ClusterFileSystem {
     }
 
     async fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
+        self.may_change()?;
         self.client.unlink(&self.caller(context), parent, name).await.map_err(errno)
     }
 
     async fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
+        self.may_change()?;
         self.client.remove_directory(&self.caller(context), parent, name).await.map_err(errno)
     }
 
@@ -206,6 +210,7 @@ impl Filesystem for ClusterFileSystem {
         new_name: &[u8],
         flags: u32,
     ) -> Answer<()> {
+        self.may_change()?;
         let mode = match flags {
             0 => RenameMode::Replace,
             libc::RENAME_NOREPLACE => RenameMode::NoReplace,
@@ -224,6 +229,7 @@ impl Filesystem for ClusterFileSystem {
         new_parent: u64,
         new_name: &[u8],
     ) -> Answer<Entry> {
+        self.may_change()?;
         let caller = self.caller(context);
         let linked = self.client.link(&caller, node, new_parent, new_name).await;
         Ok(self.entry(&linked.map_err(errno)?))
@@ -236,12 +242,16 @@ impl Filesystem for ClusterFileSystem {
         flags: u32,
         kill_privileges: bool,
     ) -> Answer<Opened> {
-        if options(flags).truncate {
+        let wanted = options(flags);
+        if wanted.access.write || wanted.truncate {
+            self.may_change()?;
+        }
+        if wanted.truncate {
             self.client.check_locks_of_thread(node, context.pid).map_err(errno)?;
         }
         let caller = self.caller_keeping(context, !kill_privileges);
         let file = match flags & FOR_EXECUTION {
-            0 => self.client.open(&caller, node, options(flags)).await,
+            0 => self.client.open(&caller, node, wanted).await,
             _ => self.client.open_to_execute(&caller, node).await,
         };
         self.opened(file.map_err(errno)?)
@@ -391,6 +401,7 @@ impl Filesystem for ClusterFileSystem {
     }
 
     async fn setxattr(&self, context: &Context, node: u64, set: &SetXattr<'_>) -> Answer<()> {
+        self.may_change()?;
         let flags = set.flags as i32;
         let (create, replace) = (flags & libc::XATTR_CREATE != 0, flags & libc::XATTR_REPLACE != 0);
         let caller = self.caller(context);
@@ -414,6 +425,7 @@ impl Filesystem for ClusterFileSystem {
     }
 
     async fn removexattr(&self, context: &Context, node: u64, name: &[u8]) -> Answer<()> {
+        self.may_change()?;
         self.client.remove_xattr(&self.caller(context), node, name).await.map_err(errno)
     }
 
@@ -426,6 +438,7 @@ impl Filesystem for ClusterFileSystem {
         flags: u32,
         _umask: u32,
     ) -> Answer<(Entry, Opened)> {
+        self.may_change()?;
         let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
         let exclusive = flags as i32 & libc::O_EXCL != 0;
         let options = options(flags);
@@ -443,6 +456,7 @@ impl Filesystem for ClusterFileSystem {
         flags: u32,
         _umask: u32,
     ) -> Answer<(Entry, Opened)> {
+        self.may_change()?;
         let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
         let options = OpenOptions { truncate: false, ..options(flags) };
         let created = self.client.create_temporary(&caller, parent, mode, options).await;
@@ -505,6 +519,7 @@ impl Filesystem for ClusterFileSystem {
         length: u64,
         mode: u32,
     ) -> Answer<()> {
+        self.may_change()?;
         let file = self.handles.borrow().file(handle)?;
         let mode = mode as i32;
         let keep = mode & libc::FALLOC_FL_KEEP_SIZE != 0;

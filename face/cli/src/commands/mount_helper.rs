@@ -1,0 +1,122 @@
+//! The entry for mount(8) and /etc/fstab: this program by the name of `mount.ropewalk` or
+//! `mount.fuse.ropewalk`, or as mount.fuse calls it, with a source in the place of a command.
+//!
+//! mount(8) calls `mount.TYPE SOURCE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use super::mount::{MountArguments, mount};
+
+/// The arguments after the program's name, where it was called as a helper.
+pub fn called() -> Option<Vec<OsString>> {
+    let mut words = std::env::args_os();
+    let name = words.next()?;
+    let name = Path::new(&name).file_name().unwrap_or_default().to_owned();
+    let rest: Vec<OsString> = words.collect();
+    is_helper(&name, rest.first().map(OsString::as_os_str)).then_some(rest)
+}
+
+fn is_helper(name: &OsStr, first: Option<&OsStr>) -> bool {
+    let names_source = || first.and_then(OsStr::to_str).is_some_and(|word| word.contains("://"));
+    name.as_encoded_bytes().starts_with(b"mount.") || names_source()
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Order {
+    source: Option<String>,
+    directory: Option<PathBuf>,
+    options: Vec<String>,
+    /// Words of others among the options are passed over.
+    sloppy: bool,
+    /// Everything but the mount.
+    fake: bool,
+}
+
+fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
+    let mut order = Order::default();
+    let mut words = words.into_iter();
+    let text = |word: OsString| {
+        word.into_string().map_err(|word| anyhow::anyhow!("'{}' is no text", word.display()))
+    };
+    while let Some(word) = words.next() {
+        let bytes = word.as_encoded_bytes();
+        if !bytes.starts_with(b"-") {
+            match (&order.source, &order.directory) {
+                (None, _) => order.source = Some(text(word)?),
+                (_, None) => order.directory = Some(word.into()),
+                _ => bail!("a source and a directory are enough: '{}'", word.display()),
+            }
+            continue;
+        }
+        let flags = text(word)?;
+        let mut letters = flags[1..].char_indices();
+        while let Some((at, letter)) = letters.next() {
+            match letter {
+                's' => order.sloppy = true,
+                'f' => order.fake = true,
+                'n' | 'v' | 'i' => {}
+                'o' | 't' | 'N' => {
+                    let behind = &flags[at + 2..];
+                    let value = match behind.is_empty() {
+                        true => text(words.next().with_context(|| format!("-{letter} of what?"))?)?,
+                        false => behind.to_string(),
+                    };
+                    match letter {
+                        'o' => order.options.push(value),
+                        't' => {}
+                        _ => bail!("-N is not possible: enter the name space and mount there"),
+                    }
+                    break;
+                }
+                _ => bail!("a mount helper knows no -{letter}"),
+            }
+        }
+    }
+    Ok(order)
+}
+
+/// Mounts as mount(8) asks for it, and goes on in the background.
+pub fn run(words: Vec<OsString>) -> anyhow::Result<()> {
+    let order = parse(words)?;
+    let usage = "call it as 'mount -t ropewalk tcp://HOST:PORT DIRECTORY [-o OPTIONS]'";
+    let source = order.source.context(usage)?;
+    let directory = order.directory.context(usage)?;
+    if order.fake {
+        return Ok(());
+    }
+    mount(&MountArguments::of_helper(source, directory, order.options, order.sloppy))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(text: &str) -> anyhow::Result<Order> {
+        parse(text.split(' ').map(OsString::from).collect())
+    }
+
+    #[test]
+    fn the_arguments_of_mount_are_understood() {
+        let full = order("tcp://h:1 /m -sn -v -o rw,suid -t fuse.ropewalk -onodev").unwrap();
+        assert_eq!(full.source.as_deref(), Some("tcp://h:1"));
+        assert_eq!(full.directory.as_deref(), Some(Path::new("/m")));
+        assert_eq!(full.options, ["rw,suid", "nodev"]);
+        assert!(full.sloppy && !full.fake);
+        assert!(order("-f tcp://h:1 /m").unwrap().fake);
+        for bad in ["tcp://h:1 /m more", "tcp://h:1 /m -o", "tcp://h:1 /m -x", "-N 7 tcp://h:1 /m"]
+        {
+            assert!(order(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn helpers_are_known_by_name_or_by_their_source() {
+        let helper = |name: &str, first: &str| is_helper(OsStr::new(name), Some(OsStr::new(first)));
+        assert!(helper("mount.ropewalk", "x") && helper("mount.fuse.ropewalk", "x"));
+        assert!(helper("ropewalk", "tcp://h:1"));
+        assert!(!helper("ropewalk", "mount") && !is_helper(OsStr::new("ropewalk"), None));
+    }
+}

@@ -1,0 +1,156 @@
+//! Options of a mount, as mount(8) has them: words with commas between, the later ones over the earlier.
+//!
+//! Invariants: a word that is not known is an error, unless whoever passes it on said that some may not
+//! be ours (`-s` of mount helpers); programs run as others, and devices, only where root asks for it.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use ropewalk_mount::MountOptions;
+
+use super::seconds;
+
+/// Words that are for mount(8) and for whoever reads /etc/fstab; it passes some of them on.
+const OF_FSTAB: [&str; 14] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "_netdev",
+    "nofail",
+    "async",
+    "loud",
+    "silent",
+    "nodiratime",
+];
+/// Words that ask for something that is so in any case.
+const ALWAYS: [&str; 2] = ["default_permissions", "noiversion"];
+const KNOWN: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, noatime, allow_other, remount, \
+                     patience=SECONDS, log=FILE";
+
+/// What the words ask for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wishes {
+    pub read_only: Option<bool>,
+    pub nosuid: Option<bool>,
+    pub nodev: Option<bool>,
+    pub noexec: Option<bool>,
+    pub allow_other: bool,
+    pub remount: bool,
+    pub patience: Option<Duration>,
+    pub log: Option<String>,
+}
+
+impl Wishes {
+    /// Takes lists of words. `sloppy`: words that are not known are passed over.
+    pub fn parse<'a>(lists: impl Iterator<Item = &'a str>, sloppy: bool) -> anyhow::Result<Wishes> {
+        let mut wishes = Wishes::default();
+        for word in lists.flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
+            wishes.take(word, sloppy)?;
+        }
+        Ok(wishes)
+    }
+
+    fn take(&mut self, word: &str, sloppy: bool) -> anyhow::Result<()> {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        match (name, value) {
+            ("ro", None) => self.read_only = Some(true),
+            ("rw", None) => self.read_only = Some(false),
+            ("suid", None) => self.nosuid = Some(false),
+            ("nosuid", None) => self.nosuid = Some(true),
+            ("dev", None) => self.nodev = Some(false),
+            ("nodev", None) => self.nodev = Some(true),
+            ("exec", None) => self.noexec = Some(false),
+            ("noexec", None) => self.noexec = Some(true),
+            ("noatime", None) => {}
+            ("allow_other", None) => self.allow_other = true,
+            ("remount", None) => self.remount = true,
+            ("atime" | "relatime" | "strictatime" | "lazytime" | "diratime", None) => bail!(
+                "mount option '{name}' is not possible: reading changes no times of access here, \
+                 which is 'noatime'; leave it out"
+            ),
+            ("patience", Some(value)) => match seconds(value) {
+                Ok(patience) => self.patience = Some(patience),
+                Err(cause) => bail!("mount option '{word}': {cause}"),
+            },
+            ("log", Some(value)) if !value.is_empty() => self.log = Some(value.to_string()),
+            ("patience" | "log", _) => bail!("mount option '{name}' needs a value: {name}=..."),
+            _ if OF_FSTAB.contains(&name) || ALWAYS.contains(&word) => {}
+            _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
+            _ if sloppy => {}
+            _ => bail!("mount option '{word}' is not known; known are {KNOWN}"),
+        }
+        Ok(())
+    }
+
+    /// The options of a new mount. `root`: whoever mounts may let programs run as others.
+    pub fn options(&self, root: bool) -> anyhow::Result<MountOptions> {
+        for (word, wish) in [("suid", self.nosuid), ("dev", self.nodev)] {
+            if wish == Some(false) && !root {
+                bail!(
+                    "mount option '{word}' is for root: on the mount of a plain user no program \
+                     runs as somebody else, and no file is a device"
+                );
+            }
+        }
+        let usual = MountOptions::default();
+        let allow_other = match self.allow_other {
+            true => ropewalk_mount::session::AllowOther::Yes,
+            false => usual.allow_other,
+        };
+        Ok(MountOptions {
+            read_only: self.read_only.unwrap_or(usual.read_only),
+            nosuid: self.nosuid.unwrap_or(usual.nosuid),
+            nodev: self.nodev.unwrap_or(usual.nodev),
+            noexec: self.noexec.unwrap_or(usual.noexec),
+            allow_other,
+            ..usual
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wishes(text: &str) -> anyhow::Result<Wishes> {
+        Wishes::parse(std::iter::once(text), false)
+    }
+
+    #[test]
+    fn words_mean_what_they_mean_to_mount_and_the_later_one_counts() {
+        let plain = wishes("").unwrap().options(true).unwrap();
+        assert_eq!(plain, MountOptions::default());
+        assert!(plain.nosuid && plain.nodev && plain.noatime && !plain.noexec);
+        let all = wishes("ro,suid,dev,noatime,noexec,allow_other").unwrap().options(true).unwrap();
+        assert!(all.read_only && !all.nosuid && !all.nodev && all.noexec);
+        let later = wishes("ro,noexec,suid,rw,exec,nosuid").unwrap().options(false).unwrap();
+        assert_eq!(later, MountOptions::default());
+        let timed =
+            wishes("patience=2.5,log=/var/log/x,_netdev,nofail,x-systemd.automount").unwrap();
+        assert_eq!(timed.patience, Some(Duration::from_millis(2500)));
+        assert_eq!(timed.log.as_deref(), Some("/var/log/x"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        let said = |text: &str| wishes(text).unwrap_err().to_string();
+        assert!(said("ro,sudi").contains("'sudi' is not known; known are ro, rw, suid"));
+        assert!(said("relatime").contains("'noatime'"));
+        assert!(said("patience").contains("needs a value"));
+        assert!(said("patience=soon").contains("'soon' is not a number of seconds"));
+        assert!(said("ro=1").contains("'ro=1' is not known"));
+        assert!(Wishes::parse(["sudi"].into_iter(), true).is_ok());
+        for word in ["suid", "dev"] {
+            let refused = wishes(word).unwrap().options(false).unwrap_err().to_string();
+            assert!(refused.contains(&format!("'{word}' is for root")), "{refused}");
+        }
+    }
+}
