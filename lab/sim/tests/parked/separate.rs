@@ -40,7 +40,7 @@ impl Pair {
         let mut rail =
             if seed.is_multiple_of(2) { SimConfig::stream() } else { SimConfig::native() };
         rail.capabilities.checksummed = true;
-        let links_max = if seed % 3 == 0 { 0 } else { usize::MAX };
+        let links_max = if seed.is_multiple_of(3) { 0 } else { usize::MAX };
         let config = Config { separate_sessions: true, links_max, ..Config::default() };
         let node = |number| Node::new(&network, number, 1, config, rail.clone());
         let (nodes, random) = ([node(0), node(1)], Random::from_seed(seed));
