@@ -33,6 +33,9 @@ const COUNTERS_VERSION: u8 = 1;
 /// Numbers of grants that one life of the server can give out.
 const GRANTS_PER_BOOT: u32 = 40;
 
+const UNFORMATTED: &str = "there is no file system in it, and one is expected: restore the directory of \
+    the metadata; where nothing was ever kept in it, remove it and run 'ropewalk format' again";
+
 impl<R: Rows> Shard<R> {
     /// Takes a shard up from its rows, or makes an empty one where there are none. `random` decides
     /// session numbers, layouts, and the name hash key of an empty shard.
@@ -45,10 +48,7 @@ impl<R: Rows> Shard<R> {
         let superblock = keys::key(Table::Superblock, &[]);
         if rows.get(&superblock)?.is_none() {
             if !config.format {
-                let text = "there is no file system in it, and one is expected: restore the \
-                            directory of the metadata; where nothing was ever kept in it, remove \
-                            it and run 'ropewalk format' again";
-                return Err(RowsError::Failed(text.to_owned()));
+                return Err(RowsError::Failed(UNFORMATTED.to_owned()));
             }
             format(&mut rows, &superblock, &mut random, config.root_owner, now)?;
         }
