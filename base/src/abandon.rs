@@ -49,6 +49,11 @@ impl Abandoned {
         }
     }
 
+    /// Whether the work that is running was abandoned.
+    pub fn is_current() -> bool {
+        CURRENT.with_borrow(|mark| mark.as_ref().is_some_and(|mark| mark.state.set.get()))
+    }
+
     /// Of the work that is running, where it has one.
     pub fn current() -> Option<Abandoned> {
         CURRENT.with_borrow(Clone::clone)

@@ -242,12 +242,12 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
         let slot = self.shared.registry.register(header.unique, header.pid, now);
         let Some(slot) = slot else {
             let reply = Reply::unregistered(ticket, header.unique, self.shared.clone());
-            reply.send(Err(Errno::EAGAIN));
+            reply.send(&Err(Errno::EAGAIN));
             return;
         };
         let reply = Reply::registered(ticket, header.unique, self.shared.clone(), slot);
         if Opcode::from_number(header.opcode).is_none() {
-            reply.send(Err(Errno::ENOSYS));
+            reply.send(&Err(Errno::ENOSYS));
             return;
         }
         self.shared.count(|counters| counters.requests += 1);
@@ -271,6 +271,7 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
             gid: header.gid,
             pid: header.pid,
             unique: header.unique,
+            node: header.node,
             parent_group: Cell::new(None),
             slot,
             shared: self.shared.clone(),
@@ -283,7 +284,7 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
             Ok(request) => request,
             Err(error) => {
                 self.shared.count(|counters| counters.malformed += 1);
-                reply.send(Err(error_of(error)));
+                reply.send(&Err(error_of(error)));
                 return;
             }
         };
@@ -316,10 +317,10 @@ impl<F: Filesystem, S: RequestSource> DeviceLoop<F, S> {
                     })),
                     Err(_) => Err(Errno::EPROTO),
                 };
-                reply.send(outcome);
+                reply.send(&outcome);
             }
             _ => {
-                reply.send(Err(Errno::ENOSYS));
+                reply.send(&Err(Errno::ENOSYS));
             }
         }
     }

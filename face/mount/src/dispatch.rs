@@ -54,10 +54,10 @@ pub(crate) async fn answer<F: Filesystem, T: Ticket>(
     match race(work.as_mut(), context.level(level)).await {
         Either::Left(outcome) => deliver(filesystem, context, header, outcome, reply).await,
         Either::Right(()) => {
-            reply.send(Err(Errno::EINTR));
+            reply.send(&Err(Errno::EINTR));
             abandoned.set();
             if let Ok(response) = work.await {
-                undo(filesystem, context, header, opened_by(&response)).await;
+                undo(filesystem, context, header, &response).await;
             }
         }
     }
@@ -70,38 +70,45 @@ async fn deliver<F: Filesystem, T: Ticket>(
     outcome: Answer<Response>,
     reply: Reply<T>,
 ) {
-    let opened = outcome.as_ref().ok().and_then(opened_by);
-    if !reply.send(outcome) {
-        undo(filesystem, context, header, opened).await;
+    let sent = reply.send(&outcome);
+    if let (Ok(response), false) = (&outcome, sent) {
+        undo(filesystem, context, header, response).await;
     }
 }
 
-/// The handle that a response tells of: its node, where the request does not have it, and number.
-fn opened_by(response: &Response) -> Option<(Option<u64>, u64)> {
-    match response {
-        Response::Open(opened) => Some((None, opened.handle)),
-        Response::Create(entry, opened) => Some((Some(entry.node), opened.handle)),
-        _ => None,
-    }
-}
-
-/// Closes a handle that the kernel was not told of: it will not release it.
+/// Takes back what a response tells, where the kernel was not told: a handle, which it will not release,
+/// and look-ups, which it does not count.
 async fn undo<F: Filesystem>(
     filesystem: &F,
     context: &Context,
     header: &InHeader,
-    opened: Option<(Option<u64>, u64)>,
+    response: &Response,
 ) {
-    let Some((node, handle)) = opened else { return };
-    let node = node.unwrap_or(header.node);
-    let release =
-        Release { handle, open_flags: 0, lock_owner: 0, flush: false, unlock_flock: false };
-    // Nobody is left who could be told of a failure.
-    let _ = if header.opcode == Opcode::OpenDirectory as u32 {
-        boxed(filesystem.releasedir(context, node, &release)).await
-    } else {
-        boxed(filesystem.release(context, node, &release)).await
+    let (node, handle) = match response {
+        Response::Open(opened) => (header.node, opened.handle),
+        Response::Create(entry, opened) => (entry.node, opened.handle),
+        _ => (0, 0),
     };
+    if node != 0 {
+        let release =
+            Release { handle, open_flags: 0, lock_owner: 0, flush: false, unlock_flock: false };
+        let inode = filesystem.inode(node);
+        // Nobody is left who could be told of a failure.
+        let _ = if header.opcode == Opcode::OpenDirectory as u32 {
+            boxed(filesystem.releasedir(context, inode, &release)).await
+        } else {
+            boxed(filesystem.release(context, inode, &release)).await
+        };
+    }
+    match response {
+        Response::Entry(entry) | Response::Create(entry, _) if entry.node != 0 => {
+            filesystem.forget(entry.node, 1);
+        }
+        Response::Directory(listing) => {
+            listing.nodes().into_iter().for_each(|node| filesystem.forget(node, 1));
+        }
+        _ => {}
+    }
 }
 
 /// A method's future in a place of its own: most methods need little room, a few very much, and what
@@ -145,7 +152,7 @@ pub(crate) async fn serve<F: Filesystem>(
         }
     };
     context.parent_group.set(request.parent_group);
-    let node = request.header.node;
+    let node = filesystem.inode(request.header.node);
     match request.operation {
         Operation::Lookup { .. }
         | Operation::SymbolicLink { .. }

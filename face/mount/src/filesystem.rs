@@ -41,6 +41,8 @@ pub struct Context {
     pub pid: u32,
     /// The kernel's number of this request.
     pub unique: u64,
+    /// The node as the kernel names it; methods are called with [`Filesystem::inode`] of it.
+    pub node: u64,
     pub(crate) parent_group: Cell<Option<u32>>,
     pub(crate) slot: SlotId,
     pub(crate) shared: Rc<Shared>,
@@ -134,6 +136,13 @@ pub trait Filesystem: 'static {
             Opcode::SetLockWait | Opcode::Poll => Interrupts::AtSignal,
             _ => Interrupts::AfterPatience,
         }
+    }
+
+    /// What the file system itself calls a node that the kernel names. It may have told the kernel
+    /// another number than its own ([`Entry::number`]); the methods get its own. Not so for the nodes
+    /// that a request names beside its first, and for `forget`.
+    fn inode(&self, node: u64) -> u64 {
+        node
     }
 
     /// Finds a name in a directory; counts as one lookup of the node. `Entry::absent` lets the

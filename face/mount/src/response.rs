@@ -63,16 +63,16 @@ impl<T: Ticket> Reply<T> {
 
     /// Sends the answer. False where the kernel did not take it: then it knows nothing of what the
     /// answer tells.
-    pub(crate) fn send(mut self, outcome: Result<Response, Errno>) -> bool {
+    pub(crate) fn send(mut self, outcome: &Result<Response, Errno>) -> bool {
         let Some(ticket) = self.ticket.take() else { return false };
         let response = match outcome {
             Ok(response) => response,
             Err(errno) => {
-                self.send_error(&ticket, errno);
+                self.send_error(&ticket, *errno);
                 return true;
             }
         };
-        let sent = match &response {
+        let sent = match response {
             Response::Empty => self.write(&ticket, &[], &[]),
             Response::Entry(out) => self.write(&ticket, out.as_bytes(), &[]),
             Response::Attributes(out) => self.write(&ticket, out.as_bytes(), &[]),

@@ -6,6 +6,7 @@ pub mod disk;
 pub mod filer;
 pub mod library;
 pub mod model;
+pub mod names;
 pub mod operation;
 pub mod operator;
 pub mod posix;

@@ -1,21 +1,25 @@
 //! The kernel's caches as the client sees them: told before a lease is given back.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use ropewalk_client::Invalidate;
 
+use super::places::Places;
 use crate::notify::{Notified, Notifier, NotifyError};
 
 /// Tells the kernel to forget.
-pub struct KernelCaches {
+pub(super) struct KernelCaches {
     notifier: Notifier,
+    places: Rc<RefCell<Places>>,
 }
 
 impl KernelCaches {
     /// For the mount of this notifier.
-    pub fn new(notifier: Notifier) -> KernelCaches {
-        KernelCaches { notifier }
+    pub fn new(notifier: Notifier, places: Rc<RefCell<Places>>) -> KernelCaches {
+        KernelCaches { notifier, places }
     }
 }
 
@@ -38,7 +42,16 @@ impl Invalidate for KernelCaches {
 
 impl KernelCaches {
     fn forget(&self, inode: u64, offset: i64, len: i64) -> Pin<Box<dyn Future<Output = ()>>> {
-        wait_for(self.notifier.invalidate_inode(inode, offset, len))
+        // The kernel is gone, or never knew it: in both cases nothing is remembered.
+        let send = |node: u64| self.notifier.invalidate_inode(node, offset, len).ok();
+        let sent = send(inode);
+        let others: Vec<Notified> =
+            self.places.borrow().others(inode).iter().filter_map(|node| send(*node)).collect();
+        Box::pin(async move {
+            for notified in sent.into_iter().chain(others) {
+                let _ = notified.await;
+            }
+        })
     }
 }
 

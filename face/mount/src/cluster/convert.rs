@@ -17,6 +17,12 @@ pub(super) fn errno(errno: client::Errno) -> Errno {
     Errno::new(i32::from(errno.0))
 }
 
+/// The error of what was done to a name in a directory. A directory that is gone was removed: whoever
+/// stands in it, or has it open, finds nothing there.
+pub(super) fn errno_in(error: client::Errno) -> Errno {
+    if error == client::Errno::ESTALE { Errno::ENOENT } else { errno(error) }
+}
+
 fn kind_bits(kind: InodeKind) -> u32 {
     match kind {
         InodeKind::File => libc::S_IFREG,
@@ -87,16 +93,50 @@ impl ClusterFileSystem {
     /// As long as a lease lasts: its end is told explicitly, and where nothing can be told, because this
     /// process stands still, the session ends.
     fn inode_validity(&self, inode: u64) -> Duration {
-        self.client.cached_for(inode)
+        // What is changed through one of several numbers the kernel does not know of the others.
+        let alone = self.places.borrow().others(inode).is_empty();
+        if alone { self.client.cached_for(inode) } else { Duration::ZERO }
     }
 
     pub(super) fn attributes_reply(&self, from: &client::Attributes) -> AttributesReply {
         AttributesReply { attributes: attributes(from), valid: self.inode_validity(from.inode) }
     }
 
+    /// What is at a place; `parent` as the kernel calls it.
+    pub(super) async fn entry_at(
+        &self,
+        parent: u64,
+        name: &[u8],
+        from: &client::Attributes,
+    ) -> Entry {
+        if from.kind != InodeKind::Directory {
+            self.places.borrow_mut().removed(parent, name);
+            return self.entry(from);
+        }
+        let (number, first) = self.places.borrow_mut().found(parent, name, from.inode);
+        if first {
+            // What it was told of the inode under its other numbers holds no longer than from now on.
+            self.forget_attributes(from.inode).await;
+        }
+        Entry { number, ..self.entry(from) }
+    }
+
+    /// The kernel asks for the attributes again, under whatever number.
+    async fn forget_attributes(&self, inode: u64) {
+        let others = self.places.borrow().others(inode).to_vec();
+        for node in others.into_iter().chain([inode]) {
+            // Where the kernel is gone, nothing is believed any more.
+            if let Ok(told) = self.notifier.invalidate_inode(node, -1, 0) {
+                let _ = told.await;
+            }
+        }
+    }
+
+    /// As `entry_at`, for what is no directory.
     pub(super) fn entry(&self, from: &client::Attributes) -> Entry {
         Entry {
             attributes: attributes(from),
+            number: 0,
             // Inode numbers are never used again.
             generation: 0,
             attributes_valid: self.inode_validity(from.inode),

@@ -5,7 +5,8 @@
 //! ([`KernelCaches`]). Entries it asks for each time.
 //!
 //! Invariant: nothing is answered from here that the client does not answer; there is no cache of
-//! its own but listings that one open directory has begun to read.
+//! its own but listings that one open directory has begun to read, and where the kernel has its
+//! directories ([`places`]). Methods are called with inodes, whatever the kernel calls them.
 
 mod caches;
 mod convert;
@@ -13,10 +14,10 @@ mod files;
 mod handles;
 mod held;
 mod locks;
+mod places;
 mod source;
 mod tree;
 
-pub use caches::KernelCaches;
 pub use source::{ClusterMount, MountSource};
 
 use std::cell::RefCell;
@@ -24,10 +25,12 @@ use std::rc::Rc;
 
 use ropewalk_client::Client;
 
+use crate::errno::Errno;
+use crate::notify::Notifier;
+use caches::KernelCaches;
 use handles::Handles;
 use locks::Locks;
-
-use crate::errno::Errno;
+use places::Places;
 
 /// The file system that a mount of a cluster serves.
 pub struct ClusterFileSystem {
@@ -36,13 +39,19 @@ pub struct ClusterFileSystem {
     locks: Rc<Locks>,
     /// Every change is refused, whatever the kernel was told of the mount since.
     read_only: bool,
+    places: Rc<RefCell<Places>>,
+    notifier: Notifier,
 }
 
 impl ClusterFileSystem {
-    /// A file system over this client.
-    pub fn new(client: Client, read_only: bool) -> ClusterFileSystem {
+    /// A file system over this client, for the kernel of this notifier: it is told to forget what
+    /// the client's leases do not cover any more.
+    pub fn new(client: Client, notifier: Notifier, read_only: bool) -> ClusterFileSystem {
+        let places = Rc::new(RefCell::new(Places::new()));
+        client.set_invalidate(Rc::new(KernelCaches::new(notifier.clone(), places.clone())));
         let locks = Locks::new(client.clone());
-        ClusterFileSystem { client, handles: RefCell::new(Handles::new()), locks, read_only }
+        let handles = RefCell::new(Handles::new());
+        ClusterFileSystem { client, handles, locks, read_only, places, notifier }
     }
 
     /// Before every change.

@@ -14,7 +14,7 @@ use ropewalk_client::Client;
 use ropewalk_net::reactor::{Reactor, Source};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::{ClusterFileSystem, KernelCaches};
+use super::ClusterFileSystem;
 use crate::notify::Notifier;
 use crate::session::{MountError, Unmounter};
 use crate::{Connection, Device, DeviceLoop, Mount, MountOptions, Settings};
@@ -102,9 +102,10 @@ impl ClusterMount {
         let pool = Pool::with_budget(REQUEST_POOL_BYTES);
         let device = Device::new(mount.device()?, pool, settings.max_write_bytes)
             .map_err(|errno| system(path, std::io::Error::from_raw_os_error(errno.number())))?;
-        client.set_invalidate(Rc::new(KernelCaches::new(Notifier::new(mount.device()?))));
+        let notifier = Notifier::new(mount.device()?);
         client.set_processes(Rc::new(crate::caller::process_of));
-        let file_system = Rc::new(ClusterFileSystem::new(client.clone(), options.read_only));
+        let file_system =
+            Rc::new(ClusterFileSystem::new(client.clone(), notifier, options.read_only));
         let locks = file_system.locks.clone();
         let served = DeviceLoop::new(
             file_system,

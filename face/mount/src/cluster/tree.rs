@@ -3,12 +3,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_base::task::Semaphore;
-use ropewalk_client::{Actor, AttributeChange, Node, OpenOptions, Path, RenameMode};
+use ropewalk_client::{
+    self as client, Actor, AttributeChange, Node, OpenOptions, Path, RenameMode,
+};
 
 use super::ClusterFileSystem;
-use super::convert::{entry_kind, errno, time_change};
+use super::convert::{entry_kind, errno, errno_in, time_change};
 use super::files::{actor, options};
 use super::handles::{Listing, Open, OpenDirectory};
 use crate::caller::Capability;
@@ -48,8 +51,8 @@ impl ClusterFileSystem {
     ) -> Answer<Entry> {
         self.may_change()?;
         let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
-        let made = self.client.make(&caller, parent, name, mode, node).await.map_err(errno)?;
-        Ok(self.entry(&made))
+        let made = self.client.make(&caller, parent, name, mode, node).await;
+        Ok(self.entry_at(context.node, name, &made.map_err(errno_in)?).await)
     }
 
     /// Fetches entries behind `offset`, where they are not there from an earlier call.
@@ -73,7 +76,7 @@ impl ClusterFileSystem {
         }
         let caller = self.caller(context);
         let (entries, end) =
-            self.client.read_directory(&caller, node, cookie, plus).await.map_err(errno)?;
+            self.client.read_directory(&caller, node, cookie, plus).await.map_err(errno_in)?;
         *directory.listing.borrow_mut() = Listing { at: cookie, entries: entries.into(), end };
         Ok(())
     }
@@ -81,18 +84,22 @@ impl ClusterFileSystem {
 
 impl Filesystem for ClusterFileSystem {
     async fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
-        if name == b"." {
-            let found = self.client.attributes(parent).await.map_err(errno)?;
-            return Ok(self.entry(&found));
-        }
         let caller = self.caller(context);
-        let found = self.client.lookup(&caller, parent, name).await.map_err(errno)?;
-        Ok(self.entry(&found))
+        let found = self.client.lookup(&caller, parent, name).await.map_err(errno_in)?;
+        self.client.looked_up(found.inode, context.pid);
+        Ok(self.entry_at(context.node, name, &found).await)
     }
 
-    fn forget(&self, node: u64, _lookups: u64) {
-        // Nothing is found by name here any more: the kernel forgets such a node all at once.
-        self.client.forget_nameless(node);
+    fn inode(&self, node: u64) -> u64 {
+        self.places.borrow().inode(node)
+    }
+
+    fn forget(&self, node: u64, lookups: u64) {
+        let inode = self.inode(node);
+        if !self.places.borrow_mut().forgotten(node, lookups) {
+            // Nothing is found by name here any more: the kernel forgets such a node all at once.
+            self.client.forget_nameless(inode);
+        }
     }
 
     async fn getattr(
@@ -193,12 +200,17 @@ impl Filesystem for ClusterFileSystem {
 
     async fn unlink(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
         self.may_change()?;
-        self.client.unlink(&self.caller(context), parent, name).await.map_err(errno)
+        self.client.unlink(&self.caller(context), parent, name).await.map_err(errno_in)
     }
 
     async fn rmdir(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<()> {
         self.may_change()?;
-        self.client.remove_directory(&self.caller(context), parent, name).await.map_err(errno)
+        let removed = self.client.remove_directory(&self.caller(context), parent, name).await;
+        removed.map_err(errno_in)?;
+        if !Abandoned::is_current() {
+            self.places.borrow_mut().removed(context.node, name);
+        }
+        Ok(())
     }
 
     async fn rename(
@@ -206,7 +218,7 @@ impl Filesystem for ClusterFileSystem {
         context: &Context,
         parent: u64,
         name: &[u8],
-        new_parent: u64,
+        new_node: u64,
         new_name: &[u8],
         flags: u32,
     ) -> Answer<()> {
@@ -218,8 +230,19 @@ impl Filesystem for ClusterFileSystem {
             _ => return Err(Errno::EINVAL),
         };
         let caller = self.caller(context);
+        let new_parent = self.inode(new_node);
         let renamed = self.client.rename(&caller, parent, name, new_parent, new_name, mode);
-        renamed.await.map_err(errno)
+        renamed.await.map_err(errno_in)?;
+        // Where the kernel was told that the call was given up, it moves nothing.
+        if !Abandoned::is_current() {
+            let (from, to) = ((context.node, name), (new_node, new_name));
+            let mut places = self.places.borrow_mut();
+            match mode {
+                RenameMode::Exchange => places.exchanged(from, to),
+                _ => places.moved(from, to),
+            }
+        }
+        Ok(())
     }
 
     async fn link(
@@ -232,7 +255,7 @@ impl Filesystem for ClusterFileSystem {
         self.may_change()?;
         let caller = self.caller(context);
         let linked = self.client.link(&caller, node, new_parent, new_name).await;
-        Ok(self.entry(&linked.map_err(errno)?))
+        Ok(self.entry_at(context.node, new_name, &linked.map_err(errno_in)?).await)
     }
 
     async fn open(
@@ -349,8 +372,13 @@ impl Filesystem for ClusterFileSystem {
                 let Some(entry) = next else { break };
                 let added = match (&entry.attributes, plus) {
                     (Some(found), true) => {
-                        let full = self.entry(found);
-                        reply.add_plus(&full, entry.cookie, &entry.name)
+                        let full = self.entry_at(context.node, &entry.name, found).await;
+                        let added = reply.add_plus(&full, entry.cookie, &entry.name);
+                        if !added && full.attributes.is_directory() {
+                            // The kernel does not count it.
+                            self.places.borrow_mut().forgotten(full.node(), 1);
+                        }
+                        added
                     }
                     _ => reply.add(entry.inode, entry.cookie, entry_kind(entry.kind), &entry.name),
                 };
@@ -442,10 +470,15 @@ impl Filesystem for ClusterFileSystem {
         let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
         let exclusive = flags as i32 & libc::O_EXCL != 0;
         let options = options(flags);
-        let created = self.client.create(&caller, parent, name, mode, exclusive, options);
-        let (attributes, file, _) = created.await.map_err(errno)?;
+        let created = self.client.create(&caller, parent, name, mode, exclusive, options).await;
+        let (attributes, file, _) = created.map_err(|error| match error {
+            // The kernel saw nothing there when it asked, and would have followed a link, or gone to
+            // a fifo by itself: at ESTALE it looks anew.
+            client::Errno::ELOOP | client::Errno::ENXIO if !exclusive => Errno::ESTALE,
+            error => errno_in(error),
+        })?;
         let opened = self.opened(file)?;
-        Ok((self.entry(&attributes), opened))
+        Ok((self.entry_at(context.node, name, &attributes).await, opened))
     }
 
     async fn tmpfile(
@@ -460,7 +493,7 @@ impl Filesystem for ClusterFileSystem {
         let (caller, mode) = (self.maker(context, mode), mode as u16 & 0o7777);
         let options = OpenOptions { truncate: false, ..options(flags) };
         let created = self.client.create_temporary(&caller, parent, mode, options).await;
-        let (attributes, file) = created.map_err(errno)?;
+        let (attributes, file) = created.map_err(errno_in)?;
         let opened = self.opened(file)?;
         Ok((self.entry(&attributes), opened))
     }

@@ -1,6 +1,6 @@
 //! The entries of a directory, packed as the kernel reads them.
 
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::Entry;
 use crate::abi::NAME_BYTES_MAX;
@@ -129,6 +129,22 @@ impl DirectoryReply {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
+
+    /// The nodes whose look-ups this reply counts, as the kernel calls them.
+    pub(crate) fn nodes(&self) -> Vec<u64> {
+        let (mut nodes, mut rest) = (Vec::new(), &self.bytes[..]);
+        while self.plus
+            && let Ok((entry, behind)) = EntryOut::read_from_prefix(rest)
+            && let Ok((record, _)) = DirectoryRecord::read_from_prefix(behind)
+        {
+            if entry.node != 0 {
+                nodes.push(entry.node);
+            }
+            let head = size_of::<EntryOut>() + size_of::<DirectoryRecord>();
+            rest = &rest[(head + record.name_len as usize).next_multiple_of(8)..];
+        }
+        nodes
+    }
 }
 
 #[cfg(test)]
@@ -159,5 +175,9 @@ mod tests {
         assert_eq!(reply.as_bytes()[0], 9);
         assert_eq!(reply.as_bytes()[160], 0);
         assert_eq!(reply.as_bytes()[128 + 20], libc::DT_DIR);
+        entry.number = 77;
+        assert!(reply.add_plus(&entry, 6, b"a longer name"));
+        assert_eq!(reply.nodes(), [9, 77]);
+        assert_eq!(reply.as_bytes()[320 + 128], 9);
     }
 }

@@ -87,6 +87,9 @@ impl AttributesReply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
     pub attributes: Attributes,
+    /// What the kernel shall call the node from now on, where that is not the inode's own number; else
+    /// 0. Two numbers of one inode are two inodes for the kernel; programs see only the own one.
+    pub number: u64,
     /// Tells two inodes apart that had the same number at different times.
     pub generation: u64,
     pub attributes_valid: Duration,
@@ -99,9 +102,14 @@ impl Entry {
         Entry { entry_valid: valid, ..Entry::default() }
     }
 
+    /// What the kernel calls the node.
+    pub fn node(&self) -> u64 {
+        if self.number == 0 { self.attributes.node } else { self.number }
+    }
+
     pub(crate) fn to_abi(self) -> abi::EntryOut {
         abi::EntryOut {
-            node: self.attributes.node,
+            node: self.node(),
             generation: self.generation,
             entry_valid: self.entry_valid.as_secs(),
             attr_valid: self.attributes_valid.as_secs(),

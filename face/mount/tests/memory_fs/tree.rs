@@ -164,6 +164,7 @@ impl Tree {
         let node = self.node(number)?;
         node.lookups += 1;
         Ok(Entry {
+            number: 0,
             attributes: node.attributes,
             generation: 1,
             attributes_valid: valid,
