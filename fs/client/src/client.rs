@@ -22,7 +22,8 @@ use ropewalk_wire::fs::value::Bytes;
 use crate::clock::ServerClock;
 use crate::data::DataServer;
 use crate::error::ClientError;
-use crate::inode::{Directory, Inode, Position};
+use crate::entries::Entries;
+use crate::inode::{Inode, Position};
 use crate::locks::Locks;
 use crate::patience::Patience;
 
@@ -124,7 +125,8 @@ impl Default for ClientConfig {
             patience: Duration::from_secs(60),
             log: Rc::new(|_| ()),
             transfer_bytes: 64 << 20,
-            inodes_max: 65536,
+            // More than a large directory has: whoever goes over it twice finds it the second time.
+            inodes_max: 1 << 17,
             report_after: Duration::from_millis(500),
         }
     }
@@ -156,7 +158,7 @@ pub(crate) struct Inner {
     pub meta: Connection,
     pub pool: Pool,
     pub inodes: RefCell<BTreeMap<u64, Rc<Inode>>>,
-    pub directories: RefCell<BTreeMap<u64, Directory>>,
+    pub entries: RefCell<Entries>,
     /// What inodes were when this client took their last name, until they are forgotten.
     pub nameless: RefCell<BTreeMap<u64, Attributes>>,
     /// Data servers by id.
@@ -196,6 +198,8 @@ pub(crate) struct Inner {
     /// Calls that no server answered in time.
     pub unanswered: Cell<u64>,
     pub stopped: Cell<bool>,
+    /// What was not used for long is being given back.
+    pub trimming: Cell<bool>,
     pub clock: Cell<u64>,
 }
 
@@ -225,7 +229,8 @@ impl Client {
             meta: Connection::new(world, endpoint, peer, options),
             pool: Pool::with_budget(config.transfer_bytes * 2),
             inodes: RefCell::new(BTreeMap::new()),
-            directories: RefCell::new(BTreeMap::new()),
+            entries: RefCell::new(Entries::default()),
+            trimming: Cell::new(false),
             nameless: RefCell::new(BTreeMap::new()),
             servers: RefCell::new(BTreeMap::new()),
             pools: RefCell::new(BTreeMap::new()),

@@ -1,4 +1,4 @@
-//! What the client knows of an inode and of a directory's entries, and by which lease.
+//! What the client knows of an inode, and by which lease.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -51,6 +51,35 @@ pub(crate) struct Inode {
     pub promised: Cell<bool>,
     /// The metadata server's era and position of the newest change that no sync covered.
     pub changed: Cell<Option<Position>>,
+    /// Changes of a directory's entries by this client: a reply that was under way beside one may be
+    /// older than it.
+    pub renamed: Cell<u64>,
+    /// Who looked the inode up of late.
+    pub looks: Cell<Looks>,
+}
+
+/// The latest look-ups of an inode by processes of this host.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Looks {
+    process: u32,
+    at: Option<Time>,
+    /// The latest by another process than the latest.
+    other: Option<Time>,
+}
+
+impl Looks {
+    /// `process` (0: some process) looked the inode up.
+    pub fn add(&mut self, process: u32, now: Time) {
+        if process == 0 || process != self.process {
+            self.other = self.at;
+        }
+        (self.process, self.at) = (process, Some(now));
+    }
+
+    /// Whether several processes looked it up since.
+    pub fn are_several_since(&self, time: Time) -> bool {
+        self.other.is_some_and(|other| other >= time)
+    }
 }
 
 /// A moment in the history of the metadata: an era of the server, and how far it had come.
@@ -63,6 +92,8 @@ pub(crate) struct Position {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub attributes: Option<Attributes>,
+    /// What the attributes were when the last lease went: others may have removed the inode since.
+    pub last: Option<Attributes>,
     pub mode: LeaseMode,
     pub epoch: u32,
     /// Of the newest grant; grants up to `recalled` are none.
@@ -132,12 +163,6 @@ impl Dirty {
     }
 }
 
-/// Entries of a directory that its lease covers; `None`: known to be absent.
-#[derive(Debug, Default)]
-pub(crate) struct Directory {
-    pub entries: BTreeMap<Vec<u8>, Option<u64>>,
-}
-
 impl State {
     /// Takes inline bytes of a reply, unless something newer is known: replies overtake each other.
     pub fn take_inline(&mut self, bytes: &[u8], version: u64) {
@@ -199,6 +224,8 @@ impl Inode {
             shared_before: Cell::new(true),
             promised: Cell::new(true),
             changed: Cell::new(None),
+            renamed: Cell::new(0),
+            looks: Cell::new(Looks::default()),
         }
     }
 
@@ -244,7 +271,7 @@ impl Inode {
         state.mode = state.mode.min(keep);
         state.insisted = false;
         if keep < LeaseMode::Read {
-            state.attributes = None;
+            state.last = state.attributes.take().or(state.last);
             state.inline = None;
             state.content = None;
         }
@@ -432,6 +459,23 @@ mod tests {
         // The server was not reached any more.
         drop(report);
         assert!(inode.state.borrow().lost && inode.state.borrow().dirty.is_clean());
+    }
+
+    #[test]
+    fn look_ups_of_several_processes_are_told_apart() {
+        let at = |seconds| Time::ZERO + std::time::Duration::from_secs(seconds);
+        let mut looks = Looks::default();
+        looks.add(7, at(1));
+        looks.add(7, at(2));
+        assert!(!looks.are_several_since(at(0)));
+        looks.add(8, at(3));
+        assert!(looks.are_several_since(at(2)) && !looks.are_several_since(at(3)));
+        looks.add(8, at(9));
+        assert!(looks.are_several_since(at(2)) && !looks.are_several_since(at(3)));
+        // Of whom nothing is known may be anybody.
+        looks.add(0, at(10));
+        looks.add(0, at(11));
+        assert!(looks.are_several_since(at(10)));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ropewalk_base::task::race;
+use ropewalk_base::task::{join_all, race};
 use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Entry, LeaseMode, MetaReply, MetaRequest, REPORT_RUNS_MAX, Report};
@@ -21,6 +21,9 @@ use crate::kernel::Waiting;
 const OPEN_PATIENCE: Duration = Duration::from_millis(500);
 /// How often is looked whether anything is being opened at all.
 const OPEN_PAUSE: Duration = Duration::from_millis(10);
+
+/// Leases of no use that are given back at the same time.
+const TRIMMED_AT_ONCE: usize = 32;
 
 /// What a lease is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +202,7 @@ impl Client {
                 return;
             }
         }
-        self.inner.directories.borrow_mut().remove(&number);
+        self.inner.entries.borrow_mut().remove(number);
         self.settled(&inode).await;
         self.await_open(&inode, grant).await;
         let _giving = inode.giving.acquire().await;
@@ -231,7 +234,7 @@ impl Client {
             let mut state = inode.state.borrow_mut();
             state.recalled = state.recalled.max(number);
         }
-        self.inner.directories.borrow_mut().remove(&inode.number);
+        self.inner.entries.borrow_mut().remove(inode.number);
         let _giving = inode.giving.acquire().await;
         self.clear(inode, LeaseMode::None).await;
         if inode.opened().is_some() || inode.state.borrow().number != number {
@@ -488,9 +491,10 @@ impl Client {
     }
 
     /// Gives back what was not used for longest, when more inodes are remembered than allowed.
-    fn trim(&self) {
+    pub(crate) fn trim(&self) {
         let max = self.inner.config.inodes_max;
-        if self.inner.inodes.borrow().len() <= max + max / 8 {
+        let excess = self.inner.inodes.borrow().len().saturating_sub(max);
+        if excess <= max / 8 || self.inner.trimming.get() {
             return;
         }
         let mut idle: Vec<(u64, u64)> = self
@@ -509,12 +513,20 @@ impl Client {
             .map(|inode| (inode.used.get(), inode.number))
             .collect();
         idle.sort_unstable();
-        let excess = self.inner.inodes.borrow().len() - max;
-        for (_, number) in idle.into_iter().take(excess) {
-            let Some(inode) = self.inner.inodes.borrow().get(&number).cloned() else { continue };
-            let client = self.clone();
-            self.inner.world.spawn(async move { client.forget(inode).await });
-        }
+        idle.truncate(excess);
+        // Once at a time: looking for the oldest looks at all of them.
+        self.inner.trimming.set(true);
+        let client = self.clone();
+        self.inner.world.spawn(async move {
+            for some in idle.chunks(TRIMMED_AT_ONCE) {
+                let some = some.iter().filter_map(|(_, number)| {
+                    let inode = client.inner.inodes.borrow().get(number).cloned()?;
+                    Some(client.forget(inode))
+                });
+                join_all(some).await;
+            }
+            client.inner.trimming.set(false);
+        });
     }
 
     /// Gives back what an inode's record holds, and drops the record if nobody wants it meanwhile.

@@ -21,6 +21,7 @@ mod call;
 mod client;
 mod clock;
 mod data;
+mod entries;
 mod error;
 mod file;
 mod guards;

@@ -2,7 +2,9 @@
 
 use std::future::Future;
 use std::rc::Rc;
+use std::time::Duration;
 
+use ropewalk_base::time::Time;
 use ropewalk_wire::fs::attributes::{Attributes, InodeKind};
 use ropewalk_wire::fs::meta::{
     AttributeChange, Entry, Grant, MetaReply, MetaRequest, NAME_BYTES_MAX, Node, RenameMode,
@@ -49,6 +51,8 @@ fn check(name: &[u8]) -> Result<(), Errno> {
 /// The extended attribute that holds a program's capabilities.
 const CAPABILITY: &[u8] = b"security.capability";
 
+/// How long what somebody looked up is kept after its last name went.
+const MOMENT: Duration = Duration::from_secs(2);
 /// Inodes without a name whose attributes are remembered, at most.
 const NAMELESS_MAX: usize = 1 << 16;
 
@@ -67,9 +71,14 @@ impl Client {
             if let Some(attributes) = self.inode(number).cached() {
                 return Ok(attributes);
             }
-            return self.attributes(number).await;
+            self.read_ahead(caller, parent);
+            match self.attributes(number).await {
+                // It went while the lease on the directory did: the name may mean another by now.
+                Err(Errno::ESTALE) => {}
+                answer => return answer,
+            }
         }
-        let before = self.recalls_of(parent);
+        let before = self.history_of(parent);
         let request = MetaRequest::Lookup { who: caller.who(), parent, name: Bytes(name) };
         let found = self
             .ask(&request, |reply| match reply {
@@ -78,7 +87,7 @@ impl Client {
                 _ => unexpected(),
             })
             .await?;
-        let valid = self.recalls_of(parent) == before;
+        let valid = self.history_of(parent) == before;
         match found {
             Ok(entry) => {
                 let inode = self.learn(&entry);
@@ -97,7 +106,33 @@ impl Client {
     }
 
     fn known(&self, parent: u64, name: &[u8]) -> Option<Option<u64>> {
-        self.inner.directories.borrow().get(&parent)?.entries.get(name).copied()
+        self.inner.entries.borrow().known(parent, name)
+    }
+
+    /// Notes that a process (0: some process) of this host looked an inode up, and may be about to use
+    /// it: it is kept for a moment where this client takes its last name.
+    pub fn looked_up(&self, number: u64, process: u32) {
+        if let Some(inode) = self.inner.inodes.borrow().get(&number) {
+            let mut looks = inode.looks.get();
+            looks.add(process, self.inner.world.now());
+            inode.looks.set(looks);
+        }
+    }
+
+    /// Whether somebody else than the one that removes the inode's name may be about to use it.
+    fn is_looked_at(&self, number: u64) -> bool {
+        let now = self.inner.world.now();
+        let inodes = self.inner.inodes.borrow();
+        let looks = inodes.get(&number).map(|inode| inode.looks.get()).unwrap_or_default();
+        let since = now.since(Time::ZERO).saturating_sub(MOMENT);
+        looks.are_several_since(Time::ZERO + since)
+    }
+
+    /// The inode that an entry names, if this client can say that it does not use it any more once its
+    /// last name is gone; else 0.
+    fn closed(&self, number: Option<u64>) -> u64 {
+        let unused = |number: &u64| !self.is_open(*number) && !self.is_looked_at(*number);
+        number.filter(unused).unwrap_or(0)
     }
 
     /// Whether attributes and content are covered by a lease: the kernel may remember them, too.
@@ -116,21 +151,16 @@ impl Client {
     }
 
     fn remember(&self, parent: u64, name: &[u8], inode: Option<u64>) {
-        let mut directories = self.inner.directories.borrow_mut();
-        directories.entry(parent).or_default().entries.insert(name.to_vec(), inode);
+        self.inner.entries.borrow_mut().remember(parent, name, inode);
     }
 
     /// A change of ours in a directory: what is remembered of it follows.
     fn changed(&self, parent: u64, name: &[u8], inode: Option<u64>, cached: bool) {
-        if let Some(directory) = self.inner.directories.borrow_mut().get_mut(&parent) {
-            if cached {
-                directory.entries.insert(name.to_vec(), inode);
-            } else {
-                directory.entries.remove(name);
-            }
-        }
+        self.inner.entries.borrow_mut().change(parent, name, inode, cached);
+        let directory = self.inode(parent);
+        directory.renamed.set(directory.renamed.get() + 1);
         // Its times and size are no longer what they were.
-        self.note_change(&self.inode(parent));
+        self.note_change(&directory);
         self.stale(parent);
     }
 
@@ -147,6 +177,14 @@ impl Client {
     /// what the reply allows to be remembered.
     pub(crate) fn recalls_of(&self, directory: u64) -> u64 {
         self.inode(directory).state.borrow().recalled
+    }
+
+    /// As [`Client::recalls_of`], and changes with each change of ours, too: a reply that was under
+    /// way beside one may be older.
+    fn history_of(&self, directory: u64) -> (u64, u64) {
+        let inode = self.inode(directory);
+        let recalled = inode.state.borrow().recalled;
+        (recalled, inode.renamed.get())
     }
 
     /// Attributes have to be asked for again.
@@ -167,7 +205,10 @@ impl Client {
         match self.ask_attributes(&inode, &request).await {
             // Somebody still stands in a directory that was removed, or holds the path of a file.
             Err(Errno::ESTALE) => {
-                self.inner.nameless.borrow().get(&number).copied().ok_or(Errno::ESTALE)
+                let ours = self.inner.nameless.borrow().get(&number).copied();
+                let last = || inode.state.borrow().last;
+                let gone = ours.or_else(last).ok_or(Errno::ESTALE)?;
+                Ok(Attributes { link_count: 0, ..gone })
             }
             answer => answer,
         }
@@ -317,6 +358,9 @@ impl Client {
         let entry = self.ask(&request, entry_of).await?;
         let inode = self.learn(&entry);
         self.note_change(&inode);
+        if entry.attributes.kind == InodeKind::Directory && inode.cached().is_some() {
+            self.inner.entries.borrow_mut().made(inode.number);
+        }
         self.created(parent, name, &entry, before);
         Ok(inode.seen(entry.attributes))
     }
@@ -324,8 +368,7 @@ impl Client {
     /// Removes a name that is not a directory's.
     pub async fn unlink(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
         check(name)?;
-        let known = self.known(parent, name).flatten();
-        let closed = known.filter(|number| !self.is_open(*number)).unwrap_or(0);
+        let closed = self.closed(self.known(parent, name).flatten());
         let who = caller.who();
         let request = MetaRequest::Unlink { who, parent, name: Bytes(name), closed };
         let attributes = self.ask(&request, attributes_of).await?;
@@ -341,7 +384,7 @@ impl Client {
         name: &[u8],
     ) -> Result<(), Errno> {
         check(name)?;
-        let closed = self.known(parent, name).flatten().unwrap_or(0);
+        let closed = self.closed(self.known(parent, name).flatten());
         let who = caller.who();
         let request = MetaRequest::RemoveDirectory { who, parent, name: Bytes(name), closed };
         let attributes = self.ask(&request, attributes_of).await?;
@@ -359,7 +402,7 @@ impl Client {
     /// An inode has a name less. `closed`: the one whose lease ended with that.
     fn lost_name(&self, attributes: Attributes, closed: u64) {
         let number = attributes.inode;
-        self.inner.directories.borrow_mut().remove(&number);
+        self.inner.entries.borrow_mut().remove(number);
         let inode = self.inode(number);
         inode.learned(attributes);
         if attributes.link_count == 0 {
@@ -377,7 +420,13 @@ impl Client {
         } else {
             // The server keeps the file for us as long as we hold a lease on it.
             let client = self.clone();
-            self.inner.world.spawn(async move { client.forget(inode).await });
+            let wait = self.is_looked_at(number);
+            self.inner.world.spawn(async move {
+                if wait {
+                    client.inner.world.sleep(MOMENT).await;
+                }
+                client.forget(inode).await;
+            });
         }
     }
 
@@ -399,7 +448,7 @@ impl Client {
         check(name)?;
         check(new_name)?;
         let replaced = self.known(new_parent, new_name).flatten();
-        let closed = replaced.filter(|number| !self.is_open(*number)).unwrap_or(0);
+        let closed = self.closed(replaced);
         let request = MetaRequest::Rename {
             who: caller.who(),
             parent,
@@ -486,11 +535,18 @@ impl Client {
             bytes_max: LISTING_BYTES as u32,
             attributes,
         };
-        self.ask(&request, |reply| match reply {
+        let before = self.history_of(number);
+        let listed = self.ask(&request, |reply| match reply {
             MetaReply::Directory { entries, end, grant } => {
-                self.inode(number).granted(grant);
+                let directory = self.inode(number);
+                directory.granted(grant);
+                let held = grant.is_some_and(|grant| grant.number > before.0);
+                let gapless = held && self.history_of(number) == before;
                 let mut listed = Vec::with_capacity(entries.len());
                 for entry in entries {
+                    if gapless {
+                        self.remember(number, entry.name.0, Some(entry.inode));
+                    }
                     let attributes = entry.attributes.map(|attributes| {
                         let inode = self.inode(entry.inode);
                         inode.granted(entry.grant);
@@ -505,11 +561,31 @@ impl Client {
                         attributes,
                     });
                 }
+                let to = listed.last().map_or(cookie, |last: &Listed| last.cookie);
+                self.inner.entries.borrow_mut().listed(number, cookie, to, (end, gapless));
                 Ok((listed, end))
             }
             _ => unexpected(),
-        })
-        .await
+        });
+        let listed = listed.await?;
+        self.trim();
+        Ok(listed)
+    }
+
+    /// Somebody looks at one entry of a directory after another: the attributes of more of them come
+    /// in one message.
+    fn read_ahead(&self, caller: &Caller, parent: u64) {
+        let most = self.inner.config.inodes_max;
+        let Some(from) = self.inner.entries.borrow_mut().missed(parent, most) else { return };
+        let (client, caller) = (self.clone(), caller.clone());
+        self.inner.world.spawn(async move {
+            let read = client.read_directory(&caller, parent, from, true).await;
+            // Who may look names up may not always list them.
+            let to = read.ok().and_then(|(listed, end)| {
+                listed.last().filter(|_| !end).map(|last| last.cookie)
+            });
+            client.inner.entries.borrow_mut().read_ahead(parent, to);
+        });
     }
 
     /// The target of a symbolic link.
@@ -524,6 +600,11 @@ impl Client {
         number: u64,
         name: &[u8],
     ) -> Result<Vec<u8>, Errno> {
+        if let Some(attributes) = self.inode(number).cached()
+            && let Some(answer) = absent_xattr(&attributes, name)
+        {
+            return Err(answer);
+        }
         let who = caller.who();
         let request = MetaRequest::GetXattr { who, inode: number, name: Bytes(name) };
         self.ask(&request, content_of).await
@@ -531,6 +612,9 @@ impl Client {
 
     /// The names of extended attributes, each ended by a zero byte.
     pub async fn list_xattr(&self, caller: &Caller, number: u64) -> Result<Vec<u8>, Errno> {
+        if self.inode(number).cached().is_some_and(|attributes| !attributes.has_xattrs) {
+            return Ok(Vec::new());
+        }
         let request = MetaRequest::ListXattr { who: caller.who(), inode: number };
         self.ask(&request, content_of).await
     }
@@ -593,6 +677,18 @@ impl Client {
         })
         .await
     }
+}
+
+/// The answer for an extended attribute of an inode that has none, as the server would judge it, where
+/// rights do not matter: kernel and programs ask for such names again and again, `exec` and `ls` for
+/// each file.
+fn absent_xattr(attributes: &Attributes, name: &[u8]) -> Option<Errno> {
+    let absent = !attributes.has_xattrs && name.len() <= NAME_BYTES_MAX;
+    let asked = |space: &[u8]| name.len() > space.len() && name.starts_with(space);
+    if absent && (asked(b"security.") || asked(b"trusted.")) {
+        return Some(Errno::ENODATA);
+    }
+    asked(b"system.").then_some(Errno::EOPNOTSUPP)
 }
 
 fn attributes_of(reply: MetaReply<'_>) -> Result<Option<Attributes>, Errno> {

@@ -86,7 +86,7 @@ impl Client {
             self.forget_above(&inode);
         }
         self.lose_locks();
-        self.inner.directories.borrow_mut().clear();
+        self.inner.entries.borrow_mut().clear();
         self.open_session().await.map_err(|_| Errno::EIO)
     }
 
@@ -188,7 +188,7 @@ impl Client {
             // Where only a link was lost, it knows all of it, and what it was told is not told again:
             // it takes no more once it has heard that this is all.
             while self.inner.boot.get() == boot && self.inner.reclaimed.get() != boot {
-                self.inner.directories.borrow_mut().clear();
+                self.inner.entries.borrow_mut().clear();
                 if !self.end_reclaim(boot).await {
                     return;
                 }

@@ -15,6 +15,9 @@ pub struct Config {
     pub term: Duration,
     /// How long a directory that several sessions change is not cached.
     pub contention: Duration,
+    /// How long an inode that another session was told of is kept after it lost its last name, and
+    /// nobody has it open.
+    pub moment: Duration,
     /// Most hard links of a file (`EMLINK`).
     pub links_max: u32,
     /// Leases that one session may hold; above that, nothing more is granted but for opens.
@@ -47,6 +50,7 @@ impl Default for Config {
         Config {
             term: Duration::from_secs(10),
             contention: Duration::from_millis(100),
+            moment: Duration::from_secs(2),
             links_max: 65_000,
             leases_max: 1 << 20,
             inode_range: 1 << 16,

@@ -96,6 +96,7 @@ impl Inode {
             modified: self.modified,
             changed: self.changed,
             created: self.created,
+            has_xattrs: self.xattr_bytes > 0,
             version: self.version,
             capable: self.capable,
         }

@@ -19,6 +19,7 @@
 //! for caching between clients. Rows are described in `docs/spec/metadata-rows.md`.
 
 pub mod config;
+mod graves;
 mod growth;
 pub mod inode;
 pub mod keys;

@@ -23,6 +23,7 @@ use ropewalk_wire::fs::{decode, encode};
 use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
+use crate::graves::Graves;
 use crate::growth::Growth;
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
@@ -137,6 +138,7 @@ pub struct Shard<R> {
     pub(crate) numbers: Numbers,
     pub(crate) generations: Generations,
     pub(crate) leases: Leases,
+    pub(crate) graves: Graves,
     pub(crate) locks: Locks,
     pub(crate) questions: Questions,
     pub(crate) growth: Growth,
@@ -527,6 +529,11 @@ impl<R: Rows> Shard<R> {
     /// The leases, for looking at them.
     pub fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    /// Whether an inode without a name and without a user is kept for a moment.
+    pub fn keeps(&self, inode: u64) -> bool {
+        self.graves.keeps(inode)
     }
 
     /// The locks, for looking at them.

@@ -118,6 +118,53 @@ fn a_removed_file_lives_as_long_as_somebody_has_it_open() {
 }
 
 #[test]
+fn what_another_session_was_just_told_of_is_kept_for_a_moment_after_its_removal() {
+    let mut cluster = cluster(2);
+    let tick = |cluster: &mut Cluster, seconds: u64| {
+        cluster.pass(seconds * SECOND);
+        let now = cluster.moment();
+        cluster.shard().tick(now);
+        invariants::check(cluster.shard());
+    };
+    let file = cluster.create(0, b"a");
+    cluster.call(1, lookup(ROOT, b"a")).ok();
+    cluster.call(0, unlink(ROOT, b"a")).ok();
+    assert_eq!(cluster.attributes(1, file).attributes().link_count, 0);
+    tick(&mut cluster, 1);
+    // Its kernel comes late, and then has it open.
+    cluster.call(1, open(file, READ)).ok();
+    tick(&mut cluster, 2);
+    assert!(exists(&mut cluster, file));
+    cluster.close(1, file);
+    assert!(!exists(&mut cluster, file));
+    // Nobody comes for this one.
+    let link = cluster.call(0, make(ROOT, b"l", Node::symlink(b"to"))).inode();
+    cluster.call(1, lookup(ROOT, b"l")).ok();
+    cluster.call(0, unlink(ROOT, b"l")).ok();
+    assert!(cluster.call(1, MetaRequest::ReadLink { inode: link }).get().is_ok());
+    tick(&mut cluster, 2);
+    assert!(!exists(&mut cluster, link));
+    // A directory is empty, and was removed, for who still has it.
+    let directory = cluster.call(0, make(ROOT, b"d", Node::Directory)).inode();
+    cluster.call(1, lookup(ROOT, b"d")).ok();
+    let (who, name) = (Who::ROOT, Bytes(b"d"));
+    let remove = MetaRequest::RemoveDirectory { who, parent: ROOT, name, closed: 0 };
+    cluster.call(0, remove).ok();
+    assert_eq!(cluster.call(1, lookup(directory, b"x")).ok(), MetaReply::Missing { cached: false });
+    assert_eq!(cluster.call(1, create(directory, b"x")).errno(), Errno::ENOENT);
+    // A restart keeps nothing that nobody uses.
+    cluster.restart();
+    assert!(!exists(&mut cluster, directory));
+    // What nobody else knows goes at once.
+    let file = cluster.create(0, b"b");
+    cluster.close(0, file);
+    let request = MetaRequest::Unlink { who, parent: ROOT, name: Bytes(b"b"), closed: file };
+    cluster.call(0, request).ok();
+    assert!(!exists(&mut cluster, file));
+    invariants::check(cluster.shard());
+}
+
+#[test]
 fn an_orphan_that_nobody_reclaims_is_destroyed() {
     let mut cluster = cluster(2);
     let file = cluster.create(0, b"a");

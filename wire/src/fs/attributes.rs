@@ -39,6 +39,8 @@ pub struct Attributes {
     pub modified: Timestamp,
     pub changed: Timestamp,
     pub created: Timestamp,
+    /// Whether it has extended attributes.
+    pub has_xattrs: bool,
     /// Grows with every change of the inode; lets a client order two views of it.
     pub version: u64,
     /// The file has capabilities (the attribute `security.capability`), which fall before the next

@@ -145,6 +145,7 @@ mod tests {
             changed: at,
             created: at,
             capable: false,
+            has_xattrs: false,
             version: 1,
         };
         let layout =

@@ -21,6 +21,14 @@ impl<R: Rows> Operation<'_, R> {
             Err(Stop::Errno(Errno::ESTALE)) => None,
             Err(stop) => return Err(stop),
         };
+        let recalled = |operation: &Self| {
+            let holder = operation.shard.leases.holder(number, operation.session);
+            holder.is_some_and(|holder| holder.is_recalled())
+        };
+        if recalled(self) && keep == LeaseMode::None {
+            // It may have answered its kernel under the lease just now.
+            self.note_told(number);
+        }
         if self.shard.leases.release(number, self.session, grant, keep, open) {
             self.shard.parking.wake(WaitOn::Inode(number));
         }

@@ -41,6 +41,10 @@ impl<R: Rows> Operation<'_, R> {
         attributes: bool,
     ) -> Step<()> {
         let directory = self.directory(number)?;
+        if directory.links == 0 {
+            // Whoever still stands in it finds nothing, as in every file system of Linux.
+            return Err(Errno::ENOENT.into());
+        }
         // Later pieces of a scan go on under the permission that its beginning had.
         if cookie == 0 {
             permission::check(&directory, who, READ)?;

@@ -319,6 +319,7 @@ impl<'a, R: Rows> Operation<'a, R> {
     pub fn cache_grant(&mut self, inode: u64, epoch: u32) -> Option<Grant> {
         let held = self.shard.leases.holder(inode, self.session).copied();
         if let Some(holder) = held.filter(|holder| holder.mode != LeaseMode::None) {
+            // Where it is being recalled, its release notes that the session knows the inode.
             let grant = Grant { mode: holder.mode, epoch, number: holder.number };
             return (!holder.is_recalled()).then_some(grant);
         }
@@ -331,7 +332,13 @@ impl<'a, R: Rows> Operation<'a, R> {
             && !shard.cuts.contains_key(&inode)
             && shard.leases.may_cache(inode, self.session, self.now.time)
             && shard.leases.count(self.session) < shard.config.leases_max;
-        may.then(|| shard.leases.grant(inode, self.session, LeaseMode::Read, epoch))
+        if !may {
+            if named {
+                self.note_told(inode);
+            }
+            return None;
+        }
+        Some(shard.leases.grant(inode, self.session, LeaseMode::Read, epoch))
     }
 
     /// Whether the session may cache entries of the directory.

@@ -87,7 +87,9 @@ impl<R: Rows> Operation<'_, R> {
             if closed == number {
                 self.shard.leases.remove(number, self.session);
             }
-            if self.shard.leases.is_used(number) {
+            // Asked in any case: who has it open may close it in a moment.
+            let kept = self.keep_for_a_moment(number);
+            if kept || self.shard.leases.is_used(number) {
                 self.batch.put(keys::key(Table::Orphan, &[number]), Vec::new());
             } else {
                 self.destroy(&inode)?;
@@ -96,11 +98,26 @@ impl<R: Rows> Operation<'_, R> {
         Ok(inode)
     }
 
+    /// Whether somebody who was just told of the inode may still come for it.
+    fn keep_for_a_moment(&mut self, number: u64) -> bool {
+        let shard = &mut *self.shard;
+        shard.graves.bury(number, self.now.time, shard.config.moment)
+    }
+
+    /// Notes that the session knows the inode, and no lease stands for that.
+    pub fn note_told(&mut self, number: u64) {
+        let shard = &mut *self.shard;
+        if self.session != 0 {
+            shard.graves.told(number, self.now.time, shard.config.moment);
+        }
+    }
+
     /// Destroys an orphan if no session uses it any more.
     pub fn collect(&mut self, number: u64) -> Step<()> {
         let inode = self.inode(number)?.clone();
+        let used = self.shard.leases.is_used(number) || self.shard.graves.keeps(number);
         // On a full disk the orphan stays, to be collected when there is room again.
-        if inode.links > 0 || self.shard.leases.is_used(number) || self.shard.is_full() {
+        if inode.links > 0 || used || self.shard.is_full() {
             return Ok(());
         }
         self.batch.remove(keys::key(Table::Orphan, &[number]));

@@ -72,6 +72,7 @@ impl<R: Rows> Shard<R> {
         for inode in self.growth.overdue(now.time) {
             self.parking.wake(WaitOn::Grown(inode));
         }
+        self.collect_kept(now);
         let mut operation = Operation::new(self, 0, u64::MAX, now);
         operation.renew_pool();
         let (batch, ..) = operation.finish();
@@ -171,6 +172,26 @@ impl<R: Rows> Shard<R> {
         let mut after = vec![Table::Orphan as u8];
         while let Some(last) = self.collect_orphans(&after, now) {
             after = keys::key(Table::Orphan, &[last + 1]);
+        }
+    }
+
+    /// Destroys inodes that were kept for a moment which is over.
+    fn collect_kept(&mut self, now: Moment) {
+        loop {
+            let due: Vec<u64> = std::iter::from_fn(|| self.graves.due(now.time))
+                .take(INODES_PER_BATCH)
+                .collect();
+            if due.is_empty() {
+                return;
+            }
+            let mut operation = Operation::new(self, 0, u64::MAX, now);
+            let collected = due.into_iter().try_for_each(|inode| match operation.collect(inode) {
+                // It went with its last user.
+                Err(Stop::Errno(Errno::ESTALE)) => Ok(()),
+                collected => collected,
+            });
+            let outcome = collected.map(|()| operation.finish().0);
+            self.conclude_alone(outcome);
         }
     }
 

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use super::output::Reaps;
 use super::{Admission, CUT_VERSION, Cut, Moment, Opening, Shard};
 use crate::config::Config;
+use crate::graves::Graves;
 use crate::growth::Growth;
 use crate::inode::{Inode, decode_row, encode_row};
 use crate::keys::{self, Table};
@@ -82,6 +83,7 @@ impl<R: Rows> Shard<R> {
             numbers: Numbers::default(),
             generations: Generations::new(first, end),
             leases: Leases::new(boot << GRANTS_PER_BOOT),
+            graves: Graves::default(),
             locks: Locks::default(),
             questions: Questions::default(),
             growth: Growth::default(),
