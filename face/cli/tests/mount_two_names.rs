@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use rustix::fs::{CWD, OFlags, RenameFlags};
 
 use support::names::{Chooser, Side};
-use support::{Cluster, Process, mounts_usable, unmount};
+use support::{Cluster, Process, mounts_usable, run, unmount};
 
 /// A cluster with two mounts, and a directory of the local file system.
 struct Place {
     directory: tempfile::TempDir,
-    _cluster: Cluster,
+    cluster: Cluster,
     _mounts: [Process; 2],
 }
 
@@ -28,7 +28,7 @@ impl Place {
         }
         let cluster = Cluster::start(&path.join("cluster"));
         let mounts = ["one", "two"].map(|name| cluster.mount(&path.join(name)));
-        Place { directory, _cluster: cluster, _mounts: mounts }
+        Place { directory, cluster, _mounts: mounts }
     }
 
     fn path(&self, name: &str) -> std::path::PathBuf {
@@ -59,7 +59,7 @@ fn run_seed(place: &Place, seed: u64, steps: usize) {
         let found = tested.perform(&operation, root);
         successes += usize::from(!expected.ends_with(')'));
         history.push(format!("{step}: mount {root}: {operation:?}: {expected}"));
-        let tail = || history[history.len().saturating_sub(if only() { 2000 } else { 40 })..].join("\n");
+        let tail = || history[history.len().saturating_sub(40)..].join("\n");
         assert_eq!(found, expected, "seed {seed}, after\n{}", tail());
         if step % 40 == 39 || step + 1 == steps {
             let expected = reference.tree(0);
@@ -76,6 +76,7 @@ fn two_mounts_answer_as_one_local_file_system() {
     if !mounts_usable() {
         return;
     }
+    // One seed alone, to look into it.
     let only = std::env::var("ROPEWALK_NAMES_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = if std::env::var_os("ROPEWALK_SEEDS").is_some() { 300 } else { 8 };
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -85,10 +86,6 @@ fn two_mounts_answer_as_one_local_file_system() {
         None => (0..seeds).for_each(|seed| run_seed(&place, seed, 1000)),
     }
     place.leave();
-}
-
-fn only() -> bool {
-    std::env::var_os("ROPEWALK_NAMES_SEED").is_some()
 }
 
 /// Runs `work` again and again until the end; how often.
@@ -101,25 +98,45 @@ fn repeat(end: Instant, mut work: impl FnMut(u64)) -> u64 {
     rounds
 }
 
-/// Replaces names in a loop: a file and a link by renames, two directories by exchanges.
-fn replace(root: &Path, round: u64) {
-    let (new, link) = (root.join("new"), root.join("new link"));
+/// One kind of name that is replaced, and looked at.
+type Kind = (&'static str, fn(&Path, u64), fn(&Path));
+
+const KINDS: [Kind; 3] = [
+    ("file", replace_file, visit_file),
+    ("link", replace_link, visit_link),
+    ("directory", exchange_directories, visit_directory),
+];
+
+fn replace_file(root: &Path, round: u64) {
+    let new = root.join("new");
     fs::write(&new, format!("round {round}")).unwrap();
     fs::rename(&new, root.join("file")).unwrap();
-    std::os::unix::fs::symlink(format!("target {round}"), &link).unwrap();
-    fs::rename(&link, root.join("link")).unwrap();
+}
+
+fn replace_link(root: &Path, round: u64) {
+    let new = root.join("new link");
+    std::os::unix::fs::symlink(format!("target {round}"), &new).unwrap();
+    fs::rename(&new, root.join("link")).unwrap();
+}
+
+fn exchange_directories(root: &Path, _round: u64) {
     let (one, two) = (root.join("directory"), root.join("other"));
     rustix::fs::renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE).unwrap();
 }
 
-/// Uses these names; panics where one cannot be found.
-fn visit(root: &Path) {
+fn visit_file(root: &Path) {
     assert!(fs::metadata(root.join("file")).expect("stat").is_file());
     let text = fs::read_to_string(root.join("file")).expect("open and read");
     assert!(text.starts_with("round "), "{text:?}");
+}
+
+fn visit_link(root: &Path) {
     let target = fs::read_link(root.join("link")).expect("readlink");
     assert!(target.to_str().unwrap().starts_with("target "));
     assert!(fs::symlink_metadata(root.join("link")).expect("lstat").is_symlink());
+}
+
+fn visit_directory(root: &Path) {
     assert_eq!(fs::read_dir(root.join("directory")).expect("list").count(), 1);
     fs::metadata(root.join("directory/inside")).expect("below an exchanged directory");
 }
@@ -135,17 +152,19 @@ fn a_path_that_always_exists_never_fails() {
         fs::create_dir(one.join(name)).unwrap();
         fs::write(one.join(name).join("inside"), "").unwrap();
     }
-    replace(&one, 0);
-    let seconds = if std::env::var_os("ROPEWALK_SEEDS").is_some() { 120 } else { 3 };
-    let end = Instant::now() + Duration::from_secs(seconds);
-    std::thread::scope(|scope| {
-        let replacing = scope.spawn(|| repeat(end, |round| replace(&one, round)));
-        // One beside the one that replaces, two through the other mount.
-        let visiting = [&one, &two, &two]
-            .map(|root| scope.spawn(move || repeat(end, |_| visit(root))));
-        let visits = visiting.map(|visiting| visiting.join().unwrap());
-        println!("{} replacements, {visits:?} visits", replacing.join().unwrap());
-    });
+    let seconds = if std::env::var_os("ROPEWALK_SEEDS").is_some() { 60 } else { 1 };
+    for (name, replace, visit) in KINDS {
+        replace(&one, 0);
+        let end = Instant::now() + Duration::from_secs(seconds);
+        std::thread::scope(|scope| {
+            let replacing = scope.spawn(|| repeat(end, |round| replace(&one, round)));
+            // Beside the one that replaces, and through the other mount.
+            let visiting =
+                [&one, &two].map(|root| scope.spawn(move || repeat(end, |_| visit(root))));
+            let visits = visiting.map(|visiting| visiting.join().unwrap());
+            println!("{name}: {} replaced, {visits:?} visits", replacing.join().unwrap());
+        });
+    }
     place.leave();
 }
 
@@ -190,5 +209,48 @@ fn directories_that_the_other_mount_moved_or_removed() {
     let make = rustix::fs::mkdirat(&standing, "new", 0o755.into());
     assert_eq!(make.unwrap_err(), rustix::io::Errno::NOENT);
     drop((standing, file));
+    place.leave();
+}
+
+/// Calls that the metadata server has served, but for those that tell that somebody lives.
+fn calls(cluster: &Cluster) -> u64 {
+    let mut command = std::process::Command::new(support::PROGRAM);
+    command.args(["status", "--json", "--interval", "0", "--address", &cluster.address()]);
+    let output = command.output().unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let beside = ["heartbeat", "status", "list servers", "list sessions", "renew session"];
+    let kinds = status["metadata"]["calls"].as_object().unwrap();
+    let kinds = kinds.iter().filter(|(kind, _)| !beside.contains(&kind.as_str()));
+    kinds.map(|(_, done)| done["calls"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn listings_cost_messages_for_pieces_and_changes_one_for_a_name() {
+    if !mounts_usable() {
+        return;
+    }
+    const FILES: u64 = 2000;
+    /// Messages for the directories above, pieces of listings, and what a moment brings.
+    const BESIDE: u64 = 60;
+    let place = Place::new();
+    let (one, two) = (place.path("one"), place.path("two"));
+    let cost = |what: &str, most: u64, work: &dyn Fn()| {
+        let before = calls(&place.cluster);
+        work();
+        let cost = calls(&place.cluster) - before;
+        println!("{what}: {cost} messages for {FILES} names");
+        assert!(cost <= most + BESIDE, "{what}: {cost} messages");
+    };
+    let make = |directory: &Path| {
+        fs::create_dir(directory).unwrap();
+        (0..FILES).for_each(|number| drop(File::create(directory.join(number.to_string()))));
+    };
+    cost("create", FILES, &|| make(&one.join("a")));
+    cost("ls -l where they were made", 0, &|| drop(run(&one, "ls", &["-l", "a"])));
+    // Each is asked for, or read ahead, once; and the other mount gives its lease on each back.
+    cost("ls -l elsewhere", 2 * FILES, &|| drop(run(&two, "ls", &["-l", "a"])));
+    cost("ls -l once more", 0, &|| drop(run(&two, "ls", &["-l", "a"])));
+    make(&one.join("b"));
+    cost("rm -r where they were made", FILES, &|| drop(run(&one, "rm", &["-r", "b"])));
     place.leave();
 }

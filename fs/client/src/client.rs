@@ -21,8 +21,8 @@ use ropewalk_wire::fs::value::Bytes;
 
 use crate::clock::ServerClock;
 use crate::data::DataServer;
-use crate::error::ClientError;
 use crate::entries::Entries;
+use crate::error::ClientError;
 use crate::inode::{Inode, Position};
 use crate::locks::Locks;
 use crate::patience::Patience;

@@ -7,7 +7,7 @@ use ropewalk_base::task::{Notify, Semaphore};
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
-use ropewalk_wire::fs::meta::{Access, Grant, LeaseMode};
+use ropewalk_wire::fs::meta::{Access, DirectoryNow, Grant, LeaseMode};
 use ropewalk_wire::fs::runs::Runs;
 use ropewalk_wire::fs::value::Timestamp;
 
@@ -304,6 +304,23 @@ impl Inode {
         state.attributes = Some(attributes);
     }
 
+    /// Takes what a change of ours made of a directory into its attributes. False where another change
+    /// came between, or nothing is known: then they have to be asked for.
+    pub fn is_now(&self, now: DirectoryNow) -> bool {
+        let mut state = self.state.borrow_mut();
+        let next = |known: &&mut Attributes| known.version + 1 == now.version;
+        let (fresh, version) = (!state.outdated && !state.stale, now.version);
+        let Some(known) = state.attributes.as_mut().filter(|_| fresh).filter(next) else {
+            return false;
+        };
+        known.version = version;
+        known.size = now.size;
+        known.link_count = now.link_count;
+        (known.modified, known.changed) = (now.modified, now.modified);
+        state.version = state.version.max(version);
+        true
+    }
+
     /// What a reply told, with what is known here beyond it.
     pub fn seen(&self, told: Attributes) -> Attributes {
         let state = self.state.borrow();
@@ -459,6 +476,40 @@ mod tests {
         // The server was not reached any more.
         drop(report);
         assert!(inode.state.borrow().lost && inode.state.borrow().dirty.is_clean());
+    }
+
+    #[test]
+    fn a_directory_follows_our_own_changes_one_by_one() {
+        let directory = Inode::new(1);
+        let at = Timestamp { seconds: 9, nanos: 0 };
+        let now = |version| DirectoryNow { version, size: 3, link_count: 2, modified: at };
+        assert!(!directory.is_now(now(1)), "nothing is known");
+        let attributes = Attributes {
+            inode: 1,
+            object_generation: 0,
+            kind: ropewalk_wire::fs::attributes::InodeKind::Directory,
+            mode: 0o755,
+            link_count: 2,
+            user: 0,
+            group: 0,
+            device: 0,
+            size: 0,
+            blocks: 0,
+            accessed: at,
+            modified: Timestamp::default(),
+            changed: Timestamp::default(),
+            created: Timestamp::default(),
+            capable: false,
+            has_xattrs: false,
+            version: 5,
+        };
+        directory.learned(attributes);
+        assert!(!directory.is_now(now(7)), "something came between");
+        assert!(directory.is_now(now(6)) && directory.is_now(now(7)));
+        let known = directory.state.borrow().attributes.unwrap();
+        assert_eq!((known.size, known.modified, known.changed), (3, at, at));
+        directory.state.borrow_mut().outdated = true;
+        assert!(!directory.is_now(now(8)));
     }
 
     #[test]

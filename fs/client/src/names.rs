@@ -7,25 +7,14 @@ use std::time::Duration;
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::attributes::{Attributes, InodeKind};
 use ropewalk_wire::fs::meta::{
-    AttributeChange, Entry, Grant, MetaReply, MetaRequest, NAME_BYTES_MAX, Node, RenameMode,
-    TimeChange,
+    AttributeChange, DirectoryNow, Entry, Grant, MetaReply, MetaRequest, NAME_BYTES_MAX, Node,
+    RenameMode, TimeChange,
 };
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
-use crate::call::{LISTING_BYTES, unexpected};
+use crate::call::unexpected;
 use crate::client::{Caller, Client};
 use crate::inode::{Inode, Resizing};
-
-/// One entry of a directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    pub name: Vec<u8>,
-    pub inode: u64,
-    pub kind: InodeKind,
-    /// Where reading goes on after this entry.
-    pub cookie: u64,
-    pub attributes: Option<Attributes>,
-}
 
 /// Room and inodes of the file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +36,6 @@ fn entry_of(reply: MetaReply<'_>) -> Result<Entry, Errno> {
 fn check(name: &[u8]) -> Result<(), Errno> {
     if name.len() > NAME_BYTES_MAX { Err(Errno::ENAMETOOLONG) } else { Ok(()) }
 }
-
-/// The extended attribute that holds a program's capabilities.
-const CAPABILITY: &[u8] = b"security.capability";
 
 /// How long what somebody looked up is kept after its last name went.
 const MOMENT: Duration = Duration::from_secs(2);
@@ -150,18 +136,27 @@ impl Client {
         }
     }
 
-    fn remember(&self, parent: u64, name: &[u8], inode: Option<u64>) {
+    pub(crate) fn remember(&self, parent: u64, name: &[u8], inode: Option<u64>) {
         self.inner.entries.borrow_mut().remember(parent, name, inode);
     }
 
     /// A change of ours in a directory: what is remembered of it follows.
-    fn changed(&self, parent: u64, name: &[u8], inode: Option<u64>, cached: bool) {
+    /// `now`: its attributes, as far as they are told.
+    fn changed(
+        &self,
+        parent: u64,
+        name: &[u8],
+        (inode, cached): (Option<u64>, bool),
+        now: Option<DirectoryNow>,
+    ) {
         self.inner.entries.borrow_mut().change(parent, name, inode, cached);
         let directory = self.inode(parent);
         directory.renamed.set(directory.renamed.get() + 1);
-        // Its times and size are no longer what they were.
         self.note_change(&directory);
-        self.stale(parent);
+        if !now.is_some_and(|now| directory.is_now(now)) {
+            // Its times and size are no longer what they were.
+            self.stale(parent);
+        }
     }
 
     /// A file of ours came into a directory. `before`: see [`Client::recalls_of`].
@@ -170,7 +165,7 @@ impl Client {
         if entry.entry_cached && self.recalls_of(parent) == before {
             self.remember(parent, name, Some(inode));
         }
-        self.changed(parent, name, Some(inode), entry.entry_cached);
+        self.changed(parent, name, (Some(inode), entry.entry_cached), entry.directory);
     }
 
     /// Changes when the lease on a directory is recalled: a recall that overtook a reply took back
@@ -181,7 +176,7 @@ impl Client {
 
     /// As [`Client::recalls_of`], and changes with each change of ours, too: a reply that was under
     /// way beside one may be older.
-    fn history_of(&self, directory: u64) -> (u64, u64) {
+    pub(crate) fn history_of(&self, directory: u64) -> (u64, u64) {
         let inode = self.inode(directory);
         let recalled = inode.state.borrow().recalled;
         (recalled, inode.renamed.get())
@@ -371,8 +366,9 @@ impl Client {
         let closed = self.closed(self.known(parent, name).flatten());
         let who = caller.who();
         let request = MetaRequest::Unlink { who, parent, name: Bytes(name), closed };
-        let attributes = self.ask(&request, attributes_of).await?;
-        self.removed(parent, name, attributes, closed);
+        let (attributes, now) = self.ask(&request, removed_of).await?;
+        self.changed(parent, name, (None, true), Some(now));
+        self.lost_name(attributes, closed);
         Ok(())
     }
 
@@ -387,16 +383,10 @@ impl Client {
         let closed = self.closed(self.known(parent, name).flatten());
         let who = caller.who();
         let request = MetaRequest::RemoveDirectory { who, parent, name: Bytes(name), closed };
-        let attributes = self.ask(&request, attributes_of).await?;
-        self.removed(parent, name, attributes, closed);
+        let (attributes, now) = self.ask(&request, removed_of).await?;
+        self.changed(parent, name, (None, true), Some(now));
+        self.lost_name(attributes, closed);
         Ok(())
-    }
-
-    fn removed(&self, parent: u64, name: &[u8], attributes: Option<Attributes>, closed: u64) {
-        self.changed(parent, name, None, true);
-        if let Some(attributes) = attributes {
-            self.lost_name(attributes, closed);
-        }
     }
 
     /// An inode has a name less. `closed`: the one whose lease ended with that.
@@ -470,11 +460,11 @@ impl Client {
             return Ok(());
         }
         if mode == RenameMode::Exchange {
-            self.changed(parent, name, replaced, replaced.is_some());
+            self.changed(parent, name, (replaced, replaced.is_some()), None);
         } else {
-            self.changed(parent, name, None, certain);
+            self.changed(parent, name, (None, certain), None);
         }
-        self.changed(new_parent, new_name, moved, moved.is_some());
+        self.changed(new_parent, new_name, (moved, moved.is_some()), None);
         for number in [moved, replaced].into_iter().flatten() {
             self.stale(number);
         }
@@ -519,149 +509,9 @@ impl Client {
         Ok(inode.seen(entry.attributes))
     }
 
-    /// Entries of a directory after `cookie` (0: from the beginning), and whether these were the
-    /// last. `attributes`: with the attributes of each.
-    pub async fn read_directory(
-        &self,
-        caller: &Caller,
-        number: u64,
-        cookie: u64,
-        attributes: bool,
-    ) -> Result<(Vec<Listed>, bool), Errno> {
-        let request = MetaRequest::ReadDirectory {
-            who: caller.who(),
-            inode: number,
-            cookie,
-            bytes_max: LISTING_BYTES as u32,
-            attributes,
-        };
-        let before = self.history_of(number);
-        let listed = self.ask(&request, |reply| match reply {
-            MetaReply::Directory { entries, end, grant } => {
-                let directory = self.inode(number);
-                directory.granted(grant);
-                let held = grant.is_some_and(|grant| grant.number > before.0);
-                let gapless = held && self.history_of(number) == before;
-                let mut listed = Vec::with_capacity(entries.len());
-                for entry in entries {
-                    if gapless {
-                        self.remember(number, entry.name.0, Some(entry.inode));
-                    }
-                    let attributes = entry.attributes.map(|attributes| {
-                        let inode = self.inode(entry.inode);
-                        inode.granted(entry.grant);
-                        self.learned(&inode, attributes);
-                        inode.seen(attributes)
-                    });
-                    listed.push(Listed {
-                        name: entry.name.0.to_vec(),
-                        inode: entry.inode,
-                        kind: entry.kind,
-                        cookie: entry.cookie,
-                        attributes,
-                    });
-                }
-                let to = listed.last().map_or(cookie, |last: &Listed| last.cookie);
-                self.inner.entries.borrow_mut().listed(number, cookie, to, (end, gapless));
-                Ok((listed, end))
-            }
-            _ => unexpected(),
-        });
-        let listed = listed.await?;
-        self.trim();
-        Ok(listed)
-    }
-
-    /// Somebody looks at one entry of a directory after another: the attributes of more of them come
-    /// in one message.
-    fn read_ahead(&self, caller: &Caller, parent: u64) {
-        let most = self.inner.config.inodes_max;
-        let Some(from) = self.inner.entries.borrow_mut().missed(parent, most) else { return };
-        let (client, caller) = (self.clone(), caller.clone());
-        self.inner.world.spawn(async move {
-            let read = client.read_directory(&caller, parent, from, true).await;
-            // Who may look names up may not always list them.
-            let to = read.ok().and_then(|(listed, end)| {
-                listed.last().filter(|_| !end).map(|last| last.cookie)
-            });
-            client.inner.entries.borrow_mut().read_ahead(parent, to);
-        });
-    }
-
     /// The target of a symbolic link.
     pub async fn read_link(&self, number: u64) -> Result<Vec<u8>, Errno> {
         self.ask(&MetaRequest::ReadLink { inode: number }, content_of).await
-    }
-
-    /// The value of an extended attribute.
-    pub async fn get_xattr(
-        &self,
-        caller: &Caller,
-        number: u64,
-        name: &[u8],
-    ) -> Result<Vec<u8>, Errno> {
-        if let Some(attributes) = self.inode(number).cached()
-            && let Some(answer) = absent_xattr(&attributes, name)
-        {
-            return Err(answer);
-        }
-        let who = caller.who();
-        let request = MetaRequest::GetXattr { who, inode: number, name: Bytes(name) };
-        self.ask(&request, content_of).await
-    }
-
-    /// The names of extended attributes, each ended by a zero byte.
-    pub async fn list_xattr(&self, caller: &Caller, number: u64) -> Result<Vec<u8>, Errno> {
-        if self.inode(number).cached().is_some_and(|attributes| !attributes.has_xattrs) {
-            return Ok(Vec::new());
-        }
-        let request = MetaRequest::ListXattr { who: caller.who(), inode: number };
-        self.ask(&request, content_of).await
-    }
-
-    /// Sets an extended attribute. `create`: it must be new; `replace`: it must exist.
-    pub async fn set_xattr(
-        &self,
-        caller: &Caller,
-        number: u64,
-        name: &[u8],
-        value: &[u8],
-        (create, replace): (bool, bool),
-    ) -> Result<(), Errno> {
-        let request = MetaRequest::SetXattr {
-            who: caller.who(),
-            inode: number,
-            name: Bytes(name),
-            value: Bytes(value),
-            create,
-            replace,
-        };
-        self.ask(&request, |_| Ok(())).await?;
-        let inode = self.inode(number);
-        self.note_change(&inode);
-        if name == CAPABILITY
-            && let Some(known) = &mut inode.state.borrow_mut().attributes
-        {
-            // Others lost their leases for that; our own writes must know, too.
-            known.capable = true;
-        }
-        self.stale(number);
-        Ok(())
-    }
-
-    /// Removes an extended attribute.
-    pub async fn remove_xattr(
-        &self,
-        caller: &Caller,
-        number: u64,
-        name: &[u8],
-    ) -> Result<(), Errno> {
-        let who = caller.who();
-        let request = MetaRequest::RemoveXattr { who, inode: number, name: Bytes(name) };
-        self.ask(&request, |_| Ok(())).await?;
-        self.note_change(&self.inode(number));
-        self.stale(number);
-        Ok(())
     }
 
     /// Room and inodes.
@@ -679,16 +529,11 @@ impl Client {
     }
 }
 
-/// The answer for an extended attribute of an inode that has none, as the server would judge it, where
-/// rights do not matter: kernel and programs ask for such names again and again, `exec` and `ls` for
-/// each file.
-fn absent_xattr(attributes: &Attributes, name: &[u8]) -> Option<Errno> {
-    let absent = !attributes.has_xattrs && name.len() <= NAME_BYTES_MAX;
-    let asked = |space: &[u8]| name.len() > space.len() && name.starts_with(space);
-    if absent && (asked(b"security.") || asked(b"trusted.")) {
-        return Some(Errno::ENODATA);
+fn removed_of(reply: MetaReply<'_>) -> Result<(Attributes, DirectoryNow), Errno> {
+    match reply {
+        MetaReply::Removed { attributes, directory } => Ok((attributes, directory)),
+        _ => unexpected(),
     }
-    asked(b"system.").then_some(Errno::EOPNOTSUPP)
 }
 
 fn attributes_of(reply: MetaReply<'_>) -> Result<Option<Attributes>, Errno> {
@@ -706,7 +551,7 @@ fn granted_attributes(reply: MetaReply<'_>) -> Result<(Attributes, Option<Grant>
     }
 }
 
-fn content_of(reply: MetaReply<'_>) -> Result<Vec<u8>, Errno> {
+pub(crate) fn content_of(reply: MetaReply<'_>) -> Result<Vec<u8>, Errno> {
     match reply {
         MetaReply::Content { bytes } => Ok(bytes.0.to_vec()),
         _ => unexpected(),

@@ -151,6 +151,7 @@ impl Storm {
             }
             MetaReply::Entry(entry) => learn(entry.attributes, entry.grant),
             MetaReply::Attributes { attributes, grant } => learn(attributes, grant),
+            MetaReply::Removed { attributes, .. } => learn(attributes, None),
             MetaReply::Directory { entries, .. } => {
                 for entry in entries {
                     entry.attributes.into_iter().for_each(|found| learn(found, entry.grant));

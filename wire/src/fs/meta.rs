@@ -587,6 +587,20 @@ pub struct Entry {
     pub entry_cached: bool,
     /// A lease on the inode that the reply grants.
     pub grant: Option<Grant>,
+    /// The directory after a request that added the entry.
+    pub directory: Option<DirectoryNow>,
+}
+
+/// What a change of a directory's entries made of it, for those who cache its attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirectoryNow {
+    /// Its version; where the one before is the one that is cached, nothing else changed.
+    pub version: u64,
+    /// The number of its entries.
+    pub size: u64,
+    pub link_count: u32,
+    /// Times of modification and of change.
+    pub modified: Timestamp,
 }
 
 /// One entry of `ReadDirectory`.
@@ -647,11 +661,16 @@ pub enum MetaReply<'a> {
     Missing {
         cached: bool,
     },
-    /// GetAttributes, SetAttributes, Report, RenewEpoch, Release, Reclaim, LeaveInline; Unlink, RemoveDirectory,
-    /// and a Rename that replaces: of the inode that lost its name.
+    /// GetAttributes, SetAttributes, Report, RenewEpoch, Release, Reclaim, LeaveInline; a Rename that
+    /// replaces: of the inode that lost its name.
     Attributes {
         attributes: Attributes,
         grant: Option<Grant>,
+    },
+    /// Unlink, RemoveDirectory: of the inode that lost its name, and of the directory.
+    Removed {
+        attributes: Attributes,
+        directory: DirectoryNow,
     },
     /// Create, Temporary, Open, Acquire.
     Opened {

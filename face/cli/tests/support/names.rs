@@ -78,7 +78,8 @@ impl Side {
     /// A tree that these directories show.
     pub fn new(roots: &[&Path]) -> Side {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-        let open = |path: &&Path| rustix::fs::open(*path, flags, Mode::empty()).expect("it is there");
+        let open =
+            |path: &&Path| rustix::fs::open(*path, flags, Mode::empty()).expect("it is there");
         Side { roots: roots.iter().map(open).collect(), held: (0..HELD).map(|_| None).collect() }
     }
 
@@ -259,7 +260,8 @@ impl Side {
                 }
                 _ => Ok(String::new()),
             };
-            writeln!(tree, "{path} inode {number} {} {content:?}", describe(&status)).expect("memory");
+            writeln!(tree, "{path} inode {number} {} {content:?}", describe(&status))
+                .expect("memory");
             if is(&status, FileType::Directory) {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY;
                 match rustix::fs::openat(directory, &name, flags, Mode::empty()) {

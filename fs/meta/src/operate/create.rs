@@ -1,7 +1,9 @@
 //! Making inodes: files, directories, symbolic links, device nodes, files without a name, hard links.
 
 use ropewalk_wire::fs::attributes::InodeKind;
-use ropewalk_wire::fs::meta::{Access, LeaseMode, MetaReply, Node, TARGET_BYTES_MAX, Who};
+use ropewalk_wire::fs::meta::{
+    Access, DirectoryNow, Entry, LeaseMode, MetaReply, Node, TARGET_BYTES_MAX, Who,
+};
 use ropewalk_wire::fs::value::Errno;
 
 use super::directory::Dentry;
@@ -49,7 +51,8 @@ impl<R: Rows> Operation<'_, R> {
         self.settle()?;
         let number = self.new_inode(who, &directory, InodeKind::File, mode)?;
         self.put_entry(parent, name, Dentry { cookie, inode: number, kind: InodeKind::File }, 0)?;
-        self.open_new(number, access, self.caches_entries(parent))
+        let directory = self.directory_now(parent)?;
+        self.open_new(number, access, self.caches_entries(parent), Some(directory))
     }
 
     pub fn temporary(&mut self, who: &Who<'_>, parent: u64, mode: u16, access: Access) -> Step<()> {
@@ -61,15 +64,21 @@ impl<R: Rows> Operation<'_, R> {
         inode.links = 0;
         inode.temporary = true;
         self.batch.put(keys::key(Table::Orphan, &[number]), Vec::new());
-        self.open_new(number, access, false)
+        self.open_new(number, access, false, None)
     }
 
     /// Opens a file that this operation made, with the lease that its only user can have.
-    fn open_new(&mut self, number: u64, access: Access, entry_cached: bool) -> Step<()> {
+    fn open_new(
+        &mut self,
+        number: u64,
+        access: Access,
+        entry_cached: bool,
+        directory: Option<DirectoryNow>,
+    ) -> Step<()> {
         let mode = if access.write { LeaseMode::Write } else { LeaseMode::Read };
         self.shard.leases.open(number, self.session, access);
         self.shard.leases.grant(number, self.session, mode, 0);
-        self.answer_opened(number, entry_cached, true, false)
+        self.answer_opened(number, (entry_cached, directory), true, false)
     }
 
     pub fn make(
@@ -120,7 +129,8 @@ impl<R: Rows> Operation<'_, R> {
         }
         self.change(number)?.device = device;
         self.put_entry(parent, name, Dentry { cookie, inode: number, kind }, subdirectory as i32)?;
-        let entry = self.entry(parent, number)?;
+        let directory = Some(self.directory_now(parent)?);
+        let entry = Entry { directory, ..self.entry(parent, number)? };
         self.answer(&MetaReply::Entry(entry))
     }
 
@@ -156,7 +166,8 @@ impl<R: Rows> Operation<'_, R> {
             self.batch.remove(keys::key(Table::Orphan, &[number]));
         }
         self.put_entry(parent, name, Dentry { cookie, inode: number, kind }, 0)?;
-        let entry = self.entry(parent, number)?;
+        let directory = Some(self.directory_now(parent)?);
+        let entry = Entry { directory, ..self.entry(parent, number)? };
         self.answer(&MetaReply::Entry(entry))
     }
 

@@ -1,6 +1,7 @@
 //! Dentries: finding, adding and taking away entries of directories.
 
 use ropewalk_wire::fs::attributes::InodeKind;
+use ropewalk_wire::fs::meta::DirectoryNow;
 use ropewalk_wire::fs::value::Errno;
 
 use super::{Operation, Step};
@@ -73,6 +74,17 @@ impl<R: Rows> Operation<'_, R> {
     /// Takes an entry away. The directory's count and times are the caller's affair.
     pub fn remove_dentry(&mut self, parent: u64, name: &[u8], cookie: u64) {
         self.batch.remove(keys::named(Table::Dentry, &[parent, cookie], name));
+    }
+
+    /// A directory after a change of its entries.
+    pub fn directory_now(&mut self, number: u64) -> Step<DirectoryNow> {
+        let directory = self.inode(number)?;
+        Ok(DirectoryNow {
+            version: directory.version,
+            size: directory.size,
+            link_count: directory.links,
+            modified: directory.modified,
+        })
     }
 
     /// Changes a directory whose entries changed: their number, the links of subdirectories, times.

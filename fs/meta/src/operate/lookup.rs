@@ -41,7 +41,7 @@ impl<R: Rows> Operation<'_, R> {
         let inode = self.inode(number)?;
         let (attributes, epoch) = (inode.attributes(), inode.epoch);
         let grant = self.cache_grant(number, epoch);
-        Ok(Entry { attributes, entry_cached: self.caches_entries(parent), grant })
+        Ok(Entry { attributes, entry_cached: self.caches_entries(parent), grant, directory: None })
     }
 
     pub fn get_attributes(&mut self, number: u64) -> Step<()> {

@@ -2,7 +2,7 @@
 
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::layout::{Growth, Layout};
-use ropewalk_wire::fs::meta::{Access, Entry, Grant, LeaseMode, MetaReply, Who};
+use ropewalk_wire::fs::meta::{Access, DirectoryNow, Entry, Grant, LeaseMode, MetaReply, Who};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::{Operation, Step, Stop};
@@ -40,7 +40,7 @@ impl<R: Rows> Operation<'_, R> {
         if inode.is_directory() {
             self.shard.leases.open(number, self.session, access);
             self.cache_grant(number, inode.epoch);
-            return self.answer_opened(number, entry_cached, false, false);
+            return self.answer_opened(number, (entry_cached, None), false, false);
         }
         let wish = if access.write { LeaseMode::Write } else { LeaseMode::Read };
         let wish = self.shard.leases.attainable(number, self.session, wish);
@@ -56,7 +56,7 @@ impl<R: Rows> Operation<'_, R> {
         self.shard.leases.open(number, self.session, access);
         let mode = self.shard.leases.possible(number, self.session, wish);
         self.shard.leases.grant(number, self.session, mode, epoch);
-        self.answer_opened(number, entry_cached, false, access.read)
+        self.answer_opened(number, (entry_cached, None), false, access.read)
     }
 
     pub fn acquire(&mut self, number: u64, wish: LeaseMode, insist: bool) -> Step<()> {
@@ -64,7 +64,7 @@ impl<R: Rows> Operation<'_, R> {
         if !inode.is_file() {
             // Only reading can be cached, and never by demand: several may wish to change it.
             self.cache_grant(number, inode.epoch);
-            return self.answer_opened(number, self.caches_entries(number), false, false);
+            return self.answer_opened(number, (self.caches_entries(number), None), false, false);
         }
         let leases = &self.shard.leases;
         let wish = if insist { wish } else { leases.attainable(number, self.session, wish) };
@@ -87,7 +87,7 @@ impl<R: Rows> Operation<'_, R> {
         if mode != LeaseMode::None {
             self.shard.leases.grant(number, self.session, mode, inode.epoch);
         }
-        self.answer_opened(number, false, false, mode >= LeaseMode::Read)
+        self.answer_opened(number, (false, None), false, mode >= LeaseMode::Read)
     }
 
     /// Waits until the session gave up what it cached under `Read`, where it is about to get `Shared`.
@@ -105,7 +105,7 @@ impl<R: Rows> Operation<'_, R> {
     pub fn answer_opened(
         &mut self,
         number: u64,
-        entry_cached: bool,
+        (entry_cached, directory): (bool, Option<DirectoryNow>),
         created: bool,
         with_bytes: bool,
     ) -> Step<()> {
@@ -120,6 +120,7 @@ impl<R: Rows> Operation<'_, R> {
             attributes: inode.attributes(),
             entry_cached,
             grant: self.present_grant(number, inode.epoch),
+            directory,
         };
         self.answer(&MetaReply::Opened {
             entry,

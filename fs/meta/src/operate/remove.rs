@@ -72,7 +72,8 @@ impl<R: Rows> Operation<'_, R> {
     /// An inode lost the entry `dentry` of `parent`; replies with what is left of it.
     fn drop_link(&mut self, parent: u64, dentry: Dentry, closed: u64) -> Step<()> {
         let attributes = self.unname(parent, dentry, closed)?.attributes();
-        self.answer(&MetaReply::Attributes { attributes, grant: None })
+        let directory = self.directory_now(parent)?;
+        self.answer(&MetaReply::Removed { attributes, directory })
     }
 
     /// Takes one link off an inode, and the inode away with its last link and last user. `closed`:

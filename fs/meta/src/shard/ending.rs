@@ -178,9 +178,8 @@ impl<R: Rows> Shard<R> {
     /// Destroys inodes that were kept for a moment which is over.
     fn collect_kept(&mut self, now: Moment) {
         loop {
-            let due: Vec<u64> = std::iter::from_fn(|| self.graves.due(now.time))
-                .take(INODES_PER_BATCH)
-                .collect();
+            let due: Vec<u64> =
+                std::iter::from_fn(|| self.graves.due(now.time)).take(INODES_PER_BATCH).collect();
             if due.is_empty() {
                 return;
             }

@@ -43,7 +43,9 @@ impl Answer {
     pub fn attributes(&self) -> Attributes {
         match self.ok() {
             MetaReply::Entry(entry) | MetaReply::Opened { entry, .. } => entry.attributes,
-            MetaReply::Attributes { attributes, .. } => attributes,
+            MetaReply::Attributes { attributes, .. } | MetaReply::Removed { attributes, .. } => {
+                attributes
+            }
             other => panic!("no attributes in {other:?}"),
         }
     }

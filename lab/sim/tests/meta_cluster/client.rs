@@ -59,7 +59,9 @@ impl Result {
     pub fn attributes(&self) -> ropewalk_wire::fs::attributes::Attributes {
         match self.ok() {
             MetaReply::Entry(entry) | MetaReply::Opened { entry, .. } => entry.attributes,
-            MetaReply::Attributes { attributes, .. } => attributes,
+            MetaReply::Attributes { attributes, .. } | MetaReply::Removed { attributes, .. } => {
+                attributes
+            }
             other => panic!("no attributes in {other:?}"),
         }
     }
