@@ -13,7 +13,7 @@ const NAMES_MAX: usize = 1 << 18;
 const MISSES: u32 = 4;
 
 /// What is remembered of one directory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Directory {
     /// `None`: known to be absent.
     names: BTreeMap<Vec<u8>, Option<u64>>,
@@ -52,7 +52,7 @@ impl Entries {
             self.forget_others(parent);
         }
         let full = self.names >= NAMES_MAX;
-        let directory = self.directories.entry(parent).or_insert_with(Directory::new);
+        let directory = self.directories.entry(parent).or_default();
         if let Some(known) = directory.names.get_mut(name) {
             *known = inode;
         } else if full {
@@ -98,14 +98,14 @@ impl Entries {
     /// A directory that we made, and have a lease on: there is nothing in it.
     pub fn made(&mut self, number: u64) {
         self.remove(number);
-        self.directories.insert(number, Directory { complete: true, ..Directory::new() });
+        self.directories.insert(number, Directory { complete: true, ..Directory::default() });
     }
 
     /// A piece of a listing came, from behind `from` up to `to` (the last one with `end`), of which
     /// each name is remembered by now. False in `gapless`: something may be missing or too much.
     pub fn listed(&mut self, number: u64, from: u64, to: u64, (end, gapless): (bool, bool)) {
         let directory = if from == 0 && gapless {
-            self.directories.entry(number).or_insert_with(Directory::new)
+            self.directories.entry(number).or_default()
         } else {
             let Some(directory) = self.directories.get_mut(&number) else { return };
             directory
@@ -144,9 +144,16 @@ impl Entries {
     }
 }
 
-impl Directory {
-    fn new() -> Directory {
-        Directory { ahead: Some(0), ..Directory::default() }
+impl Default for Directory {
+    fn default() -> Directory {
+        Directory {
+            names: BTreeMap::new(),
+            complete: false,
+            listed_to: None,
+            misses: 0,
+            ahead: Some(0),
+            reading_ahead: false,
+        }
     }
 }
 

@@ -382,6 +382,18 @@ impl Run {
             compare_attributes(&answer, &node);
             let root = self.users[0].clone();
             match node.kind {
+                Kind::Dir if node.nlink == 0 => {
+                    let (who, bytes_max) = (Who::ROOT, 900);
+                    let request = MetaRequest::ReadDirectory {
+                        who,
+                        inode,
+                        cookie: 0,
+                        bytes_max,
+                        attributes: true,
+                    };
+                    let answer = self.cluster.call(client, request);
+                    assert_eq!(answer.errno(), Errno::ENOENT, "it was removed");
+                }
                 Kind::Dir => {
                     let expected = self.tree.list(id, &root).expect("root lists");
                     let listed = self.list(client, inode);

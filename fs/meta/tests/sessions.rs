@@ -126,9 +126,16 @@ fn what_another_session_was_just_told_of_is_kept_for_a_moment_after_its_removal(
         cluster.shard().tick(now);
         invariants::check(cluster.shard());
     };
+    let remove = |name, closed| MetaRequest::Unlink {
+        who: Who::ROOT,
+        parent: ROOT,
+        name: Bytes(name),
+        closed,
+    };
     let file = cluster.create(0, b"a");
+    cluster.close(0, file);
     cluster.call(1, lookup(ROOT, b"a")).ok();
-    cluster.call(0, unlink(ROOT, b"a")).ok();
+    cluster.call(0, remove(b"a", file)).ok();
     assert_eq!(cluster.attributes(1, file).attributes().link_count, 0);
     tick(&mut cluster, 1);
     // Its kernel comes late, and then has it open.
@@ -140,7 +147,7 @@ fn what_another_session_was_just_told_of_is_kept_for_a_moment_after_its_removal(
     // Nobody comes for this one.
     let link = cluster.call(0, make(ROOT, b"l", Node::symlink(b"to"))).inode();
     cluster.call(1, lookup(ROOT, b"l")).ok();
-    cluster.call(0, unlink(ROOT, b"l")).ok();
+    cluster.call(0, remove(b"l", link)).ok();
     assert!(cluster.call(1, MetaRequest::ReadLink { inode: link }).get().is_ok());
     tick(&mut cluster, 2);
     assert!(!exists(&mut cluster, link));
@@ -148,8 +155,9 @@ fn what_another_session_was_just_told_of_is_kept_for_a_moment_after_its_removal(
     let directory = cluster.call(0, make(ROOT, b"d", Node::Directory)).inode();
     cluster.call(1, lookup(ROOT, b"d")).ok();
     let (who, name) = (Who::ROOT, Bytes(b"d"));
-    let remove = MetaRequest::RemoveDirectory { who, parent: ROOT, name, closed: 0 };
-    cluster.call(0, remove).ok();
+    let request =
+        MetaRequest::RemoveDirectory { who, parent: ROOT, name, closed: directory };
+    cluster.call(0, request).ok();
     assert_eq!(cluster.call(1, lookup(directory, b"x")).ok(), MetaReply::Missing { cached: false });
     assert_eq!(cluster.call(1, create(directory, b"x")).errno(), Errno::ENOENT);
     // A restart keeps nothing that nobody uses.
@@ -158,8 +166,7 @@ fn what_another_session_was_just_told_of_is_kept_for_a_moment_after_its_removal(
     // What nobody else knows goes at once.
     let file = cluster.create(0, b"b");
     cluster.close(0, file);
-    let request = MetaRequest::Unlink { who, parent: ROOT, name: Bytes(b"b"), closed: file };
-    cluster.call(0, request).ok();
+    cluster.call(0, remove(b"b", file)).ok();
     assert!(!exists(&mut cluster, file));
     invariants::check(cluster.shard());
 }

@@ -13,7 +13,7 @@ use crate::locks::Effects;
 use crate::parking::WaitOn;
 use crate::permission::{self, SEARCH};
 use crate::rows::Rows;
-use crate::shard::REAP_VERSION;
+use crate::shard::{Admission, REAP_VERSION};
 
 impl<R: Rows> Operation<'_, R> {
     pub fn unlink(&mut self, who: &Who<'_>, parent: u64, name: &[u8], closed: u64) -> Step<()> {
@@ -102,7 +102,9 @@ impl<R: Rows> Operation<'_, R> {
     /// Whether somebody who was just told of the inode may still come for it.
     fn keep_for_a_moment(&mut self, number: u64) -> bool {
         let shard = &mut *self.shard;
-        shard.graves.bury(number, self.now.time, shard.config.moment)
+        // What is removed to make room shall make room.
+        shard.admission == Admission::All
+            && shard.graves.bury(number, self.now.time, shard.config.moment)
     }
 
     /// Notes that the session knows the inode, and no lease stands for that.
