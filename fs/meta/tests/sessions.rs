@@ -155,8 +155,7 @@ fn what_another_session_was_just_told_of_is_kept_for_a_moment_after_its_removal(
     let directory = cluster.call(0, make(ROOT, b"d", Node::Directory)).inode();
     cluster.call(1, lookup(ROOT, b"d")).ok();
     let (who, name) = (Who::ROOT, Bytes(b"d"));
-    let request =
-        MetaRequest::RemoveDirectory { who, parent: ROOT, name, closed: directory };
+    let request = MetaRequest::RemoveDirectory { who, parent: ROOT, name, closed: directory };
     cluster.call(0, request).ok();
     assert_eq!(cluster.call(1, lookup(directory, b"x")).ok(), MetaReply::Missing { cached: false });
     assert_eq!(cluster.call(1, create(directory, b"x")).errno(), Errno::ENOENT);

@@ -57,7 +57,8 @@ impl<R: Rows> Shard<R> {
             |what: &str| RowsError::Failed(format!("the row of the {what} does not decode"));
         let bytes = rows.get(&superblock)?.ok_or_else(|| damaged("superblock"))?;
         let key: (u64, u64) = decode_row(FORMAT, &bytes).map_err(|_| damaged("superblock"))?;
-        let bytes = rows.get(&keys::key(Table::Counters, &[]))?.ok_or_else(|| damaged("counters"))?;
+        let bytes =
+            rows.get(&keys::key(Table::Counters, &[]))?.ok_or_else(|| damaged("counters"))?;
         let counters: (u64, u64) =
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("counters"))?;
         let (boot, next_range) = (counters.0 + 1, counters.1);
