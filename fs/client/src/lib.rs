@@ -48,10 +48,10 @@ pub use inspect::{DataServerInfo, Placement, PoolInfo, StripePlace, Striped};
 pub use listing::Listed;
 pub use locks::{Actor, Path};
 pub use names::FileSystemStatus;
-pub use write::How;
 pub use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 pub use ropewalk_wire::fs::layout::{Growth, Layout};
 pub use ropewalk_wire::fs::meta::{
     Access, AttributeChange, LockKind, LockRange, Node, RenameMode, TimeChange,
 };
 pub use ropewalk_wire::fs::value::{Errno, Timestamp};
+pub use write::How;

@@ -315,7 +315,8 @@ impl Run {
                 self.compare("open", &answer, expected);
             }
             _ if is_file => {
-                let request = MetaRequest::Acquire { inode, mode: LeaseMode::Shared, insist: false };
+                let request =
+                    MetaRequest::Acquire { inode, mode: LeaseMode::Shared, insist: false };
                 let epoch = self.cluster.call(client, request).grant().expect("granted").epoch;
                 let data: Vec<u8> = (0..1 + self.pick(100)).map(|at| at as u8 ^ 0x5a).collect();
                 let append = self.random.chance(400_000);

@@ -59,9 +59,8 @@ impl<R: Rows> Shard<R> {
         let key: (u64, u64) = decode_row(FORMAT, &bytes).map_err(|_| damaged("superblock"))?;
         let bytes =
             rows.get(&keys::key(Table::Counters, &[]))?.ok_or_else(|| damaged("counters"))?;
-        let counters: (u64, u64) =
+        let (boots, next_range): (u64, u64) =
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("counters"))?;
-        let (boot, next_range) = (counters.0 + 1, counters.1);
         let bytes = rows.get(&inode_count_key())?.ok_or_else(|| damaged("inode count"))?;
         let inode_count: u64 =
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("inode count"))?;
@@ -82,7 +81,7 @@ impl<R: Rows> Shard<R> {
             names,
             numbers: Numbers::default(),
             generations: Generations::new(first, end),
-            leases: Leases::new(boot << GRANTS_PER_BOOT),
+            leases: Leases::new((boots + 1) << GRANTS_PER_BOOT),
             graves: Graves::default(),
             locks: Locks::default(),
             questions: Questions::default(),
@@ -102,7 +101,7 @@ impl<R: Rows> Shard<R> {
             fences: VecDeque::new(),
             damage: VecDeque::new(),
             completed: VecDeque::new(),
-            boot,
+            boot: boots + 1,
             position: 0,
             grace: Some(now.time + config.term),
             stopped: None,
