@@ -64,13 +64,7 @@ impl<R: Rows> Shard<R> {
         let bytes = rows.get(&inode_count_key())?.ok_or_else(|| damaged("inode count"))?;
         let inode_count: u64 =
             decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("inode count"))?;
-        // Absent before the first start.
-        let (first, end): (u32, u32) = match rows.get(&generations_key())? {
-            Some(bytes) => {
-                decode_row(COUNTERS_VERSION, &bytes).map_err(|_| damaged("object generations"))?
-            }
-            None => (0, 0),
-        };
+        let (first, end) = read_generations(&rows)?;
         let first = if config.forgetful { end } else { first };
         let pools = read_pools(&rows, now)?;
         let names = NameHasher::new(key, config.hash_bits);
@@ -228,6 +222,15 @@ pub(super) fn generations_key() -> Vec<u8> {
 
 pub(super) fn generations_row(first: u32, end: u32) -> Vec<u8> {
     encode_row(COUNTERS_VERSION, &(first, end))
+}
+
+/// First and end of the object generations that were reserved; none before the first start.
+fn read_generations<R: Rows>(rows: &R) -> Result<(u32, u32), RowsError> {
+    let damaged = |_| RowsError::Failed("the row of the object generations does not decode".into());
+    match rows.get(&generations_key())? {
+        Some(bytes) => decode_row(COUNTERS_VERSION, &bytes).map_err(damaged),
+        None => Ok((0, 0)),
+    }
 }
 
 /// Makes the rows of an empty file system: the superblock, the counters, the root directory.
