@@ -179,7 +179,8 @@ fn directories_that_the_other_mount_moved_or_removed() {
     fs::create_dir(one.join("done")).unwrap();
     fs::write(one.join("todo/job/file"), "x").unwrap();
     assert_eq!(fs::read(two.join("todo/job/file")).unwrap(), b"x");
-    let standing = rustix::fs::open(two.join("todo/job"), OFlags::RDONLY, 0.into()).unwrap();
+    let standing =
+        rustix::fs::open(two.join("todo/job"), OFlags::RDONLY | OFlags::CLOEXEC, 0.into()).unwrap();
     let number = fs::metadata(two.join("todo/job")).unwrap().ino();
     for _ in 0..3 {
         fs::rename(one.join("todo/job"), one.join("done/job")).unwrap();
@@ -193,7 +194,8 @@ fn directories_that_the_other_mount_moved_or_removed() {
     fs::rename(one.join("todo"), one.join("deep/todo")).unwrap();
     assert_eq!(fs::read(two.join("deep/todo/job/file")).unwrap(), b"x");
     // Who stood in it goes on there, and after its removal finds nothing.
-    let file = rustix::fs::openat(&standing, "file", OFlags::RDONLY, 0.into()).unwrap();
+    let file =
+        rustix::fs::openat(&standing, "file", OFlags::RDONLY | OFlags::CLOEXEC, 0.into()).unwrap();
     fs::set_permissions(one.join("deep/todo/job"), fs::Permissions::from_mode(0o751)).unwrap();
     assert_eq!(rustix::fs::fstat(&standing).unwrap().st_mode & 0o777, 0o751);
     fs::remove_dir_all(one.join("deep")).unwrap();
@@ -201,7 +203,7 @@ fn directories_that_the_other_mount_moved_or_removed() {
     assert_eq!(rustix::fs::fstat(&file).unwrap().st_nlink, 0);
     let make = rustix::fs::mkdirat(&standing, "new", 0o755.into());
     assert_eq!(make.unwrap_err(), rustix::io::Errno::NOENT);
-    let open = rustix::fs::openat(&standing, "file", OFlags::RDONLY, 0.into());
+    let open = rustix::fs::openat(&standing, "file", OFlags::RDONLY | OFlags::CLOEXEC, 0.into());
     assert_eq!(open.unwrap_err(), rustix::io::Errno::NOENT);
     // Also when nobody remembers it any more but this mount.
     std::thread::sleep(Duration::from_secs(4));

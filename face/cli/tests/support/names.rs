@@ -77,7 +77,7 @@ fn mode(bits: u32) -> Mode {
 impl Side {
     /// A tree that these directories show.
     pub fn new(roots: &[&Path]) -> Side {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open =
             |path: &&Path| rustix::fs::open(*path, flags, Mode::empty()).expect("it is there");
         Side { roots: roots.iter().map(open).collect(), held: (0..HELD).map(|_| None).collect() }
@@ -120,7 +120,7 @@ impl Side {
                 let (base, path) = of(at);
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK;
                 let flags = if *exclusive { flags | OFlags::EXCL } else { flags };
-                let file = rustix::fs::openat(base, path, flags, mode(0o644))?;
+                let file = rustix::fs::openat(base, path, flags | OFlags::CLOEXEC, mode(0o644))?;
                 rustix::io::write(&file, &[*byte]).map(|_| "written".into())
             }
             O::Fifo(at) => {
@@ -168,12 +168,16 @@ impl Side {
             O::Read(at) => {
                 let (base, path) = of(at);
                 let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-                read(rustix::fs::openat(base, path, flags, Mode::empty())?.as_fd())
+                read(
+                    rustix::fs::openat(base, path, flags | OFlags::CLOEXEC, Mode::empty())?.as_fd(),
+                )
             }
             O::List(at) => {
                 let (base, path) = of(at);
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
-                list(rustix::fs::openat(base, path, flags, Mode::empty())?.as_fd())
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                list(
+                    rustix::fs::openat(base, path, flags | OFlags::CLOEXEC, Mode::empty())?.as_fd(),
+                )
             }
             _ => self.perform_held(operation, root),
         }
@@ -190,7 +194,7 @@ impl Side {
                     Kept::Temporary => OFlags::RDWR | OFlags::TMPFILE,
                 };
                 let (base, path) = (self.base(at.0, root), &at.1);
-                let opened = rustix::fs::openat(base, path, flags, mode(0o640))?;
+                let opened = rustix::fs::openat(base, path, flags | OFlags::CLOEXEC, mode(0o640))?;
                 if *kept == Kept::File && is(&rustix::fs::fstat(&opened)?, FileType::Fifo) {
                     // A fifo connects those who open it through one mount.
                     return Ok("a fifo".into());
@@ -263,7 +267,7 @@ impl Side {
             writeln!(tree, "{path} inode {number} {} {content:?}", describe(&status))
                 .expect("memory");
             if is(&status, FileType::Directory) {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 match rustix::fs::openat(directory, &name, flags, Mode::empty()) {
                     Ok(opened) => self.walk(opened.as_fd(), &path, inodes, tree),
                     Err(errno) => writeln!(tree, "{path} {}", wrong(errno)).expect("memory"),
@@ -300,7 +304,7 @@ fn read(file: BorrowedFd<'_>) -> Outcome {
 
 fn names(directory: BorrowedFd<'_>) -> rustix::io::Result<Vec<String>> {
     // A descriptor of its own reads from the beginning; a listing that was read once is over.
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let again = rustix::fs::openat(directory, ".", flags, Mode::empty())?;
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::new(again)? {
