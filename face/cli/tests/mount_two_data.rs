@@ -47,7 +47,9 @@ struct Site {
     pairs: Vec<Pair>,
     mounts: [PathBuf; 2],
     local: PathBuf,
-    sizes: [u64; FILES as usize],
+    /// Whether a file became shorter since a mount's kernel asked for its size: nothing tells it in time
+    /// (docs/design/040-client-caches.md).
+    shrunk: [[bool; FILES as usize]; 2],
     random: Random,
     /// What was done, to be shown where it goes wrong.
     log: Vec<String>,
@@ -110,9 +112,21 @@ impl Site {
 
     /// The file's size, as it has to be.
     fn size(&mut self, file: u64) -> u64 {
-        let found = fs::metadata(self.local.join(format!("file{file}"))).unwrap().len();
-        self.sizes[file as usize] = found;
-        found
+        fs::metadata(self.local.join(format!("file{file}"))).unwrap().len()
+    }
+
+    /// Has the kernel ask for the size before it believes one that was larger.
+    fn look(&mut self, number: usize, slot: u64) {
+        let (mount, file) = (self.pairs[number].mount, self.pairs[number].slots[slot as usize].file);
+        let Some(file) = file else { return };
+        if std::mem::take(&mut self.shrunk[mount][file as usize]) {
+            self.ask(number, &format!("stat {slot}"));
+        }
+    }
+
+    fn truncate(&mut self, number: usize, slot: u64, file: u64, size: u64) {
+        self.ask(number, &format!("truncate {slot} {size}"));
+        self.shrunk[1 - self.pairs[number].mount][file as usize] = true;
     }
 
     /// A place in a file and a length, mostly where something is.
@@ -139,6 +153,7 @@ impl Site {
             17..22 => drop(self.ask(number, &format!("sync {slot}"))),
             22..34 if state.reads => drop(self.ask(number, &format!("read {slot} {from} {len}"))),
             34..39 if state.reads => {
+                self.look(number, slot);
                 drop(self.ask(number, &format!("splice {slot} {from} {}", len.min(4096))));
             }
             39..60 if state.writes && state.append => {
@@ -149,7 +164,7 @@ impl Site {
             39..60 if state.writes => {
                 drop(self.ask(number, &format!("write {slot} {from} {len} {seed}")));
             }
-            60..63 if state.writes => drop(self.ask(number, &format!("truncate {slot} {from}"))),
+            60..63 if state.writes => self.truncate(number, slot, file, from),
             63..66 if state.writes => drop(self.ask(number, &format!("punch {slot} {from} {len}"))),
             66..68 if state.writes => {
                 drop(self.ask(number, &format!("allocate {slot} {from} {len}")));
@@ -177,6 +192,7 @@ impl Site {
         if size == 0 {
             return;
         }
+        self.look(number, slot);
         let from = from % size;
         let len = len.min(size - from);
         let writes = self.pairs[number].slots[slot as usize].writes;
@@ -195,6 +211,7 @@ impl Site {
         if !target.writes || target.append || source.file == target.file {
             return;
         }
+        self.look(number, slot);
         let at = self.random.below(SIZE_MAX / 2);
         let len = len.min(SIZE_MAX / 2);
         self.ask(number, &format!("copy {slot} {from} {at} {len} {to}"));
@@ -235,7 +252,7 @@ fn run(seed: u64, filer: &Path, mounts: &[PathBuf; 2], local: &Path) {
     }
     let pairs = (0..PROGRAMS).map(|number| Pair::start(filer, number * 2 / PROGRAMS)).collect();
     let random = Random::new(seed);
-    let mut site = Site { pairs, mounts, local, sizes: [0; FILES as usize], random, log: Vec::new() };
+    let mut site = Site { pairs, mounts, local, shrunk: Default::default(), random, log: Vec::new() };
     site.log.push(format!("seed {seed}"));
     for _ in 0..STEPS {
         site.step(filer);

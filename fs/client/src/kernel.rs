@@ -28,6 +28,8 @@ use crate::inode::Inode;
 /// How long a recall waits for a page that a waiting write may hold, under a lease under which programs
 /// may have changed it. The write has most often not locked it.
 const PAGE_PATIENCE: Duration = Duration::from_millis(2);
+/// How long the kernel may take to note a size.
+const GROWTH_PATIENCE: Duration = Duration::from_millis(400);
 /// For so long programs use pages that others want, too: less, and they would go before they were used.
 const SETTLED_AFTER: Duration = Duration::from_millis(1);
 /// Passes in which requests of the kernel are still served.
@@ -166,8 +168,9 @@ impl Client {
     /// splices, copies, or serves a map.
     pub(crate) async fn grown(&self, inode: u64, size: u64, number: u64) {
         let grown = self.invalidate().grown(inode, size);
-        // The size is noted at once; what may take longer is a page that somebody holds.
-        let _ = race(grown, self.inner.world.sleep(PAGE_PATIENCE)).await;
+        // The size is noted at once; what may take longer is a page that somebody holds. Whoever wrote
+        // must not go on before, or the size could come after a later truncation.
+        let _ = race(grown, self.inner.world.sleep(GROWTH_PATIENCE)).await;
         // Who wrote does not wait for long.
         let _ = self.ask(&MetaRequest::ToldGrown { inode, number }, |_| Ok(())).await;
     }

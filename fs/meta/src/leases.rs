@@ -234,7 +234,10 @@ impl Leases {
             LeaseMode::None => own,
             LeaseMode::Read => own.max(LeaseMode::Read),
             LeaseMode::Shared if own != LeaseMode::Write => LeaseMode::Shared,
-            LeaseMode::Write if self.others(inode, session).any(in_use) => LeaseMode::Shared,
+            // Who is alone by insisting stays so: pages of its kernel may have changed.
+            LeaseMode::Write if own != LeaseMode::Write && self.others(inode, session).any(in_use) => {
+                LeaseMode::Shared
+            }
             LeaseMode::Shared | LeaseMode::Write => LeaseMode::Write,
         }
     }
