@@ -81,6 +81,15 @@ pub trait File: Send + Sync {
     fn read_at(&self, offset: u64, bytes: &mut [u8]) -> io::Result<usize>;
     /// Writes all of `bytes` at `offset`. After an error any part of them may be written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Leaves words at `offset`, a multiple of 8 within the file's length, one after the other, for a
+    /// later life of the process: as good as `write_at`, and without a system call where the file
+    /// can be mapped. Each word is old or new; a death in between leaves those at the front.
+    fn note(&self, offset: u64, words: &[u64]) -> io::Result<()> {
+        words
+            .iter()
+            .zip((offset..).step_by(8))
+            .try_for_each(|(word, at)| self.write_at(at, &word.to_le_bytes()))
+    }
     /// Makes the written bytes and the length durable.
     fn sync_data(&self) -> io::Result<()>;
     /// The file's length.

@@ -14,7 +14,7 @@ use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::slots::{SlotTable, Verdict};
 use ropewalk_rpc::{Answer, Marks, Responder, Server};
-use ropewalk_store::objects::{Config as Objects, ObjectError, ObjectStore, Recovery};
+use ropewalk_store::objects::{Config as Objects, ObjectError, ObjectId, ObjectStore, Recovery};
 use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Role};
 use ropewalk_wire::fs::data::{DataReply, DataResult, FileId};
 use ropewalk_wire::fs::encode;
@@ -34,6 +34,8 @@ const TASKS_MAX: usize = 4096;
 const OBJECTS: &str = "objects";
 /// What tells in that folder whose objects they are.
 const DESCRIPTION: &str = "objects/store";
+/// Lines about what a start found damaged.
+const DAMAGE_LINES_MAX: usize = 50;
 /// Says that the objects had a folder once: if its description is missing later, data is gone.
 const MADE: &str = "objects.made";
 
@@ -119,6 +121,7 @@ impl DataServer {
         let objects = Objects { era: claim.boot.era, ..config.objects.clone() };
         let (store, recovery) = ObjectStore::open(&directory, objects, world).await?;
         mark_made(world, &config).await?;
+        tell_of_damage(&config, &recovery);
         let inner = Rc::new(Inner {
             world: world.clone(),
             endpoint: endpoint.clone(),
@@ -212,7 +215,7 @@ impl DataServer {
             }
             ended.await;
         }
-        Ok(self.inner.store.checkpoint().await?)
+        Ok(self.inner.store.close().await?)
     }
 }
 
@@ -239,6 +242,29 @@ async fn claim(world: &World, config: &DataConfig) -> Result<(ClaimedDirectory, 
         (config.log)(&note);
     }
     Ok(claimed)
+}
+
+/// Tells what of the objects was found damaged: `check --read` finds it again.
+fn tell_of_damage(config: &DataConfig, recovery: &Recovery) {
+    for line in recovery.damage.iter().take(DAMAGE_LINES_MAX) {
+        (config.log)(line);
+    }
+    let mut objects: Vec<_> = recovery.damaged.iter().map(|(object, _)| *object).collect();
+    objects.dedup();
+    for object in objects.iter().take(DAMAGE_LINES_MAX) {
+        let blocks = recovery.damaged.iter().filter(|(damaged, _)| damaged == object).count();
+        let ObjectId { inode, generation, stripe } = object;
+        (config.log)(&format!(
+            "inode {inode}, generation {generation}, stripe {stripe}: {blocks} blocks of 4096 bytes \
+             are lost; reading them is an error, 'ropewalk check --read' names the file"
+        ));
+    }
+    if objects.len() > DAMAGE_LINES_MAX || recovery.damaged_blocks > recovery.damaged.len() as u64 {
+        let count = recovery.damaged_blocks;
+        (config.log)(&format!(
+            "{count} blocks are lost in all; 'ropewalk check --read' names them"
+        ));
+    }
 }
 
 fn is_there(disk: &dyn Disk, directory: &Path, name: &str) -> Result<bool, DataError> {

@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use ropewalk_base::disk::{Disk, File, Kind, Open, Space};
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
+use rustix::mm::{MapFlags, ProtFlags};
 
 /// Zeros for file systems that can neither reserve nor punch.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -73,7 +74,7 @@ impl Disk for HostDisk {
             }
         }
         let file = options.open(path).map_err(|cause| named("open", path, cause))?;
-        Ok(Arc::new(HostFile { file, path: path.to_path_buf() }))
+        Ok(Arc::new(HostFile { file, path: path.to_path_buf(), map: OnceLock::new() }))
     }
 
     fn create_directory(&self, path: &Path) -> io::Result<()> {
@@ -164,6 +165,71 @@ fn identity_of(path: &Path) -> Option<u128> {
 struct HostFile {
     file: fs::File,
     path: PathBuf,
+    /// For [`File::note`]: made at the first one; `None` where the file is better written.
+    map: OnceLock<Option<Map>>,
+}
+
+/// File systems that overwrite mapped pages where they lie: a store to one of them never needs room
+/// that a full device does not have, which would be a `SIGBUS`. Ext, XFS, tmpfs.
+const MAPPED_SYSTEMS: [i64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+
+/// A file's words in memory, shared with whoever opens it later.
+struct Map {
+    begin: *mut AtomicU64,
+    bytes: usize,
+}
+
+// SAFETY: the words are atomic, and the mapping belongs to this value until it is dropped.
+unsafe impl Send for Map {}
+// SAFETY: as above; all access goes through atomics.
+unsafe impl Sync for Map {}
+
+impl Map {
+    /// Maps a file whose bytes are all written, as far as it reaches now.
+    fn new(file: &fs::File) -> Option<Map> {
+        let system = rustix::fs::fstatfs(file).ok()?.f_type as i64;
+        let bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
+        if bytes == 0 || !MAPPED_SYSTEMS.contains(&system) {
+            return None;
+        }
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at a place of the kernel's choice; nothing else refers to it.
+        let begin = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                protection,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                file,
+                0,
+            )
+        };
+        Some(Map { begin: begin.ok()?.cast(), bytes })
+    }
+
+    /// Stores words in order; false where they lie outside.
+    fn store(&self, offset: u64, words: &[u64]) -> bool {
+        let inside = offset.is_multiple_of(8)
+            && offset
+                .checked_add(words.len() as u64 * 8)
+                .is_some_and(|end| end <= self.bytes as u64);
+        if inside {
+            for (index, word) in words.iter().enumerate() {
+                // SAFETY: within the mapping, aligned since its begin is a page's and the offset a
+                // multiple of 8; others see the word through the page cache only, as atomics do.
+                let place = unsafe { &*self.begin.add(offset as usize / 8 + index) };
+                place.store(word.to_le(), Ordering::Release);
+            }
+        }
+        inside
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, whole, and no reference into it outlives a call.
+        let _ = unsafe { rustix::mm::munmap(self.begin.cast(), self.bytes) };
+    }
 }
 
 impl HostFile {
@@ -198,6 +264,15 @@ impl File for HostFile {
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, offset).map_err(|cause| named("write", &self.path, cause))
+    }
+
+    fn note(&self, offset: u64, words: &[u64]) -> io::Result<()> {
+        let map = self.map.get_or_init(|| Map::new(&self.file));
+        if map.as_ref().is_some_and(|map| map.store(offset, words)) {
+            return Ok(());
+        }
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.write_at(offset, &bytes)
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -280,6 +355,9 @@ mod tests {
         assert_eq!(other.lock().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(file);
         other.lock().unwrap();
+        other.note(4096, &[7, 8]).unwrap();
+        assert_eq!(other.read_at(4096, &mut bytes).unwrap(), 16);
+        assert_eq!((bytes[0], bytes[8], bytes[15]), (7, 8, 0));
         disk.rename(&path, &root.join("g")).unwrap();
         disk.sync_directory(&root).unwrap();
         assert_eq!(disk.list(&root).unwrap(), [("g".into(), Kind::File)]);

@@ -2,8 +2,9 @@
 //!
 //! Invariants
 //! * table entry 0 means a hole: the block reads as zeros whatever the file holds there;
-//! * any other entry stands for one content checksum (two checksums share entry 1, which costs a
-//!   2^-31 part of the detection for those blocks and nothing for others);
+//! * entry 2 stands for no content: what the block was is not known, and every read says so;
+//! * any other entry stands for one content checksum (two checksums share entry 1, two entry 3, which
+//!   costs a 2^-31 part of the detection for those blocks and nothing for others);
 //! * a set never has bits beyond the last block that was put in.
 
 use ropewalk_base::checksum;
@@ -17,15 +18,22 @@ pub(super) const ZERO_CHECKSUM: u32 = 0x98f9_4189;
 /// A block's bytes.
 pub(super) type Block = [u8; BLOCK_BYTES];
 
-/// The table entry of a block that was written, never 0.
+/// The table entry of a block whose content is not known: it matches none.
+pub(super) const UNKNOWN: u32 = 2;
+
+/// The table entry of a block that was written, never 0 and never [`UNKNOWN`].
 pub(super) fn entry_of(checksum: u32) -> u32 {
-    (checksum ^ ZERO_CHECKSUM).max(1)
+    match checksum ^ ZERO_CHECKSUM {
+        0 => 1,
+        UNKNOWN => 3,
+        entry => entry,
+    }
 }
 
-/// The checksum that a table entry stands for. Two of them share the entry 1: for these only the
-/// content tells.
+/// The checksum that a table entry stands for. Two of them share the entry 1, and two the entry 3:
+/// for these only the content tells.
 pub(super) fn checksum_of(entry: u32) -> Option<u32> {
-    (entry > 1).then_some(entry ^ ZERO_CHECKSUM)
+    (entry > 3).then_some(entry ^ ZERO_CHECKSUM)
 }
 
 /// The table entry of a block's content, never 0.
@@ -166,7 +174,8 @@ mod tests {
     fn holes_and_written_blocks_have_different_entries() {
         assert_eq!(checksum::crc32c(&[0; BLOCK_BYTES]), ZERO_CHECKSUM);
         assert_eq!(entry(&[0; BLOCK_BYTES]), 1);
-        assert_eq!((checksum_of(0), checksum_of(1)), (None, None));
+        assert_eq!((0..4).filter_map(checksum_of).next(), None);
+        assert_eq!(entry_of(ZERO_CHECKSUM ^ UNKNOWN), 3);
         let content = [7; BLOCK_BYTES];
         assert_eq!(checksum_of(entry(&content)), Some(checksum::crc32c(&content)));
         assert_ne!(entry(&[7; BLOCK_BYTES]), entry(&[8; BLOCK_BYTES]));

@@ -9,9 +9,11 @@ use std::sync::Arc;
 use ropewalk_base::disk::{Disk, File, Open};
 
 use super::block::BLOCK_BYTES;
+use super::board::Chain;
 use super::error::about;
-use super::layout::{HEADER_BYTES, HeaderState, Layout};
+use super::layout::Layout;
 use super::object::Object;
+use super::table::{Front, HeadState, PAIR_BYTES, Place, front_bytes};
 use super::{DirectoryState, Inner, ObjectError, ObjectId, State};
 
 /// Objects that one load looks at for eviction.
@@ -22,15 +24,39 @@ pub(super) enum FileState {
     Absent,
     /// A creation that a crash cut short.
     Unfinished,
+    /// The head is gone, the table is not.
+    Headless,
     Damaged,
-    Present(Arc<dyn File>, Vec<u32>),
+    Present(Arc<dyn File>, Front, Vec<u32>),
 }
 
-/// Opens an object's file and reads its table.
+/// Opens an object's file and reads its table. Checkpoints up to `durable` have come to their end.
 pub(super) fn open_object(
     disk: &dyn Disk,
     layout: &Layout,
     object: ObjectId,
+    durable: u64,
+) -> io::Result<FileState> {
+    read_object(disk, layout, object, durable, false)
+}
+
+/// As [`open_object`]; makes both copies of each part whole first, durably. So what a crash has cut
+/// short in one of them never meets what the next one cuts short in the other.
+pub(super) fn repair_object(
+    disk: &dyn Disk,
+    layout: &Layout,
+    object: ObjectId,
+    durable: u64,
+) -> io::Result<FileState> {
+    read_object(disk, layout, object, durable, true)
+}
+
+fn read_object(
+    disk: &dyn Disk,
+    layout: &Layout,
+    object: ObjectId,
+    durable: u64,
+    repair: bool,
 ) -> io::Result<FileState> {
     let file = match disk.open(&layout.path(object), Open::Write) {
         Ok(file) => file,
@@ -39,34 +65,47 @@ pub(super) fn open_object(
     };
     let length = file.len()?;
     let blocks = length.saturating_sub(layout.data_offset()).div_ceil(BLOCK_BYTES as u64);
-    let blocks = blocks.min(u64::from(layout.blocks_max())) as usize;
-    let mut bytes = vec![0; HEADER_BYTES + blocks * 4];
+    let blocks = blocks.clamp(1, u64::from(layout.blocks_max())) as u32;
+    let mut bytes = vec![0; front_bytes(blocks) as usize];
     let read = file.read_at(0, &mut bytes)?;
-    match layout.judge(object, &bytes[..read.min(HEADER_BYTES)]) {
-        HeaderState::Good => (),
-        HeaderState::Unfinished => return Ok(FileState::Unfinished),
-        HeaderState::Damaged => return Ok(FileState::Damaged),
+    let place = Place { layout, object };
+    let front = match place.judge(&bytes[..read.min(PAIR_BYTES)]) {
+        HeadState::Good(front) => front,
+        HeadState::Unfinished if bytes[PAIR_BYTES..].iter().any(|byte| *byte != 0) => {
+            return Ok(FileState::Headless);
+        }
+        HeadState::Unfinished => return Ok(FileState::Unfinished),
+        HeadState::Damaged => return Ok(FileState::Damaged),
+    };
+    let promised = (1 + front.pairs as usize) * PAIR_BYTES;
+    if promised > bytes.len() {
+        let had = bytes.len();
+        bytes.resize(promised, 0);
+        file.read_at(had as u64, &mut bytes[had..])?;
     }
-    let entries = bytes[HEADER_BYTES..].chunks_exact(4).map(|entry| {
-        let mut word = [0; 4];
-        word.copy_from_slice(entry);
-        u32::from_le_bytes(word)
-    });
-    Ok(FileState::Present(file, entries.collect()))
+    let repairs = if repair { place.repairs(front, &bytes) } else { Vec::new() };
+    for (at, sector) in &repairs {
+        file.write_at(*at, sector)?;
+    }
+    if !repairs.is_empty() {
+        file.sync_data()?;
+    }
+    let entries = place.entries(front, &bytes[PAIR_BYTES..], durable);
+    Ok(FileState::Present(file, front, entries))
 }
 
-/// Gives a new object's file its header. What an unfinished creation left in it is cut away first:
-/// without a header its table says nothing.
+/// Gives a new object's file its head. What an unfinished creation left in it is cut away first:
+/// without a head its table says nothing.
 pub(super) fn begin_file(file: &dyn File, layout: &Layout, object: ObjectId) -> io::Result<()> {
     if !file.is_empty()? {
         file.set_len(0)?;
     }
-    file.write_at(0, &layout.header(object))
+    file.write_at(0, &Place { layout, object }.head(Front::default()))
 }
 
-/// The table page (of 4096 bytes in the file) that holds a block's entry.
-pub(super) fn table_page(block: u32) -> u64 {
-    (HEADER_BYTES as u64 + u64::from(block) * 4) / BLOCK_BYTES as u64
+/// The pages (of 4096 bytes in the file) that head and table need up to a block's entry.
+pub(super) fn table_pages(block: u32) -> u64 {
+    front_bytes(block + 1).div_ceil(BLOCK_BYTES as u64)
 }
 
 impl Inner {
@@ -85,18 +124,20 @@ impl Inner {
         if state.marks.is_buried(object) {
             return if create { Err(ObjectError::Removed { object }) } else { Ok(false) };
         }
-        let found = open_object(&*self.disk, &self.layout, object)
+        let found = open_object(&*self.disk, &self.layout, object, state.log.tail())
             .map_err(about(object, "open its file"))?;
         let loaded = match found {
-            FileState::Present(file, entries) => Object {
+            FileState::Present(file, front, entries) => Object {
                 file: Some(file),
                 exists: true,
-                table_pages: table_page((entries.len() as u32).saturating_sub(1)) + 1,
+                table_pages: table_pages((entries.len() as u32).saturating_sub(1)),
+                front,
                 entries,
+                chain: Chain::of_durable(),
                 touched: true,
                 ..Object::default()
             },
-            FileState::Damaged => return Err(ObjectError::Header { object }),
+            FileState::Damaged | FileState::Headless => return Err(ObjectError::Header { object }),
             FileState::Absent | FileState::Unfinished if create => {
                 Object { touched: true, ..Object::default() }
             }
@@ -120,14 +161,17 @@ impl Inner {
                 object.touched = false;
                 state.clock.push_back(candidate);
             } else {
-                state.objects.remove(&candidate);
+                if let Some(mut gone) = state.objects.remove(&candidate) {
+                    state.log.release(&mut gone.chain);
+                }
             }
         }
     }
 
     /// Takes an object out of memory, whatever only memory and log have of it.
     pub(super) fn discard(&self, state: &mut State, object: ObjectId) {
-        if let Some(gone) = state.objects.remove(&object) {
+        if let Some(mut gone) = state.objects.remove(&object) {
+            state.log.release(&mut gone.chain);
             state.overlay_blocks -= gone.overlay.len();
             state.clock.retain(|other| *other != object);
         }
@@ -183,7 +227,7 @@ impl Inner {
         block: u32,
     ) -> Result<(), ObjectError> {
         let known = state.objects.get_mut(&object).expect("the object was loaded");
-        let pages = table_page(block) + 1;
+        let pages = table_pages(block);
         if pages <= known.table_pages {
             return Ok(());
         }

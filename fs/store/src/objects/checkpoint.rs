@@ -9,13 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_base::disk::File;
-
+use super::board::Chain;
 use super::error::about;
-use super::layout::HEADER_BYTES;
+use super::log::Log;
 use super::object::{Object, Patch};
 use super::read::read_filled;
 use super::record::Record;
+use super::table::{Place, Tails};
 use super::{Inner, ObjectError, ObjectId, ObjectStore, State};
 
 /// Blocks of one object that a failed sync left in doubt and that go through the log instead.
@@ -79,6 +79,29 @@ impl ObjectStore {
         }
     }
 
+    /// Makes everything durable and says durably that the log is not needed; changes are refused
+    /// afterwards. For a tidy end.
+    pub async fn close(&self) -> Result<(), ObjectError> {
+        self.checkpoint().await?;
+        let inner = &self.inner;
+        let marks = {
+            let state = &mut *inner.state.borrow_mut();
+            inner.admit(state)?;
+            if state.checkpointing || state.objects.values().any(|known| !known.is_clean()) {
+                // Somebody goes on writing, or a device fails: then the log has the last word.
+                return Ok(());
+            }
+            state.fail("the store was closed".to_owned());
+            state.marks.number += 1;
+            (state.marks.durable, state.marks.clean) = (state.log.durable(), state.log.end());
+            state.marks.clone()
+        };
+        let (disk, layout) = (inner.disk.clone(), inner.layout.clone());
+        let save = move || marks.save(&disk, layout.root(), layout.store());
+        let saved = inner.world.offload(save).await.ok_or(ObjectError::Closed)?;
+        saved.map_err(inner.failed_doing("save removals and fences"))
+    }
+
     /// Starts a checkpoint unless one is under way or the store has failed.
     pub(super) fn start_checkpoint(&self) {
         {
@@ -115,11 +138,16 @@ impl ObjectStore {
             let mut carried = Ok(());
             for Flushed { object, round, failures, result } in rounds {
                 let synced = self.sync_round(object, round).await;
-                if synced.and(result).is_err() || self.inner.sync_failures(object) != failures {
+                let failed =
+                    synced.and(result).is_err() || self.inner.sync_failures(object) != failures;
+                if failed {
                     carried = self.inner.carry(object).and(carried);
                 }
                 if let Some(known) = self.inner.state.borrow_mut().objects.get_mut(&object) {
                     known.flushing = false;
+                    if !failed && known.first_position.is_none() && known.exists {
+                        known.chain.last = Chain::DURABLE;
+                    }
                 }
             }
             carried?;
@@ -127,7 +155,8 @@ impl ObjectStore {
         self.sync_removals_and_marks().await?;
         let end = {
             let state = &mut *self.inner.state.borrow_mut();
-            state.log.advance(tail).map_err(self.inner.failed_doing("end a checkpoint"))?;
+            let marks = state.marks.number;
+            state.log.advance(tail, marks).map_err(self.inner.failed_doing("end a checkpoint"))?;
             state.log.end()
         };
         self.log_durable_to(end).await?;
@@ -164,7 +193,11 @@ impl ObjectStore {
         let inner = &self.inner;
         let (removed_from, marks) = {
             let state = &mut *inner.state.borrow_mut();
-            let marks = state.marks_changed.then(|| state.marks.clone());
+            let marks = state.marks_changed.then(|| {
+                state.marks.number += 1;
+                state.marks.durable = state.log.durable();
+                state.marks.clone()
+            });
             state.marks_changed = false;
             (std::mem::take(&mut state.removed_from), marks)
         };
@@ -177,7 +210,7 @@ impl ObjectStore {
                     result => result?,
                 }
             }
-            marks.map_or(Ok(()), |marks| marks.save(&disk, layout.root()))
+            marks.map_or(Ok(()), |marks| marks.save(&disk, layout.root(), layout.store()))
         });
         let result = work.await.ok_or(ObjectError::Closed)?;
         if result.is_err() {
@@ -242,7 +275,9 @@ impl Inner {
                 state.overlay_blocks -= 1;
             }
         }
-        let result = write_table(known, &*file, &as_of).map_err(failed);
+        let place = Place { layout: &self.layout, object };
+        let tails = Tails { durable: state.log.tail(), next: tail };
+        let result = place.write_table(known, &*file, &as_of, tails).map_err(failed);
         // What came after the tail stays the log's until the next checkpoint.
         for block in as_of.into_keys() {
             known.change_table(block);
@@ -265,11 +300,17 @@ impl Inner {
         let Some(known) = state.objects.get_mut(&object) else { return Ok(()) };
         // Should this fail, the checkpoint fails, and the next one begins with all of it again.
         known.first_position = Some(0);
-        known.table_changed = Some((0, known.entries.len() as u32));
+        known.change_whole_table();
         if let Some((first, count)) = known.suspects.span() {
             state.log.push(&Record::Suspect { object, first, count });
         }
         let oldest = state.log.end();
+        // What of the table the file has nobody knows: the holes at its end are said as well.
+        let (entries, end) =
+            (known.entries.len() as u32, known.table_end(self.layout.blocks_max()));
+        if entries < end {
+            state.log.push(&Record::Hole { object, first: entries, count: end - entries });
+        }
         let mut pairs = Vec::with_capacity(known.entries.len() * 8);
         let mut first = 0;
         // An entry after a block's image would hide the image from replay.
@@ -282,13 +323,16 @@ impl Inner {
             }
             if first < end {
                 state.log.push(&Record::Write { object, first, entries: &pairs });
-                self.commit(&mut state.log)?;
+                self.commit(&mut state.log, &mut known.chain)?;
             }
             first = end + 1;
         }
+        // What has no block to go with it.
+        let doing = "carry an object over in the log";
+        state.log.commit_if_any(&mut known.chain).map_err(self.failed_doing(doing))?;
         for (block, patch) in &mut known.overlay {
             state.log.push(&Record::Image { object, block: *block, bytes: &patch.content[..] });
-            let position = self.commit(&mut state.log)?;
+            let position = self.commit(&mut state.log, &mut known.chain)?;
             (patch.imaged_at, patch.changed_at) = (position, position);
         }
         // Whatever the device lost of these is in the page cache still: the log keeps it whole.
@@ -303,7 +347,7 @@ impl Inner {
                 continue;
             }
             state.log.push(&Record::Image { object, block, bytes: &content[..] });
-            let position = self.commit(&mut state.log)?;
+            let position = self.commit(&mut state.log, &mut known.chain)?;
             let patch = Patch { content, entry, imaged_at: position, changed_at: position };
             known.overlay.insert(block, patch);
             known.suspects.remove(block);
@@ -312,36 +356,17 @@ impl Inner {
         // What is not in doubt was synced before: said now, since the sync itself could not say so.
         if known.suspects.is_empty() && !known.sync_failed {
             state.log.push(&Record::Mark { object, position: known.synced_position });
-            self.commit(&mut state.log)?;
+            self.commit(&mut state.log, &mut known.chain)?;
         }
         known.first_position = Some(oldest);
         Ok(())
     }
 
-    fn commit(&self, log: &mut super::log::Log) -> Result<u64, ObjectError> {
-        log.commit(0).map_err(self.failed_doing("carry an object over in the log"))
+    fn commit(&self, log: &mut Log, chain: &mut Chain) -> Result<u64, ObjectError> {
+        log.commit(chain, 0).map_err(self.failed_doing("carry an object over in the log"))
     }
 }
 
 fn patch_entry(object: &Object, block: u32) -> u32 {
     object.overlay[&block].entry
-}
-
-/// Writes the changed part of an object's table into its file, with the entries of `as_of` where
-/// it has any: an entry must not be in the file before its record is durable in the log.
-pub(super) fn write_table(
-    object: &mut Object,
-    file: &dyn File,
-    as_of: &BTreeMap<u32, u32>,
-) -> std::io::Result<()> {
-    let Some((from, to)) = object.table_changed else { return Ok(()) };
-    let mut bytes = Vec::with_capacity((to - from) as usize * 4);
-    for block in from..to {
-        let entry = as_of.get(&block).copied().unwrap_or_else(|| object.entry(block));
-        bytes.extend_from_slice(&entry.to_le_bytes());
-    }
-    file.write_at(HEADER_BYTES as u64 + u64::from(from) * 4, &bytes)?;
-    object.table_changed = None;
-    object.table_unsynced = true;
-    Ok(())
 }

@@ -1,12 +1,9 @@
 //! Where things lie: names of object files, their headers, and the store's own description.
 //!
-//! An object file is `header (64 B) | checksum table (4 B a block) | padding | data`, with data from
-//! a multiple of 4096 on. The table is in the same file so that one descriptor and one fdatasync
-//! serve both. A store directory holds `store` (the description), `log/`, `marks` and
+//! An object file is `head | checksum table | padding | data` ([`super::table`]), with data from a
+//! multiple of 4096 on. The table is in the same file so that one descriptor and one fdatasync serve
+//! both. A store directory holds `store` (the description), `log/`, `marks` and its copy, and
 //! `objects/XYZ/` (4096 directories by hash of the inode, made when needed).
-//!
-//! Invariant: a header is a function of the object's id and the store's description alone, so a
-//! header that was cut short by a crash is told from a damaged one.
 
 use std::path::{Path, PathBuf};
 
@@ -14,17 +11,15 @@ use ropewalk_base::checksum;
 
 use super::ObjectId;
 use super::block::BLOCK_BYTES;
+use super::table::front_bytes;
 
-/// Bytes of an object file's header.
-pub(super) const HEADER_BYTES: usize = 64;
 /// Directories over which objects are spread.
 pub(super) const DIRECTORIES: u32 = 4096;
 /// Bytes of the store's description.
 pub(super) const DESCRIPTION_BYTES: usize = 48;
 
-const HEADER_MAGIC: &[u8; 8] = b"RWobject";
 const STORE_MAGIC: &[u8; 8] = b"RWostore";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The store's description: what never changes after it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,25 +81,27 @@ pub(crate) fn accepts(bytes: &mut [u8]) -> bool {
     true
 }
 
-/// What a header turned out to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum HeaderState {
-    Good,
-    /// The object was being made when a crash came: nothing was ever acknowledged as durable.
-    Unfinished,
-    Damaged,
-}
-
 /// Names and offsets of one store.
 #[derive(Debug, Clone)]
 pub(super) struct Layout {
     directory: PathBuf,
     object_bytes: u64,
+    store: u128,
 }
 
 impl Layout {
-    pub(super) fn new(directory: &Path, object_bytes: u64) -> Layout {
-        Layout { directory: directory.to_path_buf(), object_bytes }
+    pub(super) fn new(directory: &Path, object_bytes: u64, store: u128) -> Layout {
+        Layout { directory: directory.to_path_buf(), object_bytes, store }
+    }
+
+    /// The store's identity.
+    pub(super) fn store(&self) -> u128 {
+        self.store
+    }
+
+    /// What checksums begin with, so that nothing of another store is taken for this one's.
+    pub(super) fn salt(&self) -> u32 {
+        checksum::crc32c(&self.store.to_le_bytes())
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -122,8 +119,7 @@ impl Layout {
 
     /// Where the data of an object file begins.
     pub(super) fn data_offset(&self) -> u64 {
-        (HEADER_BYTES as u64 + u64::from(self.blocks_max()) * 4)
-            .next_multiple_of(BLOCK_BYTES as u64)
+        front_bytes(self.blocks_max()).next_multiple_of(BLOCK_BYTES as u64)
     }
 
     /// Where a block lies in its file.
@@ -179,34 +175,6 @@ impl Layout {
             stripe: u32::from_str_radix(stripe, 16).ok()?,
         })
     }
-
-    /// The header that an object's file begins with.
-    pub(super) fn header(&self, object: ObjectId) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(HEADER_MAGIC);
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[12..20].copy_from_slice(&object.inode.to_le_bytes());
-        bytes[20..24].copy_from_slice(&object.generation.to_le_bytes());
-        bytes[24..28].copy_from_slice(&object.stripe.to_le_bytes());
-        bytes[28..36].copy_from_slice(&self.object_bytes.to_le_bytes());
-        let crc = checksum::crc32c(&bytes[..60]);
-        bytes[60..].copy_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    /// Judges the first bytes of an object's file (shorter where the file is).
-    pub(super) fn judge(&self, object: ObjectId, found: &[u8]) -> HeaderState {
-        let expected = self.header(object);
-        if found == expected {
-            return HeaderState::Good;
-        }
-        let same = found.iter().zip(&expected).take_while(|(a, b)| a == b).count();
-        if found[same..].iter().all(|byte| *byte == 0) {
-            HeaderState::Unfinished
-        } else {
-            HeaderState::Damaged
-        }
-    }
 }
 
 #[cfg(test)]
@@ -214,8 +182,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_headers_are_read_back_and_others_refused() {
-        let layout = Layout::new(Path::new("/s"), 1 << 20);
+    fn names_are_read_back_and_others_refused() {
+        let layout = Layout::new(Path::new("/s"), 1 << 20, 5);
         assert_eq!(layout.data_offset(), 4096);
         let object = ObjectId { inode: 0xabc, generation: 7, stripe: 9 };
         let path = layout.path(object);
@@ -225,13 +193,6 @@ mod tests {
         {
             assert_eq!(Layout::parse(name.as_ref()), None);
         }
-        let header = layout.header(object);
-        assert_eq!(layout.judge(object, &header), HeaderState::Good);
-        assert_eq!(layout.judge(object, &header[..10]), HeaderState::Unfinished);
-        assert_eq!(layout.judge(object, &[0; 64]), HeaderState::Unfinished);
-        let mut bad = header;
-        bad[30] ^= 1;
-        assert_eq!(layout.judge(object, &bad), HeaderState::Damaged);
     }
 
     #[test]

@@ -50,11 +50,12 @@ impl ObjectStore {
         if state.marks.is_buried(object) {
             return Ok(None);
         }
-        let found = open_object(&*self.inner.disk, &self.inner.layout, object)
+        let tail = state.log.tail();
+        let found = open_object(&*self.inner.disk, &self.inner.layout, object, tail)
             .map_err(about(object, "open its file"))?;
         match found {
-            FileState::Present(_, entries) => Ok(Some(describe(object, &entries, 0))),
-            FileState::Damaged => Err(ObjectError::Header { object }),
+            FileState::Present(_, _, entries) => Ok(Some(describe(object, &entries, 0))),
+            FileState::Damaged | FileState::Headless => Err(ObjectError::Header { object }),
             FileState::Absent | FileState::Unfinished => Ok(None),
         }
     }

@@ -4,8 +4,8 @@
 //! * a batch is appended with one write and never crosses a segment;
 //! * after a failed append the log's end is where it was, and the next append overwrites the rest;
 //! * a segment is overwritten only after a later tail is durable, so the chain from the newest
-//!   durable tail to the end is always complete;
-//! * what lies behind a gap is never read: the records before it were not durable.
+//!   durable tail to the end is always complete; [`super::scan`] reads it;
+//! * all records of a batch have one owner, and each names the owner's one before.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,10 +14,12 @@ use std::sync::Arc;
 
 use ropewalk_base::disk::{Disk, File, Open};
 
-use super::record::{Parsed, Record, record_bytes, seal};
+use super::board::{Board, Chain};
+use super::record::{Record, Seal, record_bytes, seal};
+use super::scan::Scan;
 
 /// Bytes of a `Start` record.
-const START_BYTES: u64 = record_bytes(4 + 32) as u64;
+const START_BYTES: u64 = record_bytes(0) as u64;
 
 struct Segment {
     sequence: u64,
@@ -38,12 +40,24 @@ pub(super) struct Log {
     durable: u64,
     tail: u64,
     batch: Vec<u8>,
-    /// CRC of the last record, which the next one continues; and how many appends have failed.
-    chain: u32,
+    board: Board,
+    /// The chain of tombstones and fences, and the number of the file that has the older ones.
+    marks: Chain,
+    marks_number: u64,
+    /// With which CRCs are seeded; and how many appends have failed.
+    salt: u32,
     failures: u16,
     closed: bool,
     /// Files were made whose names are not durable yet.
     names_unsynced: bool,
+}
+
+/// What a new life of the log needs to know.
+pub(super) struct Beginning {
+    pub(super) era: u64,
+    /// The number of the file of marks.
+    pub(super) marks: u64,
+    pub(super) salt: u32,
 }
 
 /// What must be synced to make the log durable up to `end`.
@@ -67,165 +81,8 @@ impl LogSync {
     }
 }
 
-fn slot_path(directory: &Path, slot: u32) -> PathBuf {
+pub(super) fn slot_path(directory: &Path, slot: u32) -> PathBuf {
     directory.join(format!("segment.{slot:04x}"))
-}
-
-/// A segment as it was found.
-struct Found {
-    slot: u32,
-    sequence: u64,
-    tail: u64,
-    previous: u64,
-    era: u64,
-    /// Where its records end, at the latest.
-    limit: u64,
-    bytes: Vec<u8>,
-}
-
-/// The log as a store finds it at its start.
-pub(super) struct Scan {
-    chain: Vec<Found>,
-    segment_bytes: u64,
-    /// Where replay begins and ends.
-    pub(super) tail: u64,
-    pub(super) end: u64,
-    /// The era that wrote the last segment.
-    pub(super) era: u64,
-    /// Greater than every sequence on disk.
-    pub(super) next_sequence: u64,
-    slots: Vec<(u32, Arc<dyn File>)>,
-}
-
-impl Scan {
-    /// Reads all segments. An error text where the chain has lost its beginning.
-    pub(super) fn read(
-        disk: &dyn Disk,
-        directory: &Path,
-        segment_bytes: u64,
-    ) -> io::Result<Result<Scan, String>> {
-        let mut found = Vec::new();
-        let mut slots = Vec::new();
-        for (name, _) in disk.list(directory)? {
-            let slot = name.to_str().and_then(|name| name.strip_prefix("segment."));
-            let Some(slot) = slot.and_then(|slot| u32::from_str_radix(slot, 16).ok()) else {
-                continue;
-            };
-            let file = disk.open(&slot_path(directory, slot), Open::Write)?;
-            let length = file.len()?.min(segment_bytes) as usize;
-            let mut bytes = vec![0; length];
-            let read = file.read_at(0, &mut bytes)?;
-            bytes.truncate(read);
-            found.extend(Found::new(slot, bytes, segment_bytes));
-            slots.push((slot, file));
-        }
-        found.sort_by_key(|segment| segment.sequence);
-        let next_sequence = found.last().map_or(1, |segment| segment.sequence + 1);
-        let mut tail = 0;
-        for segment in &found {
-            tail = tail.max(segment.tail);
-            segment.visit(segment_bytes, |_, _, record| {
-                if let Record::Checkpoint { tail: later } = record {
-                    tail = tail.max(later);
-                }
-            });
-        }
-        let mut scan = Scan {
-            chain: Vec::new(),
-            segment_bytes,
-            tail,
-            end: tail,
-            era: 0,
-            next_sequence,
-            slots,
-        };
-        if found.is_empty() {
-            return Ok(Ok(scan));
-        }
-        for segment in found {
-            if segment.sequence < tail / segment_bytes {
-                continue;
-            }
-            let follows = match scan.chain.last() {
-                None => segment.sequence == tail / segment_bytes,
-                Some(last) => segment.sequence == last.sequence + 1 && segment.previous == scan.end,
-            };
-            if !follows {
-                break;
-            }
-            scan.end = segment.visit(segment_bytes, |_, _, _| ());
-            scan.era = segment.era;
-            scan.chain.push(segment);
-        }
-        if scan.chain.is_empty() {
-            return Ok(Err(format!(
-                "the intent log in {} lacks its beginning",
-                directory.display()
-            )));
-        }
-        Ok(Ok(scan))
-    }
-
-    /// Makes what was found durable: after the death of the process it may only be in the page
-    /// cache, and replay must not write anywhere what a power cut could then make unexplained.
-    pub(super) fn sync(&self, disk: &dyn Disk, directory: &Path) -> io::Result<()> {
-        for segment in &self.chain {
-            let file = self.slots.iter().find(|(slot, _)| *slot == segment.slot);
-            let (_, file) = file.expect("a segment was read from its slot");
-            // Written again, since a sync of the earlier life may have failed: then the page cache
-            // believes that the device has what it has not.
-            file.write_at(0, &segment.bytes)?;
-            file.sync_data()?;
-        }
-        disk.sync_directory(directory)
-    }
-
-    /// Visits the records from the tail on: position, position of the batch, record.
-    pub(super) fn visit(&self, mut visitor: impl FnMut(u64, u64, Record<'_>)) {
-        for segment in &self.chain {
-            segment.visit(self.segment_bytes, |position, batch, record| {
-                if position >= self.tail {
-                    visitor(position, batch, record);
-                }
-            });
-        }
-    }
-}
-
-impl Found {
-    fn new(slot: u32, bytes: Vec<u8>, segment_bytes: u64) -> Option<Found> {
-        let mut word = [0; 8];
-        word.copy_from_slice(bytes.get(8..16)?);
-        let position = u64::from_le_bytes(word);
-        if position % segment_bytes != 0 {
-            return None;
-        }
-        match Record::parse(&bytes, position, 0)?.record {
-            Record::Start { tail, previous, era } => {
-                let (sequence, limit) = (position / segment_bytes, u64::MAX);
-                Some(Found { slot, sequence, tail, previous, era, limit, bytes })
-            }
-            _ => None,
-        }
-    }
-
-    /// Visits the segment's records; returns where they end.
-    fn visit(&self, segment_bytes: u64, mut visitor: impl FnMut(u64, u64, Record<'_>)) -> u64 {
-        let start = self.sequence * segment_bytes;
-        let (mut at, mut batch, mut chain) = (0, start, 0);
-        while start + (at as u64) < self.limit {
-            let position = start + at as u64;
-            let Some(parsed) = Record::parse(&self.bytes[at..], position, chain) else { break };
-            let Parsed { record, taken, first, chain: next } = parsed;
-            if first {
-                batch = position;
-            }
-            visitor(position, batch, record);
-            at += taken;
-            chain = next;
-        }
-        start + at as u64
-    }
 }
 
 impl Log {
@@ -235,7 +92,8 @@ impl Log {
         disk: Arc<dyn Disk>,
         directory: PathBuf,
         scan: Scan,
-        era: u64,
+        board: Board,
+        Beginning { era, marks, salt }: Beginning,
     ) -> io::Result<Log> {
         let segment_bytes = scan.segment_bytes;
         let tail = scan.next_sequence * segment_bytes;
@@ -252,15 +110,18 @@ impl Log {
             durable: tail,
             tail,
             batch: Vec::new(),
-            chain: 0,
+            board,
+            marks: Chain::default(),
+            marks_number: marks,
+            salt,
             failures: 0,
             closed: false,
             names_unsynced: true,
         };
         // Slots of the chain are needed until the new start is durable; others are not.
-        let needed = |slot: u32| scan.chain.iter().any(|segment| segment.slot == slot);
+        let needed = |slot: u32| scan.slots_in_use().any(|used| used == slot);
         let (old, spare): (Vec<_>, Vec<_>) =
-            scan.slots.into_iter().partition(|(slot, _)| needed(*slot));
+            scan.slots.iter().cloned().partition(|(slot, _)| needed(*slot));
         let segment = |(_, file)| Segment { sequence: 0, file };
         log.free.extend(spare.into_iter().map(segment));
         let first = match log.free.pop() {
@@ -271,6 +132,9 @@ impl Log {
         log.sync_work().run()?;
         log.durable = log.end;
         log.names_unsynced = false;
+        // From here on the earlier life's records are not needed, nor is what the board says of them.
+        log.board.begin(scan.next_sequence, era, tail)?;
+        log.board.durable(log.end);
         log.free.extend(old.into_iter().map(segment));
         if log.free.is_empty() {
             // The spare that lets a store open on a full device.
@@ -282,6 +146,11 @@ impl Log {
 
     pub(super) fn end(&self) -> u64 {
         self.end
+    }
+
+    /// Where a replay would begin.
+    pub(super) fn tail(&self) -> u64 {
+        self.tail
     }
 
     pub(super) fn durable(&self) -> u64 {
@@ -310,17 +179,44 @@ impl Log {
         self.closed = true;
     }
 
-    /// Appends the batch; `reserve` more bytes will fit into the same segment. Returns the batch's
-    /// position. After an error nothing was appended.
-    pub(super) fn commit(&mut self, reserve: usize) -> io::Result<u64> {
+    /// Appends the batch, which is one of `chain`'s owner; `reserve` more bytes will fit into the same
+    /// segment. Returns the batch's position. After an error nothing was appended.
+    pub(super) fn commit(&mut self, chain: &mut Chain, reserve: usize) -> io::Result<u64> {
+        let position = self.commit_begun(chain, reserve)?;
+        self.done(chain);
+        Ok(position)
+    }
+
+    /// As [`Log::commit`], for an intent: [`Log::done`] follows when what it announces is done.
+    pub(super) fn commit_begun(&mut self, chain: &mut Chain, reserve: usize) -> io::Result<u64> {
         let mut batch = std::mem::take(&mut self.batch);
-        let result = self.append(&mut batch, reserve);
+        let result = self.append(&mut batch, chain, reserve);
         batch.clear();
         self.batch = batch;
         result
     }
 
-    fn append(&mut self, batch: &mut [u8], reserve: usize) -> io::Result<u64> {
+    /// All records of the chain so far are of calls that may be acknowledged now.
+    pub(super) fn done(&mut self, chain: &mut Chain) {
+        if let Some(owner) = chain.owner {
+            self.board.note(owner, chain);
+        }
+    }
+
+    /// As [`Log::commit`], for tombstones and fences.
+    pub(super) fn commit_marks(&mut self) -> io::Result<u64> {
+        let mut chain = std::mem::take(&mut self.marks);
+        let result = self.commit(&mut chain, 0);
+        self.marks = chain;
+        result
+    }
+
+    /// Nothing of the chain's owner is in the live part of the log any more.
+    pub(super) fn release(&mut self, chain: &mut Chain) {
+        self.board.release(chain);
+    }
+
+    fn append(&mut self, batch: &mut [u8], chain: &mut Chain, reserve: usize) -> io::Result<u64> {
         if self.closed {
             return Err(io::Error::other("the log was closed after a failure"));
         }
@@ -334,15 +230,22 @@ impl Log {
             self.rotate()?;
         }
         let position = self.end;
-        let chain = seal(batch, position, self.chain, self.failures);
+        let (owner, last) = seal(batch, self.seal(position, chain.last));
         let offset = position % self.segment_bytes;
         if let Err(error) = self.current().file.write_at(offset, batch) {
-            self.failures = self.failures.wrapping_add(1);
+            self.failures = self.failures.saturating_add(1);
             return Err(error);
         }
-        self.chain = chain;
         self.end += batch.len() as u64;
+        if owner.is_some() {
+            (chain.owner, chain.last) = (owner, last);
+        }
         Ok(position)
+    }
+
+    fn seal(&self, position: u64, before: u64) -> Seal {
+        let (durable, attempt, salt) = (self.durable, self.failures, self.salt);
+        Seal { position, before, durable, attempt, salt }
     }
 
     fn current(&self) -> &Segment {
@@ -350,8 +253,8 @@ impl Log {
     }
 
     /// Appends the batch, where there is one.
-    pub(super) fn commit_if_any(&mut self) -> io::Result<()> {
-        if self.batch.is_empty() { Ok(()) } else { self.commit(0).map(|_| ()) }
+    pub(super) fn commit_if_any(&mut self, chain: &mut Chain) -> io::Result<()> {
+        if self.batch.is_empty() { Ok(()) } else { self.commit(chain, 0).map(|_| ()) }
     }
 
     /// Goes on in another segment; where that begins.
@@ -369,16 +272,18 @@ impl Log {
     fn start(&mut self, mut segment: Segment, sequence: u64) -> io::Result<()> {
         let mut start = Vec::new();
         let (tail, previous) = (self.tail, self.end);
-        Record::Start { tail, previous, era: self.era }.encode(true, &mut start);
+        let marks = self.marks_number;
+        Record::Start { tail, previous, era: self.era, marks }.encode(true, &mut start);
         let position = sequence * self.segment_bytes;
-        let chain = seal(&mut start, position, 0, self.failures);
+        seal(&mut start, self.seal(position, 0));
         if let Err(error) = segment.file.write_at(0, &start) {
+            // What of it was written is known as older than what the log goes on with.
+            self.failures = self.failures.saturating_add(1);
             // The same slot comes first next time, so no two slots carry one sequence.
             self.free.push(segment);
             return Err(error);
         }
         segment.sequence = sequence;
-        self.chain = chain;
         self.live.push_back(segment);
         self.end = position + start.len() as u64;
         Ok(())
@@ -414,6 +319,7 @@ impl Log {
     /// The work of [`Log::sync_work`] has succeeded.
     pub(super) fn synced(&mut self, work: &LogSync) {
         self.durable = self.durable.max(work.end);
+        self.board.durable(self.durable);
         let newest = self.current().sequence * self.segment_bytes;
         if work.directory.is_some() && work.end >= newest {
             self.names_unsynced = false;
@@ -422,15 +328,17 @@ impl Log {
 
     /// Announces a later tail: everything before it is in place and durable. Appends the record;
     /// when that is durable, [`Log::forget_before`] may follow.
-    pub(super) fn advance(&mut self, tail: u64) -> io::Result<u64> {
-        self.push(&Record::Checkpoint { tail });
-        let position = self.commit(0)?;
+    pub(super) fn advance(&mut self, tail: u64, marks: u64) -> io::Result<u64> {
+        self.push(&Record::Checkpoint { tail, marks });
+        let position = self.commit(&mut Chain::default(), 0)?;
         self.tail = self.tail.max(tail);
+        self.marks_number = marks;
         Ok(position)
     }
 
     /// Frees the segments that lie wholly before `tail`.
     pub(super) fn forget_before(&mut self, tail: u64) {
+        self.board.tail(tail);
         while let Some(first) = self.live.front() {
             if (first.sequence + 1) * self.segment_bytes > tail || self.live.len() == 1 {
                 break;

@@ -3,7 +3,10 @@
 //! Invariants
 //! * a tombstone's generation and a fence's epoch never sink;
 //! * the file `marks` is replaced whole (write, sync, rename, sync of the directory), so that it is
-//!   either the old or the new one after any crash.
+//!   either the old or the new one after any crash; then its copy is, in the same way;
+//! * its number grows with each time. The log says the least number that will do, so an older file
+//!   is not taken for the newest: a forgotten tombstone brings removed bytes back, and a forgotten
+//!   fence lets somebody write who lost his lease.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +19,8 @@ use ropewalk_base::disk::{Disk, Open};
 use super::{ObjectId, reserve};
 
 const MAGIC: &[u8; 8] = b"RWomarks";
-const HEAD_BYTES: usize = 40;
+const NAMES: [&str; 2] = ["marks", "marks.copy"];
+const HEAD_BYTES: usize = 80;
 const ENTRY_BYTES: usize = 20;
 
 /// What is known of removed inodes and fenced sessions, and how much is stored.
@@ -29,6 +33,12 @@ pub(super) struct Marks {
     /// Objects and bytes in them; an estimate after a crash.
     pub(super) objects: u64,
     pub(super) object_bytes: u64,
+    /// Which of all the files that were written one after the other.
+    pub(super) number: u64,
+    /// The log was durable up to here before.
+    pub(super) durable: u64,
+    /// The log's end, where nothing in it is needed any more; 0 where something is.
+    pub(super) clean: u64,
 }
 
 fn raise(map: &mut BTreeMap<u64, (u32, u64)>, key: u64, value: u32, mark: u64) {
@@ -67,7 +77,7 @@ impl Marks {
         (self.tombstones.len(), self.fences.len())
     }
 
-    fn encode(&self) -> Vec<u8> {
+    fn encode(&self, store: u128) -> Vec<u8> {
         let entries = self.tombstones.len() + self.fences.len();
         let mut bytes = Vec::with_capacity(HEAD_BYTES + entries * ENTRY_BYTES + 4);
         bytes.extend_from_slice(MAGIC);
@@ -75,6 +85,10 @@ impl Marks {
         bytes.extend_from_slice(&(self.fences.len() as u64).to_le_bytes());
         bytes.extend_from_slice(&self.objects.to_le_bytes());
         bytes.extend_from_slice(&self.object_bytes.to_le_bytes());
+        bytes.extend_from_slice(&store.to_le_bytes());
+        for number in [self.number, self.durable, self.clean] {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
         for (key, (value, mark)) in self.tombstones.iter().chain(&self.fences) {
             bytes.extend_from_slice(&key.to_le_bytes());
             bytes.extend_from_slice(&value.to_le_bytes());
@@ -85,12 +99,15 @@ impl Marks {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Marks> {
+    fn decode(bytes: &[u8], store: u128) -> Option<Marks> {
         let (body, crc) = bytes.split_at_checked(bytes.len().checked_sub(4)?)?;
         if checksum::crc32c(body).to_le_bytes() != crc {
             return None;
         }
         let head = body.get(..HEAD_BYTES).filter(|head| &head[..8] == MAGIC)?;
+        if head[40..56] != store.to_le_bytes() {
+            return None;
+        }
         let word = |bytes: &[u8], at: usize| {
             let mut word = [0; 8];
             word.copy_from_slice(&bytes[at..at + 8]);
@@ -102,8 +119,14 @@ impl Marks {
         if count != entries.len() as u64 {
             return None;
         }
-        let mut marks =
-            Marks { objects: word(head, 24), object_bytes: word(head, 32), ..Marks::default() };
+        let mut marks = Marks {
+            objects: word(head, 24),
+            object_bytes: word(head, 32),
+            number: word(head, 56),
+            durable: word(head, 64),
+            clean: word(head, 72),
+            ..Marks::default()
+        };
         for (index, entry) in entries.chunks_exact(ENTRY_BYTES).enumerate() {
             let mut value = [0; 4];
             value.copy_from_slice(&entry[8..12]);
@@ -120,40 +143,71 @@ impl Marks {
     /// For fuzzers, see [`crate::decoders`]: whether these bytes, with a checksum that fits, are marks.
     pub(crate) fn accepts(bytes: &[u8]) -> bool {
         let mut bytes = bytes.to_vec();
+        let Some(store) = bytes.get(40..56) else { return false };
+        let store = u128::from_le_bytes(store.try_into().expect("sixteen bytes"));
         let crc = checksum::crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
-        let Some(marks) = Marks::decode(&bytes) else { return false };
-        let again = marks.encode();
-        assert!(Marks::decode(&again).is_some_and(|marks| marks.encode() == again));
+        let Some(marks) = Marks::decode(&bytes, store) else { return false };
+        let again = marks.encode(store);
+        assert!(Marks::decode(&again, store).is_some_and(|marks| marks.encode(store) == again));
         true
     }
 
-    /// Reads the marks of a store; `None` where the file is damaged, empty ones where it is absent.
-    pub(super) fn load(disk: &dyn Disk, root: &Path) -> io::Result<Option<Marks>> {
-        let file = match disk.open(&root.join("marks"), Open::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Some(Marks::default()));
+    /// Reads the marks of a store; empty ones where it never had any, which `least` 0 says. With them
+    /// what was found damaged; an error text where nothing is left that will do.
+    pub(super) fn load(
+        disk: &dyn Disk,
+        root: &Path,
+        store: u128,
+        least: u64,
+    ) -> io::Result<Result<(Marks, Option<String>), String>> {
+        let (mut best, mut damage, mut present) = (None::<Marks>, None, 0);
+        for name in NAMES {
+            let file = match disk.open(&root.join(name), Open::Read) {
+                Ok(file) => file,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            present += 1;
+            let mut bytes = vec![0; file.len()? as usize];
+            let read = file.read_at(0, &mut bytes)?;
+            match Marks::decode(&bytes[..read], store) {
+                Some(marks) if best.as_ref().is_none_or(|best| best.number < marks.number) => {
+                    best = Some(marks);
+                }
+                Some(_) => (),
+                None => damage = Some(format!("{} is damaged", root.join(name).display())),
             }
-            Err(error) => return Err(error),
-        };
-        let mut bytes = vec![0; file.len()? as usize];
-        let read = file.read_at(0, &mut bytes)?;
-        Ok(Marks::decode(&bytes[..read]))
+        }
+        if present == 0 && least == 0 {
+            return Ok(Ok((Marks::default(), None)));
+        }
+        let told = "removals and orders to refuse clients may be lost with it: restore it";
+        Ok(match best {
+            // That one of them is not there may be a power cut between two renames.
+            Some(best) if best.number >= least => Ok((best, damage)),
+            Some(_) => Err(format!("{} is an older copy, {told}", root.join(NAMES[0]).display())),
+            None if present == 0 => {
+                Err(format!("{} is not there, {told}", root.join(NAMES[0]).display()))
+            }
+            None => Err(format!("{} is damaged, {told}", root.join(NAMES[0]).display())),
+        })
     }
 
-    /// Replaces the file durably, also on a full device. Blocks.
-    pub(super) fn save(&self, disk: &Arc<dyn Disk>, root: &Path) -> io::Result<()> {
-        let bytes = self.encode();
-        reserve::spend(&**disk, root, bytes.len() as u64, || {
-            let new = root.join("marks.new");
-            let file = disk.open(&new, Open::Create)?;
-            file.set_len(0)?;
-            file.write_at(0, &bytes)?;
-            file.sync_data()?;
-            disk.rename(&new, &root.join("marks"))?;
-            disk.sync_directory(root)
-        })
+    /// Replaces the files durably, also on a full device. Blocks.
+    pub(super) fn save(&self, disk: &Arc<dyn Disk>, root: &Path, store: u128) -> io::Result<()> {
+        let bytes = self.encode(store);
+        for name in NAMES {
+            reserve::spend(&**disk, root, bytes.len() as u64, || {
+                let new = root.join(name).with_extension("new");
+                let file = disk.open(&new, Open::Create)?;
+                file.set_len(0)?;
+                file.write_at(0, &bytes)?;
+                file.sync_data()?;
+                disk.rename(&new, &root.join(name))
+            })?;
+        }
+        disk.sync_directory(root)
     }
 }
 
@@ -167,10 +221,11 @@ mod tests {
         marks.bury(5, 2, 10);
         marks.bury(5, 1, 20);
         marks.fence(9, 7, 30);
-        let bytes = marks.encode();
-        assert_eq!(Marks::decode(&bytes), Some(marks.clone()));
+        let bytes = marks.encode(6);
+        assert_eq!(Marks::decode(&bytes, 6), Some(marks.clone()));
+        assert_eq!(Marks::decode(&bytes, 7), None);
         for length in 0..bytes.len() {
-            assert_eq!(Marks::decode(&bytes[..length]), None);
+            assert_eq!(Marks::decode(&bytes[..length], 6), None);
         }
         let object = |generation| ObjectId { inode: 5, generation, stripe: 0 };
         assert!(marks.is_buried(object(2)) && !marks.is_buried(object(3)));

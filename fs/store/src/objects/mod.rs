@@ -16,6 +16,7 @@
 //! It must not know: clients, leases, layouts, sizes of files, the network.
 
 mod block;
+mod board;
 mod cache;
 mod checkpoint;
 mod error;
@@ -32,7 +33,9 @@ mod remove;
 mod replay;
 mod reserve;
 mod resolve;
+mod scan;
 mod sync;
+mod table;
 mod write;
 
 pub(crate) use layout::accepts as accepts_description;

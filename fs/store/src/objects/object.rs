@@ -13,6 +13,8 @@ use std::sync::Arc;
 use ropewalk_base::disk::File;
 
 use super::block::{Block, BlockSet};
+use super::board::Chain;
+use super::table::{Front, SECTOR_ENTRIES};
 
 /// A block whose bytes are in the log and in memory, not yet in the object's file.
 pub(super) struct Patch {
@@ -29,6 +31,8 @@ pub(super) struct Object {
     pub(super) file: Option<Arc<dyn File>>,
     /// The file is there, with its header.
     pub(super) exists: bool,
+    /// What its head says.
+    pub(super) front: Front,
     pub(super) entries: Vec<u32>,
     pub(super) overlay: BTreeMap<u32, Patch>,
     /// Written in place since the last sync began.
@@ -58,6 +62,8 @@ pub(super) struct Object {
     pub(super) as_of: Option<BTreeMap<u32, u32>>,
     /// Table pages of the file that have room: blocks of the first page that has none.
     pub(super) table_pages: u64,
+    /// Its records in the log.
+    pub(super) chain: Chain,
     /// Oldest log record that is not in place yet.
     pub(super) first_position: Option<u64>,
     /// A checkpoint has written it out and not yet heard how that ended.
@@ -95,6 +101,18 @@ impl Object {
     pub(super) fn change_table(&mut self, block: u32) {
         let (low, high) = self.table_changed.unwrap_or((block, block + 1));
         self.table_changed = Some((low.min(block), high.max(block + 1)));
+    }
+
+    /// All of the table, as far as the file has it, is to be written again.
+    pub(super) fn change_whole_table(&mut self) {
+        let pairs = self.front.pairs * SECTOR_ENTRIES;
+        self.table_changed = Some((0, pairs.max(self.entries.len() as u32)));
+    }
+
+    /// Behind the last block of which the table in the file may say something.
+    pub(super) fn table_end(&self, blocks_max: u32) -> u32 {
+        let pairs = (self.entries.len() as u32).div_ceil(SECTOR_ENTRIES).max(self.front.pairs);
+        (pairs * SECTOR_ENTRIES).min(blocks_max)
     }
 
     /// A log record at `position` concerns this object.

@@ -10,12 +10,20 @@ use ropewalk_base::disk::{Disk, File, Open};
 use ropewalk_base::task::Notify;
 use ropewalk_base::world::World;
 
+use super::board::{Board, Stand};
 use super::layout::{DESCRIPTION_BYTES, DIRECTORIES, Description, Layout};
-use super::log::{Log, Scan};
+use super::log::{Beginning, Log};
 use super::marks::Marks;
-use super::replay::{Recovery, replay};
+use super::replay::{Recovery, Replay, replay};
+use super::scan::{Reading, Scan};
 use super::write::Scratch;
 use super::{Config, DirectoryState, Inner, ObjectError, ObjectStore, State};
+
+/// The file in the log's directory by which somebody gives up what cannot be told any more.
+pub(super) const GIVE_UP: &str = "give-up";
+/// Slots on the board for each object that may be in memory, and for others.
+const SLOTS_EACH: usize = 4;
+const SLOTS_MORE: usize = 64;
 
 /// What opening brings to the executor's thread.
 struct Opened {
@@ -79,7 +87,7 @@ impl ObjectStore {
         let inner = Inner {
             world: world.clone(),
             disk: world.disk(),
-            layout: Layout::new(directory, description.object_bytes),
+            layout: Layout::new(directory, description.object_bytes, description.store),
             config,
             store: description.store,
             boot,
@@ -113,10 +121,10 @@ impl Opener {
             io::ErrorKind::WouldBlock => self.format("another process has it open"),
             _ => self.failed("lock the directory")(error),
         })?;
-        let layout = Layout::new(&self.directory, self.config.object_bytes);
-        let description = match self.read_description(&layout)? {
+        let unmade = Layout::new(&self.directory, self.config.object_bytes, 0);
+        let description = match self.read_description(&unmade)? {
             Some(description) => description,
-            None => self.make(&layout).map_err(self.failed("make a new store"))?,
+            None => self.make(&unmade).map_err(self.failed("make a new store"))?,
         };
         if description.segment_bytes < self.config.segment_bytes
             || description.object_bytes > self.config.object_bytes
@@ -129,22 +137,77 @@ impl Opener {
             };
             config.check().map_err(|reason| self.format(reason))?;
         }
-        let layout = Layout::new(&self.directory, description.object_bytes);
-        let marks = Marks::load(&**disk, layout.root()).map_err(self.failed("read marks"))?;
-        let mut marks = marks.ok_or_else(|| {
-            self.format("the file marks is damaged; restore it or replace the store")
-        })?;
-        let scan = Scan::read(&**disk, &layout.log(), description.segment_bytes)
-            .map_err(self.failed("read the intent log"))?
-            .map_err(|reason| self.format(reason))?;
-        let era = self.config.era;
-        let process_only = era != 0 && scan.era == era;
-        let page_cache = process_only || era == 0;
-        let recovery = replay(disk, &layout, &scan, process_only, page_cache, &mut marks)
-            .map_err(self.failed("replay the intent log"))?;
-        let log = Log::begin(disk.clone(), layout.log(), scan, era)
-            .map_err(self.failed("begin a new intent log"))?;
+        let layout = Layout::new(&self.directory, description.object_bytes, description.store);
+        let (scan, mut marks, notes) = self.read_log(&layout, description)?;
+        let page_cache = scan.process_only || self.config.era == 0;
+        let task = Replay { disk, layout: &layout, scan: &scan, page_cache };
+        let replayed = replay(task, &mut marks);
+        let mut recovery = replayed.map_err(self.failed("replay the intent log"))?;
+        recovery.damage.extend(notes);
+        let log = self.begin_log(&layout, scan, &marks);
+        let log = log.map_err(self.failed("begin a new intent log"))?;
         Ok(Opened { description, log, marks, recovery, lock })
+    }
+
+    /// What log and marks say, after each was judged by the other.
+    fn read_log(
+        &self,
+        layout: &Layout,
+        description: Description,
+    ) -> Result<(Scan, Marks, Option<String>), ObjectError> {
+        let (disk, directory) = (&*self.disk, layout.log());
+        let reading_log = self.failed("read the intent log");
+        let stand = Stand::read(disk, &directory, description.store).map_err(&reading_log)?;
+        let give_up = disk.kind(&directory.join(GIVE_UP)).map_err(&reading_log)?.is_some();
+        let load = |least| {
+            Marks::load(disk, layout.root(), description.store, least)
+                .map_err(self.failed("read marks"))
+        };
+        // As far as they can be read: what they say of the log is needed to judge it.
+        let (durable, clean) = match load(0)? {
+            Ok((marks, _)) => (marks.durable, marks.clean),
+            Err(_) => (0, 0),
+        };
+        let reading = Reading {
+            segment_bytes: description.segment_bytes,
+            salt: layout.salt(),
+            era: self.config.era,
+            durable,
+            clean,
+            give_up,
+        };
+        let scan = Scan::read(disk, &directory, reading, stand.as_ref())
+            .map_err(&reading_log)?
+            .map_err(|reason| self.format(reason))?;
+        let (marks, note) = load(scan.marks)?.map_err(|reason| self.format(reason))?;
+        let untouched = scan.found == 0 && scan.damage.is_empty() && clean == 0;
+        if untouched && !give_up && self.has_objects(layout)? {
+            return Err(self.format(format!(
+                "its intent log is gone ({} has no segment of this store): restore it, or, to give up \
+                 what it held, make the empty file {} and start again",
+                directory.display(),
+                directory.join(GIVE_UP).display()
+            )));
+        }
+        Ok((scan, marks, note))
+    }
+
+    fn has_objects(&self, layout: &Layout) -> Result<bool, ObjectError> {
+        let listed = self.disk.list(&layout.objects());
+        Ok(!listed.map_err(self.failed("list the objects"))?.is_empty())
+    }
+
+    fn begin_log(&self, layout: &Layout, scan: Scan, marks: &Marks) -> io::Result<Log> {
+        let disk = &self.disk;
+        let slots = SLOTS_EACH * self.config.objects_cached + SLOTS_MORE;
+        let board = Board::open(&**disk, &layout.log(), layout.store(), slots as u32)?;
+        let (era, salt) = (self.config.era, layout.salt());
+        let beginning = Beginning { era, marks: marks.number, salt };
+        let log = Log::begin(disk.clone(), layout.log(), scan, board, beginning)?;
+        match disk.remove_file(&layout.log().join(GIVE_UP)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(log),
+        }
     }
 
     fn read_description(&self, layout: &Layout) -> Result<Option<Description>, ObjectError> {

@@ -57,7 +57,7 @@ impl ObjectStore {
             let state = &mut *inner.state.borrow_mut();
             inner.admit(state)?;
             state.log.push(&Record::Tombstone { inode, generation, mark });
-            state.log.commit(0).map_err(inner.failed_doing("log a removal"))?;
+            state.log.commit_marks().map_err(inner.failed_doing("log a removal"))?;
             state.marks.bury(inode, generation, mark);
             state.marks_changed = true;
             let from = ObjectId { inode, generation: 0, stripe: 0 };
@@ -89,7 +89,7 @@ impl ObjectStore {
             let state = &mut *self.inner.state.borrow_mut();
             self.inner.admit(state)?;
             state.log.push(&Record::Fence { session, epoch, mark });
-            state.log.commit(0).map_err(self.inner.failed_doing("log a fence"))?;
+            state.log.commit_marks().map_err(self.inner.failed_doing("log a fence"))?;
             state.marks.fence(session, epoch, mark);
             state.marks_changed = true;
             state.log.end()

@@ -13,18 +13,18 @@ use std::sync::Arc;
 use ropewalk_base::disk::{Disk, File, Open};
 
 use super::ObjectId;
-use super::block::{BLOCK_BYTES, Block, BlockSet, entry};
-use super::cache::{FileState, begin_file, open_object};
-use super::checkpoint::write_table;
+use super::block::{BLOCK_BYTES, Block, BlockSet, UNKNOWN, entry};
+use super::cache::{FileState, begin_file, repair_object};
 use super::layout::Layout;
-use super::log::Scan;
 use super::marks::Marks;
 use super::object::Object;
 use super::punch::free_range;
 use super::read::read_filled;
-use super::record::{Record, entry_pair};
+use super::record::{Head, Record, entry_pair};
 use super::remove::unlink_inode;
 use super::resolve::{Crash, Event, Resolved, resolve};
+use super::scan::{Entry, Scan};
+use super::table::{Place, Tails};
 
 /// Damaged blocks that a report names.
 const DAMAGED_NAMED_MAX: usize = 1000;
@@ -44,6 +44,8 @@ pub struct Recovery {
     pub damaged: Vec<(ObjectId, u32)>,
     /// Only the process had died, the machine had not.
     pub process_only: bool,
+    /// Damage that was found, and what became of it, in words.
+    pub damage: Vec<String>,
 }
 
 /// What the log says of one object.
@@ -52,6 +54,8 @@ struct History {
     blocks: BTreeMap<u32, Vec<Event>>,
     mark: u64,
     suspects: BlockSet,
+    /// A record is missing of which only the object is known.
+    doubted: bool,
 }
 
 impl History {
@@ -71,6 +75,21 @@ impl History {
         {
             content[offset..offset + bytes.len()].copy_from_slice(bytes);
         }
+    }
+
+    /// Whether some write was done, after which the object had a file.
+    fn had_file(&self, last_batch: u64) -> bool {
+        self.blocks.values().any(|events| match events.last() {
+            Some(Event::Write { new, batch, .. }) => *new != 0 && *batch != last_batch,
+            Some(Event::Image(_) | Event::Lost) => true,
+            Some(Event::Hole) | None => false,
+        })
+    }
+
+    /// A record is missing: only what comes later is known.
+    fn doubt(&mut self) {
+        self.doubted = true;
+        self.blocks.values_mut().for_each(|events| *events = vec![Event::Lost]);
     }
 }
 
@@ -92,16 +111,31 @@ impl Story {
             last_batch: 0,
         };
         let blocks_max = layout.blocks_max();
-        scan.visit(|position, batch, record| {
-            story.records += 1;
-            story.last_batch = batch;
-            story.take(position, batch, record, blocks_max, marks);
+        scan.visit(|entry| match entry {
+            Entry::Record(position, batch, record) => {
+                story.records += 1;
+                story.last_batch = batch;
+                story.take(position, batch, record, blocks_max, marks);
+            }
+            Entry::Lost(batch, head) => {
+                story.last_batch = batch;
+                story.lose(head, blocks_max);
+            }
+            Entry::Missing(object) => story.history(object).doubt(),
         });
         story
     }
 
     fn history(&mut self, object: ObjectId) -> &mut History {
         self.histories.entry(object).or_default()
+    }
+
+    /// A record's body is damaged: its blocks may have become anything.
+    fn lose(&mut self, head: Head, blocks_max: u32) {
+        let (first, count) = head.blocks();
+        let end = first.saturating_add(count).min(blocks_max);
+        let history = self.history(head.object());
+        (first..end).for_each(|block| history.push(block, Event::Lost));
     }
 
     fn take(
@@ -159,24 +193,39 @@ impl Story {
     }
 }
 
+/// What a replay goes by.
+#[derive(Clone, Copy)]
+pub(super) struct Replay<'a> {
+    pub(super) disk: &'a Arc<dyn Disk>,
+    pub(super) layout: &'a Layout,
+    pub(super) scan: &'a Scan,
+    /// What is read may come from the page cache of before.
+    pub(super) page_cache: bool,
+}
+
 /// Replays the log into the object files and makes the result durable. Blocks.
-pub(super) fn replay(
-    disk: &Arc<dyn Disk>,
-    layout: &Layout,
-    scan: &Scan,
-    process_only: bool,
-    page_cache: bool,
-    marks: &mut Marks,
-) -> io::Result<Recovery> {
+pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recovery> {
+    let Replay { disk, layout, scan, page_cache } = replay;
     scan.sync(&**disk, &layout.log())?;
     let story = Story::read(scan, layout, marks);
-    let crash = Crash { process_only, page_cache, last_batch: story.last_batch };
+    let process_only = scan.process_only;
+    // Only what was under way may be incomplete.
+    let last_batch = if process_only && scan.last_done { u64::MAX } else { story.last_batch };
+    let crash = Crash { process_only, page_cache, last_batch };
     let mut report = Recovery { records: story.records, process_only, ..Recovery::default() };
+    report.damage.clone_from(&scan.damage);
+    // The next life's log begins there, when all of this is durable.
+    let tails = Tails { durable: scan.tail, next: scan.next_sequence * scan.segment_bytes };
     let mut directories = BTreeSet::new();
     for (object, history) in &story.histories {
         report.objects += 1;
         directories.insert(Layout::directory_of(object.inode));
-        Mender { disk, layout, object: *object, history, crash, report: &mut report }.mend()?;
+        let place = Place { layout, object: *object };
+        // After a power loss nobody knows: an earlier sync may have failed, and a later one then
+        // proves nothing.
+        let existed =
+            process_only && (history.had_file(crash.last_batch) || scan.existed.contains(object));
+        Mender { disk, place, history, crash, tails, existed, report: &mut report }.mend()?;
     }
     for (inode, generation) in &story.buried {
         directories.insert(Layout::directory_of(*inode));
@@ -189,68 +238,38 @@ pub(super) fn replay(
         }
     }
     disk.sync_directory(&layout.objects())?;
-    marks.save(disk, layout.root())?;
+    marks.number += 1;
+    (marks.durable, marks.clean) = (scan.end, 0);
+    marks.save(disk, layout.root(), layout.store())?;
     Ok(report)
 }
+
+/// An object's file, what it says, and whether that is all to be doubted.
+type Opened = (Option<Arc<dyn File>>, Object, bool);
 
 /// Brings one object's file to where its history ends.
 struct Mender<'a> {
     disk: &'a Arc<dyn Disk>,
-    layout: &'a Layout,
-    object: ObjectId,
+    place: Place<'a>,
     history: &'a History,
     crash: Crash,
+    tails: Tails,
+    /// It has a file, whatever is found.
+    existed: bool,
     report: &'a mut Recovery,
 }
 
-impl Mender<'_> {
+impl<'a> Mender<'a> {
     fn mend(&mut self) -> io::Result<()> {
-        let (file, entries) = match open_object(&**self.disk, self.layout, self.object)? {
-            FileState::Present(file, entries) => (Some(file), entries),
-            FileState::Absent => (None, Vec::new()),
-            FileState::Unfinished => {
-                // Emptied durably: what else came into it must not be seen once it has a header.
-                let file = self.disk.open(&self.layout.path(self.object), Open::Write)?;
-                file.set_len(0)?;
-                file.sync_data()?;
-                (None, Vec::new())
-            }
-            // Reading it says what is wrong; nothing here could mend it.
-            FileState::Damaged => return Ok(()),
-        };
-        let mut known = Object { entries, ..Object::default() };
-        known.table_changed =
-            (!known.entries.is_empty()).then_some((0, known.entries.len() as u32));
+        let Some((file, mut known, doubted)) = self.open()? else { return Ok(()) };
+        known.change_whole_table();
         let mut restored: Vec<(u32, &Block)> = Vec::new();
         let mut holes = Vec::new();
         let mut content = Box::new([0; BLOCK_BYTES]);
-        for (&block, events) in &self.history.blocks {
-            let mut failure = None;
-            let resolved = resolve(events, self.crash, self.history.mark, || {
-                let offset = self.layout.block_offset(block);
-                match file.as_ref().map(|file| read_filled(&**file, offset, &mut content[..])) {
-                    Some(Ok(())) => entry(&content[..]),
-                    Some(Err(error)) => {
-                        failure = Some(error);
-                        0
-                    }
-                    None => 0,
-                }
-            });
-            if let Some(error) = failure {
-                return Err(error);
-            }
-            let entry = match resolved {
-                Resolved::InPlace(entry) => {
-                    let marked = matches!(events.last(), Some(Event::Write { position, .. })
-                        if *position < self.history.mark);
-                    if let Some(file) = file.as_ref().filter(|_| self.crash.page_cache && !marked) {
-                        // A sync of the earlier life may have failed, and the page cache believes
-                        // since that the device has these bytes. Written again, they are synced.
-                        file.write_at(self.layout.block_offset(block), &content[..])?;
-                    }
-                    entry
-                }
+        let history = self.history;
+        for (&block, events) in &history.blocks {
+            let entry = match self.resolve(block, events, file.as_ref(), &mut content)? {
+                Resolved::InPlace(entry) => entry,
                 Resolved::Restore(bytes) => {
                     restored.push((block, bytes));
                     entry(bytes)
@@ -259,24 +278,126 @@ impl Mender<'_> {
                     holes.push(block);
                     0
                 }
-                Resolved::Damaged(entry) => {
-                    self.report.damaged_blocks += 1;
-                    if self.report.damaged.len() < DAMAGED_NAMED_MAX {
-                        self.report.damaged.push((self.object, block));
-                    }
-                    entry
+                Resolved::Damaged => {
+                    self.note_damaged(block);
+                    UNKNOWN
                 }
             };
             known.set_entry(block, entry);
             // Also where the file is too short to show an entry that a crash has left behind.
             known.change_table(block);
         }
+        match &file {
+            Some(file) if doubted => self.doubt(&mut known, &**file)?,
+            None if self.existed => self.lose_file(&mut known),
+            _ => (),
+        }
         if let Some(file) = file.as_ref().filter(|_| self.crash.page_cache) {
-            // The header may have been lost with the first sync, also where no block was: without it
+            // The head may have been lost with the first sync, also where no block was: without it
             // the file would be taken for a creation that was cut short.
-            file.write_at(0, &self.layout.header(self.object))?;
+            file.write_at(0, &self.place.head(known.front))?;
         }
         self.write(known, file, &restored, &holes)
+    }
+
+    /// `None` where reading the object will say what is wrong, and nothing here could mend it.
+    fn open(&self) -> io::Result<Option<Opened>> {
+        let Place { layout, object } = self.place;
+        let path = layout.path(object);
+        let nothing = Object::default;
+        let doubted = self.history.doubted;
+        Ok(match repair_object(&**self.disk, layout, object, self.tails.durable)? {
+            FileState::Present(file, front, entries) => {
+                Some((Some(file), Object { front, entries, ..nothing() }, doubted))
+            }
+            FileState::Absent => Some((None, nothing(), doubted)),
+            // Its head was there: what lies behind the table still is.
+            FileState::Unfinished | FileState::Headless if self.existed => {
+                let entries = vec![UNKNOWN; layout.blocks_max() as usize];
+                let file = self.disk.open(&path, Open::Write)?;
+                Some((Some(file), Object { entries, ..nothing() }, false))
+            }
+            FileState::Unfinished | FileState::Headless => {
+                // Emptied durably: what else came into it must not be seen once it has a head.
+                let file = self.disk.open(&path, Open::Write)?;
+                file.set_len(0)?;
+                file.sync_data()?;
+                Some((None, nothing(), doubted))
+            }
+            FileState::Damaged => None,
+        })
+    }
+
+    fn resolve(
+        &self,
+        block: u32,
+        events: &'a [Event],
+        file: Option<&Arc<dyn File>>,
+        content: &mut Block,
+    ) -> io::Result<Resolved<'a>> {
+        let mut failure = None;
+        let offset = self.place.layout.block_offset(block);
+        let resolved = resolve(events, self.crash, self.history.mark, || {
+            match file.map(|file| read_filled(&**file, offset, &mut content[..])) {
+                Some(Ok(())) => entry(&content[..]),
+                Some(Err(error)) => {
+                    failure = Some(error);
+                    0
+                }
+                None => 0,
+            }
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        if let Resolved::InPlace(_) = resolved {
+            let marked = matches!(events.last(), Some(Event::Write { position, .. })
+                if *position < self.history.mark);
+            if let Some(file) = file.filter(|_| self.crash.page_cache && !marked) {
+                // A sync of the earlier life may have failed, and the page cache believes since that
+                // the device has these bytes. Written again, they are synced.
+                file.write_at(offset, &content[..])?;
+            }
+        }
+        Ok(resolved)
+    }
+
+    fn note_damaged(&mut self, block: u32) {
+        self.report.damaged_blocks += 1;
+        if self.report.damaged.len() < DAMAGED_NAMED_MAX {
+            self.report.damaged.push((self.place.object, block));
+        }
+    }
+
+    /// A record of the object is missing. What came later is known; of the rest only that a write
+    /// into a hole has put bytes into the file, and that a punched block has none.
+    fn doubt(&mut self, known: &mut Object, file: &dyn File) -> io::Result<()> {
+        let layout = self.place.layout;
+        let data = file.len()?.saturating_sub(layout.data_offset());
+        let blocks = data.div_ceil(BLOCK_BYTES as u64).min(u64::from(layout.blocks_max())) as u32;
+        let mut content = Box::new([0; BLOCK_BYTES]);
+        for block in 0..blocks.max(known.entries.len() as u32) {
+            if self.history.blocks.contains_key(&block) {
+                continue;
+            }
+            read_filled(file, layout.block_offset(block), &mut content[..])?;
+            if known.entry(block) != 0 || content.iter().any(|byte| *byte != 0) {
+                self.note_damaged(block);
+                known.set_entry(block, UNKNOWN);
+            }
+        }
+        Ok(())
+    }
+
+    /// The file is gone, and it had something: what else, nobody knows.
+    fn lose_file(&mut self, known: &mut Object) {
+        for block in 0..self.place.layout.blocks_max() {
+            if !self.history.blocks.contains_key(&block) {
+                known.set_entry(block, UNKNOWN);
+            }
+        }
+        let object = self.place.object;
+        self.report.damage.push(format!("object {object}: its file is gone; what it had is lost"));
     }
 
     fn write(
@@ -286,30 +407,23 @@ impl Mender<'_> {
         restored: &[(u32, &Block)],
         holes: &[u32],
     ) -> io::Result<()> {
+        let layout = self.place.layout;
         let file = match file {
             Some(file) => file,
             None if known.written_blocks() == 0 => return Ok(()),
             None => self.create()?,
         };
         for (block, bytes) in restored {
-            file.write_at(self.layout.block_offset(*block), &bytes[..])?;
+            file.write_at(layout.block_offset(*block), &bytes[..])?;
         }
         self.report.restored_blocks += restored.len() as u64;
         self.write_suspects_again(&known, &*file)?;
         for run in holes.chunk_by(|a, b| a + 1 == *b) {
             let end = run[run.len() - 1] + 1;
             // Room only: the table says that these are holes.
-            let _ =
-                free_range(&*file, self.layout.block_offset(run[0]), self.layout.block_offset(end));
+            let _ = free_range(&*file, layout.block_offset(run[0]), layout.block_offset(end));
         }
-        // The file's length is what tells how long the table is.
-        if let Some(last) = known.entries.iter().rposition(|entry| *entry != 0) {
-            let needed = self.layout.block_offset(last as u32 + 1);
-            if file.len()? < needed {
-                file.set_len(needed)?;
-            }
-        }
-        write_table(&mut known, &*file, &BTreeMap::new())?;
+        self.place.write_table(&mut known, &*file, &BTreeMap::new(), self.tails)?;
         file.sync_data()
     }
 
@@ -319,10 +433,10 @@ impl Mender<'_> {
         if self.history.suspects.is_empty() {
             return Ok(());
         }
-        file.write_at(0, &self.layout.header(self.object))?;
+        file.write_at(0, &self.place.head(known.front))?;
         let mut content = Box::new([0; BLOCK_BYTES]);
         for block in self.history.suspects.iter() {
-            let offset = self.layout.block_offset(block);
+            let offset = self.place.layout.block_offset(block);
             read_filled(file, offset, &mut content[..])?;
             if known.entry(block) == entry(&content[..]) {
                 file.write_at(offset, &content[..])?;
@@ -332,12 +446,12 @@ impl Mender<'_> {
     }
 
     fn create(&self) -> io::Result<Arc<dyn File>> {
-        let path = self.layout.path(self.object);
+        let path = self.place.layout.path(self.place.object);
         if let Some(parent) = path.parent() {
             self.disk.create_directory(parent)?;
         }
         let file = self.disk.open(&path, Open::Create)?;
-        begin_file(&*file, self.layout, self.object)?;
+        begin_file(&*file, self.place.layout, self.place.object)?;
         Ok(file)
     }
 }

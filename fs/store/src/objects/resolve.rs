@@ -7,13 +7,20 @@
 //! earlier write whose bytes are not there is damage. After a power loss, any write that was not
 //! synced may be missing or torn, so older states are legitimate; `mark` says up to where they are not.
 
-use super::block::Block;
+use super::block::{Block, UNKNOWN};
 
 /// What the log says happened to a block, oldest first.
 pub(super) enum Event {
-    Write { old: u32, new: u32, position: u64, batch: u64 },
+    Write {
+        old: u32,
+        new: u32,
+        position: u64,
+        batch: u64,
+    },
     Image(Box<Block>),
     Hole,
+    /// The block may have become anything: its record is damaged, or gone.
+    Lost,
 }
 
 /// What is known about the crash.
@@ -35,8 +42,8 @@ pub(super) enum Resolved<'a> {
     /// These bytes, to be written into the file.
     Restore(&'a Block),
     Hole,
-    /// The file's bytes match nothing; this entry makes every read say so.
-    Damaged(u32),
+    /// The file's bytes match nothing, and nothing else has them.
+    Damaged,
 }
 
 /// Resolves one block. `found` gives the entry of the bytes on disk and is called at most once.
@@ -46,28 +53,30 @@ pub(super) fn resolve<'a>(
     mark: u64,
     found: impl FnOnce() -> u32,
 ) -> Resolved<'a> {
-    let newest = match events.last() {
+    match events.last() {
         Some(Event::Image(content)) => return Resolved::Restore(content),
         Some(Event::Hole) | None => return Resolved::Hole,
+        Some(Event::Lost) => return Resolved::Damaged,
         Some(Event::Write { new: 0, .. }) => return Resolved::Hole,
+        Some(Event::Write { new: UNKNOWN, .. }) => return Resolved::Damaged,
         Some(Event::Write { new, position, .. }) => {
             if *position < mark && !crash.process_only {
                 return Resolved::InPlace(*new);
             }
-            *new
         }
-    };
+    }
     let found = found();
     for event in events.iter().rev() {
         match event {
             Event::Image(content) => return Resolved::Restore(content),
             Event::Hole | Event::Write { new: 0, .. } => return Resolved::Hole,
+            Event::Lost => return Resolved::Damaged,
             Event::Write { new, .. } if *new == found => return Resolved::InPlace(*new),
             Event::Write { position, batch, .. } => {
                 let under_way = *batch == crash.last_batch;
                 let settled = if crash.process_only { !under_way } else { *position < mark };
                 if settled {
-                    return Resolved::Damaged(newest);
+                    return Resolved::Damaged;
                 }
             }
         }
@@ -76,7 +85,7 @@ pub(super) fn resolve<'a>(
     match events.first() {
         Some(Event::Write { old: 0, .. }) => Resolved::Hole,
         Some(Event::Write { old, .. }) if *old == found => Resolved::InPlace(*old),
-        _ => Resolved::Damaged(newest),
+        _ => Resolved::Damaged,
     }
 }
 
@@ -97,12 +106,12 @@ mod tests {
         for crash in [POWER, PROCESS] {
             assert_eq!(resolve(&events, crash, 0, || 7), Resolved::InPlace(7));
             assert_eq!(resolve(&events, crash, 0, || 6), Resolved::InPlace(6));
-            assert_eq!(resolve(&events, crash, 0, || 99), Resolved::Damaged(7));
+            assert_eq!(resolve(&events, crash, 0, || 99), Resolved::Damaged);
         }
         // The first write was acknowledged: its absence is legitimate only after a power loss.
         assert_eq!(resolve(&events, POWER, 0, || 5), Resolved::InPlace(5));
-        assert_eq!(resolve(&events, PROCESS, 0, || 5), Resolved::Damaged(7));
-        assert_eq!(resolve(&events, POWER, 20, || 5), Resolved::Damaged(7));
+        assert_eq!(resolve(&events, PROCESS, 0, || 5), Resolved::Damaged);
+        assert_eq!(resolve(&events, POWER, 20, || 5), Resolved::Damaged);
     }
 
     #[test]
@@ -110,14 +119,25 @@ mod tests {
         let fresh = [write(0, 6, 30)];
         assert_eq!(resolve(&fresh, PROCESS, 0, || 99), Resolved::Hole);
         let acknowledged = [write(0, 6, 20)];
-        assert_eq!(resolve(&acknowledged, PROCESS, 0, || 99), Resolved::Damaged(6));
+        assert_eq!(resolve(&acknowledged, PROCESS, 0, || 99), Resolved::Damaged);
         assert_eq!(resolve(&acknowledged, POWER, 0, || 99), Resolved::Hole);
         assert_eq!(resolve(&acknowledged, POWER, 25, || panic!("not read")), Resolved::InPlace(6));
         let patched = || [Event::Image(Box::new([1; 4096])), write(5, 6, 20)];
-        assert_eq!(resolve(&patched(), PROCESS, 0, || 99), Resolved::Damaged(6));
+        assert_eq!(resolve(&patched(), PROCESS, 0, || 99), Resolved::Damaged);
         assert_eq!(resolve(&patched(), POWER, 0, || 99), Resolved::Restore(&[1; 4096]));
         // The file still has what was there before the image.
         assert_eq!(resolve(&patched(), POWER, 0, || 5), Resolved::Restore(&[1; 4096]));
         assert_eq!(resolve(&[write(5, 6, 1), Event::Hole], POWER, 0, || 0), Resolved::Hole);
+    }
+
+    #[test]
+    fn what_a_lost_record_did_is_known_again_only_from_what_came_later() {
+        let lost = [Event::Lost];
+        let later = [Event::Lost, write(5, 6, 20)];
+        for crash in [POWER, PROCESS] {
+            assert_eq!(resolve(&lost, crash, 0, || panic!("not read")), Resolved::Damaged);
+            assert_eq!(resolve(&later, crash, 0, || 6), Resolved::InPlace(6));
+            assert_eq!(resolve(&later, crash, 0, || 5), Resolved::Damaged);
+        }
     }
 }

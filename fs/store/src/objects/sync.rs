@@ -12,6 +12,7 @@ use std::io;
 use super::block::BlockSet;
 use super::layout::Layout;
 use super::record::Record;
+use super::table::Place;
 use super::{DirectoryState, Inner, ObjectError, ObjectId, ObjectStore, State};
 
 /// How a sync of one object's file ended.
@@ -119,12 +120,15 @@ impl ObjectStore {
             }
         }
         let (file, disk) = (known.file.clone(), self.inner.disk.clone());
-        let header = known.header_suspect.then(|| self.inner.layout.header(object));
+        // Here and not beside the executor: a checkpoint may write a later head meanwhile.
+        let place = Place { layout: &self.inner.layout, object };
+        let rewritten = match &file {
+            Some(file) if known.header_suspect => file.write_at(0, &place.head(known.front)),
+            _ => Ok(()),
+        };
         let work = self.inner.world.offload(move || {
+            rewritten?;
             if let Some(file) = file {
-                if let Some(header) = header {
-                    file.write_at(0, &header)?;
-                }
                 file.sync_data()?;
             }
             directories.iter().try_for_each(|directory| disk.sync_directory(directory))
@@ -209,7 +213,7 @@ impl Inner {
             known.sync_failed = true;
             known.sync_failures += 1;
             known.header_suspect = known.file.is_some();
-            known.table_changed = Some((0, known.entries.len() as u32));
+            known.change_whole_table();
             // Also what was written while it ran: nobody knows what the failure took along. Only
             // what the log has in full is out of danger.
             let mut suspects = BlockSet::default();
@@ -223,7 +227,7 @@ impl Inner {
                 state.log.push(&Record::Suspect { object, first, count });
             }
         }
-        if let Err(error) = state.log.commit_if_any() {
+        if let Err(error) = state.log.commit_if_any(&mut known.chain) {
             state.fail(format!("the result of a sync could not be logged: {error}"));
         }
     }

@@ -221,7 +221,8 @@ impl Inner {
         // Room for settling a failure, and for the logged part, in the same segment.
         let settle = write_record_bytes(in_place.len()) + runs * write_record_bytes(1);
         let reserve = settle + logged.len() * IMAGE_RECORD_BYTES;
-        let position = state.log.commit(reserve).map_err(about(object, APPENDING))?;
+        let position =
+            state.log.commit_begun(&mut known.chain, reserve).map_err(about(object, APPENDING))?;
         known.logged(position);
         Ok(())
     }
@@ -283,6 +284,7 @@ impl Inner {
                 scratch.spare.push(patch.content);
             }
         }
+        state.log.done(&mut known.chain);
         state.count_bytes(blocks);
     }
 
@@ -339,16 +341,17 @@ impl Inner {
             }
             let (first, entries) = (run[0].block, &pairs[..]);
             state.log.push_continued(&Record::Write { object, first, entries });
-            state.log.commit(0)?;
+            state.log.commit_begun(&mut known.chain, 0)?;
         }
         for planned in in_place.iter() {
             if let Some(patch) = known.overlay.get_mut(&planned.block) {
                 let bytes = &patch.content[..];
                 state.log.push_continued(&Record::Image { object, block: planned.block, bytes });
-                let position = state.log.commit(0)?;
+                let position = state.log.commit_begun(&mut known.chain, 0)?;
                 (patch.imaged_at, patch.changed_at) = (position, position);
             }
         }
+        state.log.done(&mut known.chain);
         Ok(())
     }
 
@@ -376,7 +379,7 @@ impl Inner {
                 state.log.push(&Record::Image { object, block, bytes: &content[..] });
             }
         }
-        let position = state.log.commit(0).map_err(about(object, APPENDING))?;
+        let position = state.log.commit(&mut known.chain, 0).map_err(about(object, APPENDING))?;
         known.logged(position);
         while let Some(Logged { block, content, length, .. }) = scratch.logged.pop() {
             let entry = entry(&content[..]);

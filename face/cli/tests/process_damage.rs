@@ -1,0 +1,95 @@
+//! A damaged store under real servers: what is lost is an error with a name, and nothing else is.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use support::command::ropewalk;
+use support::{PROGRAM, run};
+
+const FILES: u64 = 8;
+const BYTES: usize = 300_000;
+
+fn content(number: u64) -> Vec<u8> {
+    let mut random = ropewalk_base::random::Random::from_seed(number);
+    (0..BYTES).map(|_| random.next_u64() as u8 | 1).collect()
+}
+
+/// A cluster in the background, which is ended with the test.
+struct Cluster<'a>(&'a Path);
+
+impl Cluster<'_> {
+    fn start(&self) -> String {
+        let directory = self.0.to_str().unwrap();
+        let words = ["up", directory, "--background", "--data-servers", "1"];
+        let words = [&words[..], &["--listen", "127.0.0.1:0"]].concat();
+        let line = run(self.0.parent().unwrap(), PROGRAM, &words);
+        let address = line.split("serves at ").nth(1);
+        address.expect("it says where").split_whitespace().next().unwrap().to_string()
+    }
+
+    fn kill(&self) {
+        let number = fs::read_to_string(self.0.join("running")).unwrap();
+        let number = number.split_whitespace().next().unwrap().to_string();
+        run(self.0, "kill", &["-9", &number]);
+        while Path::new("/proc").join(&number).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new(PROGRAM).arg("down").arg(self.0).output();
+    }
+}
+
+/// Changes a byte of what is used of the log's first segment; the file beside it keeps its bytes.
+fn flip(segment: &Path, part: usize, of: usize) {
+    let mut bytes = fs::read(segment).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    let at = (used * part / of..used).find(|at| bytes[*at] != 0).unwrap();
+    bytes[at] ^= 4;
+    fs::write(segment, bytes).unwrap();
+}
+
+#[test]
+fn a_flipped_bit_in_the_log_of_a_data_server_is_never_read_as_zeros() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = place.path().join("cluster");
+    let cluster = Cluster(&directory);
+    let mut address = cluster.start();
+    for number in 0..FILES {
+        fs::write(place.path().join("file"), content(number)).unwrap();
+        let target = format!(":/{number}");
+        ropewalk(place.path(), &address, &["cp", "-s", "-q", "file", &target]).well();
+    }
+    let mut lost = 0;
+    for part in 1..4 {
+        cluster.kill();
+        flip(&directory.join("data0/objects/log/segment.0000"), part, 4);
+        address = cluster.start();
+        let mut named = Vec::new();
+        for number in 0..FILES {
+            let _ = fs::remove_file(place.path().join("back"));
+            let source = format!(":/{number}");
+            let said = ropewalk(place.path(), &address, &["cp", "-q", &source, "back"]);
+            if said.success {
+                let back = fs::read(place.path().join("back")).unwrap();
+                assert!(back == content(number), "part {part}: file {number} has other bytes");
+            } else {
+                named.push(number);
+            }
+        }
+        let check = ropewalk(place.path(), &address, &["check", "--read"]);
+        assert_eq!(check.success, named.is_empty(), "{}", check.out);
+        for number in &named {
+            assert!(check.out.contains(&format!("/{number}")), "{}", check.out);
+        }
+        lost = lost.max(named.len());
+    }
+    let log = fs::read_to_string(directory.join("log")).unwrap();
+    assert_eq!(lost > 0, log.contains("reading them is an error"), "{log}");
+    assert!(lost < 4, "{lost} files are lost of three flipped bits");
+}

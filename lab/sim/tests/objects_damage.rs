@@ -1,0 +1,496 @@
+//! The damage matrix of a data server's store: every structure on its disk, damaged in every way, after
+//! a kill, a tidy end and a power cut. Each read is right or an error; who is not concerned reads as
+//! before; removals and fences hold, or the store does not open and says what is wrong.
+//!
+//! Each case damages one file of a small store that has a bit of everything: objects in checkpoints and
+//! in the log, patches, holes, a removal, a fence, several segments. The seeds draw cases;
+//! `ROPEWALK_SEEDS` asks for more, and the ignored test takes every byte of every file.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ropewalk_base::checksum::crc32c;
+use ropewalk_base::disk::Disk;
+use ropewalk_base::executor::Executor;
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_base::world::{Clock, Offload, Work, World};
+use ropewalk_sim::disk::VirtualDisk;
+use ropewalk_sim::seeds;
+use ropewalk_store::objects::{
+    BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, Recovery, WriteEpoch,
+};
+
+const ROOT: &str = "/data/store";
+const BLOCKS: usize = 160;
+/// Head of an object's file, twice.
+const HEAD_BYTES: usize = 1024;
+const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 5 };
+const REMOVED: ObjectId = ObjectId { inode: 9, generation: 1, stripe: 0 };
+const REMOVED_LATER: ObjectId = ObjectId { inode: 10, generation: 1, stripe: 0 };
+
+struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> Time {
+        Time(0)
+    }
+    fn unix_nanos(&self) -> i64 {
+        0
+    }
+}
+
+#[derive(Default)]
+struct Queue(RefCell<VecDeque<Work>>);
+
+impl Offload for Queue {
+    fn offload(&self, work: Work) {
+        self.0.borrow_mut().push_back(work);
+    }
+}
+
+/// One life of one process.
+struct Life {
+    executor: Executor,
+    queue: Rc<Queue>,
+    world: World,
+}
+
+impl Life {
+    fn new(disk: &VirtualDisk, seed: u64) -> Life {
+        let mut random = Random::from_seed(seed);
+        let executor = Executor::shuffled(Box::new(|| ()), random.fork());
+        let queue = Rc::new(Queue::default());
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let clock = Rc::new(StillClock);
+        let world = World::new(executor.clone(), clock, shared, queue.clone(), random);
+        Life { executor, queue, world }
+    }
+
+    fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> T {
+        let result = Rc::new(RefCell::new(None));
+        let out = result.clone();
+        self.world.spawn(async move {
+            let value = future.await;
+            *out.borrow_mut() = Some(value);
+        });
+        while result.borrow().is_none() {
+            if !self.executor.run_one() {
+                let work = self.queue.0.borrow_mut().pop_front().expect("it can go on");
+                work();
+            }
+        }
+        result.take().expect("just seen")
+    }
+
+    fn open(&mut self, era: u64) -> Result<(ObjectStore, Recovery), ObjectError> {
+        let world = self.world.clone();
+        self.run(async move { ObjectStore::open(Path::new(ROOT), config(era), &world).await })
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.executor.clear();
+        self.queue.0.borrow_mut().clear();
+    }
+}
+
+fn config(era: u64) -> Config {
+    Config {
+        object_bytes: (BLOCKS * BLOCK_BYTES) as u64,
+        segment_bytes: 24 * 1024,
+        checkpoint_bytes: 1 << 20,
+        overlay_bytes: 1 << 20,
+        objects_cached: 16,
+        logged_bytes: 8 * 1024,
+        era,
+    }
+}
+
+fn object(inode: u64, stripe: u32) -> ObjectId {
+    ObjectId { inode, generation: 1, stripe }
+}
+
+/// How the life before the damage ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Kill,
+    Stop,
+    Power,
+}
+
+/// A store at rest, and what it must say.
+struct Site {
+    disk: VirtualDisk,
+    ending: Ending,
+    expected: BTreeMap<ObjectId, Vec<u8>>,
+    /// The files at an earlier time.
+    older: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+struct Writer {
+    store: ObjectStore,
+    expected: BTreeMap<ObjectId, Vec<u8>>,
+    version: u8,
+}
+
+impl Writer {
+    fn write(&mut self, object: ObjectId, offset: usize, length: usize) {
+        self.version += 1;
+        let data: Vec<u8> = (0..length).map(|at| self.version ^ (at % 251) as u8 | 1).collect();
+        let first = (BLOCK_BYTES - offset % BLOCK_BYTES).min(length);
+        let (head, rest) = data.split_at(first);
+        let parts = std::iter::once(head).chain(rest.chunks(BLOCK_BYTES));
+        let sums: Vec<u32> = parts.map(crc32c).collect();
+        self.store.write(object, offset as u64, &[&data], &sums, BY).unwrap();
+        let whole = self.expected.entry(object).or_insert_with(|| vec![0; BLOCKS * BLOCK_BYTES]);
+        whole[offset..offset + length].copy_from_slice(&data);
+    }
+
+    fn punch(&mut self, object: ObjectId, offset: usize, length: usize) {
+        self.store.punch(object, offset as u64, length as u64, BY).unwrap();
+        self.expected.get_mut(&object).unwrap()[offset..offset + length].fill(0);
+    }
+}
+
+impl Site {
+    fn new(ending: Ending) -> Site {
+        let disk = VirtualDisk::new(1);
+        let mut life = Life::new(&disk, 1);
+        let store = life.open(1).unwrap().0;
+        let mut writer = Writer { store: store.clone(), expected: BTreeMap::new(), version: 0 };
+        for inode in 1..5 {
+            writer.write(object(inode, 0), 0, 3 * BLOCK_BYTES);
+            writer.write(object(inode, 1), 2 * BLOCK_BYTES, 2 * BLOCK_BYTES);
+        }
+        // An object whose table has a second sector.
+        writer.write(object(1, 0), 150 * BLOCK_BYTES, 2 * BLOCK_BYTES);
+        writer.write(REMOVED, 0, BLOCK_BYTES);
+        let handle = store.clone();
+        life.run(async move {
+            handle.remove_inode(REMOVED.inode, 1, 7).await.unwrap();
+            handle.fence(2, 4, 7).await.unwrap();
+            handle.checkpoint().await.unwrap();
+        });
+        let older = disk.files().into_iter().map(|path| {
+            let bytes = disk.bytes(&path).unwrap();
+            (path, bytes)
+        });
+        let older = older.collect();
+        // What follows is in the log alone until the end, or in one checkpoint more.
+        writer.write(object(1, 0), 100, 50);
+        writer.write(object(1, 0), 4 * BLOCK_BYTES, 2 * BLOCK_BYTES);
+        writer.write(object(2, 0), BLOCK_BYTES, 5 * BLOCK_BYTES);
+        writer.write(object(2, 1), 2 * BLOCK_BYTES + 7, 9);
+        writer.punch(object(3, 0), BLOCK_BYTES, BLOCK_BYTES);
+        writer.write(object(5, 0), 0, 2 * BLOCK_BYTES);
+        writer.write(REMOVED_LATER, 0, BLOCK_BYTES);
+        let handle = store.clone();
+        life.run(async move {
+            handle.remove_inode(REMOVED_LATER.inode, 1, 7).await.unwrap();
+            handle.fence(3, 4, 7).await.unwrap();
+            handle.sync_all().await.unwrap();
+        });
+        writer.expected.remove(&REMOVED);
+        writer.expected.remove(&REMOVED_LATER);
+        for round in 0..4 {
+            writer.write(object(4, 0), 10 + round, 2 * BLOCK_BYTES);
+            writer.write(object(3, 1), 3 * BLOCK_BYTES + 5 * round, 11);
+        }
+        writer.write(object(6, 0), 0, 3 * BLOCK_BYTES);
+        match ending {
+            Ending::Kill => (),
+            Ending::Stop => life.run(async move { store.close().await.unwrap() }),
+            Ending::Power => {
+                let handle = store.clone();
+                life.run(async move { handle.sync_all().await.unwrap() });
+                // What the very last sync has made durable is told from what was under way only by what
+                // comes after it: more than a case takes away at once.
+                writer.write(object(7, 0), 0, 5 * BLOCK_BYTES);
+                for block in 0..5 {
+                    writer.write(object(7, 0), block * BLOCK_BYTES + 9, 7);
+                }
+                life.run(async move { store.sync_all().await.unwrap() });
+                writer.expected.remove(&object(7, 0));
+            }
+        }
+        let expected = std::mem::take(&mut writer.expected);
+        drop((writer, life));
+        match ending {
+            Ending::Power => disk.crash(&mut Random::from_seed(3)),
+            Ending::Kill | Ending::Stop => disk.survive_process_death(),
+        }
+        Site { disk, ending, expected, older }
+    }
+
+    fn era(&self) -> u64 {
+        if self.ending == Ending::Power { 2 } else { 1 }
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        // The lock and the reserve hold nothing.
+        let empty = ["lock", "reserve"].map(|name| Path::new(ROOT).join(name));
+        self.disk.files().into_iter().filter(|path| !empty.contains(path)).collect()
+    }
+}
+
+/// What happens to a file.
+#[derive(Debug, Clone)]
+enum Damage {
+    Flip { at: usize, bit: u8 },
+    Zero { from: usize, to: usize },
+    Cut { at: usize },
+    Older,
+    Exchange { with: PathBuf },
+    Gone,
+}
+
+/// What sort of file it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Sort {
+    Description,
+    Marks,
+    Segment,
+    Board,
+    Object,
+}
+
+fn sort(path: &Path) -> Sort {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    match name {
+        "store" => Sort::Description,
+        "board" => Sort::Board,
+        _ if name.starts_with("marks") => Sort::Marks,
+        _ if name.starts_with("segment.") => Sort::Segment,
+        _ => Sort::Object,
+    }
+}
+
+/// The object of a file of this name.
+fn named(path: &Path) -> Option<ObjectId> {
+    let mut parts = path.file_name()?.to_str()?.split('.');
+    let mut number = || u64::from_str_radix(parts.next()?, 16).ok();
+    let (inode, generation, stripe) = (number()?, number()? as u32, number()? as u32);
+    Some(ObjectId { inode, generation, stripe })
+}
+
+fn apply(disk: &VirtualDisk, older: &BTreeMap<PathBuf, Vec<u8>>, path: &Path, damage: &Damage) {
+    let bytes = disk.bytes(path).unwrap();
+    let mut changed = bytes.clone();
+    match damage {
+        Damage::Flip { at, bit } => changed[*at] ^= 1 << bit,
+        Damage::Zero { from, to } => changed[*from..*to].fill(0),
+        Damage::Cut { at } => changed.truncate(*at),
+        Damage::Older => changed.clone_from(&older[path]),
+        Damage::Exchange { with } => {
+            changed = disk.bytes(with).unwrap();
+            disk.replace(with, Some(&bytes));
+        }
+        Damage::Gone => return disk.replace(path, None),
+    }
+    disk.replace(path, Some(&changed));
+}
+
+/// What came of one case, for the sum in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// Everything reads as it was.
+    Whole,
+    /// Some objects are errors.
+    Errors,
+    Refused,
+}
+
+impl Site {
+    fn check(&self, path: &Path, damage: &Damage) -> Outcome {
+        let what = format!("{:?}: {damage:?} of {}", self.ending, path.display());
+        let disk = self.disk.copy();
+        apply(&disk, &self.older, path, damage);
+        let mut life = Life::new(&disk, 7);
+        let (store, recovery) = match life.open(self.era()) {
+            Ok(opened) => opened,
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains(ROOT), "{what}: {text}");
+                let clean = matches!(error, ObjectError::Format { .. });
+                assert!(clean, "{what}: {text}");
+                // One damaged copy of anything is no reason to refuse everything.
+                let small = matches!(damage, Damage::Flip { .. });
+                assert!(!small || sort(path) == Sort::Description, "{what}: {text}");
+                return Outcome::Refused;
+            }
+        };
+        let hurt = self.read_all(&store, &what);
+        self.check_marks(&store, &what);
+        self.check_bystanders(path, damage, &hurt, &recovery, &what);
+        // The next life says the same.
+        drop((store, life));
+        disk.survive_process_death();
+        let mut life = Life::new(&disk, 8);
+        let (store, _) = life.open(self.era()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let again = self.read_all(&store, &what);
+        assert_eq!(again, hurt, "{what}: another life");
+        if hurt.is_empty() { Outcome::Whole } else { Outcome::Errors }
+    }
+
+    /// The objects of which a block is an error; anything else must be right.
+    fn read_all(&self, store: &ObjectStore, what: &str) -> BTreeSet<ObjectId> {
+        let mut hurt = BTreeSet::new();
+        for (object, expected) in &self.expected {
+            for (block, expected) in expected.chunks(BLOCK_BYTES).enumerate() {
+                let mut bytes = vec![0xee; BLOCK_BYTES];
+                let at = (block * BLOCK_BYTES) as u64;
+                match store.read(*object, at, &mut bytes, &mut Vec::new()) {
+                    Ok(ReadOutcome::Present { .. }) => {
+                        assert!(bytes == expected, "{what}: {object} block {block} is wrong");
+                    }
+                    // The written-map of its file tells the reader that this is a loss.
+                    Ok(ReadOutcome::Absent) => drop(hurt.insert(*object)),
+                    Err(error) => {
+                        let text = error.to_string();
+                        assert!(text.contains(&object.to_string()), "{what}: {text}");
+                        hurt.insert(*object);
+                    }
+                }
+            }
+        }
+        hurt
+    }
+
+    fn check_marks(&self, store: &ObjectStore, what: &str) {
+        for object in [REMOVED, REMOVED_LATER] {
+            let outcome = store.read(object, 0, &mut [0; 64], &mut Vec::new());
+            assert!(matches!(outcome, Ok(ReadOutcome::Absent)), "{what}: {object} is back");
+            let late = store.write(object, 0, &[b"x"], &[crc32c(b"x")], BY);
+            let refused = matches!(late, Err(ObjectError::Removed { .. }));
+            assert!(refused, "{what}: a late write to {object}: {late:?}");
+        }
+        for session in [2, 3] {
+            assert_eq!(store.minimum_epoch(session), 4, "{what}: the fence of {session}");
+        }
+    }
+
+    /// Those who were not damaged read as before, and damage is told of.
+    fn check_bystanders(
+        &self,
+        path: &Path,
+        damage: &Damage,
+        hurt: &BTreeSet<ObjectId>,
+        recovery: &Recovery,
+        what: &str,
+    ) {
+        let mut most = usize::MAX;
+        let mut allowed: Option<Vec<ObjectId>> = None;
+        match (sort(path), damage) {
+            (Sort::Object, Damage::Exchange { with }) => {
+                allowed = Some([path, with].into_iter().filter_map(named).collect());
+            }
+            (Sort::Object, _) => allowed = Some(named(path).into_iter().collect()),
+            (Sort::Segment, Damage::Flip { .. }) => most = 1,
+            (Sort::Segment, Damage::Exchange { .. }) => most = 0,
+            (Sort::Segment, _) => {
+                let told = hurt.is_empty() || !recovery.damage.is_empty();
+                assert!(told, "{what}: nothing is said of {hurt:?}");
+            }
+            _ => most = 0,
+        }
+        assert!(hurt.len() <= most, "{what}: {hurt:?}");
+        let innocent = hurt
+            .iter()
+            .find(|object| allowed.as_ref().is_some_and(|allowed| !allowed.contains(object)));
+        assert_eq!(innocent, None, "{what}");
+    }
+}
+
+/// Every way to damage a file; of flips, zeros and cuts those at `places`.
+fn damages(site: &Site, path: &Path, places: &[usize], bit: u8) -> Vec<Damage> {
+    let length = site.disk.bytes(path).unwrap().len();
+    let mut all = Vec::new();
+    for &at in places.iter().filter(|at| **at < length) {
+        all.push(Damage::Flip { at, bit: bit % 8 });
+        for bytes in [8, 512, 4096, length] {
+            all.push(Damage::Zero { from: at, to: at.saturating_add(bytes).min(length) });
+        }
+        all.push(Damage::Cut { at });
+    }
+    // An older copy of one object's whole file is not told from the file: nothing else has its age.
+    let told = sort(path) != Sort::Object && site.older.contains_key(path);
+    all.extend(told.then_some(Damage::Older));
+    let mut others = site.files();
+    others.retain(|other| other != path && sort(other) == sort(path));
+    all.extend(others.into_iter().map(|with| Damage::Exchange { with }));
+    all.push(Damage::Gone);
+    if site.ending == Ending::Power && sort(path) == Sort::Segment {
+        all.retain(|damage| match damage {
+            Damage::Zero { from, to } => to - from <= 4096 && *to < length,
+            Damage::Cut { .. } | Damage::Older | Damage::Gone => false,
+            _ => true,
+        });
+    }
+    if site.ending == Ending::Power && sort(path) == Sort::Object {
+        // After a power cut an object without its head, of which the log knows, may be a new one.
+        all.retain(|damage| match damage {
+            Damage::Zero { from: at, .. } | Damage::Cut { at } => *at >= HEAD_BYTES,
+            Damage::Gone => false,
+            _ => true,
+        });
+    }
+    all
+}
+
+/// The last byte of a file that is not zero: what lies behind is not used.
+fn used(site: &Site, path: &Path) -> usize {
+    let bytes = site.disk.bytes(path).unwrap();
+    bytes.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1)
+}
+
+#[test]
+fn every_read_is_right_or_an_error_whatever_is_damaged() {
+    let sites = [Ending::Kill, Ending::Stop, Ending::Power].map(Site::new);
+    let mut outcomes: BTreeMap<(Sort, Outcome), u32> = BTreeMap::new();
+    for seed in seeds(0, 40) {
+        let mut random = Random::from_seed(seed);
+        let site = &sites[random.below(3) as usize];
+        let files = site.files();
+        let path = &files[random.below(files.len() as u64) as usize];
+        let used = used(site, path) as u64;
+        // Half of them at the front, where the smallest structures are.
+        let limit = if random.below(2) == 0 { used } else { used.min(2048) };
+        let place = random.below(limit) as usize;
+        for damage in damages(site, path, &[place], random.below(8) as u8) {
+            let outcome = site.check(path, &damage);
+            *outcomes.entry((sort(path), outcome)).or_default() += 1;
+        }
+    }
+    println!("{outcomes:?}");
+}
+
+#[test]
+#[ignore = "takes minutes: every byte of every file"]
+fn every_byte_of_every_structure_may_be_damaged() {
+    for ending in [Ending::Kill, Ending::Stop, Ending::Power] {
+        let site = Site::new(ending);
+        let mut outcomes: BTreeMap<(Sort, Outcome), u32> = BTreeMap::new();
+        for path in site.files() {
+            let used = used(&site, &path);
+            // Data is all alike: every byte of what comes before it, and some of it.
+            let dense = if sort(&path) == Sort::Object { used.min(4096) } else { used };
+            for at in (0..dense).chain((dense..used).step_by(997)) {
+                let flip = Damage::Flip { at, bit: (at % 8) as u8 };
+                let outcome = site.check(&path, &flip);
+                *outcomes.entry((sort(&path), outcome)).or_default() += 1;
+                if at % 61 == 0 {
+                    for damage in damages(&site, &path, &[at], 3) {
+                        let outcome = site.check(&path, &damage);
+                        *outcomes.entry((sort(&path), outcome)).or_default() += 1;
+                    }
+                }
+            }
+        }
+        println!("{ending:?}: {outcomes:?}");
+    }
+}
