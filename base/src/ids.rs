@@ -12,6 +12,14 @@ pub struct EndpointId(pub u128);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Incarnation(pub u64);
 
+/// One life of an endpoint, as its greeting names it. Whoever does not know an endpoint's id cannot speak
+/// in its name; servers' ids are known to all who call them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Origin {
+    pub endpoint: EndpointId,
+    pub incarnation: Incarnation,
+}
+
 /// A cluster: peers of different clusters refuse each other in the first exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ClusterId(pub u128);

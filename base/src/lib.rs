@@ -25,6 +25,7 @@ pub mod random;
 pub mod shared;
 pub mod slots;
 pub mod task;
+pub mod text;
 pub mod time;
 pub mod verb;
 pub mod world;

@@ -683,7 +683,8 @@ impl Engine {
         let payload: Option<PoolBuffer> = payload
             .and_then(|(buffer, _)| self.buffers.remove(buffer))
             .and_then(Memory::into_pooled);
-        let request = Request { peer, session, bits, payload, bytes, charged: true };
+        let origin = self.core.peer_origin(peer).unwrap_or_default();
+        let request = Request { peer, origin, session, bits, payload, bytes, charged: true };
         self.requests.push(request);
         for queue in &self.request_queues {
             queue.ring();

@@ -28,7 +28,7 @@ pub mod modules;
 mod narrow;
 mod need;
 pub mod packets;
-mod peers;
+pub mod peers;
 mod posts;
 mod probe;
 pub mod raw;

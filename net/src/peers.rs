@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::ids::{ClusterId, EndpointId};
+use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{ForeignName, LinkId};
 use ropewalk_core::{OperationId, PeerId};
@@ -13,6 +13,17 @@ use ropewalk_rail::address::Address;
 use crate::context::Context;
 use crate::endpoint::Endpoint;
 use crate::engine::PeerEvent;
+
+/// Whose process a peer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerUser {
+    /// Nobody can tell: it is on another host, or its rail cannot ask the kernel.
+    Unknown,
+    /// The superuser's, or of the user of this process: it could do here whatever it likes.
+    Own,
+    /// Another user's of this host.
+    Other(u32),
+}
 
 impl Endpoint {
     /// A peer for an address. No connection is made before something is posted.
@@ -91,6 +102,24 @@ impl Endpoint {
         Some(engine.rails.get(usize::from(link.rail))?.scheme())
     }
 
+    /// Whose process the peer is, as far as the kernel vouches for it. May ask the kernel: not for hot
+    /// paths.
+    pub fn peer_user(&self, peer: PeerId) -> PeerUser {
+        let own = rustix::process::geteuid().as_raw();
+        let engine = self.locked();
+        let Some(link) = engine.core.peer_link(peer) else { return PeerUser::Unknown };
+        let user = match engine.rails.get(usize::from(link.rail)) {
+            Some(rail) => rail.peer_user(link),
+            // An endpoint's link to itself.
+            None => Some(own),
+        };
+        match user {
+            None => PeerUser::Unknown,
+            Some(user) if user == 0 || user == own => PeerUser::Own,
+            Some(user) => PeerUser::Other(user),
+        }
+    }
+
     /// Whether a peer is known: looked up or connected, and not forgotten.
     pub fn is_known(&self, peer: PeerId) -> bool {
         self.locked().core.is_known(peer)
@@ -99,6 +128,11 @@ impl Endpoint {
     /// The peer's own endpoint id, once it greeted us.
     pub fn peer_endpoint(&self, peer: PeerId) -> Option<EndpointId> {
         self.locked().core.peer_endpoint(peer).map(EndpointId)
+    }
+
+    /// Which life of which endpoint the peer is, once it greeted us.
+    pub fn peer_origin(&self, peer: PeerId) -> Option<Origin> {
+        self.locked().core.peer_origin(peer)
     }
 
     /// The cluster of who answered at the peer's address, where it is not ours.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ropewalk_base::ids::Origin;
 use ropewalk_base::pool::PoolBuffer;
 use ropewalk_core::PeerId;
 
@@ -14,6 +15,8 @@ use crate::engine::Command;
 #[derive(Debug)]
 pub struct Request {
     pub peer: PeerId,
+    /// Which life of which endpoint the peer was when it sent it; zeros for a foreign one.
+    pub origin: Origin,
     pub session: u32,
     pub bits: u64,
     pub payload: Option<PoolBuffer>,

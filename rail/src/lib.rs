@@ -161,6 +161,13 @@ pub trait Rail: Send {
         None
     }
 
+    /// The user whose process is at the other end of a link that is up, where the kernel vouches for it:
+    /// on the same host. `None` where it does not.
+    fn peer_user(&self, link: LinkId) -> Option<u32> {
+        let _ = link;
+        None
+    }
+
     /// Since when the other end of a link owes acknowledgements, by the time of polls: `NEVER` where it owes none, or the
     /// rail does not know. Where a message is named (its channel and number) also where the other end has that, and
     /// `ZERO` where it has not left.

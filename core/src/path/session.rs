@@ -1,6 +1,7 @@
 //! Sessions: their beginning, their end, and what an end does to operations.
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::ids::{EndpointId, Origin};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Token};
@@ -66,6 +67,13 @@ impl Core {
     pub fn peer_endpoint(&self, id: PeerId) -> Option<u128> {
         let endpoint = self.peers.get(self.resolve(id).0)?.endpoint;
         (endpoint != 0).then_some(endpoint)
+    }
+
+    /// The peer's life, where it greeted us.
+    pub fn peer_origin(&self, id: PeerId) -> Option<Origin> {
+        let peer = self.peers.get(self.resolve(id).0)?;
+        let origin = Origin { endpoint: EndpointId(peer.endpoint), incarnation: peer.incarnation };
+        (peer.endpoint != 0).then_some(origin)
     }
 
     /// The cluster of a stranger who answered at the peer's address.

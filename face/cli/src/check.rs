@@ -5,13 +5,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use ropewalk_base::world::World;
+use ropewalk_client::operator::Operator;
 use ropewalk_client::operator::check::{
     CheckOptions, CheckSummary, Event, Finding, Looked, Problem,
 };
 use serde_json::{Value, json};
 
 use crate::commands::seconds;
-use crate::operate::Target;
+use crate::operate::{Keys, Target};
 use crate::report::{Closed, bytes, complain, print_json, say, table};
 
 /// Findings that the table shows; all are counted, and `--json` prints all.
@@ -23,6 +25,8 @@ const SHOWN_MAX: usize = 1000;
 pub struct Check {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    keys: Keys,
     /// Read every object that a file needs, and compare each block with its checksum.
     #[arg(long)]
     read: bool,
@@ -87,7 +91,7 @@ fn run(arguments: &Check) -> anyhow::Result<CheckSummary> {
     let rows = RefCell::new(Vec::new());
     // A repair goes on also where nobody listens any more.
     let untold = Cell::new(None);
-    let summary = arguments.target.run(arguments.patience, async |_, operator| {
+    let run = async |_: &World, operator: &Operator| {
         let bar = bar();
         let tell = |event: Event<'_>| match event {
             Event::Found(finding) if arguments.json => {
@@ -106,7 +110,8 @@ fn run(arguments: &Check) -> anyhow::Result<CheckSummary> {
         let summary = operator.check(options, &tell).await?;
         bar.finish_and_clear();
         Ok(summary)
-    })?;
+    };
+    let summary = arguments.target.run_with(&arguments.keys, arguments.patience, run)?;
     if let Some(error) = untold.take() {
         return Err(error);
     }

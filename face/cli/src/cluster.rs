@@ -1,16 +1,13 @@
 //! A cluster in one process: each server on a thread of its own, joined by the loop form of shared
 //! memory. Client and servers talk through `net`, as separate processes would.
 
-use std::fs::Permissions;
-use std::io::Write;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use ropewalk_base::disk::Disk;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::{Either, race};
 use ropewalk_data::{DataConfig, DataServer};
@@ -21,6 +18,7 @@ use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
+use crate::identity::{self, Identity};
 use crate::node::{Node, NodeThread};
 use crate::report::complain;
 
@@ -57,7 +55,7 @@ fn log(role: &str) -> Rc<dyn Fn(&str)> {
 /// Where a metadata server keeps its rows.
 pub struct MetaPlace {
     pub directory: PathBuf,
-    pub cluster: ClusterId,
+    pub cluster: Identity,
     /// How long a client that is silent keeps what it holds; `None`: as long as is usual.
     pub term: Option<Duration>,
     /// Whether there have to be metadata.
@@ -70,7 +68,8 @@ pub struct MetaPlace {
 pub fn meta_config(place: MetaPlace) -> MetaConfig {
     let MetaPlace { directory, cluster, term, expect, accept_loss } = place;
     let log = log("metadata server");
-    let mut config = MetaConfig { log, expect, accept_loss, ..MetaConfig::new(directory, cluster) };
+    let store = MetaConfig::new(directory, cluster.id, cluster.secret);
+    let mut config = MetaConfig { log, expect, accept_loss, ..store };
     // Whoever runs the servers owns the root directory: a plain user's cluster is his to write in.
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     config.shard.root_owner = (user.as_raw(), group.as_raw());
@@ -118,15 +117,17 @@ pub async fn serve_meta(node: Node, place: MetaPlace) {
 /// Which data server, and where it keeps its objects.
 pub struct DataPlace {
     pub directory: PathBuf,
-    pub cluster: ClusterId,
+    pub cluster: Identity,
     pub server: ServerId,
     /// The user gives up what an earlier store of this number had.
     pub replace: bool,
+    /// The user takes it in, though the cluster did not have its number yet.
+    pub admit: bool,
 }
 
 /// A data server's life.
 pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
-    let DataPlace { directory, cluster, server, replace } = place;
+    let DataPlace { directory, cluster, server, replace, admit } = place;
     let role = format!("data server {server}");
     warn_of_readers(&role, &directory);
     let peer = match Address::parse(&meta) {
@@ -146,7 +147,8 @@ pub async fn serve_data(node: Node, place: DataPlace, meta: String) {
         meta: Some(peer),
         log: log(&role),
         expect: if replace { Expect::Replace } else { Expect::Any },
-        ..DataConfig::new(directory, cluster, server)
+        admit,
+        ..DataConfig::new(directory, cluster.id, server, cluster.secret)
     };
     let (ready, mut stop) = (node.ready, node.stop);
     let mut starting = pin!(DataServer::start(&node.world, node.endpoint, config));
@@ -190,21 +192,23 @@ impl Cluster {
     /// Starts one metadata server and so many data servers below `directory`.
     pub fn start(directory: &Path, data_servers: u32) -> anyhow::Result<Cluster> {
         // The cluster's identity is kept beside the servers: a restart finds the same one.
-        let (id, expect) = found_or_new(directory)?;
+        let (identity, expect) = found_or_new(directory)?;
+        let id = identity.id;
         let (place, name) = (directory.join(META), unique("meta"));
-        let (term, accept_loss) = (None, false);
-        let place = MetaPlace { directory: place, cluster: id, term, expect, accept_loss };
+        let (term, accept_loss, cluster) = (None, false, identity.clone());
+        let place = MetaPlace { directory: place, cluster, term, expect, accept_loss };
         let serve = move |node| serve_meta(node, place);
         let meta = NodeThread::start("meta", id, rails(&name)?, serve)?;
-        write_identity(directory, id)?;
+        identity::write(directory, &identity)?;
         let mut data = Vec::new();
         for number in 0..data_servers {
             let name = format!("data{number}");
             let place = DataPlace {
                 directory: directory.join(&name),
-                cluster: id,
+                cluster: identity.clone(),
                 server: ServerId(number),
                 replace: false,
+                admit: true,
             };
             let (rails, address) = (rails(&unique("data"))?, meta.address.clone());
             let serve = move |node| serve_data(node, place, address);
@@ -228,8 +232,6 @@ impl Cluster {
     }
 }
 
-/// The file in a cluster's directory that has its identity: it says that the metadata were made.
-pub const IDENTITY: &str = "cluster";
 /// The file in a cluster's directory that says how many data servers `up` serves.
 const DATA_SERVERS: &str = "data-servers";
 /// Data servers that one process serves, at most.
@@ -237,33 +239,12 @@ pub const DATA_SERVERS_MAX: u32 = 64;
 /// Where the metadata are below a cluster's directory, unless something else is said.
 pub const META: &str = "meta";
 
-/// A cluster's identity as people write it.
-pub fn parse_id(text: &str) -> Result<ClusterId, String> {
-    let text = text.trim();
-    let parsed = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
-    parsed.map(ClusterId).ok_or_else(|| {
-        "a cluster is named by 32 hexadecimal digits, as 'ropewalk format' prints them".to_string()
-    })
-}
-
-/// The identity of the cluster in `directory`; none where there is none.
-pub fn read_identity(directory: &Path) -> anyhow::Result<Option<ClusterId>> {
-    let path = directory.join(IDENTITY);
-    let Some(text) = read_text(&path)? else { return Ok(None) };
-    let error = match text.map(|text| parse_id(&text)) {
-        Some(Ok(id)) => return Ok(Some(id)),
-        _ => format!("{} is damaged: it does not name a cluster", path.display()),
-    };
-    // The stores beside it know it, too.
-    let known = [directory.join(META), directory.to_path_buf()]
-        .iter()
-        .find_map(|store| superblock::look(&HostDisk, store).ok().flatten())
-        .map(|(id, _)| id)
-        .or_else(|| data_below(directory).ok().flatten().map(|(_, id)| id));
-    match known {
-        Some(id) => bail!("{error}. Its stores are of cluster {id}: restore the file from a copy"),
-        None => bail!("{error}. Restore it from a copy: one line of 32 hexadecimal digits"),
-    }
+/// The cluster of the stores below a directory, or of the store in it.
+pub fn known_below(directory: &Path) -> Option<ClusterId> {
+    let stores = [directory.join(META), directory.to_path_buf()];
+    let known = stores.iter().find_map(|store| superblock::look(&HostDisk, store).ok().flatten());
+    let known = known.map(|(id, _)| id);
+    known.or_else(|| data_below(directory).ok().flatten().map(|(_, id)| id))
 }
 
 /// The text in a small file; `Some(None)` where it is none, and None where there is no file.
@@ -274,31 +255,6 @@ fn read_text(path: &Path) -> anyhow::Result<Option<Option<String>>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
-}
-
-/// Gives `directory` an identity, durably: from then on its servers are known to have data.
-pub fn write_identity(directory: &Path, id: ClusterId) -> anyhow::Result<()> {
-    if read_identity(directory)? == Some(id) {
-        return Ok(());
-    }
-    HostDisk.create_directory(directory)?;
-    write_line(&directory.join(IDENTITY), &id.to_string())
-}
-
-/// Replaces a file by one with this line, durably.
-fn write_line(path: &Path, line: &str) -> anyhow::Result<()> {
-    let new = path.with_extension("new");
-    let write = || {
-        let mut options = std::fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        // One that a start left behind long ago may have been wider.
-        file.set_permissions(Permissions::from_mode(0o600))?;
-        file.write_all(format!("{line}\n").as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// How many data servers there are below `directory`: as many as `up` noted, though a directory of
@@ -332,28 +288,28 @@ pub fn write_data_servers(directory: &Path, count: u32) -> anyhow::Result<()> {
     if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == count.to_string()) {
         return Ok(());
     }
-    write_line(&path, &count.to_string())
+    identity::write_line(&path, &count.to_string())
 }
 
 /// The identity of the cluster below `directory`, and whether its metadata have to be there. Without
 /// one a new one, which is written down only when there is a metadata store: whatever happens before
 /// that happens to nothing.
-pub fn found_or_new(directory: &Path) -> anyhow::Result<(ClusterId, Expect)> {
-    if let Some(id) = read_identity(directory)? {
-        return Ok((id, Expect::Existing));
+pub fn found_or_new(directory: &Path) -> anyhow::Result<(Identity, Expect)> {
+    if let Some(said) = identity::read(directory)? {
+        return Ok((identity::complete(directory, said)?, Expect::Existing));
     }
     let data = data_below(directory)?;
     match (superblock::look(&HostDisk, &directory.join(META))?, data) {
-        (Some((id, _)), Some(_)) => Ok((id, Expect::Existing)),
+        (Some((id, _)), Some(_)) => Ok((Identity::of(id), Expect::Existing)),
         // Somebody began to make it, and did not come to the end.
-        (Some((id, _)), None) => Ok((id, Expect::Any)),
+        (Some((id, _)), None) => Ok((Identity::of(id), Expect::Any)),
         (None, Some((name, id))) => bail!(
             "{} has objects of cluster {id} in {name}, but the metadata are gone, and so is the \
              file 'cluster': restore them, or choose another directory",
             directory.display()
         ),
         (None, None) => match stranger_in(directory)? {
-            None => Ok((new_id(), Expect::Any)),
+            None => Ok((Identity::new(), Expect::Any)),
             Some(name) => bail!(
                 "{0} is no cluster's directory, but it is not empty either ('{name}' is in there): \
                  name an empty or a new one, for instance {0}/cluster",
@@ -386,12 +342,6 @@ fn names_in(directory: &Path) -> anyhow::Result<Vec<String>> {
     let mut names = entries.map(name).collect::<anyhow::Result<Vec<String>>>()?;
     names.sort_unstable();
     Ok(names)
-}
-
-/// An identity that no other cluster has.
-pub fn new_id() -> ClusterId {
-    let high = u128::from(ropewalk_net::host::random_seed());
-    ClusterId(high << 64 | u128::from(ropewalk_net::host::random_seed()))
 }
 
 /// A directory of a data server below this one, and its cluster.

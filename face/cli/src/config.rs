@@ -14,8 +14,8 @@ use anyhow::Context;
 use ropewalk_base::ids::ClusterId;
 use serde::{Deserialize, Deserializer};
 
-use crate::cluster;
 use crate::commands::checked_seconds;
+use crate::identity;
 use crate::network::{self, Listen};
 
 /// The longest configuration file that is read.
@@ -52,6 +52,8 @@ pub struct Config {
     /// Below it lie the cluster's identity and the servers' data.
     pub directory: Option<PathBuf>,
     pub cluster: Option<Name>,
+    /// The file with the cluster's identity and secret, where it is not in the directory.
+    pub cluster_file: Option<PathBuf>,
     /// The metadata server's address, as data servers and mounts reach it.
     pub address: Option<String>,
     pub insecure: Option<bool>,
@@ -129,7 +131,7 @@ pub struct Name(pub ClusterId);
 impl<'de> Deserialize<'de> for Name {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Name, D::Error> {
         let text = String::deserialize(deserializer)?;
-        cluster::parse_id(&text).map(Name).map_err(serde::de::Error::custom)
+        identity::parse_id(&text).map(Name).map_err(serde::de::Error::custom)
     }
 }
 
@@ -343,7 +345,9 @@ mod tests {
             .collect();
         parse(&path, &text).expect("the example can be used as it is");
         let config = parse(&path, &all.join("\n")).expect("so can all that it offers");
-        assert!(config.directory.is_some() && config.cluster.is_some());
+        assert!(
+            config.directory.is_some() && config.cluster.is_some() && config.cluster_file.is_some()
+        );
         assert!(config.address.is_some() && config.insecure.is_some());
         assert!(config.meta.directory.is_some() && !config.meta.listen.is_empty());
         assert!(config.term().is_some() && config.data.len() == 2);

@@ -8,6 +8,7 @@ mod commands;
 mod config;
 mod copy;
 mod demo;
+mod identity;
 mod mounted;
 mod mx;
 mod network;
@@ -58,6 +59,9 @@ enum Command {
     /// Runs one server, or all of a config file, until Ctrl-C.
     #[command(subcommand, after_help = "Example: ropewalk serve all --config ropewalk.toml")]
     Serve(commands::serve::Serve),
+    /// Says which data servers may join a cluster.
+    #[command(subcommand, after_help = "Example: ropewalk server add 4")]
+    Server(commands::server::ServerCommand),
     /// Mounts a cluster and serves the mount until it is unmounted.
     Mount(commands::mount::MountArguments),
     /// Unmounts, also what a killed process left behind.
@@ -114,6 +118,7 @@ fn main() -> std::process::ExitCode {
         Command::Down(arguments) => commands::down::down(&arguments),
         Command::Format(arguments) => commands::format::format(&arguments),
         Command::Serve(what) => commands::serve::serve(&what),
+        Command::Server(command) => commands::server::run(&command),
         Command::Mount(arguments) => commands::mount::mount(&arguments),
         Command::Umount(arguments) => commands::mount::unmount(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),

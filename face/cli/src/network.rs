@@ -147,6 +147,29 @@ pub fn server_rails(listen: &[Listen], insecure: bool) -> anyhow::Result<Vec<Box
     memory.iter().chain(listen).map(Listen::open).collect()
 }
 
+/// Who else can get in where a cluster listens at these places, one sentence each: the kernel tells a
+/// server whose process calls it by TCP from its own host, and nobody tells it more.
+pub fn who_gets_in(listen: &[Listen]) -> Vec<String> {
+    let told = ropewalk_net::host::tells_users();
+    let mut sentences: Vec<String> = Vec::new();
+    for at in listen {
+        let who = match at {
+            _ if at.is_open() => format!("whoever reaches {at}"),
+            Listen::Named { .. } => continue,
+            Listen::Socket { scheme, .. } if scheme == "tcp" && told => {
+                let own = "other users of this host get in over tcp, each with his own rights";
+                sentences.push(own.to_string());
+                continue;
+            }
+            Listen::Socket { scheme, .. } => format!("every user of this host, over {scheme},"),
+        };
+        sentences.push(format!("{who} gets in, and can act for any user, root included"));
+    }
+    sentences.sort_unstable();
+    sentences.dedup();
+    sentences
+}
+
 /// The rails of a process that only connects, before it has called anybody.
 pub fn client_rails() -> anyhow::Result<Vec<Box<dyn Rail>>> {
     Ok(vec![modules::open("shm", &At::No)?])

@@ -1,11 +1,15 @@
 //! Which cluster a command means, and what those share that ask servers as an operator.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::world::World;
 use ropewalk_client::operator::Operator;
+use ropewalk_rpc::Secret;
 
+use crate::identity;
 use crate::network::{LISTEN, client_rails, complete_address};
 use crate::node;
 
@@ -22,6 +26,25 @@ pub struct Target {
     address: Option<String>,
 }
 
+/// By what servers of other hosts know who looks after the cluster.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Keys {
+    /// The cluster's file 'cluster', or a copy of it: shows that you look after the cluster. Not needed by
+    /// root and by whoever runs the servers, on their host.
+    #[arg(long, value_name = "FILE")]
+    cluster_file: Option<PathBuf>,
+}
+
+impl Keys {
+    /// The secret, where a file was named.
+    fn secret(&self) -> anyhow::Result<Option<Secret>> {
+        let Some(path) = &self.cluster_file else { return Ok(None) };
+        let found = identity::find(Some(path), &[], None)?.and_then(|(_, said)| said.secret);
+        let none = || format!("{} has no secret: copy it anew", path.display());
+        Ok(Some(found.with_context(none)?))
+    }
+}
+
 impl Target {
     /// The metadata server's address, of which something may come: its names resolve.
     pub fn address(&self) -> anyhow::Result<String> {
@@ -36,9 +59,19 @@ impl Target {
         patience: Duration,
         work: impl AsyncFnOnce(&World, &Operator) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let address = self.address()?;
+        self.run_with(&Keys::default(), patience, work)
+    }
+
+    /// As `run`, with what shows that whoever asks looks after the cluster.
+    pub fn run_with<T>(
+        &self,
+        keys: &Keys,
+        patience: Duration,
+        work: impl AsyncFnOnce(&World, &Operator) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let (address, secret) = (self.address()?, keys.secret()?);
         let (reactor, world, endpoint) = node::calling(ClusterId(0), client_rails()?, &address)?;
-        let operator = Operator::new(&world, &endpoint, &address, patience)?;
+        let operator = Operator::new(&world, &endpoint, &address, patience, secret)?;
         let done = reactor.block_on(work(&world, &operator));
         endpoint.endpoint().close();
         done

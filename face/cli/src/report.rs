@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
+use ropewalk_base::text::{is_plain, printable_lines};
 
 /// Nobody reads standard output any more: the command ends, and that is no failure.
 #[derive(Debug, thiserror::Error)]
@@ -26,20 +27,35 @@ pub fn print(bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Prints one JSON object as a line.
+/// Prints one JSON object as a line. What would do something to a terminal is written by its number, which
+/// says the same to whoever reads JSON.
 pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
-    print(format!("{value}\n").as_bytes())
+    let mut line = String::new();
+    for letter in value.to_string().chars() {
+        if is_plain(letter) {
+            line.push(letter);
+        } else {
+            let mut units = [0; 2];
+            line.extend(
+                letter.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")),
+            );
+        }
+    }
+    line.push('\n');
+    print(line.as_bytes())
 }
 
 /// What `say!` does.
 pub fn say_line(line: Arguments<'_>) -> anyhow::Result<()> {
-    print(format!("{line}\n").as_bytes())
+    // Names of files and of clients are others' words: they move no cursor here.
+    print(format!("{}\n", printable_lines(&line.to_string())).as_bytes())
 }
 
 /// What `complain!` does.
 pub fn complain_line(line: Arguments<'_>) {
     // There is no third place to say that the second one is gone.
-    let _ = std::io::stderr().lock().write_all(format!("{line}\n").as_bytes());
+    let line = format!("{}\n", printable_lines(&line.to_string()));
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// Tells that something serves, to whoever still reads: it serves also where nobody does.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use ropewalk_client::operator::OperatorError;
 use ropewalk_client::operator::status::{
     Activities, ClusterState, DataState, Done, Room, ServerState, SessionState, since,
 };
 use serde_json::{Value, json};
 
 use crate::commands::seconds as patience;
-use crate::operate::Target;
+use crate::operate::{Keys, Target};
 use crate::report::{bytes, print_json, say, table};
 
 /// Sessions that are listed.
@@ -27,6 +28,8 @@ const NAME_SHOWN: usize = 40;
 pub struct Status {
     #[command(flatten)]
     target: Target,
+    #[command(flatten)]
+    keys: Keys,
     /// Seconds over which rates are measured; 0 shows none.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
@@ -51,7 +54,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// What is shown at a time.
 struct Sample {
     state: ClusterState,
-    sessions: Vec<SessionState>,
+    /// None: they are told to those only who look after the cluster.
+    sessions: Option<Vec<SessionState>>,
     /// An earlier state, and how long ago that was.
     before: Option<(ClusterState, Duration)>,
 }
@@ -59,7 +63,7 @@ struct Sample {
 /// Shows what the servers of a cluster are and do.
 pub fn status(arguments: &Status) -> anyhow::Result<()> {
     let interval = Duration::from_secs_f64(arguments.interval);
-    arguments.target.run(arguments.patience, async |world, operator| {
+    arguments.target.run_with(&arguments.keys, arguments.patience, async |world, operator| {
         let mut last = None;
         if !interval.is_zero() {
             last = Some((operator.status().await?, world.now()));
@@ -69,7 +73,10 @@ pub fn status(arguments: &Status) -> anyhow::Result<()> {
             let state = operator.status().await?;
             let now = world.now();
             let before = last.take().map(|(state, at)| (state, now.since(at)));
-            let sessions = operator.sessions(SESSIONS_SHOWN).await?;
+            let sessions = match operator.sessions(SESSIONS_SHOWN).await {
+                Err(OperatorError::NotAdministrator { .. }) => None,
+                sessions => Some(sessions?),
+            };
             let sample = Sample { state, sessions, before };
             if arguments.json {
                 print_json(&sample.json())?;
@@ -202,11 +209,15 @@ impl Sample {
         if !rows.is_empty() {
             say!("{}", table(&["in a second", "kind", "calls", "bytes"], rows))?;
         }
-        let rows: Vec<Vec<String>> = self.sessions.iter().map(session_row).collect();
+        let Some(sessions) = &self.sessions else {
+            say!("{} sessions, told to those who look after the cluster", meta.sessions)?;
+            return Ok(());
+        };
+        let rows: Vec<Vec<String>> = sessions.iter().map(session_row).collect();
         if !rows.is_empty() {
             say!("{}", table(&["session", "client", "inodes", "ends in"], rows))?;
         }
-        let more = (meta.sessions as usize).saturating_sub(self.sessions.len());
+        let more = (meta.sessions as usize).saturating_sub(sessions.len());
         if more > 0 {
             say!("and {more} more sessions")?;
         }
@@ -311,7 +322,9 @@ impl Sample {
                 "rates": rates_json(&self.meta_rates()),
             },
             "servers": self.state.servers.iter().map(|it| self.server_json(it)).collect::<Vec<_>>(),
-            "sessions": self.sessions.iter().map(session_json).collect::<Vec<_>>(),
+            "sessions": self.sessions.as_ref().map(|sessions| {
+                sessions.iter().map(session_json).collect::<Vec<_>>()
+            }),
         })
     }
 

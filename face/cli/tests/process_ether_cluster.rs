@@ -167,7 +167,7 @@ impl Site {
         let directory = self.place.path().join(format!("cluster/data{number}"));
         let (number, listen) = (number.to_string(), &self.listen[number]);
         let place = ["--insecure", "--directory", text(&directory), "--listen", listen];
-        let words = ["serve", "data", "--server", &number, "--meta", &self.address];
+        let words = ["serve", "data", "--admit", "--server", &number, "--meta", &self.address];
         self.server.start(&[&words[..], &place].concat(), "serving at")
     }
 

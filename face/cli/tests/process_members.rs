@@ -58,11 +58,15 @@ impl Site {
         ropewalk(self.place.path(), &self.servers.address, arguments)
     }
 
+    fn cluster_file(&self) -> String {
+        text(&self.place.path().join("cluster/cluster"))
+    }
+
     /// Data server `number` in this directory, as it would be served.
     fn serve(&self, number: &str, directory: &Path, options: &[&str]) -> Vec<String> {
         let mut words = vec!["serve".to_string(), "data".into(), "--server".into(), number.into()];
         words.extend(["--directory".into(), text(directory)]);
-        words.extend(["--cluster".into(), self.servers.cluster.clone()]);
+        words.extend(["--cluster-file".into(), self.cluster_file()]);
         words.extend(["--meta".into(), self.servers.address.clone()]);
         words.extend(["--listen".into(), "127.0.0.1:0".into()]);
         words.extend(options.iter().map(|word| word.to_string()));
@@ -180,13 +184,13 @@ fn up_refuses_what_is_not_whole() {
     assert!(!meta.exists(), "something was made in place of what is missing");
     // Nor does it help to have lost the cluster's file, too.
     let cluster = directory.join("cluster");
-    let id = fs::read(&cluster).unwrap();
-    fs::remove_file(&cluster).unwrap();
+    let id = place.path().join("id");
+    fs::rename(&cluster, &id).unwrap();
     let error = refused();
     assert!(error.contains("but the metadata are gone"), "{error}");
     let error = ropewalk(place.path(), "", &["format", "up"]).badly();
     assert!(error.contains("but the metadata are gone"), "{error}");
-    fs::write(&cluster, id).unwrap();
+    fs::rename(&id, &cluster).unwrap();
     fs::rename(&kept, &meta).unwrap();
     // The superblock alone is not the metadata.
     let store = place.path().join("store");
@@ -225,10 +229,11 @@ fn metadata_that_are_gone_are_refused_and_others_are_not_taken_for_them() {
         assert!(error.contains("there are no metadata in"), "{error}");
         assert!(error.contains("'ropewalk format'"), "{error}");
     }
-    // A new file system under the same identity: the objects are not its own.
+    // A new file system under the same identity and secret: the objects are not its own.
     fs::write(site.place.path().join("c.toml"), format!("cluster = '{id}'\n")).unwrap();
     let other = site.place.path().join("other");
     site.run(&["format", "--config", "c.toml", "other"]).well();
+    fs::copy(site.cluster_file(), other.join("cluster")).unwrap();
     let place = text(&other.join("meta"));
     let words = ["serve", "meta", "--directory", &place, "--cluster", &id, "--listen", &listen];
     let mut stranger = Process::start(&words, "serving at");
@@ -279,11 +284,12 @@ fn a_number_belongs_to_one_living_server() {
 fn a_server_of_another_cluster_says_so_and_ends() {
     let site = Site::new();
     let own = site.place.path().join("stranger");
-    let other = format!("{:032x}", 0xabc);
+    let other = site.run(&["format", "other"]).well().trim().to_string();
+    let file = text(&site.place.path().join("other/cluster"));
     let words = site.serve("0", &own, &[]);
     let words: Vec<String> = words
         .into_iter()
-        .map(|word| if word == site.servers.cluster { other.clone() } else { word })
+        .map(|word| if word == site.cluster_file() { file.clone() } else { word })
         .collect();
     let error = refused(&words.iter().map(String::as_str).collect::<Vec<_>>());
     let found = format!("the metadata server at that address serves {}", site.servers.cluster);
@@ -367,4 +373,49 @@ fn damaged_files_of_a_cluster_are_named_with_what_to_do() {
     assert_eq!(error.matches("the journal in").count(), 1, "said twice: {error}");
     start("--accept-loss").stop();
     start("").stop();
+}
+
+#[test]
+fn a_data_server_joins_when_a_person_says_so() {
+    let mut site = Site::new();
+    let own = site.place.path().join("third");
+    let error = site.refused("2", &own);
+    assert!(error.contains("'ropewalk server add 2'") && error.contains("--admit"), "{error}");
+    assert!(!own.exists(), "something was left of it");
+    // A file of another cluster, one that others can read, and none.
+    site.run(&["format", "other"]).well();
+    let file = site.place.path().join("other/cluster");
+    let own_id = fs::read_to_string(site.cluster_file()).unwrap();
+    let secret = fs::read_to_string(&file).unwrap();
+    let mixed = [own_id.lines().next().unwrap(), secret.lines().nth(1).unwrap()].join("\n");
+    fs::write(&file, mixed).unwrap();
+    let with = |file: &Path| {
+        let words = site.serve("2", &own, &["--admit"]);
+        let words = words.into_iter().map(|word| match word == site.cluster_file() {
+            true => text(file),
+            false => word,
+        });
+        refused(&words.collect::<Vec<String>>().iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let error = with(&file);
+    assert!(error.contains("do not have the same secret"), "{error}");
+    fs::set_permissions(&file, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let error = with(&file);
+    assert!(error.contains("other users of this host can get at it"), "{error}");
+    let error = with(&site.place.path().join("none"));
+    assert!(error.contains("there is no file"), "{error}");
+    assert!(!own.exists(), "something was left of it");
+    assert_eq!(site.servers.status("0")["servers"].as_array().unwrap().len(), 2);
+    // By a word beforehand, which outlives the metadata server; by a flag; once and for good.
+    let said = site.run(&["server", "add", "2"]).well();
+    assert!(said.contains("data server 2 may join"), "{said}");
+    site.servers.meta.take().unwrap().kill();
+    site.servers.start_meta();
+    site.serving("2", &own, &[]).stop();
+    site.serving("2", &own, &[]).stop();
+    let fourth = site.place.path().join("fourth");
+    site.serving("3", &fourth, &["--admit"]).stop();
+    let said = site.run(&["server", "add", "3"]).well();
+    assert!(said.contains("belongs to the cluster already"), "{said}");
+    assert_eq!(site.servers.status("0")["servers"].as_array().unwrap().len(), 4);
 }

@@ -6,8 +6,19 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use support::command::ropewalk;
+use ropewalk_rpc::{CallError, Connection};
+use ropewalk_wire::fs::data::{DataRequest, FileId, ObjectRange};
+use ropewalk_wire::fs::meta::{
+    Access, AttributeChange, Heartbeat, Judge, LeaseMode, MetaReply, MetaRequest, Node, Who,
+};
+use ropewalk_wire::fs::session::SessionRequest;
+use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::value::{Bytes, Errno};
+use serde_json::{Value, json};
+use support::command::{Plain, Said, ropewalk};
+use support::stranger::{Refused, Stranger};
 use support::{PROGRAM, Process};
 
 fn text(path: &Path) -> String {
@@ -91,4 +102,338 @@ fn a_store_that_others_can_read_is_told_of_at_each_start() {
     let data = text(&directory.join("data1"));
     assert_eq!(said[1].matches("chmod").count(), 1, "{}", said[1]);
     assert!(said[1].contains(&format!("chmod -R go= {data}")), "{}", said[1]);
+}
+
+/// Tells a copy of this program that it is the stranger: what he is told of the cluster.
+const STRANGER: &str = "ROPEWALK_TEST_STRANGER";
+
+/// A cluster of root's in a directory, with a file that only root may read and one for everybody, and
+/// somebody who has a session.
+struct Site {
+    _up: Process,
+    address: String,
+    place: tempfile::TempDir,
+}
+
+impl Site {
+    fn new() -> Site {
+        let place = tempfile::tempdir().unwrap();
+        let up = text(&place.path().join("up"));
+        let words = ["up", &up, "--listen", "127.0.0.1:0", "--data-servers", "2"];
+        let serving = Process::start(&words, "serves at");
+        let address = serving.line.split("serves at ").nth(1).unwrap().trim().to_string();
+        let site = Site { _up: serving, address, place };
+        for (name, bytes, mode) in
+            [("secret", 3_000_000, 0o600), ("small", 100, 0o600), ("open", 3_000_000, 0o644)]
+        {
+            let path = site.place.path().join(name);
+            fs::write(&path, vec![7; bytes]).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            site.run(&["cp", "-a", name, ":/"]).well();
+        }
+        site
+    }
+
+    fn run(&self, arguments: &[&str]) -> Said {
+        ropewalk(self.place.path(), &self.address, arguments)
+    }
+
+    fn status(&self) -> Value {
+        let text = self.run(&["status", "--json", "--interval", "0"]).well();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn inode(&self, path: &str) -> u64 {
+        let text = self.run(&["stat", "--json", path]).well();
+        let told: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+        told["inode"].as_u64().unwrap()
+    }
+
+    /// Runs a part of this program as a plain user, who is told this.
+    fn as_a_stranger(&self, part: &str, told: &Value) {
+        let program = self.place.path().join("stranger");
+        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+        for path in [self.place.path(), &program] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        command.args(["--exact", part, "--nocapture", "--test-threads=1"]);
+        command.env(STRANGER, told.to_string()).current_dir("/");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}{error}");
+        assert!(said.contains("1 passed"), "it has no such part: {said}");
+    }
+}
+
+/// What the stranger was told; none where this is not he.
+fn told() -> Option<Value> {
+    serde_json::from_str(&std::env::var(STRANGER).ok()?).ok()
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+const BAD_KEY: Refused = Refused::Call(CallError::Unproven);
+const NOT_HIS: Refused = Refused::Call(CallError::NoSession);
+
+#[test]
+fn strangers_neither_see_nor_use_nor_end_sessions() {
+    if let Some(told) = told() {
+        return steal_a_session(&told);
+    }
+    if !is_root() {
+        return;
+    }
+    let site = Site::new();
+    // Somebody who is honest: root's program, with a session and an open file.
+    let honest = Stranger::at(&site.address);
+    let (session, token) = honest.take(honest.open(1, b"honest").unwrap());
+    let open = MetaRequest::GetAttributes { inode: 1 };
+    honest.ask(Some(session), &open, |_| ()).unwrap();
+    let told = json!({
+        "address": site.address, "session": session, "token": token, "inode": site.inode(":/secret"),
+    });
+    site.as_a_stranger("strangers_neither_see_nor_use_nor_end_sessions", &told);
+    // It was none of their business, and all goes on.
+    honest.ask(Some(session), &open, |_| ()).unwrap();
+    let state = site.status();
+    let names = state["sessions"].as_array().unwrap();
+    assert!(names.iter().any(|row| row["client"] == "honest"), "{state}");
+    let refused = &state["metadata"]["calls"]["refused to strangers"]["calls"];
+    assert!(refused.as_u64() >= Some(4), "{state}");
+    site.run(&["check", "--read"]).well();
+    site.run(&["cp", ":/secret", "back"]).well();
+    assert_eq!(fs::read(site.place.path().join("back")).unwrap(), vec![7; 3_000_000]);
+}
+
+fn steal_a_session(told: &Value) {
+    let number = |name: &str| told[name].as_u64().unwrap();
+    let stranger = Stranger::at(told["address"].as_str().unwrap());
+    let (session, token, inode) = (number("session"), number("token"), number("inode"));
+    let eperm = Err(Refused::Errno(Errno::EPERM));
+    let list = MetaRequest::ListSessions { after: 0, bytes_max: 4096 };
+    assert_eq!(stranger.ask(None, &list, |_| ()), eperm);
+    let list = MetaRequest::ListInodes { from: 0, bytes_max: 4096 };
+    assert_eq!(stranger.ask(None, &list, |_| ()), eperm);
+    assert_eq!(stranger.ask(None, &MetaRequest::GetPath { inode }, |_| ()), eperm);
+    let objects = [&inode.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
+    let discard = MetaRequest::Discard { server: 0, objects: Bytes(&objects) };
+    assert_eq!(stranger.ask(None, &discard, |_| ()), eperm);
+    assert_eq!(stranger.ask(None, &MetaRequest::Admit { server: 9 }, |_| ()), eperm);
+    // As if the session were his, even with its token.
+    stranger.steal(session, token);
+    let look = MetaRequest::GetAttributes { inode: 1 };
+    assert_eq!(stranger.ask(Some(session), &look, |_| ()), Err(NOT_HIS));
+    let renewed = stranger.session(&SessionRequest::Renew { session });
+    assert_eq!(renewed, Err(Refused::Errno(Errno::ESTALE)));
+    stranger.session(&SessionRequest::Close { session }).unwrap();
+    for address in stranger.data_servers() {
+        let server = stranger.to(&address);
+        server.set_session(session, 1, token);
+        let file = FileId { inode, generation: 1, epoch: 1 };
+        let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
+        let read = DataRequest::Read { file, pieces, bulk: None, verify: true };
+        assert_eq!(stranger.ask_data(&server, 0, &read, |_| ()), Err(NOT_HIS));
+        let sync = DataRequest::Sync { files: vec![file] };
+        assert_eq!(stranger.ask_data(&server, 0, &sync, |_| ()), Err(NOT_HIS));
+        server.set_session(0, 0, 0);
+        assert_eq!(stranger.ask_data(&server, 0, &read, |_| ()), Err(NOT_HIS));
+        destroy(&stranger, &server, file, session);
+    }
+}
+
+/// What only the metadata server and administrators may ask a data server for.
+fn destroy(stranger: &Stranger, server: &Connection, file: FileId, session: u64) {
+    let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
+    for request in [
+        DataRequest::Reap { inodes: vec![(file.inode, u32::MAX)] },
+        DataRequest::Fence { session, epoch: u32::MAX },
+        DataRequest::Truncate { file, stripe: 0, offset: 0 },
+        DataRequest::Punch { file, pieces },
+        DataRequest::List { after: None, bytes_max: 4096 },
+        DataRequest::Examine { objects: Vec::new(), read: true },
+        DataRequest::Sync { files: vec![file] },
+    ] {
+        assert_eq!(stranger.ask_data(server, 0, &request, |_| ()), Err(BAD_KEY), "{request:?}");
+    }
+    stranger.ask_data(server, 0, &DataRequest::Status, |_| ()).unwrap();
+}
+
+#[test]
+fn nobody_joins_by_a_heartbeat_of_his_own() {
+    let site = Site::new();
+    // Not even root without the secret: a program of his may have lost its way.
+    let stranger = Stranger::at(&site.address);
+    for server in [0, 7] {
+        let request = MetaRequest::Heartbeat(Heartbeat {
+            server,
+            boot: 1,
+            store: 1,
+            meta_store: 0,
+            replace: true,
+            admit: true,
+            room: Room::default(),
+            address: Bytes(b"tcp://127.0.0.1:1"),
+        });
+        assert_eq!(stranger.ask(None, &request, |_| ()), Err(BAD_KEY));
+    }
+    let state = site.status();
+    assert_eq!(state["servers"].as_array().unwrap().len(), 2, "{state}");
+    site.run(&["cp", ":/secret", "back"]).well();
+}
+
+#[test]
+fn a_plain_user_acts_for_himself_in_a_cluster_of_roots() {
+    if let Some(told) = told() {
+        return act_for_root(&told);
+    }
+    if !is_root() {
+        return;
+    }
+    let site = Site::new();
+    let all = site.place.path().join("all");
+    fs::create_dir(&all).unwrap();
+    fs::set_permissions(&all, fs::Permissions::from_mode(0o777)).unwrap();
+    site.run(&["cp", "-a", "all", ":/"]).well();
+    let inodes = [":/secret", ":/small", ":/open"].map(|path| site.inode(path));
+    let told = json!({ "address": site.address, "inodes": inodes });
+    site.as_a_stranger("a_plain_user_acts_for_himself_in_a_cluster_of_roots", &told);
+    // With the program itself he does what he may.
+    let open = tempfile::tempdir().unwrap();
+    let plain = Plain::new(open.path());
+    fs::set_permissions(open.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let back = text(&open.path().join("back"));
+    plain.run(&site.address, &["cp", ":/open", &back]).well();
+    assert_eq!(fs::read(&back).unwrap(), vec![7; 3_000_000]);
+    plain.run(&site.address, &["cp", &back, ":/all/his"]).well();
+    plain.run(&site.address, &["cp", ":/all/his", &format!("{back}2")]).well();
+    assert_eq!(fs::read(format!("{back}2")).unwrap(), vec![7; 3_000_000]);
+    for path in [":/secret", ":/small"] {
+        let error = plain.run(&site.address, &["cp", path, &back]).badly();
+        assert!(error.contains("EACCES"), "{error}");
+    }
+    let error = plain.run(&site.address, &["check"]).badly();
+    assert!(error.contains("those who look after the cluster"), "{error}");
+    let status = plain.run(&site.address, &["status", "--interval", "0"]).well();
+    assert!(status.contains("sessions, told to those who look after the cluster"), "{status}");
+}
+
+fn act_for_root(told: &Value) {
+    let stranger = Stranger::at(told["address"].as_str().unwrap());
+    let (session, token) = stranger.take(stranger.open(2, b"plain").unwrap());
+    let inodes: Vec<u64> =
+        told["inodes"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).collect();
+    let (secret, small, open) = (inodes[0], inodes[1], inodes[2]);
+    let eacces = Err(Refused::Errno(Errno::EACCES));
+    let judge = Judge::Kernel { keeps_privileges: true };
+    let own = Who { user: 65534, group: 65534, groups: Bytes(&[]), judge };
+    let greedy = Who { groups: Bytes(&0u32.to_le_bytes()), ..own };
+    let access = Access { read: true, write: false };
+    let ask = |request: &MetaRequest<'_>| stranger.ask(Some(session), request, |_| ());
+    let as_root = MetaRequest::Open {
+        who: Who::ROOT,
+        inode: secret,
+        access,
+        truncate: false,
+        execute: false,
+    };
+    assert_eq!(ask(&as_root), Err(Refused::Errno(Errno::EPERM)));
+    let create = MetaRequest::Make {
+        who: Who::ROOT,
+        parent: 1,
+        name: Bytes(b"x"),
+        mode: 0o644,
+        node: Node::File,
+    };
+    assert_eq!(ask(&create), Err(Refused::Errno(Errno::EPERM)));
+    for who in [own, greedy] {
+        let request =
+            MetaRequest::Open { who, inode: secret, access, truncate: false, execute: false };
+        assert_eq!(ask(&request), eacces);
+    }
+    // What names nobody.
+    for inode in [secret, small] {
+        for mode in [LeaseMode::Read, LeaseMode::Shared, LeaseMode::Write] {
+            assert_eq!(ask(&MetaRequest::Acquire { inode, mode }), eacces);
+        }
+        assert_eq!(ask(&MetaRequest::ReadInline { inode }), eacces);
+        assert_eq!(ask(&MetaRequest::RenewEpoch { inode }), eacces);
+        assert_eq!(ask(&MetaRequest::ReserveAppend { inode, epoch: 0, len: 5 }), eacces);
+        let data = Bytes(b"new");
+        let write = MetaRequest::WriteInline {
+            inode,
+            epoch: 0,
+            offset: 0,
+            data,
+            append: false,
+            kill_privileges: false,
+        };
+        assert_eq!(ask(&write), eacces);
+        let change = AttributeChange { size: Some(0), through_handle: true, ..Default::default() };
+        assert_eq!(ask(&MetaRequest::SetAttributes { who: own, inode, change }), eacces);
+    }
+    assert_eq!(ask(&MetaRequest::Acquire { inode: open, mode: LeaseMode::Write }), eacces);
+    let right =
+        MetaRequest::Open { who: own, inode: open, access, truncate: false, execute: false };
+    let right = stranger.ask(Some(session), &right, |reply| match reply {
+        MetaReply::Opened { right, .. } => right,
+        other => panic!("not opened: {other:?}"),
+    });
+    let right = right.unwrap();
+    assert_ne!(right, 0);
+    for address in stranger.data_servers() {
+        let server = stranger.to(&address);
+        server.set_session(session, 1, token);
+        let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
+        let read = |inode| DataRequest::Read {
+            file: FileId { inode, generation: 0, epoch: 9 },
+            pieces: pieces.clone(),
+            bulk: None,
+            verify: true,
+        };
+        for shown in [0, right, u64::MAX] {
+            assert_eq!(stranger.ask_data(&server, shown, &read(secret), |_| ()), eacces);
+        }
+        stranger.ask_data(&server, right, &read(open), |_| ()).unwrap();
+        let file = FileId { inode: open, generation: 0, epoch: 9 };
+        let punch = DataRequest::Punch { file, pieces: pieces.clone() };
+        assert_eq!(stranger.ask_data(&server, right, &punch, |_| ()), eacces);
+        // His token says that he is limited, and cannot say otherwise.
+        server.set_session(session, 1, token & !1);
+        assert_eq!(stranger.ask_data(&server, 0, &read(open), |_| ()), Err(NOT_HIS));
+    }
+}
+
+#[test]
+fn what_a_client_calls_itself_does_nothing_to_a_terminal() {
+    let site = Site::new();
+    let stranger = Stranger::at(&site.address);
+    let name = "evil\u{1b}[2J\u{1b}]0;title\u{7}\r\n\u{9b}31m\u{202e}";
+    stranger.take(stranger.open(3, name.as_bytes()).unwrap());
+    let status = site.run(&["status", "--interval", "0"]).well();
+    assert!(status.contains("evil\\x1b[2J"), "{status:?}");
+    let told = |letter: char| letter != '\n' && (letter.is_control() || letter == '\u{202e}');
+    assert!(!status.contains(told), "{status:?}");
+    let json = site.status().to_string();
+    assert!(!json.contains("\\u001b") && json.contains("evil\\\\x1b"), "{json}");
+}
+
+#[test]
+fn one_client_opens_a_bounded_number_of_sessions() {
+    let site = Site::new();
+    let stranger = Stranger::at(&site.address);
+    let refused = Err(Refused::Errno(Errno::EUSERS));
+    let taken = (0..1000).take_while(|client| stranger.open(100 + client, b"many") != refused);
+    assert_eq!(taken.count(), 64);
+    // Others are none the worse for it, and he himself may again when some have ended.
+    site.run(&["ls", ":/"]).well();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while stranger.open(5000, b"later") == refused {
+        assert!(Instant::now() < deadline, "his sessions do not end");
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }

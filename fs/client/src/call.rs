@@ -94,7 +94,7 @@ impl Client {
             let outcome = if listing {
                 meta.call_with(Service::Meta, body, LISTING_BYTES + 4096).await
             } else if !in_next_session {
-                meta.call_as(Some(session), Service::Meta, body).await
+                meta.call_as(Some(session), 0, Service::Meta, body).await
             } else {
                 meta.call(Service::Meta, body).await
             };

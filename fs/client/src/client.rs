@@ -13,7 +13,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
-use ropewalk_rpc::{Connection, Options};
+use ropewalk_rpc::{Connection, Options, Secret};
 use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::layout::Pool as ServerPool;
 use ropewalk_wire::fs::meta::{Judge, Who};
@@ -116,6 +116,8 @@ pub struct ClientConfig {
     pub inodes_max: usize,
     /// Changes of size and times are reported after so long at the latest.
     pub report_after: Duration,
+    /// The cluster's secret, for operators of this client's: nothing else needs it.
+    pub secret: Option<Secret>,
 }
 
 impl Default for ClientConfig {
@@ -128,6 +130,7 @@ impl Default for ClientConfig {
             // More than a large directory has: whoever goes over it twice finds it the second time.
             inodes_max: 1 << 17,
             report_after: Duration::from_millis(500),
+            secret: None,
         }
     }
 }
@@ -168,6 +171,10 @@ pub(crate) struct Inner {
     pub invalidate: RefCell<Rc<dyn Invalidate>>,
     pub counts: Cell<Counts>,
     pub epoch: Cell<u32>,
+    /// By which data servers know the session.
+    pub token: Cell<u64>,
+    /// The session is limited to the rights of one user: files have rights of their own.
+    pub limited: Cell<bool>,
     pub boot: Cell<u64>,
     /// The life of the metadata server that knows all that we hold.
     pub reclaimed: Cell<u64>,
@@ -220,6 +227,7 @@ impl Client {
             on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
             name: format!("the metadata server at {address}"),
             refuses_strangers: true,
+            proof: None,
         };
         let inner = Rc::new(Inner {
             world: world.clone(),
@@ -238,6 +246,8 @@ impl Client {
             invalidate: RefCell::new(Rc::new(Nothing)),
             counts: Cell::new(Counts::default()),
             epoch: Cell::new(0),
+            token: Cell::new(0),
+            limited: Cell::new(false),
             boot: Cell::new(0),
             reclaimed: Cell::new(0),
             down: ropewalk_base::task::Notify::new(),

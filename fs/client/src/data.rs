@@ -89,7 +89,7 @@ impl Client {
             ..Options::default()
         };
         let connection = Connection::new(&inner.world, &inner.endpoint, peer, options);
-        connection.set_session(inner.meta.session(), inner.epoch.get());
+        connection.set_session(inner.meta.session(), inner.epoch.get(), inner.token.get());
         let server = DataServer { address: known.address, connection };
         inner.servers.borrow_mut().insert(known.server, server);
     }
@@ -162,6 +162,14 @@ impl Client {
         call.result(read)
     }
 
+    /// What data servers are shown for a file: nothing, unless the session is limited.
+    fn right_to(&self, inode: u64) -> u64 {
+        if !self.inner.limited.get() || inode == 0 {
+            return 0;
+        }
+        self.inner.inodes.borrow().get(&inode).map_or(0, |inode| inode.right.get())
+    }
+
     async fn call_data(&self, call: &mut DataCall) -> Result<(), Errno> {
         self.count(|counts| counts.data_calls += 1);
         // Transfers hold large buffers: they do not wait for a server where nobody waits for them.
@@ -176,7 +184,8 @@ impl Client {
                 }
             };
             let session = call.session.unwrap_or(known.connection.session());
-            let asked = known.connection.call_as(call.session, Service::Data, &call.body);
+            let right = self.right_to(call.inode);
+            let asked = known.connection.call_as(call.session, right, Service::Data, &call.body);
             // A server that was started again elsewhere has nothing of the call that went to where
             // it was: the call goes to where it is now.
             let answered = race(asked, self.moved(call.server, &known.address));
@@ -211,6 +220,8 @@ impl Client {
 struct DataCall {
     server: u32,
     body: Vec<u8>,
+    /// Whose bytes are read or changed; 0 where it is about no file, or several.
+    inode: u64,
     holds_much: bool,
     /// In whose name; else in that of whichever session there is.
     session: Option<u64>,
@@ -224,7 +235,14 @@ impl DataCall {
         let mut body = Vec::with_capacity(256);
         encode(request, &mut body);
         let holds_much = matches!(request, DataRequest::Read { .. } | DataRequest::Write { .. });
-        DataCall { server, body, holds_much, session: None, answered: false, reply: None }
+        let inode = match request {
+            DataRequest::Read { file, .. }
+            | DataRequest::Write { file, .. }
+            | DataRequest::Punch { file, .. }
+            | DataRequest::Truncate { file, .. } => file.inode,
+            _ => 0,
+        };
+        DataCall { server, body, inode, holds_much, session: None, answered: false, reply: None }
     }
 
     fn result<T>(

@@ -15,6 +15,11 @@ pub enum ClientError {
          the address right?"
     )]
     Unreachable { address: String },
+    #[error(
+        "the metadata server at {address} refuses a session: it has as many of this user, or of all, as it \
+         takes; end clients that are not needed"
+    )]
+    TooManySessions { address: String },
     #[error("the metadata server at {address} refuses a session: {errno}")]
     Refused { address: String, errno: Errno },
     #[error(

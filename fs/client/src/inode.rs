@@ -9,6 +9,7 @@ use ropewalk_wire::fs::attributes::{Attributes, Content};
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Access, DirectoryNow, Grant, LeaseMode};
 use ropewalk_wire::fs::runs::Runs;
+use ropewalk_wire::fs::trust::{READS, WRITES};
 use ropewalk_wire::fs::value::Timestamp;
 
 /// An inode that is open, leased or remembered.
@@ -56,6 +57,8 @@ pub(crate) struct Inode {
     pub renamed: Cell<u64>,
     /// Who looked the inode up of late.
     pub looks: Cell<Looks>,
+    /// What data servers are shown, where the session is limited to the rights of one user.
+    pub right: Cell<u64>,
 }
 
 /// The latest look-ups of an inode by processes of this host.
@@ -226,11 +229,21 @@ impl Inode {
             changed: Cell::new(None),
             renamed: Cell::new(0),
             looks: Cell::new(Looks::default()),
+            right: Cell::new(0),
         }
     }
 
     pub fn mode(&self) -> LeaseMode {
         self.state.borrow().mode
+    }
+
+    /// A reply told of a right of this session. One that is to less than the one before is not taken:
+    /// a handle may be open that needs the other one.
+    pub fn take_right(&self, right: u64) {
+        let bits = |right: u64| right & (READS | WRITES);
+        if bits(right) & !bits(self.right.get()) != 0 {
+            self.right.set(right);
+        }
     }
 
     /// How the session has it open.

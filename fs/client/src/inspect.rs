@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use ropewalk_base::text::printable;
 use ropewalk_wire::fs::attributes::{Attributes, Content, InodeKind};
 use ropewalk_wire::fs::layout::{Layout, Pool};
 use ropewalk_wire::fs::meta::{LeaseMode, MetaReply, MetaRequest};
@@ -119,7 +120,7 @@ impl Client {
             MetaReply::Pool { pool, servers } => {
                 let servers = servers.iter().map(|server| DataServerInfo {
                     server: server.server,
-                    address: String::from_utf8_lossy(server.address.0).into_owned(),
+                    address: printable(server.address.0, 1024),
                     alive: server.alive,
                     total_bytes: server.total_bytes,
                     available_bytes: server.available_bytes,

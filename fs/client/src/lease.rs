@@ -73,14 +73,15 @@ pub(crate) struct Opened {
     pub layout: Layout,
     pub written: Vec<(u32, u32)>,
     pub created: bool,
+    pub right: u64,
 }
 
 /// The reply that opens a file.
 pub(crate) fn opened(reply: MetaReply<'_>) -> Result<Opened, Errno> {
     match reply {
-        MetaReply::Opened { entry, content, inline, layout, written, created } => {
+        MetaReply::Opened { entry, content, inline, layout, written, created, right } => {
             let inline = inline.map(|inline| inline.0.to_vec());
-            Ok(Opened { entry, content, inline, layout, written, created })
+            Ok(Opened { entry, content, inline, layout, written, created, right })
         }
         _ => unexpected(),
     }
@@ -109,6 +110,7 @@ impl Client {
     /// Notes what an opening reply says.
     pub(crate) fn learn_opened(&self, opened: &Opened) -> Rc<Inode> {
         let inode = self.learn(&opened.entry);
+        inode.take_right(opened.right);
         let mut state = inode.state.borrow_mut();
         let striped = matches!(opened.content, Content::Striped(_));
         let same = striped && state.content.as_ref() == Some(&opened.content);

@@ -10,6 +10,7 @@ use ropewalk_rpc::{Answer, CallError, Handler, Incoming, Marks, Responder, Serve
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::{Callback, LeaseMode, MetaReply, MetaRequest};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
+use ropewalk_wire::fs::trust::LIMITED;
 use ropewalk_wire::fs::value::{Bytes, Errno, Timestamp};
 use ropewalk_wire::fs::{decode, encode};
 
@@ -34,19 +35,22 @@ impl Client {
             _ => ClientError::Unreachable { address: address() },
         })?;
         match reply {
-            Ok(SessionReply::Opened { session, epoch, term_milliseconds, now }) => {
-                inner.meta.set_session(session, epoch);
+            Ok(SessionReply::Opened { session, epoch, token, term_milliseconds, now }) => {
+                inner.meta.set_session(session, epoch, token);
                 inner.epoch.set(epoch);
+                inner.token.set(token);
+                inner.limited.set(token & LIMITED != 0);
                 inner.boot.set(boot);
                 inner.reclaimed.set(boot);
                 inner.term.set(Duration::from_millis(u64::from(term_milliseconds)));
                 self.heard(sent, now);
                 for server in inner.servers.borrow().values() {
-                    server.connection.set_session(session, epoch);
+                    server.connection.set_session(session, epoch, token);
                 }
                 Ok(())
             }
             Ok(_) => Err(ClientError::Version { address: address() }),
+            Err(Errno::EUSERS) => Err(ClientError::TooManySessions { address: address() }),
             Err(errno) => Err(ClientError::Refused { address: address(), errno }),
         }
     }
@@ -81,6 +85,7 @@ impl Client {
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {
             inode.lose_lease();
+            inode.right.set(0);
             // Data servers refuse from now on what was asked for in the name of this session.
             inode.in_doubt.set(false);
             self.forget_above(&inode);

@@ -1,15 +1,22 @@
 //! Calls as they come in: judged, checked, answered at once where nothing waits, or
 //! handed to a task.
+//!
+//! Who may what (`docs/design/071-trust.md`): a session's calls come from the endpoint to which the
+//! metadata server gave it; what belongs to no session comes from members of the cluster that have
+//! proven to be some, but for the question how the server is.
 
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use ropewalk_net::PeerId;
+use ropewalk_net::peers::PeerUser;
 use ropewalk_rpc::slots::Verdict;
-use ropewalk_rpc::{Handler, Incoming, Responder};
+use ropewalk_rpc::{Handler, Incoming, Responder, Secret};
 use ropewalk_wire::fs::data::{DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectRange, Source};
 use ropewalk_wire::fs::decode;
-use ropewalk_wire::fs::head::{Service, Status};
+use ropewalk_wire::fs::head::{CallHead, Service, Status};
+use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::bulk::Region;
@@ -20,6 +27,19 @@ use crate::server::{Call, Inner, body_of};
 use crate::write::Write;
 
 impl Handler for Inner {
+    fn secret(&self) -> Option<Secret> {
+        Some(self.secret.clone())
+    }
+
+    fn saw_pretender(&self, member: Member, _peer: PeerId) {
+        self.activities.refused();
+        let Member { role, number } = member;
+        self.lines.say(&format!(
+            "somebody calls itself {role:?} server {number} of this cluster and does not know its \
+             secret: it is refused"
+        ));
+    }
+
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
         self.requests.set(self.requests.get() + 1);
         let head = incoming.head;
@@ -32,6 +52,9 @@ impl Handler for Inner {
             _ => return self.refuse(responder, Status::Malformed),
         };
         self.activities.count(&request);
+        if let Err(failure) = self.admit(&incoming, &request) {
+            return self.answer(call, responder, Err(failure));
+        }
         if head.session != 0 {
             if head.epoch < self.store.minimum_epoch(head.session) {
                 return self.refuse(responder, Status::Fenced);
@@ -48,11 +71,67 @@ impl Handler for Inner {
 }
 
 impl Inner {
+    /// Whether who sent a call may ask for that at all.
+    fn admit(&self, incoming: &Incoming, request: &DataRequest<'_>) -> Result<(), Failure> {
+        use DataRequest as D;
+        let (head, role) = (incoming.head, incoming.member.map(|member| member.role));
+        if head.session == 0 {
+            return match request {
+                D::Status => Ok(()),
+                D::List { .. } | D::Examine { .. } if self.is_administrator(incoming) => Ok(()),
+                D::Reap { .. } | D::Fence { .. } | D::Truncate { .. } | D::Punch { .. }
+                    if role == Some(Role::Metadata) =>
+                {
+                    Ok(())
+                }
+                // Outside of a session nobody could tell a late copy of it.
+                D::Write { .. } | D::Read { .. } => Err(Failure::Status(Status::NoSession)),
+                _ => Err(self.stranger(Failure::Status(Status::Unproven))),
+            };
+        }
+        let mut slots = self.slots.borrow_mut();
+        let owner = slots.admit(head.session, incoming.origin, head.token, &self.grantor);
+        drop(slots);
+        match (owner, request) {
+            (None, _) => Err(self.stranger(Failure::Status(Status::NoSession))),
+            (Some(_), D::List { .. } | D::Examine { .. } | D::Reap { .. } | D::Fence { .. }) => {
+                Err(self.stranger(Failure::Status(Status::Unproven)))
+            }
+            (Some(false), _) | (Some(true), D::Sync { .. } | D::Status) => Ok(()),
+            (Some(true), D::Read { file, .. }) => self.check_right(&head, file, false),
+            (
+                Some(true),
+                D::Write { file, .. } | D::Punch { file, .. } | D::Truncate { file, .. },
+            ) => self.check_right(&head, file, true),
+        }
+    }
+
+    /// Whether somebody looks after the cluster: a member of it, or a user of this host who could read
+    /// the store, too.
+    fn is_administrator(&self, incoming: &Incoming) -> bool {
+        let own = || self.endpoint.endpoint().peer_user(incoming.peer) == PeerUser::Own;
+        incoming.member.is_some() || own()
+    }
+
+    /// A limited session changes or reads only what the metadata server gave it a right to.
+    fn check_right(&self, head: &CallHead, file: &FileId, writes: bool) -> Result<(), Failure> {
+        let allowed = self.grantor.check_right(head.session, file.inode, head.right, writes);
+        if allowed { Ok(()) } else { Err(self.stranger(Errno::EACCES.into())) }
+    }
+
+    /// Counts who asked for what he may not have.
+    fn stranger(&self, failure: Failure) -> Failure {
+        if self.activities.refused() == 0 {
+            self.lines.say("calls of strangers are refused: 'ropewalk status --json' counts them");
+        }
+        failure
+    }
+
     /// Checks a request and answers it, now or from a task.
     fn take(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
         match request {
             DataRequest::Write { file, pieces, source, checksums } => {
-                let write = self.check_write(call, file, pieces, checksums);
+                let write = self.check_write(file, pieces, checksums);
                 match write {
                     Ok(write) => self.take_write(call, write, source, responder),
                     Err(failure) => self.answer(call, responder, Err(failure)),
@@ -112,12 +191,12 @@ impl Inner {
             DataRequest::Sync { files } => {
                 self.start(call, responder, async move |inner| body_of(inner.sync(&files).await))
             }
-            DataRequest::Reap { inodes } => self.start(call, responder, async move |inner| {
-                body_of(inner.reap(call, &inodes).await)
-            }),
+            DataRequest::Reap { inodes } => {
+                self.start(call, responder, async move |inner| body_of(inner.reap(&inodes).await))
+            }
             DataRequest::Fence { session, epoch } => {
                 self.start(call, responder, async move |inner| {
-                    body_of(inner.fence(call, session, epoch).await)
+                    body_of(inner.fence(session, epoch).await)
                 });
             }
             DataRequest::List { after, bytes_max } => {
@@ -167,15 +246,10 @@ impl Inner {
 
     fn check_write(
         &self,
-        call: Call,
         file: FileId,
         pieces: Vec<ObjectRange>,
         checksums: Bytes<'_>,
     ) -> Result<Write, Failure> {
-        if call.head.session == 0 {
-            // Outside of a session nobody could tell a late copy of it.
-            return Err(Failure::Status(Status::NoSession));
-        }
         self.check_file(file)?;
         let plan = Plan::new(pieces, self.store.object_bytes());
         let plan = plan.map_err(|_| Errno::EINVAL)?;

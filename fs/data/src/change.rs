@@ -95,10 +95,7 @@ impl Inner {
     }
 
     /// Removes the objects of inodes; tombstones are durable when it completes.
-    pub(crate) async fn reap(&self, call: Call, inodes: &[(u64, u32)]) -> Outcome {
-        if call.head.session != 0 {
-            return Err(Errno::EPERM.into());
-        }
+    pub(crate) async fn reap(&self, inodes: &[(u64, u32)]) -> Outcome {
         self.room().await?;
         let mark = self.unix_seconds();
         for some in inodes.chunks(REAPED_AT_ONCE) {
@@ -117,10 +114,7 @@ impl Inner {
 
     /// Refuses a session's calls below `epoch`; durable when it completes. Calls that are under way
     /// are refused at their next change.
-    pub(crate) async fn fence(&self, call: Call, session: u64, epoch: u32) -> Outcome {
-        if call.head.session != 0 {
-            return Err(Errno::EPERM.into());
-        }
+    pub(crate) async fn fence(&self, session: u64, epoch: u32) -> Outcome {
         if session == 0 {
             return Err(Errno::EINVAL.into());
         }

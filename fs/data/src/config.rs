@@ -6,6 +6,7 @@ use std::rc::Rc;
 use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_net::PeerId;
+use ropewalk_rpc::Secret;
 use ropewalk_store::objects::{Config, ObjectError};
 use ropewalk_store::superblock::{ClaimError, Expect};
 
@@ -21,9 +22,13 @@ pub struct DataConfig {
     pub directory: PathBuf,
     pub cluster: ClusterId,
     pub server: ServerId,
+    /// What the members of the cluster prove themselves by.
+    pub secret: Secret,
     /// Decides what an empty directory means: with `Any` the metadata server says whether this server
     /// had a store before, with `Replace` it has to accept the new one.
     pub expect: Expect,
+    /// A person ordered that this server is taken in under a number that the cluster does not have yet.
+    pub admit: bool,
     /// Sizes and limits of the object store.
     pub objects: Config,
     /// The metadata server, which gets heartbeats. Looked up on the server's own endpoint.
@@ -37,12 +42,19 @@ pub struct DataConfig {
 
 impl DataConfig {
     /// A server without a metadata server, with sizes for a usual machine, that logs nothing.
-    pub fn new(directory: PathBuf, cluster: ClusterId, server: ServerId) -> DataConfig {
+    pub fn new(
+        directory: PathBuf,
+        cluster: ClusterId,
+        server: ServerId,
+        secret: Secret,
+    ) -> DataConfig {
         DataConfig {
             directory,
             cluster,
             server,
+            secret,
             expect: Expect::Any,
+            admit: false,
             objects: Config::default(),
             meta: None,
             address: None,

@@ -7,11 +7,23 @@ use ropewalk_wire::fs::status::Activity;
 use ropewalk_wire::fs::value::Bytes;
 
 /// Names of the kinds, in the order of [`kind`].
-const KINDS: [&str; 10] =
-    ["write", "read", "punch", "truncate", "sync", "reap", "fence", "list", "status", "examine"];
+const KINDS: [&str; 11] = [
+    "write",
+    "read",
+    "punch",
+    "truncate",
+    "sync",
+    "reap",
+    "fence",
+    "list",
+    "status",
+    "examine",
+    "refused to strangers",
+];
 const WRITE: usize = 0;
 const READ: usize = 1;
 const EXAMINE: usize = 9;
+const REFUSED: usize = 10;
 
 /// The place of a request's kind in [`KINDS`].
 fn kind(request: &DataRequest<'_>) -> usize {
@@ -39,6 +51,17 @@ pub(crate) struct Activities {
 impl Activities {
     pub fn count(&self, request: &DataRequest<'_>) {
         add(&self.calls[kind(request)], 1);
+    }
+
+    /// A call of somebody who may not make it; how many there were before.
+    pub fn refused(&self) -> u64 {
+        let before = self.refusals();
+        add(&self.calls[REFUSED], 1);
+        before
+    }
+
+    pub fn refusals(&self) -> u64 {
+        self.calls[REFUSED].get()
     }
 
     pub fn wrote(&self, bytes: u32) {

@@ -46,8 +46,10 @@ impl Inner {
                 if silent.take().is_some() {
                     self.lines.say(&describe(&heard));
                 }
-            } else if let Heard::Refused(refusal) = heard {
-                return self.end(refusal);
+            } else if let Heard::Refused(refusal) = &heard
+                && (refusal.is_proven() || !self.joined.get())
+            {
+                return self.end(refusal.clone());
             } else if silent.as_ref() != Some(&heard) {
                 self.lines.say(&describe(&heard));
                 silent = Some(heard);

@@ -32,7 +32,6 @@ mod examine;
 mod failure;
 mod heartbeat;
 mod listing;
-mod log;
 mod membership;
 mod plan;
 mod read;

@@ -14,14 +14,16 @@ use std::time::Duration;
 use ropewalk_base::checksum;
 use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_base::text::printable;
 use ropewalk_base::world::World;
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
-use ropewalk_rpc::{CallError, Connection, Options};
+use ropewalk_rpc::{CallError, Connection, Options, Proof};
 use ropewalk_store::superblock::{Boot, ClaimedDirectory};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
@@ -68,6 +70,17 @@ pub enum Refusal {
          {found}: check --meta and --cluster"
     )]
     OtherCluster { path: String, own: ClusterId, found: ClusterId },
+    #[error(
+        "{path} and the metadata server at that address do not have the same secret: copy the file \
+         'cluster' from the directory in which the cluster was formatted, readable for nobody else \
+         (mode 600), and say --cluster-file"
+    )]
+    OtherSecret { path: String },
+    #[error(
+        "the cluster does not have a data server {server} yet: admit it by 'ropewalk server add \
+         {server}' where the metadata are, or start it with --admit"
+    )]
+    NotAdmitted { server: ServerId },
 }
 
 /// How a heartbeat ended.
@@ -81,6 +94,14 @@ pub(crate) enum Heard {
     Failed(Errno),
     /// Not ever.
     Refused(Refusal),
+}
+
+impl Refusal {
+    /// Whether only the metadata server can have said so. Anybody at its address can be a stranger: one
+    /// does not end a server that was taken in before.
+    pub(crate) fn is_proven(&self) -> bool {
+        !matches!(self, Refusal::OtherCluster { .. } | Refusal::OtherSecret { .. })
+    }
 }
 
 /// Says who this server is. One for each life of it.
@@ -112,7 +133,10 @@ impl Herald {
         config: &DataConfig,
         life: Life,
     ) -> Herald {
-        let options = Options { limit: PATIENCE, refuses_strangers: true, ..Options::default() };
+        let member = Member { role: Role::Data, number: config.server.0 };
+        let proof = Some(Proof { secret: config.secret.clone(), member });
+        let limit = PATIENCE;
+        let options = Options { limit, refuses_strangers: true, proof, ..Options::default() };
         let own = || endpoint.endpoint().addresses().to_owned();
         Herald {
             world: world.clone(),
@@ -131,6 +155,7 @@ impl Herald {
             store: self.life.boot.store,
             meta_store,
             replace,
+            admit: self.config.admit,
             room,
             address: Bytes(self.address.as_bytes()),
         });
@@ -142,6 +167,9 @@ impl Herald {
             Some(Err(CallError::OtherCluster(found))) => {
                 let (path, own) = (self.path(), self.config.cluster);
                 return Heard::Refused(Refusal::OtherCluster { path, own, found });
+            }
+            Some(Err(CallError::Untrusted)) => {
+                return Heard::Refused(Refusal::OtherSecret { path: self.path() });
             }
             Some(Err(_)) | None => return Heard::No,
         };
@@ -163,10 +191,11 @@ impl Herald {
             Registration::OtherStore if self.life.untouched => Refusal::Emptied { path, server },
             Registration::OtherStore => Refusal::OtherStore { path, server },
             Registration::Alive { address } => {
-                let address = String::from_utf8_lossy(address.0).into_owned();
+                let address = printable(address.0, 1024);
                 Refusal::Alive { server, address }
             }
             Registration::OtherMetadata { .. } => Refusal::OtherMetadata { path },
+            Registration::NotAdmitted => Refusal::NotAdmitted { server },
         })
     }
 

@@ -13,7 +13,7 @@ use ropewalk_base::world::World;
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::slots::{SlotTable, Verdict};
-use ropewalk_rpc::{Answer, Marks, Responder, Server};
+use ropewalk_rpc::{Answer, Grantor, Marks, Responder, Secret, Server};
 use ropewalk_store::objects::{Config as Objects, ObjectError, ObjectId, ObjectStore, Recovery};
 use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Role};
 use ropewalk_wire::fs::data::{DataReply, DataResult, FileId};
@@ -25,8 +25,8 @@ use crate::config::{DataConfig, DataError};
 use crate::counters::Activities;
 use crate::epochs::FileEpochs;
 use crate::failure::{Failure, of_object};
-use crate::log::Lines;
 use crate::membership::{self, Herald, Life, Refusal};
+use ropewalk_rpc::lines::Lines;
 
 /// Requests that wait or work at a time; what is more is told to come again later.
 const TASKS_MAX: usize = 4096;
@@ -53,6 +53,8 @@ pub struct Counters {
     pub checksum_errors: u64,
     /// Requests that were told to come again because too many were under way.
     pub turned_away: u64,
+    /// Calls in sessions that were not the caller's, and calls for members only that came from others.
+    pub strangers: u64,
     /// Requests that wait or work now.
     pub under_way: usize,
 }
@@ -80,6 +82,8 @@ pub(crate) struct Inner {
     /// Why the metadata server does not take it any more; nobody is served then.
     pub refusal: RefCell<Option<Refusal>>,
     pub refused: Notify,
+    pub secret: Secret,
+    pub grantor: Grantor,
     checksum_errors: Cell<u64>,
     turned_away: Cell<u64>,
     tasks: Cell<usize>,
@@ -141,6 +145,8 @@ impl DataServer {
             joining: Notify::new(),
             refusal: RefCell::default(),
             refused: Notify::new(),
+            secret: config.secret.clone(),
+            grantor: Grantor::new(&config.secret),
             checksum_errors: Cell::new(0),
             turned_away: Cell::new(0),
             tasks: Cell::new(0),
@@ -314,6 +320,7 @@ impl Inner {
             requests: self.requests.get(),
             checksum_errors: self.checksum_errors.get(),
             turned_away: self.turned_away.get(),
+            strangers: self.activities.refusals(),
             under_way: self.tasks.get(),
         }
     }

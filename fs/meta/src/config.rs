@@ -20,6 +20,10 @@ pub struct Config {
     pub moment: Duration,
     /// Most hard links of a file (`EMLINK`).
     pub links_max: u32,
+    /// Sessions there are at most, of one endpoint, and of one user where that is limited to his rights.
+    pub sessions_max: usize,
+    pub sessions_of_endpoint_max: usize,
+    pub sessions_of_user_max: usize,
     /// Leases that one session may hold; above that, nothing more is granted but for opens.
     pub leases_max: usize,
     /// Inode numbers reserved at a time.
@@ -52,6 +56,9 @@ impl Default for Config {
             contention: Duration::from_millis(100),
             moment: Duration::from_secs(2),
             links_max: 65_000,
+            sessions_max: 16_384,
+            sessions_of_endpoint_max: 64,
+            sessions_of_user_max: 256,
             leases_max: 1 << 20,
             inode_range: 1 << 16,
             server_silence: Duration::from_secs(10),

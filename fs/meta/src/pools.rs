@@ -21,6 +21,8 @@ use crate::config::Config;
 pub const POOL_VERSION: u8 = 1;
 /// Version of the rows of members.
 pub const MEMBER_VERSION: u8 = 1;
+/// The store of a number that was admitted and never registered.
+pub const NO_STORE: u128 = 0;
 
 /// Longest address of a server, in bytes.
 pub const ADDRESS_BYTES_MAX: usize = 1024;
@@ -55,6 +57,8 @@ impl Server {
 pub struct Pools {
     /// The identity of each number's store, of all servers that ever registered.
     members: BTreeMap<u32, u128>,
+    /// Numbers that may register.
+    admitted: BTreeSet<u32>,
     servers: BTreeMap<u32, Server>,
     versions: BTreeMap<u32, Pool>,
     started: Time,
@@ -67,7 +71,27 @@ impl Pools {
         versions: BTreeMap<u32, Pool>,
         started: Time,
     ) -> Pools {
-        Pools { members, servers: BTreeMap::new(), versions, started }
+        Pools { members, versions, started, ..Pools::default() }
+    }
+
+    /// With numbers that may register, as rows hold them.
+    pub fn admitting(self, admitted: BTreeSet<u32>) -> Pools {
+        Pools { admitted, ..self }
+    }
+
+    /// Whether a number may register its first store.
+    pub fn is_admitted(&self, server: u32) -> bool {
+        self.admitted.contains(&server)
+    }
+
+    /// Numbers that may register and have not.
+    pub fn admitted(&self) -> impl Iterator<Item = u32> + '_ {
+        self.admitted.iter().copied()
+    }
+
+    /// From now on the number may register.
+    pub fn admit(&mut self, server: u32) {
+        self.admitted.insert(server);
     }
 
     /// The identity of the store that a number has.
@@ -75,13 +99,16 @@ impl Pools {
         self.members.get(&server).copied()
     }
 
-    /// Whether one more number may have a store.
-    pub fn admits(&self, server: u32) -> bool {
-        self.members.contains_key(&server) || self.members.len() < POOL_SERVERS_MAX
+    /// Whether there is room for this number.
+    pub fn has_place_for(&self, server: u32) -> bool {
+        self.members.contains_key(&server)
+            || self.admitted.contains(&server)
+            || self.members.len() + self.admitted.len() < POOL_SERVERS_MAX
     }
 
     /// From now on the number has this store.
     pub fn set_member(&mut self, server: u32, store: u128) {
+        self.admitted.remove(&server);
         self.members.insert(server, store);
     }
 
@@ -207,8 +234,9 @@ mod tests {
         let (total_bytes, free_bytes) = (1000, available_bytes);
         let room = Room { total_bytes, free_bytes, available_bytes, file_system: 0 };
         let address = Bytes(b"somewhere");
-        let (store, meta_store, replace) = (7, 0, false);
-        let beat = Heartbeat { server, boot, store, meta_store, replace, room, address };
+        let (store, meta_store) = (7, 0);
+        let (replace, admit) = (false, false);
+        let beat = Heartbeat { server, boot, store, meta_store, replace, admit, room, address };
         pools.handle_heartbeat(&beat, now);
     }
 

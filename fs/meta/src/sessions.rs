@@ -8,6 +8,8 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_base::ids::{EndpointId, Incarnation, Origin};
+use ropewalk_base::text::printable;
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::head::SLOTS_MAX;
 use ropewalk_wire::fs::status::CLIENT_NAME_BYTES_MAX;
@@ -18,11 +20,43 @@ pub const SESSION_VERSION: u8 = 2;
 /// Version of reply rows.
 pub const REPLY_VERSION: u8 = 1;
 
+/// A user to whose rights a session is limited, and the groups that he is in, his own first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    pub user: u32,
+    pub groups: Vec<u32>,
+}
+
+/// Whose a session is. It outlives restarts of the server: nobody else takes the session up then.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct SessionOwner {
+    /// The endpoint that opened it, and which life of it.
+    pub endpoint: u128,
+    pub incarnation: u64,
+    /// None: it may act for everybody.
+    pub limit: Option<Limit>,
+}
+
+impl SessionOwner {
+    /// Whoever opens a session from there.
+    pub fn new(origin: Origin, limit: Option<Limit>) -> SessionOwner {
+        let Origin { endpoint, incarnation } = origin;
+        SessionOwner { endpoint: endpoint.0, incarnation: incarnation.0, limit }
+    }
+
+    /// Where its calls come from.
+    pub fn origin(&self) -> Origin {
+        let endpoint = EndpointId(self.endpoint);
+        Origin { endpoint, incarnation: Incarnation(self.incarnation) }
+    }
+}
+
 /// A session as its row keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionRow {
     /// The client, as it named itself; one session each.
     pub client: u128,
+    pub owner: SessionOwner,
     /// Grows when the session is fenced; data servers refuse calls with a lower one.
     pub epoch: u32,
     /// Being fenced: its term ended.
@@ -34,8 +68,9 @@ pub struct SessionRow {
 
 /// A client's name as it is kept: what would be long, or steer a terminal, is not.
 pub fn kept_name(name: &[u8]) -> Vec<u8> {
-    let name = &name[..name.len().min(CLIENT_NAME_BYTES_MAX)];
-    name.iter().map(|byte| if byte.is_ascii_control() { b'?' } else { *byte }).collect()
+    let mut name = printable(name, CLIENT_NAME_BYTES_MAX);
+    name.truncate(name.floor_char_boundary(CLIENT_NAME_BYTES_MAX));
+    name.into_bytes()
 }
 
 /// A stored reply as its row keeps it.
@@ -63,6 +98,8 @@ pub struct Session {
     pub deadline: Time,
     /// After a restart: it has not yet said that it reclaimed everything.
     pub reclaiming: bool,
+    /// It did something with its session, in this life of the server or may have in an earlier one.
+    pub called: bool,
     slots: Vec<Slot>,
 }
 
@@ -85,13 +122,51 @@ pub enum Verdict {
 #[derive(Debug, Default)]
 pub struct Sessions {
     sessions: BTreeMap<u64, Session>,
+    /// How many are limited to the rights of one user.
+    limited: usize,
+    /// How many each endpoint has.
+    by_endpoint: BTreeMap<u128, usize>,
 }
 
 impl Sessions {
     /// Adds a session; `reclaiming` where it comes back from its row.
     pub fn insert(&mut self, id: u64, row: SessionRow, deadline: Time, reclaiming: bool) {
-        let session = Session { row, deadline, reclaiming, slots: Vec::new() };
+        self.limited += usize::from(row.owner.limit.is_some());
+        *self.by_endpoint.entry(row.owner.endpoint).or_default() += 1;
+        let called = reclaiming;
+        let session = Session { row, deadline, reclaiming, called, slots: Vec::new() };
         self.sessions.insert(id, session);
+    }
+
+    /// To whose rights a session is limited, if it is.
+    pub fn limit(&self, id: u64) -> Option<&Limit> {
+        if self.limited == 0 {
+            return None;
+        }
+        self.sessions.get(&id)?.row.owner.limit.as_ref()
+    }
+
+    /// How many sessions an endpoint has.
+    pub fn of_endpoint(&self, endpoint: u128) -> usize {
+        self.by_endpoint.get(&endpoint).copied().unwrap_or(0)
+    }
+
+    /// How many sessions are limited to the rights of a user.
+    pub fn of_user(&self, user: u32) -> usize {
+        let his = |session: &&Session| {
+            session.row.owner.limit.as_ref().is_some_and(|limit| limit.user == user)
+        };
+        if self.limited == 0 { 0 } else { self.sessions.values().filter(his).count() }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
     }
 
     /// Puts back a stored reply at start. Its position is the newest: nothing older is known.
@@ -114,7 +189,16 @@ impl Sessions {
 
     /// Takes a session out.
     pub fn remove(&mut self, id: u64) -> Option<Session> {
-        self.sessions.remove(&id)
+        let session = self.sessions.remove(&id)?;
+        let SessionOwner { endpoint, limit, .. } = &session.row.owner;
+        self.limited -= usize::from(limit.is_some());
+        if let Some(count) = self.by_endpoint.get_mut(endpoint) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_endpoint.remove(endpoint);
+            }
+        }
+        Some(session)
     }
 
     /// All sessions in order.
@@ -192,7 +276,8 @@ mod tests {
 
     fn sessions() -> Sessions {
         let mut sessions = Sessions::default();
-        let row = SessionRow { client: 1, epoch: 0, fencing: false, name: Vec::new() };
+        let (owner, name) = (SessionOwner::default(), Vec::new());
+        let row = SessionRow { client: 1, owner, epoch: 0, fencing: false, name };
         sessions.insert(7, row, Time::NEVER, false);
         sessions
     }

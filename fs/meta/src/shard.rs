@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
+use ropewalk_rpc::Grantor;
 use ropewalk_wire::fs::head::Status;
 use ropewalk_wire::fs::layout::Layout;
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
@@ -144,6 +145,8 @@ pub struct Shard<R> {
     pub(crate) growth: Growth,
     pub(crate) sessions: Sessions,
     pub(crate) pools: Pools,
+    /// Makes the rights of limited sessions.
+    pub(crate) grantor: Option<Grantor>,
     pub(crate) parking: Parking,
     pub(crate) callbacks: VecDeque<(u64, Callback)>,
     /// Files that are being cut; they take no writer until it is done.
@@ -160,6 +163,7 @@ pub struct Shard<R> {
     fences: VecDeque<(u64, u32)>,
     /// What could not be read, for people.
     damage: VecDeque<String>,
+    ended: VecDeque<u64>,
     completed: VecDeque<Completed>,
     boot: u64,
     position: u64,
@@ -192,7 +196,8 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::ListInodes { .. }
                 | MetaRequest::GetInodes { .. }
                 | MetaRequest::GetPath { .. }
-                | MetaRequest::Discard { .. } => {
+                | MetaRequest::Discard { .. }
+                | MetaRequest::Admit { .. } => {
                     let ticket = self.parking.ticket();
                     self.run(0, call.slot, 0, &call.request, call.now, ticket)
                 }
@@ -203,7 +208,10 @@ impl<R: Rows> Shard<R> {
         match self.sessions.get_mut(call.session) {
             None => return Outcome::Refused(Status::NoSession),
             Some(session) if session.row.fencing => return Outcome::Refused(Status::Fenced),
-            Some(session) => session.deadline = call.now.time + term,
+            Some(session) => {
+                session.deadline = call.now.time + term;
+                session.called = true;
+            }
         }
         match self.sessions.judge(call.session, call.slot, call.sequence) {
             Verdict::Bad => return Outcome::Refused(Status::BadSequence),
@@ -509,6 +517,11 @@ impl<R: Rows> Shard<R> {
         };
         let key = keys::key(Table::Inode, &[entry.attributes.inode]);
         self.rows.get(&key).is_ok_and(|row| row.is_none())
+    }
+
+    /// Rights of limited sessions are made by this one; without, they have none.
+    pub fn set_grantor(&mut self, grantor: Grantor) {
+        self.grantor = Some(grantor);
     }
 
     /// The rows, for looking at what is kept.

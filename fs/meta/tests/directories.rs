@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::*;
 use ropewalk_base::random::Random;
+use ropewalk_meta::sessions::SessionOwner;
 use ropewalk_meta::{Config, Outcome};
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::status::Room;
@@ -118,6 +119,7 @@ fn pool_versions_follow_the_servers_and_files_keep_theirs() {
         store: 7,
         meta_store: 0,
         replace: false,
+        admit: true,
         room: Room { total_bytes: GIB, free_bytes: GIB, available_bytes: GIB, file_system: 0 },
         address: Bytes(b"tcp://two"),
     });
@@ -162,7 +164,8 @@ fn files_wait_for_a_first_data_server_and_check_lists_all_inodes() {
     // An empty cluster without data servers: a file waits, a directory does not.
     cluster.start(ropewalk_meta::VolatileRows::default());
     let now = cluster.moment();
-    let opening = cluster.shard().open_session(9, now).expect("rows in memory");
+    let opening =
+        cluster.shard().open_session(9, SessionOwner::default(), now).expect("rows in memory");
     cluster.clients[0] = Client { session: opening.session, ..Client::default() };
     cluster.call(0, make(ROOT, b"dir", Node::Directory)).ok();
     let sequence = cluster.next_sequence(0, 0);

@@ -14,6 +14,7 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::world::{Clock, Offload, Work, World};
+use ropewalk_meta::sessions::SessionOwner;
 use ropewalk_meta::{Batch, Call, Config, Moment, Outcome, Rows, Shard, StoreRows, VolatileRows};
 use ropewalk_store::superblock::{Expect, Identity, Role, claim};
 use ropewalk_store::{EmbeddedConfig, EmbeddedStore, HostDisk, MetaStore, Position};
@@ -121,7 +122,9 @@ impl Server {
         let mut shard = Shard::open(rows, Config::default(), random, moment(&world)).expect("open");
         let durable = Position(shard.position());
         shard.rows().store().wait_durable(durable).await.expect("the disk works");
-        let opening = shard.open_session(client, moment(&world)).expect("the disk works");
+        let opening = shard
+            .open_session(client, SessionOwner::default(), moment(&world))
+            .expect("the disk works");
         let mut server = Server { world, shard, session: opening.session, sequence: 0 };
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: 1,
@@ -129,6 +132,7 @@ impl Server {
             store: 7,
             meta_store: 0,
             replace: false,
+            admit: true,
             room: Room {
                 total_bytes: 1 << 40,
                 free_bytes: 1 << 40,

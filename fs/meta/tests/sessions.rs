@@ -4,6 +4,7 @@
 mod common;
 
 use common::*;
+use ropewalk_meta::sessions::SessionOwner;
 use ropewalk_meta::{Admission, Call, Config, Outcome};
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::head::Status;
@@ -329,7 +330,8 @@ fn a_client_that_comes_back_ends_its_old_session() {
     let file = cluster.create(0, b"a");
     let old = cluster.clients[0].session;
     let now = cluster.moment();
-    let opening = cluster.shard().open_session(1, now).expect("rows in memory");
+    let opening =
+        cluster.shard().open_session(1, SessionOwner::default(), now).expect("rows in memory");
     assert_ne!(opening.session, old);
     assert_eq!(cluster.shard().poll_fence(), Some((old, 2)));
     cluster.shard().handle_fenced(old, now);

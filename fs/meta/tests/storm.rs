@@ -9,6 +9,7 @@ use common::*;
 use ropewalk_base::random::Random;
 use ropewalk_meta::inode::Inode;
 use ropewalk_meta::keys::{Table, key};
+use ropewalk_meta::sessions::SessionOwner;
 use ropewalk_meta::{Config, Outcome, Rows};
 use ropewalk_wire::fs::decode;
 use ropewalk_wire::fs::meta::*;
@@ -43,7 +44,8 @@ impl Storm {
         let session = cluster.clients[0].session;
         let now = cluster.moment();
         cluster.shard().close_session(session, now);
-        let opening = cluster.shard().open_session(99, now).expect("rows in memory");
+        let opening =
+            cluster.shard().open_session(99, SessionOwner::default(), now).expect("rows in memory");
         cluster.clients[0] = Client { session: opening.session, ..Client::default() };
         Storm {
             cluster,

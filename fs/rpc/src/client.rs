@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::ids::ClusterId;
+use ropewalk_base::ids::{ClusterId, Origin};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::task::{Either, Semaphore, race};
@@ -18,6 +18,10 @@ use ropewalk_net::{Channel, Level, PeerId};
 use ropewalk_wire::fs::head::{
     CALL_BYTES_MAX, CallHead, HEAD_BYTES, REPLY_BYTES_MAX, ReplyHead, SLOTS_MAX, Service, Status,
 };
+use ropewalk_wire::fs::trust::{Acceptance, SEAL_BYTES, TAG_BYTES};
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::trust::{Caller, Proof};
 
 /// Why a call has no reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -35,6 +39,12 @@ pub enum CallError {
     TimedOut,
     #[error("who answers belongs to another cluster: {0}")]
     OtherCluster(ClusterId),
+    #[error(
+        "one side does not know the cluster's secret: compare the files 'cluster' of both hosts"
+    )]
+    Untrusted,
+    #[error("the call is for members of the cluster, and this program does not know its secret")]
+    Unproven,
     #[error("the call does not fit a message")]
     TooLong,
     #[error("too many calls are under way for this process's memory")]
@@ -53,6 +63,8 @@ pub struct Options {
     /// A call fails at once where another cluster's server answers. Without, its address may have
     /// gone to a stranger while the server got another one.
     pub refuses_strangers: bool,
+    /// By what each call proves that a member of the cluster makes it; the replies have to, too.
+    pub proof: Option<Proof>,
 }
 
 impl Default for Options {
@@ -62,6 +74,7 @@ impl Default for Options {
             on_wait: Rc::new(|_| ()),
             name: String::new(),
             refuses_strangers: false,
+            proof: None,
         }
     }
 }
@@ -95,6 +108,9 @@ struct Inner {
     options: Options,
     session: Cell<u64>,
     epoch: Cell<u32>,
+    token: Cell<u64>,
+    /// In which calls prove themselves, once it was begun.
+    channel: RefCell<Option<Rc<Caller>>>,
     /// Counts sessions: slots of an older one are not put back.
     round: Cell<u64>,
     permits: Semaphore,
@@ -137,6 +153,8 @@ impl Connection {
                 options,
                 session: Cell::new(0),
                 epoch: Cell::new(0),
+                token: Cell::new(0),
+                channel: RefCell::default(),
                 round: Cell::new(0),
                 permits: Semaphore::new(usize::from(SLOTS_MAX)),
                 free: RefCell::new(fresh_slots()),
@@ -155,10 +173,12 @@ impl Connection {
         self.inner.session.get()
     }
 
-    /// From now on calls carry this session; its slots begin anew.
-    pub fn set_session(&self, session: u64, epoch: u32) {
+    /// From now on calls carry this session, with the token by which data servers know whose it is; its
+    /// slots begin anew.
+    pub fn set_session(&self, session: u64, epoch: u32, token: u64) {
         self.inner.session.set(session);
         self.inner.epoch.set(epoch);
+        self.inner.token.set(token);
         self.inner.round.set(self.inner.round.get() + 1);
         *self.inner.free.borrow_mut() = fresh_slots();
     }
@@ -169,14 +189,15 @@ impl Connection {
     }
 
     /// A call in the name of this session and of no later one, where one is named: `NoSession` where
-    /// it went before the call could leave.
+    /// it went before the call could leave. `right`: to the file, where the session is limited.
     pub async fn call_as(
         &self,
         session: Option<u64>,
+        right: u64,
         service: Service,
         body: &[u8],
     ) -> Result<Reply, CallError> {
-        self.call_in(session, service, body, REPLY_BYTES).await
+        self.call_in((session, right), service, body, REPLY_BYTES).await
     }
 
     /// A call within the session whose reply's body most likely fits `reply_bytes` bytes.
@@ -186,12 +207,12 @@ impl Connection {
         body: &[u8],
         reply_bytes: usize,
     ) -> Result<Reply, CallError> {
-        self.call_in(None, service, body, reply_bytes).await
+        self.call_in((None, 0), service, body, reply_bytes).await
     }
 
     async fn call_in(
         &self,
-        session: Option<u64>,
+        (session, right): (Option<u64>, u64),
         service: Service,
         body: &[u8],
         reply_bytes: usize,
@@ -213,13 +234,14 @@ impl Connection {
         slot.sequence += 1;
         let mut guard = SlotGuard { inner, round, slot, answered: false };
         let head = CallHead {
-            service,
-            retry: false,
             session: inner.session.get(),
             slot: slot.index,
             sequence: slot.sequence,
             reply_bits: self.next_bits(),
             epoch: inner.epoch.get(),
+            token: inner.token.get(),
+            right,
+            ..CallHead::free(service)
         };
         let reply = self.exchange(head, body, reply_bytes).await;
         guard.answered = reply.is_ok();
@@ -238,15 +260,8 @@ impl Connection {
         body: &[u8],
         reply_bytes: usize,
     ) -> Result<Reply, CallError> {
-        let head = CallHead {
-            service,
-            retry: false,
-            session: 0,
-            slot: 0,
-            sequence: 0,
-            reply_bits: self.next_bits(),
-            epoch: self.inner.epoch.get(),
-        };
+        let (reply_bits, epoch) = (self.next_bits(), self.inner.epoch.get());
+        let head = CallHead { reply_bits, epoch, ..CallHead::free(service) };
         self.exchange(head, body, reply_bytes).await
     }
 
@@ -276,6 +291,9 @@ impl Connection {
                     Status::Fenced => return Err(CallError::Fenced),
                     Status::BadSequence => return Err(CallError::BadSequence),
                     Status::Malformed => return Err(CallError::Malformed),
+                    // In a channel that the server does not know (any more): another one is begun.
+                    Status::Unproven if inner.options.proof.is_some() && !reply.head.sealed => {}
+                    Status::Unproven => return Err(CallError::Unproven),
                     Status::Unavailable => {}
                 },
                 Err(Attempt::Truncated) if reply_bytes < REPLY_BYTES_MAX => {
@@ -310,16 +328,72 @@ impl Connection {
     /// Sends the call once and waits for its reply.
     async fn attempt(
         &self,
-        head: CallHead,
+        mut head: CallHead,
         body: &[u8],
         reply_bytes: usize,
     ) -> Result<Reply, Attempt> {
+        let Some(proof) = &self.inner.options.proof else {
+            let message = message_of(&head, body);
+            return self.deliver(&head, &message, reply_bytes).await;
+        };
+        let channel = self.channel(proof).await?;
+        head.sealed = true;
+        let mut message = message_of(&head, body);
+        let counter = channel.seal(&mut message);
+        let mut reply = self.deliver(&head, &message, reply_bytes + TAG_BYTES).await?;
+        if !reply.head.sealed {
+            self.inner.channel.borrow_mut().take();
+            // Anybody may have said that: whoever is right about it gets another introduction.
+            let unproven = reply.head.status == Status::Unproven;
+            return if unproven { Ok(reply) } else { Err(Attempt::Lost) };
+        }
+        let (told, tag) = reply.buffer[..reply.bytes].split_at(reply.bytes - TAG_BYTES);
+        if !channel.is_answer(counter, told, tag) {
+            return Err(Attempt::Lost);
+        }
+        reply.bytes -= TAG_BYTES;
+        Ok(reply)
+    }
+
+    /// The channel to the server, which is begun where there is none.
+    async fn channel(&self, proof: &Proof) -> Result<Rc<Caller>, Attempt> {
         let inner = &*self.inner;
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
-        head.encode(&mut bytes);
-        bytes.extend_from_slice(body);
+        if let Some(channel) = inner.channel.borrow().clone() {
+            return Ok(channel);
+        }
+        let identity = inner.endpoint.endpoint().identity();
+        let own = Origin { endpoint: identity.endpoint, incarnation: identity.incarnation };
+        let nonce = inner.world.random_u128();
+        let mut body = Vec::new();
+        encode(&proof.introduce(own, nonce), &mut body);
+        let head = CallHead { reply_bits: self.next_bits(), ..CallHead::free(Service::Trust) };
+        let reply = self.deliver(&head, &message_of(&head, &body), REPLY_BYTES).await?;
+        let untrusted = Attempt::Final(CallError::Untrusted);
+        match reply.head.status {
+            Status::Done => {}
+            Status::Unproven => return Err(untrusted),
+            Status::Malformed => return Err(Attempt::Final(CallError::Malformed)),
+            _ => return Err(Attempt::Lost),
+        }
+        let answer =
+            decode::<Acceptance>(reply.body()).map_err(|_| Attempt::Final(CallError::Malformed))?;
+        let server = inner.endpoint.endpoint().peer_origin(inner.peer).ok_or(Attempt::Lost)?;
+        let channel = proof.accepted((own, server), nonce, &answer).ok_or(untrusted)?;
+        let channel = Rc::new(channel);
+        *inner.channel.borrow_mut() = Some(channel.clone());
+        Ok(channel)
+    }
+
+    /// Sends a message once and waits for its reply.
+    async fn deliver(
+        &self,
+        head: &CallHead,
+        message: &[u8],
+        reply_bytes: usize,
+    ) -> Result<Reply, Attempt> {
+        let inner = &*self.inner;
         let room = inner.pool.take(HEAD_BYTES + reply_bytes);
-        let (Some(call), Some(room)) = (inner.pool.copy_of(&bytes), room) else {
+        let (Some(call), Some(room)) = (inner.pool.copy_of(message), room) else {
             return Err(Attempt::Final(CallError::NoMemory));
         };
         let (peer, bits) = (inner.peer, head.reply_bits);
@@ -330,7 +404,7 @@ impl Connection {
         let exchanged = async {
             // Waits, too, where the server stands still and gives no credit any more.
             match send.await.outcome {
-                Ok(()) => read_reply(receive.await, &head),
+                Ok(()) => read_reply(receive.await, head),
                 Err(Fault::OtherCluster) if inner.options.refuses_strangers => {
                     let found = inner.endpoint.endpoint().stranger(peer).unwrap_or(ClusterId(0));
                     Err(Attempt::Final(CallError::OtherCluster(found)))
@@ -344,6 +418,14 @@ impl Connection {
             Either::Right(()) => Err(Attempt::Silent),
         }
     }
+}
+
+fn message_of(head: &CallHead, body: &[u8]) -> Vec<u8> {
+    let seal = if head.sealed { SEAL_BYTES } else { 0 };
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len() + seal);
+    head.encode(&mut bytes);
+    bytes.extend_from_slice(body);
+    bytes
 }
 
 enum Attempt {

@@ -2,6 +2,8 @@
 //!
 //! * [`server`]: takes calls in, hands them to a handler, sends replies.
 //! * [`client`]: sends calls through the slots of a session, and again until they are answered.
+//! * [`trust`]: how servers of a cluster prove themselves, and what sessions are known by;
+//! * [`lines`]: what servers say to people, held back where it is too much;
 //! * [`slots`]: the server's memory of slots, for servers whose effects may be repeated.
 //!
 //! Exactly once (DESIGN 5): a slot has one call at a time, numbered in sequence. A call that is sent
@@ -11,8 +13,11 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod lines;
 pub mod server;
 pub mod slots;
+pub mod trust;
 
 pub use client::{CallError, Connection, Options, Reply};
 pub use server::{Answer, Handler, Incoming, Marks, Responder, Server};
+pub use trust::{Grantor, Proof, Secret};

@@ -1,20 +1,32 @@
 //! The server's side: calls in, replies out.
+//!
+//! Invariant: what is remembered of calls under way is remembered apart for each endpoint, so that
+//! nobody gets, holds up or ends the reply to another's call.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use ropewalk_base::ids::{EndpointId, Origin};
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Channel, PeerId, Request};
-use ropewalk_wire::fs::head::{CallHead, HEAD_BYTES, ReplyHead, Status};
+use ropewalk_wire::fs::head::{CallHead, HEAD_BYTES, ReplyHead, Service, Status};
+use ropewalk_wire::fs::trust::{Introduction, Member, SEAL_BYTES, Seal};
+use ropewalk_wire::fs::{decode, encode};
+
+use crate::trust::{Gate, Proven, Secret};
 
 /// A call as it came in.
 #[derive(Debug)]
 pub struct Incoming {
     pub peer: PeerId,
+    /// Which life of which endpoint sent it. The endpoint's word, which only its owner can know.
+    pub origin: Origin,
+    /// The member of the cluster that has proven that the call is its own, if one did.
+    pub member: Option<Member>,
     pub head: CallHead,
     request: Request,
 }
@@ -22,7 +34,9 @@ pub struct Incoming {
 impl Incoming {
     /// The body, to be decoded by the service.
     pub fn body(&self) -> &[u8] {
-        &self.request.bytes()[HEAD_BYTES..]
+        let seal = if self.head.sealed { SEAL_BYTES } else { 0 };
+        let bytes = self.request.bytes();
+        &bytes[HEAD_BYTES..bytes.len() - seal]
     }
 
     /// The memory that the call's message occupies until it is dropped: whoever keeps calls has to bound
@@ -58,9 +72,20 @@ pub trait Handler {
     /// Takes a call. Dropping the responder without an answer leaves the client waiting until it
     /// sends the call again.
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder);
+
+    /// What members of the cluster know; without, nobody can prove to be one.
+    fn secret(&self) -> Option<Secret> {
+        None
+    }
+
+    /// Somebody calls himself a member and does not know the secret.
+    fn saw_pretender(&self, _member: Member, _peer: PeerId) {}
 }
 
-type InFlight = Rc<RefCell<BTreeMap<(u64, u16), (u64, Rc<Cell<Destination>>)>>>;
+/// Calls of sessions that are being worked on, by session, slot and endpoint: the number, and where the
+/// reply goes.
+type InFlight = Rc<RefCell<BTreeMap<Place, (u64, Rc<Cell<Destination>>)>>>;
+type Place = (u64, u16, EndpointId);
 
 #[derive(Debug, Clone, Copy)]
 struct Destination {
@@ -73,6 +98,8 @@ pub struct Responder {
     endpoint: LocalEndpoint,
     pool: Pool,
     head: CallHead,
+    from: EndpointId,
+    proven: Option<Proven>,
     destination: Rc<Cell<Destination>>,
     in_flight: InFlight,
 }
@@ -82,6 +109,7 @@ impl Responder {
     pub fn send(self, answer: Answer) {
         let head = ReplyHead {
             status: answer.status,
+            sealed: self.proven.is_some(),
             slot: self.head.slot,
             sequence: self.head.sequence,
             boot: answer.marks.boot,
@@ -92,6 +120,10 @@ impl Responder {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + answer.body.len());
         head.encode(&mut bytes);
         bytes.extend_from_slice(&answer.body);
+        if let Some(Proven { key, counter, .. }) = &self.proven {
+            let tag = key.tag_reply(*counter, &bytes);
+            bytes.extend_from_slice(&tag);
+        }
         let Destination { peer, bits } = self.destination.get();
         // Over budget the reply is lost like one on a cut link: the client asks again.
         if let Some(buffer) = self.pool.copy_of(&bytes) {
@@ -102,7 +134,7 @@ impl Responder {
 
 impl Drop for Responder {
     fn drop(&mut self) {
-        let key = (self.head.session, self.head.slot);
+        let key = (self.head.session, self.head.slot, self.from);
         let mut in_flight = self.in_flight.borrow_mut();
         let own = in_flight.get(&key).is_some_and(|(_, cell)| Rc::ptr_eq(cell, &self.destination));
         if own {
@@ -113,9 +145,11 @@ impl Drop for Responder {
 
 /// Takes calls from an endpoint.
 pub struct Server {
+    world: World,
     endpoint: LocalEndpoint,
     pool: Pool,
     in_flight: InFlight,
+    gate: Option<Gate>,
 }
 
 /// Replies under way, in bytes.
@@ -124,10 +158,16 @@ const REPLY_BUDGET: usize = 64 << 20;
 impl Server {
     /// Serves calls that arrive at `endpoint` until the executor ends.
     pub fn start<H: Handler + 'static>(world: &World, endpoint: LocalEndpoint, handler: Rc<H>) {
+        let identity = endpoint.endpoint().identity();
+        let own = Origin { endpoint: identity.endpoint, incarnation: identity.incarnation };
+        let random = world.random_u128();
+        let gate = handler.secret().map(|secret| Gate::new(secret, own, random));
         let server = Server {
+            world: world.clone(),
             endpoint,
             pool: Pool::with_budget(REPLY_BUDGET),
             in_flight: InFlight::default(),
+            gate,
         };
         world.spawn(async move {
             loop {
@@ -138,14 +178,23 @@ impl Server {
     }
 
     fn take<H: Handler>(&self, request: Request, handler: &Rc<H>) {
-        let Ok((head, _)) = CallHead::decode(request.bytes()) else {
+        let Ok((head, body)) = CallHead::decode(request.bytes()) else {
             // Nobody to answer: what is malformed has no place for a reply either.
             return;
         };
         let destination = Destination { peer: request.peer, bits: head.reply_bits };
+        if head.service == Service::Trust {
+            return self.introduce(head, body, &request, handler);
+        }
+        let proven = match head.sealed.then(|| self.admit(&request, body)) {
+            Some(None) => return self.turn_away(head, destination, Status::Unproven, Vec::new()),
+            Some(Some(proven)) => Some(proven),
+            None => None,
+        };
+        let from = request.origin.endpoint;
         let cell = Rc::new(Cell::new(destination));
         if head.session != 0 {
-            let key = (head.session, head.slot);
+            let key = (head.session, head.slot, from);
             let mut in_flight = self.in_flight.borrow_mut();
             match in_flight.get(&key) {
                 Some((sequence, cell)) if *sequence == head.sequence => {
@@ -159,14 +208,67 @@ impl Server {
                 }
             }
         }
+        let member = proven.as_ref().map(|proven| proven.member);
         let responder = Responder {
             endpoint: self.endpoint.clone(),
             pool: self.pool.clone(),
             head,
+            from,
+            proven,
             destination: cell,
             in_flight: self.in_flight.clone(),
         };
-        let incoming = Incoming { peer: request.peer, head, request };
-        handler.clone().handle(incoming, responder);
+        let Request { peer, origin, .. } = request;
+        handler.clone().handle(Incoming { peer, origin, member, head, request }, responder);
+    }
+
+    /// A sealed call, if a member made it.
+    fn admit(&self, request: &Request, body: &[u8]) -> Option<Proven> {
+        let (_, seal) = Seal::split(body).ok()?;
+        let bytes = request.bytes();
+        let message = &bytes[..bytes.len() - SEAL_BYTES];
+        self.gate.as_ref()?.admit(request.origin, message, &seal, self.world.now())
+    }
+
+    /// Answers who introduces himself as a member.
+    fn introduce<H: Handler>(
+        &self,
+        head: CallHead,
+        body: &[u8],
+        request: &Request,
+        handler: &Rc<H>,
+    ) {
+        let destination = Destination { peer: request.peer, bits: head.reply_bits };
+        let Ok(word) = decode::<Introduction>(body) else {
+            return self.turn_away(head, destination, Status::Malformed, Vec::new());
+        };
+        let now = self.world.now();
+        match self.gate.as_ref().and_then(|gate| gate.accept(request.origin, &word, now)) {
+            Some(acceptance) => {
+                let mut body = Vec::new();
+                encode(&acceptance, &mut body);
+                self.turn_away(head, destination, Status::Done, body);
+            }
+            None => {
+                handler.saw_pretender(word.member, request.peer);
+                self.turn_away(head, destination, Status::Unproven, Vec::new());
+            }
+        }
+    }
+
+    /// Answers at once, without a mark and without a seal.
+    fn turn_away(&self, call: CallHead, to: Destination, status: Status, body: Vec<u8>) {
+        let (slot, sequence) = (call.slot, call.sequence);
+        let marks = Marks::default();
+        let Marks { boot, era, written, durable } = marks;
+        let sealed = false;
+        let head = ReplyHead { status, sealed, slot, sequence, boot, era, written, durable };
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + body.len());
+        head.encode(&mut bytes);
+        bytes.extend_from_slice(&body);
+        if let Some(buffer) = self.pool.copy_of(&bytes) {
+            let memory = Memory::pooled(buffer);
+            self.endpoint.send_detached(to.peer, Channel::Tagged, to.bits, memory);
+        }
     }
 }

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_base::ids::Origin;
 use ropewalk_wire::fs::head::SLOTS_MAX;
+
+use crate::trust::Grantor;
 
 /// What is to be done with a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,7 +27,16 @@ const REPLY_BYTES_MAX: usize = 512;
 #[derive(Debug, Default)]
 struct Session {
     used: u64,
+    /// Whose it was proven to be, by which token.
+    owner: Option<Owned>,
     slots: Vec<(u64, Option<Vec<u8>>)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Owned {
+    by: Origin,
+    token: u64,
+    limited: bool,
 }
 
 /// The last call of each slot and its reply.
@@ -35,19 +47,29 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
+    /// Whether calls of this session may come from `from`, who shows this token; and if they may, whether
+    /// the session is limited. To be asked before a call is judged: nobody else's session takes a place.
+    pub fn admit(
+        &mut self,
+        session: u64,
+        from: Origin,
+        token: u64,
+        grantor: &Grantor,
+    ) -> Option<bool> {
+        if let Some(owner) = self.sessions.get(&session).and_then(|session| session.owner)
+            && (owner.by, owner.token) == (from, token)
+        {
+            return Some(owner.limited);
+        }
+        let limited = grantor.check_token(session, from, token)?;
+        self.place(session).owner = Some(Owned { by: from, token, limited });
+        Some(limited)
+    }
+
     /// Judges a call. After `New` its reply is to be stored.
     pub fn judge(&mut self, session: u64, slot: u16, sequence: u64) -> Verdict {
         assert!(slot < SLOTS_MAX, "the head was checked");
-        self.clock += 1;
-        let clock = self.clock;
-        if !self.sessions.contains_key(&session) && self.sessions.len() >= SESSIONS_MAX {
-            let oldest = self.sessions.iter().min_by_key(|(_, session)| session.used);
-            if let Some(oldest) = oldest.map(|(id, _)| *id) {
-                self.sessions.remove(&oldest);
-            }
-        }
-        let session = self.sessions.entry(session).or_default();
-        session.used = clock;
+        let session = self.place(session);
         if session.slots.len() <= usize::from(slot) {
             session.slots.resize(usize::from(slot) + 1, (0, None));
         }
@@ -61,6 +83,21 @@ impl SlotTable {
             None if sequence == entry.0 => Verdict::New,
             _ => Verdict::Stale,
         }
+    }
+
+    /// The session's place, which is made where it has none.
+    fn place(&mut self, session: u64) -> &mut Session {
+        self.clock += 1;
+        let clock = self.clock;
+        if !self.sessions.contains_key(&session) && self.sessions.len() >= SESSIONS_MAX {
+            let oldest = self.sessions.iter().min_by_key(|(_, session)| session.used);
+            if let Some(oldest) = oldest.map(|(id, _)| *id) {
+                self.sessions.remove(&oldest);
+            }
+        }
+        let session = self.sessions.entry(session).or_default();
+        session.used = clock;
+        session
     }
 
     /// Keeps the reply to a slot's last call.
@@ -99,6 +136,24 @@ mod tests {
         assert_eq!(table.judge(1, 3, 1), Verdict::Stale);
         assert_eq!(table.judge(1, 3, 2), Verdict::New);
         assert_eq!(table.judge(2, 3, 1), Verdict::New);
+    }
+
+    #[test]
+    fn a_session_is_its_owners_and_nobody_elses() {
+        use ropewalk_base::ids::{EndpointId, Incarnation};
+        let grantor = Grantor::new(&crate::Secret::new([1; 32]));
+        let [owner, other] = [1, 2]
+            .map(|number| Origin { endpoint: EndpointId(number), incarnation: Incarnation(1) });
+        let mut table = SlotTable::default();
+        let token = grantor.token(7, owner, false);
+        assert_eq!(table.admit(7, other, token, &grantor), None);
+        assert!(table.sessions.is_empty(), "a stranger leaves nothing behind");
+        assert_eq!(table.admit(7, owner, token, &grantor), Some(false));
+        assert_eq!(table.admit(7, owner, token, &grantor), Some(false));
+        assert_eq!(table.admit(7, other, token, &grantor), None);
+        assert_eq!(table.admit(7, owner, token ^ 8, &grantor), None);
+        let token = grantor.token(7, owner, true);
+        assert_eq!(table.admit(7, owner, token, &grantor), Some(true));
     }
 
     #[test]

@@ -131,6 +131,7 @@ impl Cluster {
         let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let place = plan.meta.to_str().context("the path is not UTF-8")?;
         let id = Serving::start(&["format", place])?.wait_for("")?;
+        let file = folder(&plan.meta, "cluster")?;
         let meta = meta(plan, &id, port)?;
         let data = (0..plan.data_servers)
             .map(|number| {
@@ -149,6 +150,9 @@ impl Cluster {
                     &address,
                     "--listen",
                     "127.0.0.1:0",
+                    "--cluster-file",
+                    &file,
+                    "--admit",
                 ])
             })
             .collect::<anyhow::Result<Vec<_>>>()?;

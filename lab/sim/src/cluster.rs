@@ -20,6 +20,7 @@ use ropewalk_meta::{MetaConfig, MetaServer};
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Address, PeerId};
 use ropewalk_rail_sim::{Kill, SimConfig};
+use ropewalk_rpc::Secret;
 use ropewalk_store::objects;
 
 use crate::disk::VirtualDisk;
@@ -30,6 +31,8 @@ use crate::simulation::Simulation;
 /// The name of the metadata server's node.
 pub const META: &str = "meta";
 const CLUSTER: ClusterId = ClusterId(7);
+/// What the servers of a simulated cluster know each other by.
+pub const SECRET: [u8; 32] = [7; 32];
 /// How long a server may take to start, and a client to connect.
 const START_LIMIT: Duration = Duration::from_secs(120);
 /// How long one program may take in virtual time.
@@ -56,7 +59,7 @@ pub struct ClusterConfig {
 
 impl Default for ClusterConfig {
     fn default() -> ClusterConfig {
-        let mut meta = MetaConfig::new(PathBuf::from("/meta"), CLUSTER);
+        let mut meta = MetaConfig::new(PathBuf::from("/meta"), CLUSTER, Secret::new(SECRET));
         // Small sizes and short times: a short run sees segments end and stripes cross servers.
         meta.store.journal.segment_bytes = 256 << 10;
         meta.store.cache_bytes = 1 << 20;
@@ -163,7 +166,9 @@ impl Cluster {
         let name = format!("data{id}");
         let role = Role::new(name.clone(), simulation.seed() ^ u64::from(id));
         role.disk.set_capacity(self.config.data_disk_bytes);
-        let mut config = DataConfig::new(PathBuf::from("/data"), CLUSTER, ServerId(id));
+        let secret = Secret::new(SECRET);
+        let mut config = DataConfig::new(PathBuf::from("/data"), CLUSTER, ServerId(id), secret);
+        config.admit = true;
         config.objects = self.config.objects.clone();
         config.log = self.log(&name);
         config.address = Some(format!("sim://{name}"));
@@ -191,6 +196,7 @@ impl Cluster {
             name: name.clone(),
             patience: self.config.patience,
             inodes_max: self.config.inodes_max,
+            secret: Some(Secret::new(SECRET)),
             ..ClientConfig::default()
         };
         config.log = self.log(&name);

@@ -789,6 +789,16 @@ impl Rail for ShmRail {
     fn peer_host(&self, link: LinkId) -> Option<String> {
         self.links.get(link.slot).map(|_| "127.0.0.1".to_string())
     }
+
+    fn peer_user(&self, link: LinkId) -> Option<u32> {
+        let Entry::Up(link) = self.links.get(link.slot)? else { return None };
+        match &link.parts().presence {
+            Presence::Socket { socket, .. } => {
+                socket::peer_of(socket).map(|(_, user)| user.as_raw())
+            }
+            Presence::Local(_) => Some(rustix::process::geteuid().as_raw()),
+        }
+    }
 }
 
 impl Drop for ShmRail {

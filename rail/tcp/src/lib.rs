@@ -15,6 +15,7 @@
 
 mod config;
 mod link;
+mod owner;
 mod rail;
 mod receive;
 mod send;
@@ -24,5 +25,6 @@ mod timers;
 mod vectors;
 
 pub use config::{TcpConfig, TcpError};
+pub use owner::is_told as tells_users;
 pub use rail::{TcpRail, TcpStatistics};
 pub use ropewalk_rail::names::is_address;

@@ -443,6 +443,11 @@ impl Rail for TcpRail {
         socket::peer_host(socket.as_fd())
     }
 
+    fn peer_user(&self, link: LinkId) -> Option<u32> {
+        let socket = self.links.get(link.slot)?.socket.as_ref()?;
+        socket::peer_user(socket.as_fd())
+    }
+
     fn set(&mut self, option: RailOption) -> bool {
         match option {
             RailOption::SendBufferBytes(bytes) => {

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::config::{TcpConfig, TcpError};
+use crate::owner;
 
 /// Connections that the kernel completes before they are accepted; cut to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
@@ -115,6 +116,11 @@ pub fn owes(socket: BorrowedFd<'_>) -> bool {
 /// The host at the other end.
 pub fn peer_host(socket: BorrowedFd<'_>) -> Option<String> {
     peer_address(socket).map(|address| address.ip().to_canonical().to_string())
+}
+
+/// The user whose process is at the other end, where that is on this host.
+pub fn peer_user(socket: BorrowedFd<'_>) -> Option<u32> {
+    owner::user_of(peer_address(socket)?, local_address(socket)?)
 }
 
 fn peer_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {

@@ -7,6 +7,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Malformed;
+use super::trust::{SEAL_BYTES, TAG_BYTES};
 
 /// Which protocol a call belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,6 +20,8 @@ pub enum Service {
     Data,
     /// From a metadata server to its client: `Callback`.
     Callback,
+    /// A member of the cluster begins to prove itself: `trust::Introduction`.
+    Trust,
 }
 
 /// Version of everything in this folder; peers of different versions refuse each other.
@@ -30,12 +33,14 @@ pub const CALL_BYTES_MAX: usize = 24 * 1024;
 /// Longest body of a reply, in bytes.
 pub const REPLY_BYTES_MAX: usize = 256 * 1024;
 
-/// Head of a call; 48 bytes.
+/// Head of a call; 56 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallHead {
     pub service: Service,
     /// The client sent this call before and did not see the reply.
     pub retry: bool,
+    /// The body ends in a `trust::Seal`: whoever calls proves to be a member of the cluster.
+    pub sealed: bool,
     /// The session, or 0 for calls outside one (opening a session, `status`).
     pub session: u64,
     /// Slot within the session.
@@ -46,12 +51,19 @@ pub struct CallHead {
     pub reply_bits: u64,
     /// The session's epoch: below the fence of a data server, the call is refused.
     pub epoch: u32,
+    /// What the metadata server gave the client with the session: by it data servers know whose it is.
+    pub token: u64,
+    /// What the metadata server gave a limited session for a file; 0 for all others.
+    pub right: u64,
 }
 
-/// Head of a reply; 48 bytes.
+/// Head of a reply; 56 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHead {
     pub status: Status,
+    /// The body ends in a tag: whoever answers proves to be a member of the cluster, and that this is
+    /// its answer to that call.
+    pub sealed: bool,
     pub slot: u16,
     /// Of the call.
     pub sequence: u64,
@@ -80,6 +92,8 @@ pub enum Status {
     Malformed,
     /// The server cannot serve now (starting, full, stopping); try again later.
     Unavailable,
+    /// Only for members of the cluster, and the call does not prove that it comes from one.
+    Unproven,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -95,7 +109,8 @@ struct CallBytes {
     session: U64,
     sequence: U64,
     reply_bits: U64,
-    reserved3: U64,
+    token: U64,
+    right: U64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -103,22 +118,43 @@ struct CallBytes {
 struct ReplyBytes {
     version: U16,
     status: u8,
-    reserved: u8,
+    flags: u8,
     slot: U16,
-    reserved2: U16,
+    reserved: U16,
     sequence: U64,
     boot: U64,
     written: U64,
     durable: U64,
     era: U64,
+    reserved2: U64,
 }
 
+/// Flags of calls, and of replies.
+const RETRY: u8 = 1;
+const SEALED: u8 = 2;
+
 /// Bytes of either head.
-pub const HEAD_BYTES: usize = 48;
+pub const HEAD_BYTES: usize = 56;
 const _: () = assert!(size_of::<CallBytes>() == HEAD_BYTES);
 const _: () = assert!(size_of::<ReplyBytes>() == HEAD_BYTES);
 
 impl CallHead {
+    /// The head of a first call outside of any session.
+    pub fn free(service: Service) -> CallHead {
+        CallHead {
+            service,
+            retry: false,
+            sealed: false,
+            session: 0,
+            slot: 0,
+            sequence: 0,
+            reply_bits: 0,
+            epoch: 0,
+            token: 0,
+            right: 0,
+        }
+    }
+
     /// Appends the head to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let bytes = CallBytes {
@@ -128,8 +164,9 @@ impl CallHead {
                 Service::Meta => 1,
                 Service::Data => 2,
                 Service::Callback => 3,
+                Service::Trust => 4,
             },
-            flags: u8::from(self.retry),
+            flags: if self.retry { RETRY } else { 0 } | if self.sealed { SEALED } else { 0 },
             slot: self.slot.into(),
             reserved: 0.into(),
             epoch: self.epoch.into(),
@@ -137,7 +174,8 @@ impl CallHead {
             session: self.session.into(),
             sequence: self.sequence.into(),
             reply_bits: self.reply_bits.into(),
-            reserved3: 0.into(),
+            token: self.token.into(),
+            right: self.right.into(),
         };
         out.extend_from_slice(bytes.as_bytes());
     }
@@ -150,20 +188,26 @@ impl CallHead {
             1 => Service::Meta,
             2 => Service::Data,
             3 => Service::Callback,
+            4 => Service::Trust,
             _ => return Err(Malformed),
         };
+        let sealed = bytes.flags & SEALED != 0;
+        let seal = if sealed { SEAL_BYTES } else { 0 };
         let legal = bytes.version.get() == VERSION
-            && bytes.flags <= 1
+            && bytes.flags <= RETRY | SEALED
             && bytes.slot.get() < SLOTS_MAX
-            && body.len() <= CALL_BYTES_MAX;
+            && (seal..=CALL_BYTES_MAX + seal).contains(&body.len());
         let head = CallHead {
             service,
-            retry: bytes.flags & 1 != 0,
+            retry: bytes.flags & RETRY != 0,
+            sealed,
             session: bytes.session.get(),
             slot: bytes.slot.get(),
             sequence: bytes.sequence.get(),
             reply_bits: bytes.reply_bits.get(),
             epoch: bytes.epoch.get(),
+            token: bytes.token.get(),
+            right: bytes.right.get(),
         };
         if legal { Ok((head, body)) } else { Err(Malformed) }
     }
@@ -181,15 +225,17 @@ impl ReplyHead {
                 Status::BadSequence => 3,
                 Status::Malformed => 4,
                 Status::Unavailable => 5,
+                Status::Unproven => 6,
             },
-            reserved: 0,
+            flags: if self.sealed { SEALED } else { 0 },
             slot: self.slot.into(),
-            reserved2: 0.into(),
+            reserved: 0.into(),
             sequence: self.sequence.into(),
             boot: self.boot.into(),
             written: self.written.into(),
             durable: self.durable.into(),
             era: self.era.into(),
+            reserved2: 0.into(),
         };
         out.extend_from_slice(bytes.as_bytes());
     }
@@ -204,11 +250,17 @@ impl ReplyHead {
             3 => Status::BadSequence,
             4 => Status::Malformed,
             5 => Status::Unavailable,
+            6 => Status::Unproven,
             _ => return Err(Malformed),
         };
-        let legal = bytes.version.get() == VERSION && bytes.slot.get() < SLOTS_MAX;
+        let sealed = bytes.flags == SEALED;
+        let legal = bytes.version.get() == VERSION
+            && (sealed || bytes.flags == 0)
+            && bytes.slot.get() < SLOTS_MAX
+            && (!sealed || body.len() >= TAG_BYTES);
         let head = ReplyHead {
             status,
+            sealed,
             slot: bytes.slot.get(),
             sequence: bytes.sequence.get(),
             boot: bytes.boot.get(),
@@ -229,11 +281,14 @@ mod tests {
         let call = CallHead {
             service: Service::Meta,
             retry: true,
+            sealed: false,
             session: 7,
             slot: 63,
             sequence: 9,
             reply_bits: u64::MAX,
             epoch: 3,
+            token: 11,
+            right: 12,
         };
         let mut bytes = Vec::new();
         call.encode(&mut bytes);
@@ -244,6 +299,7 @@ mod tests {
         }
         let reply = ReplyHead {
             status: Status::Fenced,
+            sealed: false,
             slot: 1,
             sequence: 2,
             boot: 3,
@@ -256,5 +312,19 @@ mod tests {
         assert_eq!(ReplyHead::decode(&bytes), Ok((reply, &[][..])));
         bytes[2] = 99;
         assert_eq!(ReplyHead::decode(&bytes), Err(Malformed));
+    }
+
+    #[test]
+    fn what_is_sealed_has_room_for_its_seal() {
+        let call = CallHead { sealed: true, ..CallHead::free(Service::Data) };
+        let mut bytes = Vec::new();
+        call.encode(&mut bytes);
+        assert_eq!(CallHead::decode(&bytes), Err(Malformed));
+        bytes.resize(HEAD_BYTES + SEAL_BYTES, 0);
+        assert!(CallHead::decode(&bytes).is_ok_and(|(head, _)| head.sealed));
+        bytes.resize(HEAD_BYTES + CALL_BYTES_MAX + SEAL_BYTES, 0);
+        assert!(CallHead::decode(&bytes).is_ok());
+        bytes.push(0);
+        assert_eq!(CallHead::decode(&bytes), Err(Malformed));
     }
 }

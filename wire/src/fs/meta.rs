@@ -543,6 +543,35 @@ pub enum MetaRequest<'a> {
         #[serde(borrow)]
         objects: Bytes<'a>,
     },
+    /// From an administrator: a data server of this number may join.
+    Admit {
+        server: u32,
+    },
+}
+
+impl<'a> MetaRequest<'a> {
+    /// On whose behalf it is, where it says that.
+    pub fn who_mut(&mut self) -> Option<&mut Who<'a>> {
+        use MetaRequest as M;
+        match self {
+            M::Lookup { who, .. }
+            | M::SetAttributes { who, .. }
+            | M::Create { who, .. }
+            | M::Temporary { who, .. }
+            | M::Make { who, .. }
+            | M::Open { who, .. }
+            | M::Unlink { who, .. }
+            | M::RemoveDirectory { who, .. }
+            | M::Rename { who, .. }
+            | M::Link { who, .. }
+            | M::ReadDirectory { who, .. }
+            | M::GetXattr { who, .. }
+            | M::ListXattr { who, .. }
+            | M::SetXattr { who, .. }
+            | M::RemoveXattr { who, .. } => Some(who),
+            _ => None,
+        }
+    }
 }
 
 /// A data server says that it lives, whose store it has, and how much room.
@@ -557,6 +586,8 @@ pub struct Heartbeat<'a> {
     pub meta_store: u128,
     /// A person ordered that this store takes the place of the one that the number had.
     pub replace: bool,
+    /// A person ordered that this server is taken in, though the cluster did not have its number yet.
+    pub admit: bool,
     /// Of the file system on which the objects lie.
     pub room: Room,
     #[serde(borrow)]
@@ -577,6 +608,8 @@ pub enum Registration<'a> {
     },
     /// Its objects belong to files of another metadata store than this one.
     OtherMetadata { meta_store: u128 },
+    /// The cluster does not have the number, and nobody ordered that it shall.
+    NotAdmitted,
 }
 
 /// An entry that a lookup or a creating request found or made.
@@ -686,6 +719,9 @@ pub enum MetaReply<'a> {
         written: Vec<(u32, u32)>,
         /// Create: whether the file is new.
         created: bool,
+        /// Shown to data servers with each call for this file, by a session that is limited to the
+        /// rights of one user; 0 for all others.
+        right: u64,
     },
     /// ReadDirectory. `end`: there are no more.
     Directory {

@@ -11,6 +11,7 @@ pub mod meta;
 pub mod runs;
 pub mod session;
 pub mod status;
+pub mod trust;
 pub mod value;
 
 use serde::{Deserialize, Serialize};

@@ -28,6 +28,8 @@ pub enum SessionReply {
         session: u64,
         /// Carried by every call; below the fence of a data server, calls are refused.
         epoch: u32,
+        /// Carried by every call: data servers know by it that the session is the caller's.
+        token: u64,
         /// The session ends when nothing was heard for so long.
         term_milliseconds: u32,
         /// The server's calendar as it answers: the clock of all times that the system sets.

@@ -9,19 +9,21 @@ use ropewalk_store::superblock::{self, Expect};
 
 use crate::cluster::{self, MetaPlace, meta_config};
 use crate::config::Source;
+use crate::identity::{self, Identity};
 use crate::node;
 use crate::report::say;
 
 /// Arguments of `ropewalk format`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  ropewalk format /srv/rope                prints the identity that other nodes
-                                           take ('serve --cluster')
+  ropewalk format /srv/rope                prints the cluster's identity
   ropewalk format --config ropewalk.toml   the directories that the file names
   ropewalk format /srv/rope --meta-directory /fast/meta
 
 Once for each cluster, where its metadata shall be. Servers refuse the data of another one. Data \
-servers make their directories themselves when they join.")]
+servers make their directories themselves when they join. The file 'cluster' in the directory has \
+the cluster's identity and its secret, by which its servers know each other: hosts with other servers \
+of it get a copy, which only who runs them may read (mode 600).")]
 pub struct Format {
     /// The directory below which the servers keep their data; made where it does not exist.
     #[arg(required_unless_present = "config")]
@@ -40,7 +42,7 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let directory = named.context(
         "no directory to format: name one, or give the config file a line 'directory = \"…\"'",
     )?;
-    let file = directory.join(cluster::IDENTITY);
+    let file = directory.join(identity::IDENTITY);
     if file.exists() {
         bail!(
             "{} is a cluster's directory already: 'ropewalk serve' and 'ropewalk up' serve it; a new \
@@ -55,16 +57,18 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let (found, expect) = cluster::found_or_new(&directory)?;
     if expect == Expect::Existing {
         bail!(
-            "{} has objects of cluster {found} already: restore its file 'cluster', or remove \
-               its content to begin anew",
-            directory.display()
+            "{} has objects of cluster {} already: restore its file 'cluster', or remove its content \
+             to begin anew",
+            directory.display(),
+            found.id
         );
     }
-    let id = config.cluster.map(|name| name.0).or(begun).unwrap_or(found);
+    let id = config.cluster.map(|name| name.0).or(begun).unwrap_or(found.id);
+    let identity = Identity { id, ..found };
     let (reactor, world) = node::offline()?;
-    let (expect, accept_loss) = (Expect::Any, false);
-    let place = MetaPlace { directory: meta, cluster: id, term: None, expect, accept_loss };
+    let (expect, accept_loss, cluster) = (Expect::Any, false, identity.clone());
+    let place = MetaPlace { directory: meta, cluster, term: None, expect, accept_loss };
     reactor.block_on(MetaServer::format(&world, meta_config(place)))?;
-    cluster::write_identity(&directory, id)?;
+    identity::write(&directory, &identity)?;
     say!("{id}")
 }

@@ -6,6 +6,7 @@ pub mod mount;
 pub mod mount_helper;
 mod mount_options;
 pub mod serve;
+pub mod server;
 pub mod up;
 
 use std::time::Duration;

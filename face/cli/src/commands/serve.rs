@@ -12,6 +12,7 @@ use ropewalk_store::superblock::Expect;
 use super::{LOOK, seconds};
 use crate::cluster::{self, DataPlace, MetaPlace, serve_data, serve_meta};
 use crate::config::{Config, Source};
+use crate::identity::{self, Identity};
 use crate::mounted::Mounted;
 use crate::network::{self, Listen, complete_address, server_rails};
 use crate::node::NodeThread;
@@ -43,14 +44,16 @@ A directory that is empty or gone is refused: only 'ropewalk format' makes a fil
     },
     /// A data server.
     #[command(after_help = "Examples:
-  ropewalk serve data --server 0 --directory /var/lib/ropewalk/data0
+  ropewalk serve data --server 0 --directory /var/lib/ropewalk/data0 --admit
   ropewalk serve data --server 2 --directory /disk2/rope \\
-           --cluster ID --meta tcp://node1:7700
+           --cluster-file /etc/rope.cluster --meta tcp://node1:7700
   ropewalk serve data --server 3 --directory /disk3/rope --insecure \\
-           --cluster ID --meta ether://02:00:00:00:00:01/3 --listen ether://eth0
+           --cluster-file /etc/rope.cluster \\
+           --meta ether://02:00:00:00:00:01/3 --listen ether://eth0
 
-A server with a number that the cluster did not have yet joins it: new files use it, too. One \
-that comes back without what it had is refused, unless --replace gives that up.")]
+A server with a number that the cluster did not have yet joins it for good, and new files use it, too: \
+so it has to be admitted: by --admit, by 'ropewalk server add', or by its section in the config file. One that comes back without what it \
+had is refused, unless --replace gives that up.")]
     Data {
         /// The server's number within the cluster, from 0 on.
         #[arg(long)]
@@ -64,6 +67,9 @@ that comes back without what it had is refused, unless --replace gives that up."
         /// some there give errors, and 'ropewalk check' names them. Give it at one start only.
         #[arg(long)]
         replace: bool,
+        /// Take it in, though the cluster did not have its number yet: it belongs to it for good then.
+        #[arg(long)]
+        admit: bool,
     },
     /// The metadata server and the data servers of a config file, in one process.
     #[command(after_help = "Examples:
@@ -92,10 +98,14 @@ pub struct Place {
     /// Where the server keeps its data (all: the directory of the cluster).
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// The cluster, as `ropewalk format` printed it; else the one that the config file names, or the
-    /// one for which the directory (or the one above it) was formatted.
-    #[arg(long, value_name = "ID", value_parser = cluster::parse_id)]
+    /// The cluster, as `ropewalk format` printed it, where its file shall be of this one and no other.
+    #[arg(long, value_name = "ID", value_parser = identity::parse_id)]
     cluster: Option<ClusterId>,
+    /// The file 'cluster' that 'ropewalk format' made, or a copy of it that only you can read (mode 600): by
+    /// the secret in it the cluster's servers know each other. Else it is looked for in the directory, and
+    /// in the one above it.
+    #[arg(long, value_name = "FILE")]
+    cluster_file: Option<PathBuf>,
     /// Where to listen: tcp://ADDRESS:PORT, or that without 'tcp://'; udp://ADDRESS:PORT;
     /// ether://INTERFACE/ENDPOINT. Port 0, and no endpoint, let the system choose. Several, by commas
     /// or by saying it again: peers try them in this order. tcp://127.0.0.1 unless said otherwise: port 7700
@@ -117,7 +127,7 @@ pub struct Planned {
 
 /// Servers of one process that are to be started.
 pub struct Plan {
-    pub cluster: ClusterId,
+    pub cluster: Identity,
     pub meta: Planned,
     /// Whether there have to be metadata.
     pub expect: Expect,
@@ -134,7 +144,7 @@ pub struct Plan {
 /// All servers of a cluster below one directory; data servers listen at any places beside these.
 pub fn below(
     directory: &Path,
-    (cluster, expect): (ClusterId, Expect),
+    (cluster, expect): (Identity, Expect),
     listen: &[Listen],
     data_servers: u32,
 ) -> Plan {
@@ -148,11 +158,12 @@ pub fn below(
 }
 
 fn start_meta(plan: &Plan, insecure: bool) -> anyhow::Result<NodeThread> {
-    let Plan { cluster, term, expect, accept_loss, .. } = *plan;
-    let directory = plan.meta.directory.clone();
+    let Plan { term, expect, accept_loss, .. } = *plan;
+    let (directory, cluster) = (plan.meta.directory.clone(), plan.cluster.clone());
+    let id = cluster.id;
     let place = MetaPlace { directory, cluster, term, expect, accept_loss };
     let rails = server_rails(&plan.meta.listen, insecure)?;
-    NodeThread::start("meta", cluster, rails, move |node| serve_meta(node, place))
+    NodeThread::start("meta", id, rails, move |node| serve_meta(node, place))
 }
 
 fn start_data(
@@ -162,7 +173,7 @@ fn start_data(
     insecure: bool,
 ) -> anyhow::Result<NodeThread> {
     let rails = server_rails(listen, insecure)?;
-    let (name, cluster) = (format!("data{}", place.server), place.cluster);
+    let (name, cluster) = (format!("data{}", place.server), place.cluster.id);
     NodeThread::start(&name, cluster, rails, move |node| serve_data(node, place, meta))
 }
 
@@ -181,15 +192,17 @@ impl Servers {
         }
         let meta = start_meta(&plan, insecure)?;
         if let Some(directory) = &plan.named {
-            cluster::write_identity(directory, plan.cluster)?;
+            identity::write(directory, &plan.cluster)?;
         }
         let mut servers = Servers { data: Vec::new(), meta };
         for (number, planned) in plan.data {
             let place = DataPlace {
                 directory: planned.directory,
-                cluster: plan.cluster,
+                cluster: plan.cluster.clone(),
                 server: ServerId(number),
                 replace: plan.replace.contains(&number),
+                // Whoever starts all of them together wants them all.
+                admit: true,
             };
             let address = servers.address().to_string();
             servers.data.push(start_data(&planned.listen, place, address, insecure)?);
@@ -230,7 +243,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
                 listen: network::first(&[&place.listen, &config.meta.listen]),
             };
             let plan = Plan {
-                cluster: place.cluster(&config, &meta.directory)?,
+                cluster: place.cluster(&config, &meta.directory, true)?,
                 meta,
                 expect: Expect::Existing,
                 named: None,
@@ -242,16 +255,18 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let thread = start_meta(&plan, place.insecure(&config))?;
             serve_one(thread, &stop)
         }
-        Serve::Data { server, place, meta, replace } => {
+        Serve::Data { server, place, meta, replace, admit } => {
             let config = place.source.read()?;
             let planned = place.data(&config, *server)?;
-            let cluster = place.cluster(&config, &planned.directory)?;
             let meta = meta.clone().map_or_else(|| config.meta_address(), Ok)?;
             let meta = complete_address(&meta)?;
+            let cluster = place.cluster(&config, &planned.directory, false)?;
             let Planned { directory, listen } = planned;
+            // Whoever wrote the file wants what stands in it.
+            let admit = *admit || config.data.iter().any(|section| section.server == *server);
             let (server, replace) = (ServerId(*server), *replace);
             let insecure = place.insecure(&config);
-            let place = DataPlace { directory, cluster, server, replace };
+            let place = DataPlace { directory, cluster, server, replace, admit };
             serve_one(start_data(&listen, place, meta, insecure)?, &stop)
         }
         Serve::All { place, data_servers, replace, accept_loss } => {
@@ -259,7 +274,7 @@ pub fn serve(what: &Serve) -> anyhow::Result<()> {
             let mut plan = place.all(&config, *data_servers)?;
             plan.replace.clone_from(replace);
             plan.accept_loss = *accept_loss;
-            let cluster = plan.cluster;
+            let cluster = plan.cluster.id;
             let servers = Servers::start(plan, place.insecure(&config))?;
             announce!("cluster {cluster} serves at {}", servers.address());
             servers.run_until(&stop, None)
@@ -307,22 +322,29 @@ impl Place {
         )
     }
 
-    /// The cluster that the server in `directory` belongs to.
-    fn cluster(&self, config: &Config, directory: &Path) -> anyhow::Result<ClusterId> {
-        if let Some(id) = self.cluster.or(config.cluster.map(|id| id.0)) {
-            return Ok(id);
-        }
+    /// The cluster that the server in `directory` belongs to. `own`: its metadata are served from there.
+    fn cluster(&self, config: &Config, directory: &Path, own: bool) -> anyhow::Result<Identity> {
+        let expected = self.cluster.or(config.cluster.map(|id| id.0));
+        let named = self.cluster_file.as_deref().or(config.cluster_file.as_deref());
         let formatted = [config.directory.as_deref(), Some(directory), directory.parent()];
-        for directory in formatted.into_iter().flatten() {
-            if let Some(id) = cluster::read_identity(directory)? {
-                return Ok(id);
-            }
+        let formatted: Vec<&Path> = formatted.into_iter().flatten().collect();
+        let found = identity::find(named, &formatted, expected)?;
+        let Some((path, said)) = found else {
+            bail!(
+                "{} belongs to no cluster: run 'ropewalk format DIR' once, and keep data below DIR, or \
+                 copy the file DIR/cluster (mode 600) and say --cluster-file",
+                directory.display()
+            )
+        };
+        match (said.secret.clone(), path.parent()) {
+            (Some(secret), _) => Ok(Identity { id: said.id, secret }),
+            (None, Some(place)) if own => identity::complete(place, said),
+            (None, _) => bail!(
+                "{} has no secret, since an earlier version made it: start the metadata server once, \
+                 and copy the file from there anew",
+                path.display()
+            ),
         }
-        bail!(
-            "{} belongs to no cluster: run 'ropewalk format DIR' once, and keep data below DIR or \
-             say --cluster with the identity that it printed",
-            directory.display()
-        )
     }
 
     /// Data server `number`, as flags and file have it.
@@ -342,8 +364,13 @@ impl Place {
         config.directory = self.directory.clone().or(config.directory);
         let listen = network::first(&[&self.listen, &config.meta.listen]);
         let beside = network::beside(&listen);
-        let place =
-            Place { directory: None, listen: Vec::new(), source: Source::default(), ..*self };
+        let place = Place {
+            directory: None,
+            listen: Vec::new(),
+            source: Source::default(),
+            cluster_file: self.cluster_file.clone(),
+            ..*self
+        };
         let directory = place.directory(&config, config.meta.directory.as_ref(), "meta")?;
         if let Some(count) = data_servers {
             config.data.retain(|section| section.server < count);
@@ -361,7 +388,7 @@ impl Place {
             }
             data.push((number, planned));
         }
-        let cluster = place.cluster(&config, &directory)?;
+        let cluster = place.cluster(&config, &directory, true)?;
         let meta = Planned { directory, listen };
         let (expect, named, term) = (Expect::Existing, None, config.term());
         let (replace, accept_loss) = (Vec::new(), false);

@@ -8,7 +8,7 @@ use ropewalk_mount::MountOptions;
 use super::down::{hold, make_directory};
 use super::mount::{ready_mount_point, start_mount};
 use super::serve::{Servers, below};
-use crate::network::{LISTEN, Listen};
+use crate::network::{self, LISTEN, Listen};
 use crate::report::announce;
 use crate::stop::Stop;
 use crate::{background, cluster};
@@ -81,7 +81,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
         ready_mount_point(path, &MountOptions::default())?;
     }
     let found = cluster::found_or_new(&directory)?;
-    let id = found.0;
+    let id = found.0.id;
     let count = data_servers(&directory, arguments.data_servers)?;
     let mut plan = below(&directory, found, &arguments.listen, count);
     plan.replace.clone_from(&arguments.replace);
@@ -89,6 +89,9 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
     let servers = Servers::start(plan, arguments.insecure)?;
     cluster::write_data_servers(&directory, count)?;
     announce!("cluster {id} serves at {}", servers.address());
+    for sentence in network::who_gets_in(&arguments.listen) {
+        announce!("{sentence}");
+    }
     let mounted = match &arguments.mount {
         Some(path) => {
             let options = MountOptions::default();

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use ropewalk_base::pool::PoolBuffer;
+use ropewalk_base::text::printable;
 use ropewalk_base::world::World;
 use ropewalk_client::{InodeKind, Timestamp};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, SeekFrom, Timespec, Timestamps, XattrFlags};
@@ -100,7 +101,7 @@ impl End for Host {
     type File = HostFile;
 
     fn shown(&self, path: &[u8]) -> String {
-        place(path).display().to_string()
+        printable(place(path).as_os_str().as_bytes(), 4096)
     }
 
     async fn look(&self, path: &[u8], follow: bool) -> anyhow::Result<Option<Meta>> {

@@ -10,7 +10,6 @@ pub mod rm;
 pub mod stat;
 pub mod text;
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -19,6 +18,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::task::{Either, race};
+use ropewalk_base::text::printable;
 use ropewalk_base::world::World;
 use ropewalk_client::operator::Operator;
 use ropewalk_client::{Attributes, Caller, Client, ClientConfig, Errno};
@@ -33,6 +33,8 @@ use crate::stop::Stop;
 /// How long the end of a session may take before the command ends without it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Longest path that an error shows, in characters.
+const PATH_SHOWN_MAX: usize = 4096;
 /// How long one waits without a word.
 const TELL_AFTER: Duration = Duration::from_secs(1);
 
@@ -167,7 +169,7 @@ pub fn within(path: &Path) -> &[u8] {
 /// A path within the cluster as people write it.
 pub fn shown(path: &[u8]) -> String {
     let path = path.strip_prefix(b"/").unwrap_or(path);
-    format!(":/{}", Path::new(OsStr::from_bytes(path)).display())
+    format!(":/{}", printable(path, PATH_SHOWN_MAX))
 }
 
 /// A path within the cluster as the command line takes it, to the byte.

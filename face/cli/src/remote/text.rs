@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ropewalk_base::text::is_plain;
 use ropewalk_client::{InodeKind, Timestamp};
 use serde_json::Value;
 
@@ -122,7 +123,7 @@ pub fn add_name(object: &mut Value, key: &str, name: &[u8]) {
 
 /// A name for a terminal: what would move its cursor is shown as a question mark.
 pub fn printable(name: &[u8]) -> String {
-    let shown = |c: char| if c.is_control() { '?' } else { c };
+    let shown = |c: char| if is_plain(c) { c } else { '?' };
     String::from_utf8_lossy(name).chars().map(shown).collect()
 }
 

@@ -12,6 +12,7 @@ pub mod operator;
 pub mod posix;
 pub mod servers;
 pub mod shim;
+pub mod stranger;
 pub mod worker;
 
 use std::io::{BufRead, BufReader};

@@ -74,6 +74,7 @@ impl Servers {
             &self.address,
             "--listen",
             "127.0.0.1:0",
+            "--admit",
         ];
         self.data[number] = Some(Process::start(&arguments, "serving at"));
     }

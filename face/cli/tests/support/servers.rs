@@ -103,6 +103,7 @@ impl Servers {
         let mut command = self.command(kill);
         command.args(["serve", role, "--cluster", &self.cluster, "--directory"]);
         command.arg(self.place(part)).args(["--listen", &format!("127.0.0.1:{port}")]);
+        command.arg("--cluster-file").arg(self.directory.join("cluster"));
         command
     }
 
@@ -118,7 +119,7 @@ impl Servers {
     pub fn start_data(&mut self, server: usize, kill: Option<&KillAt>) -> bool {
         let (part, port) = (format!("data{server}"), self.data_ports[server]);
         let mut command = self.server("data", &part, port, kill);
-        command.args(["--server", &server.to_string(), "--meta", &self.address()]);
+        command.args(["--server", &server.to_string(), "--meta", &self.address(), "--admit"]);
         self.data[server] = started(command, "serving at", kill);
         self.data[server].is_some()
     }

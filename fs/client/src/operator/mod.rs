@@ -19,11 +19,12 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_base::world::World;
 use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
-use ropewalk_rpc::{CallError, Connection, Options, Reply};
+use ropewalk_rpc::{CallError, Connection, Options, Proof, Reply, Secret};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
 use ropewalk_wire::fs::layout::Pool;
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -46,6 +47,13 @@ pub enum OperatorError {
     Unheard { server: u32 },
     #[error("{server} refuses: {errno}")]
     Refused { server: String, errno: Errno },
+    #[error(
+        "{server} tells and does this for those who look after the cluster: root and the user who runs the \
+         server, on its host, or whoever has the cluster's file (--cluster-file)"
+    )]
+    NotAdministrator { server: String },
+    #[error("{server} and the file that was named do not have the same secret: copy the file anew")]
+    OtherSecret { server: String },
     #[error("{server} serves another cluster: {found}")]
     OtherCluster { server: String, found: ClusterId },
     #[error("{server} is not one, or speaks another version of the protocol: check the address")]
@@ -66,6 +74,8 @@ pub struct Operator {
     endpoint: LocalEndpoint,
     /// How long a server has for an answer.
     patience: Duration,
+    /// By what servers are shown that whoever asks may.
+    proof: Option<Proof>,
     meta: Rc<Server>,
     data: RefCell<BTreeMap<u32, Rc<Server>>>,
     pools: RefCell<BTreeMap<u32, Rc<Pool>>>,
@@ -73,25 +83,31 @@ pub struct Operator {
 
 impl Operator {
     /// An operator of the cluster whose metadata server has this address. Nothing is asked yet;
-    /// `patience` is how long a server has for each answer.
+    /// `patience` is how long a server has for each answer. With the cluster's secret it may ask for
+    /// what only administrators may; without, servers on its own host look at whose process it is.
     pub fn new(
         world: &World,
         endpoint: &LocalEndpoint,
         address: &str,
         patience: Duration,
+        secret: Option<Secret>,
     ) -> Result<Operator, ClientError> {
         let parsed = Address::parse(address)
             .map_err(|cause| ClientError::Address { address: address.into(), cause })?;
         let peer = endpoint.endpoint().lookup(&parsed).map_err(|_| ClientError::NoPeer)?;
         let name = format!("the metadata server at {address}");
+        let member = Member { role: Role::Administrator, number: 0 };
+        let proof = secret.map(|secret| Proof { secret, member });
         let options = Options {
             limit: patience,
             name: name.clone(),
             refuses_strangers: true,
+            proof: proof.clone(),
             ..Options::default()
         };
         let connection = Connection::new(world, endpoint, peer, options);
         Ok(Operator {
+            proof,
             world: world.clone(),
             endpoint: endpoint.clone(),
             patience,
@@ -99,6 +115,17 @@ impl Operator {
             data: RefCell::default(),
             pools: RefCell::default(),
         })
+    }
+
+    /// Lets a data server of this number join the cluster. False where it is one already.
+    pub async fn admit(&self, server: u32) -> Result<bool, OperatorError> {
+        let request = MetaRequest::Admit { server };
+        let done = |reply: MetaReply<'_>, _| matches!(reply, MetaReply::Done).then_some(());
+        match self.ask_meta(&request, done).await {
+            Ok(()) => Ok(true),
+            Err(OperatorError::Refused { errno: Errno::EEXIST, .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// The metadata server, for people.
@@ -114,7 +141,8 @@ impl Operator {
         let Ok(parsed) = Address::parse(address) else { return false };
         let Ok(peer) = self.endpoint.endpoint().lookup(&parsed) else { return false };
         let name = format!("data server {id} at {address}");
-        let options = Options { limit: self.patience, name: name.clone(), ..Options::default() };
+        let (limit, proof) = (self.patience, self.proof.clone());
+        let options = Options { limit, name: name.clone(), proof, ..Options::default() };
         let connection = Connection::new(&self.world, &self.endpoint, peer, options);
         let server = Server { name, address: address.to_string(), connection };
         self.data.borrow_mut().insert(id, Rc::new(server));
@@ -182,6 +210,12 @@ impl Operator {
         match self.world.timeout(self.patience, call).await {
             Some(Ok(reply)) => Ok(reply),
             Some(Err(CallError::Malformed)) => Err(version(server)),
+            Some(Err(CallError::Unproven)) => {
+                Err(OperatorError::NotAdministrator { server: server.name.clone() })
+            }
+            Some(Err(CallError::Untrusted)) => {
+                Err(OperatorError::OtherSecret { server: server.name.clone() })
+            }
             Some(Err(CallError::OtherCluster(found))) => {
                 Err(OperatorError::OtherCluster { server: server.name.clone(), found })
             }
@@ -194,7 +228,8 @@ impl Client {
     /// An operator of this client's cluster, on the client's endpoint.
     pub fn operator(&self, patience: Duration) -> Result<Operator, ClientError> {
         let inner = &*self.inner;
-        Operator::new(&inner.world, &inner.endpoint, &inner.address, patience)
+        let secret = inner.config.secret.clone();
+        Operator::new(&inner.world, &inner.endpoint, &inner.address, patience, secret)
     }
 }
 
@@ -203,5 +238,9 @@ fn version(server: &Server) -> OperatorError {
 }
 
 fn refused(server: &Server, errno: Errno) -> OperatorError {
-    OperatorError::Refused { server: server.name.clone(), errno }
+    let server = server.name.clone();
+    match errno {
+        Errno::EPERM => OperatorError::NotAdministrator { server },
+        errno => OperatorError::Refused { server, errno },
+    }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ropewalk_base::task::join_all;
+use ropewalk_base::text::printable;
 use ropewalk_wire::fs::data::{DataReply, DataRequest};
 use ropewalk_wire::fs::meta::{MetaReply, MetaRequest};
 use ropewalk_wire::fs::status::Activity;
@@ -11,6 +12,8 @@ pub use ropewalk_wire::fs::status::Room;
 
 use super::{Operator, OperatorError, PAGE_BYTES};
 
+/// Longest address, name or kind of a request that is shown, in characters.
+const TEXT_MAX: usize = 1024;
 /// How long a server has to say that it lives: who has more patience wants answers of servers that
 /// live, not to wait for dead ones.
 const LIFE_SIGN: Duration = Duration::from_secs(4);
@@ -182,7 +185,7 @@ impl Operator {
                     MetaReply::Servers { servers, end } => {
                         let known = servers.iter().map(|known| ServerState {
                             server: known.server,
-                            address: String::from_utf8_lossy(known.address.0).into_owned(),
+                            address: printable(known.address.0, TEXT_MAX),
                             silence: known.silence.map(Duration::from_millis),
                             room: known.room,
                             alive: known.alive,
@@ -239,7 +242,7 @@ impl Operator {
                     MetaReply::Sessions { sessions, end } => {
                         let known = sessions.iter().map(|info| SessionState {
                             session: info.session,
-                            name: String::from_utf8_lossy(info.name.0).into_owned(),
+                            name: printable(info.name.0, TEXT_MAX),
                             left: Duration::from_millis(info.left),
                             inodes: info.inodes,
                             fencing: info.fencing,
@@ -263,7 +266,7 @@ impl Operator {
 fn activities(list: &[Activity<'_>]) -> Activities {
     list.iter()
         .map(|activity| {
-            let kind = String::from_utf8_lossy(activity.kind.0).into_owned();
+            let kind = printable(activity.kind.0, TEXT_MAX);
             (kind, Done { calls: activity.calls, bytes: activity.bytes })
         })
         .collect()

@@ -14,6 +14,7 @@ mod create;
 mod directory;
 mod garbage;
 mod lease;
+mod limits;
 mod listing;
 mod lock;
 mod lookup;
@@ -116,6 +117,7 @@ impl<'a, R: Rows> Operation<'a, R> {
     /// Executes a request up to its encoded reply.
     pub fn dispatch(&mut self, request: &MetaRequest<'_>) -> Step<()> {
         use MetaRequest as M;
+        self.check_limit(request)?;
         match *request {
             M::Lookup { who, parent, name } => self.lookup(&who, parent, name.0),
             M::GetAttributes { inode } => self.get_attributes(inode),
@@ -189,6 +191,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::GetInodes { inodes, bytes_max } => self.get_inodes(inodes.0, bytes_max),
             M::GetPath { inode } => self.get_path(inode),
             M::Discard { server, objects } => self.discard(server, objects.0),
+            M::Admit { server } => self.admit(server),
             // They tell of more than rows: the server answers them, and not within a session's slots.
             M::Status | M::ListSessions { .. } | M::ListServers { .. } => Err(Errno::EINVAL.into()),
             _ => unreachable!("the other requests were dispatched before"),

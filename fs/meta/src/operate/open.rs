@@ -110,6 +110,7 @@ impl<R: Rows> Operation<'_, R> {
         with_bytes: bool,
     ) -> Step<()> {
         let inode = self.inode(number)?.clone();
+        let with_bytes = with_bytes && self.rights(number)?.0;
         // Nothing costs nothing to tell.
         let told = with_bytes || inode.inline_bytes == 0;
         let inline = match inode.is_file() && !inode.striped && told {
@@ -122,6 +123,7 @@ impl<R: Rows> Operation<'_, R> {
             grant: self.present_grant(number, inode.epoch),
             directory,
         };
+        let right = self.right(number)?;
         self.answer(&MetaReply::Opened {
             entry,
             content: inode.content(),
@@ -129,6 +131,7 @@ impl<R: Rows> Operation<'_, R> {
             layout: inode.layout.unwrap_or(NO_LAYOUT),
             written: inode.written.as_slice().to_vec(),
             created,
+            right,
         })
     }
 

@@ -7,7 +7,7 @@ use super::{Operation, Step};
 use crate::inode::encode_row;
 use crate::keys::{self, Table};
 use crate::parking::WaitOn;
-use crate::pools::{ADDRESS_BYTES_MAX, MEMBER_VERSION, POOL_VERSION};
+use crate::pools::{ADDRESS_BYTES_MAX, MEMBER_VERSION, NO_STORE, POOL_VERSION};
 use crate::rows::Rows;
 
 impl<R: Rows> Operation<'_, R> {
@@ -31,7 +31,11 @@ impl<R: Rows> Operation<'_, R> {
             return self.registered(Registration::OtherStore);
         }
         if known != Some(beat.store) {
-            if self.shard.is_full() || !self.shard.pools.admits(beat.server) {
+            let new = known.is_none();
+            if new && !beat.admit && !self.shard.pools.is_admitted(beat.server) {
+                return self.registered(Registration::NotAdmitted);
+            }
+            if self.shard.is_full() || !self.shard.pools.has_place_for(beat.server) {
                 return Err(Errno::ENOSPC.into());
             }
             let key = keys::key(Table::Member, &[u64::from(beat.server)]);
@@ -43,6 +47,24 @@ impl<R: Rows> Operation<'_, R> {
         self.shard.pools.handle_heartbeat(beat, self.now.time);
         self.renew_pool();
         self.registered(Registration::Taken { meta_store })
+    }
+
+    /// A data server of a number that has none yet may join from now on.
+    pub fn admit(&mut self, server: u32) -> Step<()> {
+        let pools = &mut self.shard.pools;
+        if pools.member(server).is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if !pools.has_place_for(server) {
+            return Err(Errno::ENOSPC.into());
+        }
+        if !pools.is_admitted(server) {
+            pools.admit(server);
+            let key = keys::key(Table::Member, &[u64::from(server)]);
+            self.batch.put(key, encode_row(MEMBER_VERSION, &NO_STORE));
+        }
+        self.durable = true;
+        self.answer(&MetaReply::Done)
     }
 
     fn registered(&mut self, outcome: Registration<'_>) -> Step<()> {

@@ -29,7 +29,9 @@ pub(super) struct Clients {
 
 #[derive(Default)]
 struct Client {
-    /// None after a restart, until it calls.
+    /// Where its latest call came from; none after a restart, until it calls.
+    peer: Option<PeerId>,
+    /// Made when there is something to tell: most clients are never told anything.
     connection: Option<Connection>,
     queue: VecDeque<Vec<u8>>,
     workers: usize,
@@ -46,15 +48,10 @@ impl MetaServer {
     pub(super) fn saw_client(self: &Rc<Self>, session: u64, peer: PeerId) {
         let mut sessions = self.clients.sessions.borrow_mut();
         let client = sessions.entry(session).or_default();
-        if client.connection.as_ref().is_some_and(|connection| connection.peer() == peer) {
+        if client.peer.replace(peer) == Some(peer) {
             return;
         }
-        let options = Options {
-            limit: self.config.shard.term,
-            name: format!("client of session {session:016x}"),
-            ..Options::default()
-        };
-        client.connection = Some(Connection::new(&self.world, &self.endpoint, peer, options));
+        client.connection = None;
         let waiting = client.queue.len();
         drop(sessions);
         for _ in 0..waiting.min(WORKERS_MAX) {
@@ -73,7 +70,7 @@ impl MetaServer {
     fn start_worker(self: &Rc<Self>, session: u64) {
         let mut sessions = self.clients.sessions.borrow_mut();
         let Some(client) = sessions.get_mut(&session) else { return };
-        if client.connection.is_none() || client.workers >= WORKERS_MAX {
+        if client.peer.is_none() || client.workers >= WORKERS_MAX {
             return;
         }
         client.workers += 1;
@@ -91,8 +88,18 @@ impl MetaServer {
     fn next_callback(&self, session: u64) -> Option<(Connection, Vec<u8>)> {
         let mut sessions = self.clients.sessions.borrow_mut();
         let client = sessions.get_mut(&session)?;
-        match (client.queue.pop_front(), &client.connection) {
-            (Some(body), Some(connection)) => Some((connection.clone(), body)),
+        match (client.queue.pop_front(), client.peer) {
+            (Some(body), Some(peer)) => {
+                let connection = client.connection.get_or_insert_with(|| {
+                    let options = Options {
+                        limit: self.config.shard.term,
+                        name: format!("client of session {session:016x}"),
+                        ..Options::default()
+                    };
+                    Connection::new(&self.world, &self.endpoint, peer, options)
+                });
+                Some((connection.clone(), body))
+            }
             _ => {
                 // The entry may be a newer one than the worker.
                 client.workers = client.workers.saturating_sub(1);

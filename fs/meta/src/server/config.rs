@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
+use ropewalk_rpc::Secret;
 use ropewalk_store::superblock::{ClaimError, Expect};
 use ropewalk_store::{EmbeddedConfig, StoreError};
 
@@ -19,6 +20,8 @@ pub struct MetaConfig {
     pub directory: PathBuf,
     pub cluster: ClusterId,
     pub server: ServerId,
+    /// What the members of the cluster prove themselves by.
+    pub secret: Secret,
     /// Whether an empty directory is a new server or a lost one.
     pub expect: Expect,
     /// Start although durable records are missing from the journal.
@@ -37,11 +40,12 @@ pub struct MetaConfig {
 
 impl MetaConfig {
     /// The default server 0 of a cluster in `directory`, without a log.
-    pub fn new(directory: PathBuf, cluster: ClusterId) -> MetaConfig {
+    pub fn new(directory: PathBuf, cluster: ClusterId, secret: Secret) -> MetaConfig {
         MetaConfig {
             directory,
             cluster,
             server: ServerId(0),
+            secret,
             expect: Expect::Any,
             accept_loss: false,
             shard: Config::default(),

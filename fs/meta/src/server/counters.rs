@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-const KINDS: [&str; 47] = [
+const KINDS: [&str; 49] = [
     "open session",
     "renew session",
     "close session",
@@ -73,7 +73,11 @@ const KINDS: [&str; 47] = [
     "renew epoch",
     "told unlocked",
     "told grown",
+    "admit",
+    REFUSED,
 ];
+/// Calls of those who may not make them, whatever they ask for.
+const REFUSED: &str = "refused to strangers";
 
 pub(super) struct Counters {
     calls: [Cell<u64>; KINDS.len()],
@@ -93,6 +97,12 @@ impl Counters {
     pub fn count(&self, kind: usize, bytes: usize) {
         self.calls[kind].set(self.calls[kind].get() + 1);
         self.bytes[kind].set(self.bytes[kind].get() + bytes as u64);
+    }
+
+    /// A call of somebody who may not make it; how many there were before.
+    pub fn refuse(&self) -> u64 {
+        let refused = &self.calls[KINDS.len() - 1];
+        refused.replace(refused.get() + 1)
     }
 
     /// The kinds of which something came.
@@ -172,6 +182,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::RenewEpoch { .. } => 44,
         M::ToldUnlocked { .. } => 45,
         M::ToldGrown { .. } => 46,
+        M::Admit { .. } => 47,
     }
 }
 
@@ -191,8 +202,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::ToldGrown { inode: 1, number: 1 };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("told grown", KINDS.len() - 1));
+        let last = MetaRequest::Admit { server: 1 };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("admit", KINDS.len() - 2));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

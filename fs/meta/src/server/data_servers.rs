@@ -17,12 +17,13 @@ use std::time::Duration;
 use ropewalk_base::task::join_all;
 use ropewalk_base::time::Time;
 use ropewalk_net::Address;
-use ropewalk_rpc::{Connection, Options};
+use ropewalk_rpc::{Connection, Options, Proof};
 use ropewalk_store::marks::Position;
 use ropewalk_store::{EmbeddedStore, MetaStore};
 use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
+use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::{decode, encode};
 
 use super::{DataMessages, MetaServer};
@@ -143,7 +144,8 @@ impl MetaServer {
         });
         match peer {
             Ok(peer) => {
-                let options = Options { limit: ANSWER_LIMIT, name, ..Options::default() };
+                let proof = Some(self.proof());
+                let options = Options { limit: ANSWER_LIMIT, name, proof, ..Options::default() };
                 Some(Connection::new(&self.world, &self.endpoint, peer, options))
             }
             Err(error) => {
@@ -151,6 +153,12 @@ impl MetaServer {
                 None
             }
         }
+    }
+
+    /// By what data servers know this server.
+    pub(super) fn proof(&self) -> Proof {
+        let member = Member { role: Role::Metadata, number: self.config.server.0 };
+        Proof { secret: self.config.secret.clone(), member }
     }
 
     /// Sends a request to a data server; whether it succeeded there.

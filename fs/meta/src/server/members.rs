@@ -11,6 +11,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use ropewalk_base::text::printable;
 use ropewalk_rpc::{Connection, Incoming, Options, Responder};
 use ropewalk_wire::fs::data::DataRequest;
 use ropewalk_wire::fs::head::{Service, Status};
@@ -19,6 +20,7 @@ use ropewalk_wire::fs::value::Bytes;
 use ropewalk_wire::fs::{decode, encode};
 
 use super::MetaServer;
+use crate::pools::ADDRESS_BYTES_MAX;
 use crate::shard::{Call, Outcome};
 
 /// How long a link that was lost is tried anew before its process counts as dead, and how long an
@@ -54,7 +56,7 @@ impl MetaServer {
             };
             match alive {
                 Some(address) => {
-                    let shown = |bytes| String::from_utf8_lossy(bytes).into_owned();
+                    let shown = |bytes| printable(bytes, ADDRESS_BYTES_MAX);
                     (this.config.log)(&format!(
                         "data server {} at {} is refused: another process is data server {0} and \
                          lives, at {}",
@@ -85,7 +87,8 @@ impl MetaServer {
             let holder = servers.get(&id)?;
             (holder.address.clone(), holder.boot, holder.connection.as_ref()?.peer())
         };
-        let options = Options { limit: RETRY, ..Options::default() };
+        let proof = Some(self.proof());
+        let options = Options { limit: RETRY, proof, ..Options::default() };
         let connection = Connection::new(&self.world, &self.endpoint, peer, options);
         let mut body = Vec::new();
         encode(&DataRequest::Status, &mut body);
@@ -123,7 +126,7 @@ impl MetaServer {
     ) {
         let id = beat.server;
         let tell = |what: &str| {
-            let address = String::from_utf8_lossy(beat.address.0);
+            let address = printable(beat.address.0, ADDRESS_BYTES_MAX);
             (self.config.log)(&format!("data server {id} at {address} {what}"));
         };
         match verdict {
@@ -139,6 +142,9 @@ impl MetaServer {
             Registration::OtherStore => tell("is refused: its store is not the one it had"),
             Registration::OtherMetadata { .. } => {
                 tell("is refused: its objects belong to files of another metadata store");
+            }
+            Registration::NotAdmitted => {
+                tell(&format!("asks to join and is refused: 'ropewalk server add {id}' lets it"))
             }
             Registration::Alive { .. } => {}
         }

@@ -1,6 +1,7 @@
 //! The metadata server: a shard, its store, and the calls that go through both.
 //!
 //! * `serving`: calls in, to the shard, replies out when a mark of the store covers them;
+//! * `admission`: who may ask for what;
 //! * `backlog`: calls that wait for room in the store;
 //! * `callbacks`: recalls and granted locks, to clients;
 //! * `status`: what the server tells of itself;
@@ -17,6 +18,7 @@
 //!   waits for a session that is being fenced;
 //! * after the first failure of store or shard every call is answered `Unavailable`, until a restart.
 
+mod admission;
 mod backlog;
 mod callbacks;
 mod config;
@@ -36,7 +38,8 @@ use ropewalk_base::task::Notify;
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
-use ropewalk_rpc::Marks;
+use ropewalk_rpc::lines::Lines;
+use ropewalk_rpc::{Grantor, Marks};
 use ropewalk_store::marks::Position;
 use ropewalk_store::superblock::{ClaimedDirectory, Expect, Identity, Role, claim};
 use ropewalk_store::{EmbeddedStore, MetaStore};
@@ -45,6 +48,7 @@ use ropewalk_wire::fs::value::Timestamp;
 
 use crate::shard::{Admission, Moment, Shard};
 use crate::store_rows::StoreRows;
+use admission::Groups;
 use backlog::Backlog;
 use callbacks::Clients;
 use counters::Counters;
@@ -85,6 +89,10 @@ pub struct MetaServer {
     clients: Clients,
     data_servers: DataServers,
     counters: Counters,
+    grantor: Grantor,
+    groups: RefCell<Groups>,
+    /// What strangers can bring about is said here.
+    lines: Lines,
 }
 
 impl MetaServer {
@@ -95,7 +103,10 @@ impl MetaServer {
         endpoint: LocalEndpoint,
         mut config: MetaConfig,
     ) -> Result<Rc<MetaServer>, MetaError> {
-        let (claimed, store, shard) = open(world, &mut config).await?;
+        let (claimed, store, mut shard) = open(world, &mut config).await?;
+        let grantor = Grantor::new(&config.secret);
+        shard.set_grantor(grantor.clone());
+        let lines = Lines::new(world, config.log.clone());
         let data_servers = DataServers::default();
         data_servers
             .expect(&shard, world.now())
@@ -122,6 +133,9 @@ impl MetaServer {
             clients: Clients::default(),
             data_servers,
             counters: Counters::default(),
+            grantor,
+            groups: RefCell::default(),
+            lines,
         });
         world.spawn(server.clone().serve_backlog());
         world.spawn(server.clone().release_written());
@@ -221,6 +235,12 @@ impl MetaServer {
                 drop(shard);
                 self.refuse_waiting(session, Status::Fenced);
                 self.when_written(position, Held::Fence { session, epoch });
+                continue;
+            }
+            if let Some(session) = shard.poll_ended() {
+                drop(shard);
+                self.refuse_waiting(session, Status::NoSession);
+                self.forget_session(session);
                 continue;
             }
             if self.data_servers.may_cut()

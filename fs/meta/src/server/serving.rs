@@ -11,20 +11,24 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use ropewalk_base::ids::Origin;
 use ropewalk_net::PeerId;
-use ropewalk_rpc::{Answer, Handler, Incoming, Responder};
+use ropewalk_rpc::{Answer, Handler, Incoming, Responder, Secret};
 use ropewalk_store::error::bytes;
 use ropewalk_store::{MetaStore, Room, StoreError};
 use ropewalk_wire::fs::head::{Service, Status};
-use ropewalk_wire::fs::meta::MetaRequest;
+use ropewalk_wire::fs::meta::{MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
+use ropewalk_wire::fs::trust::Member;
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
 use super::MetaServer;
+use super::admission::Turned;
 use super::counters;
 use super::release::Held;
 use super::status;
+use crate::sessions::SessionOwner;
 use crate::shard::{Admission, Call, Completed, Opening, Outcome, Reply};
 
 /// How long to wait before a full disk is asked again.
@@ -84,7 +88,7 @@ impl Waiting {
 /// once more, late, must not end the session that it opened.
 #[derive(Default)]
 pub(super) struct Openings {
-    clients: BTreeMap<u128, (u64, Opening)>,
+    clients: BTreeMap<(u128, Origin), (u64, Opening)>,
 }
 
 impl Openings {
@@ -94,6 +98,14 @@ impl Openings {
 }
 
 impl Handler for MetaServer {
+    fn secret(&self) -> Option<Secret> {
+        Some(self.config.secret.clone())
+    }
+
+    fn saw_pretender(&self, member: Member, peer: PeerId) {
+        self.note_pretender(member, peer);
+    }
+
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
         let arrived = Arrived { incoming, responder };
         let mut backlog = self.backlog.borrow_mut();
@@ -199,7 +211,7 @@ impl MetaServer {
         match incoming.head.service {
             Service::Meta => self.serve_meta(incoming, responder),
             Service::Session => self.serve_session(&incoming, responder),
-            Service::Data | Service::Callback => {
+            Service::Data | Service::Callback | Service::Trust => {
                 self.send(responder, Status::Malformed, Vec::new());
             }
         }
@@ -207,9 +219,19 @@ impl MetaServer {
     }
 
     fn serve_meta(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
-        let Ok(request) = decode::<MetaRequest<'_>>(incoming.body()) else {
+        let Ok(mut request) = decode::<MetaRequest<'_>>(incoming.body()) else {
             return self.send(responder, Status::Malformed, Vec::new());
         };
+        let mut groups = Vec::new();
+        match self.admit(&incoming, &mut request, &mut groups) {
+            Ok(()) => {}
+            Err(Turned::Away(status)) => return self.send(responder, status, Vec::new()),
+            Err(Turned::Down(errno)) => {
+                let (result, mut body): (MetaResult<'_>, _) = (Err(errno), Vec::new());
+                encode(&result, &mut body);
+                return self.send(responder, Status::Done, body);
+            }
+        }
         self.counters.count(counters::kind(&request), counters::carried(&request));
         if status::is_status(&request) {
             return self.answer_status(&request, responder);
@@ -288,15 +310,35 @@ impl MetaServer {
         let (result, position): (SessionResult, u64) = match request {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
-                let Some(opening) = self.open_session(client, name.0, bits) else {
-                    return self.send(responder, Status::Unavailable, Vec::new());
+                let owner = SessionOwner::new(incoming.origin, self.limit_of(incoming));
+                let (limited, origin) = (owner.limit.is_some(), owner.origin());
+                let opening = match self.open_session((client, name.0), owner, bits) {
+                    Ok(opening) => opening,
+                    Err(Errno::EAGAIN) => {
+                        return self.send(responder, Status::Unavailable, Vec::new());
+                    }
+                    Err(errno) => {
+                        let (result, mut body): (SessionResult, _) = (Err(errno), Vec::new());
+                        encode(&result, &mut body);
+                        return self.send(responder, Status::Done, body);
+                    }
                 };
                 self.saw_client(opening.session, incoming.peer);
                 let term = self.config.shard.term.as_millis();
                 let term_milliseconds = u32::try_from(term).unwrap_or(u32::MAX);
                 let Opening { session, epoch, position } = opening;
                 let now = self.now().calendar;
-                (Ok(SessionReply::Opened { session, epoch, term_milliseconds, now }), position)
+                let token = self.grantor.token(session, origin, limited);
+                let opened = SessionReply::Opened { session, epoch, token, term_milliseconds, now };
+                (Ok(opened), position)
+            }
+            SessionRequest::Renew { session } | SessionRequest::Close { session }
+                if !self.is_owner(session, incoming.origin) =>
+            {
+                match request {
+                    SessionRequest::Renew { .. } => (Err(Errno::ESTALE), 0),
+                    _ => (Ok(SessionReply::Done), 0),
+                }
             }
             SessionRequest::Renew { session } => (self.renew(session, incoming.peer), 0),
             SessionRequest::Close { session } => {
@@ -309,27 +351,36 @@ impl MetaServer {
         self.when_written(position, Held::Reply { responder, body });
     }
 
-    fn open_session(&self, client: u128, name: &[u8], bits: u64) -> Option<Opening> {
-        let mut openings = self.openings.borrow_mut();
-        if let Some((known, opening)) = openings.clients.get(&client)
+    /// A session; `EAGAIN` where there can be none now, `EUSERS` where there are too many.
+    fn open_session(
+        self: &Rc<Self>,
+        (client, name): (u128, &[u8]),
+        owner: SessionOwner,
+        bits: u64,
+    ) -> Result<Opening, Errno> {
+        let asker = (client, owner.origin());
+        if let Some((known, opening)) = self.openings.borrow().clients.get(&asker)
             && *known == bits
         {
-            return Some(*opening);
+            return Ok(*opening);
         }
         let now = self.now();
         if self.admission.get() == Admission::Nothing {
-            return None;
+            return Err(Errno::EAGAIN);
         }
-        match self.shard()?.open_named_session(client, name, now) {
-            Ok(opening) => {
-                openings.clients.insert(client, (bits, opening));
-                Some(opening)
-            }
-            Err(error) => {
-                self.fail(&error);
-                None
-            }
+        let mut shard = self.shard().ok_or(Errno::EAGAIN)?;
+        if let Err(errno) = shard.make_room(&owner, now) {
+            self.lines.say("a session is refused: there are too many, of one client or of all");
+            return Err(errno);
         }
+        let opened = shard.open_named_session((client, name), owner, now);
+        drop(shard);
+        let opening = opened.map_err(|error| {
+            self.fail(&error);
+            Errno::EAGAIN
+        })?;
+        self.openings.borrow_mut().clients.insert(asker, (bits, opening));
+        Ok(opening)
     }
 
     fn renew(self: &Rc<Self>, session: u64, peer: PeerId) -> SessionResult {

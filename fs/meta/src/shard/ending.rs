@@ -61,7 +61,7 @@ impl<R: Rows> Shard<R> {
             .collect();
         late.extend(self.leases.overdue(now.time));
         for session in late {
-            if let Err(error) = self.expire(session) {
+            if let Err(error) = self.let_go(session, now) {
                 self.stop(error);
             }
         }
@@ -80,6 +80,23 @@ impl<R: Rows> Shard<R> {
             self.stop(error);
         }
         self.run_woken(now);
+    }
+
+    /// Ends a session by itself. One in which nothing was ever called has nothing to be fenced: data
+    /// servers are not bothered with it, and need not remember it.
+    pub(super) fn let_go(&mut self, session: u64, now: Moment) -> Result<(), RowsError> {
+        let unused = self.sessions.get(session).is_some_and(|it| !it.called && !it.row.fencing);
+        if !unused {
+            return self.expire(session);
+        }
+        self.end(session, false, now);
+        self.ended.push_back(session);
+        Ok(())
+    }
+
+    /// The next session that ended without a word of its client and without a fence.
+    pub fn poll_ended(&mut self) -> Option<u64> {
+        self.ended.pop_front()
     }
 
     /// A session's term is over: from now on it is refused, and data servers shall refuse it, too.

@@ -1,11 +1,12 @@
 //! Starting a shard: making an empty one, or taking one up from its rows.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ropewalk_base::random::Random;
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::layout::{POOL_SERVERS_MAX, Pool};
 use ropewalk_wire::fs::meta::ROOT;
+use ropewalk_wire::fs::value::Errno;
 use serde::de::DeserializeOwned;
 
 use super::output::Reaps;
@@ -21,11 +22,14 @@ use crate::names::NameHasher;
 use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
 use crate::parking::Parking;
-use crate::pools::{MEMBER_VERSION, POOL_VERSION, Pools};
+use crate::pools::{MEMBER_VERSION, NO_STORE, POOL_VERSION, Pools};
 use crate::questions::Questions;
 use crate::rows::{Batch, Rows, RowsError};
 use crate::runs::Runs;
-use crate::sessions::{REPLY_VERSION, ReplyRow, SESSION_VERSION, SessionRow, Sessions, kept_name};
+use crate::sessions::{
+    REPLY_VERSION, ReplyRow, SESSION_VERSION, Session, SessionOwner, SessionRow, Sessions,
+    kept_name,
+};
 
 /// Version of the superblock and of everything in the rows.
 const FORMAT: u8 = 1;
@@ -82,6 +86,7 @@ impl<R: Rows> Shard<R> {
             growth: Growth::default(),
             sessions: Sessions::default(),
             pools,
+            grantor: None,
             parking: Parking::default(),
             callbacks: VecDeque::new(),
             cuts: BTreeMap::new(),
@@ -94,6 +99,7 @@ impl<R: Rows> Shard<R> {
             reaps: Reaps::default(),
             fences: VecDeque::new(),
             damage: VecDeque::new(),
+            ended: VecDeque::new(),
             completed: VecDeque::new(),
             boot: boots + 1,
             position: 0,
@@ -167,26 +173,63 @@ impl<R: Rows> Shard<R> {
         self.sessions.get(session).map(|session| session.row.name.as_slice())
     }
 
+    /// Makes room for one more session of this owner: `EUSERS` where he has as many as he may, or where
+    /// there are too many that are all in use.
+    pub fn make_room(&mut self, owner: &SessionOwner, now: Moment) -> Result<(), Errno> {
+        let (config, sessions) = (self.config, &self.sessions);
+        let of_user = owner.limit.as_ref().map_or(0, |limit| sessions.of_user(limit.user));
+        if sessions.of_endpoint(owner.endpoint) >= config.sessions_of_endpoint_max
+            || of_user >= config.sessions_of_user_max
+        {
+            return Err(Errno::EUSERS);
+        }
+        if sessions.len() < config.sessions_max {
+            return Ok(());
+        }
+        // One that holds nothing loses nothing: it opens another when it needs one. First those that were
+        // never used, and of these a plain user's.
+        let idle = sessions.iter().filter(|(id, session)| {
+            !session.row.fencing && !session.reclaiming && self.leases.count(*id) == 0
+        });
+        let rank = |session: &Session| {
+            (session.called, session.row.owner.limit.is_none(), session.deadline)
+        };
+        let victim = idle.min_by_key(|(_, session)| rank(session)).map(|(id, _)| id);
+        let victim = victim.ok_or(Errno::EUSERS)?;
+        self.let_go(victim, now).map_err(|error| {
+            self.stop(error);
+            Errno::EIO
+        })?;
+        // One that was used is fenced first, and goes later.
+        if self.sessions.len() < config.sessions_max { Ok(()) } else { Err(Errno::EAGAIN) }
+    }
+
     /// Opens a session for `client`, a number that the client chose for this life of it. A session
     /// that the same client had before ends as if its term were over.
-    pub fn open_session(&mut self, client: u128, now: Moment) -> Result<Opening, RowsError> {
-        self.open_named_session(client, b"", now)
+    pub fn open_session(
+        &mut self,
+        client: u128,
+        owner: SessionOwner,
+        now: Moment,
+    ) -> Result<Opening, RowsError> {
+        self.open_named_session((client, b""), owner, now)
     }
 
     /// The same for a client that calls itself so.
     pub fn open_named_session(
         &mut self,
-        client: u128,
-        name: &[u8],
+        (client, name): (u128, &[u8]),
+        owner: SessionOwner,
         now: Moment,
     ) -> Result<Opening, RowsError> {
         if self.is_full() {
             return Err(RowsError::Failed("the disk is full".to_owned()));
         }
+        let same = |row: &SessionRow| row.client == client && row.owner.origin() == owner.origin();
         let old: Vec<u64> = self
             .sessions
             .iter()
-            .filter(|(_, session)| session.row.client == client && !session.row.fencing)
+            .filter(|(_, session)| same(&session.row) && !session.row.fencing)
             .map(|(id, _)| id)
             .collect();
         for session in old {
@@ -196,7 +239,8 @@ impl<R: Rows> Shard<R> {
         while session == 0 || self.sessions.get(session).is_some() {
             session = self.random.next_u64();
         }
-        let row = SessionRow { client, epoch: 1, fencing: false, name: kept_name(name) };
+        let name = kept_name(name);
+        let row = SessionRow { client, owner, epoch: 1, fencing: false, name };
         let mut batch = Batch::default();
         batch.put(keys::key(Table::Session, &[session]), encode_row(SESSION_VERSION, &row));
         self.commit(batch)?;
@@ -280,12 +324,15 @@ fn format<R: Rows>(
 }
 
 fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
-    let mut members = BTreeMap::new();
+    let (mut members, mut admitted) = (BTreeMap::new(), BTreeSet::new());
     for (key, store) in read_table::<u128, R>(rows, Table::Member, MEMBER_VERSION)? {
         let server = keys::number(&key, 0).and_then(|number| u32::try_from(number).ok());
         let server =
             server.ok_or_else(|| RowsError::Failed("a data server has no number".to_owned()))?;
-        members.insert(server, store);
+        match store {
+            NO_STORE => drop(admitted.insert(server)),
+            store => drop(members.insert(server, store)),
+        }
     }
     let mut versions = BTreeMap::new();
     for (_, pool) in read_table::<Pool, R>(rows, Table::Pool, POOL_VERSION)? {
@@ -294,7 +341,7 @@ fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
         }
         versions.insert(pool.version, pool);
     }
-    Ok(Pools::new(members, versions, now.time))
+    Ok(Pools::new(members, versions, now.time).admitting(admitted))
 }
 
 /// All rows of a table, decoded.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
+use ropewalk_meta::sessions::SessionOwner;
 use ropewalk_meta::{Call, Completed, Config, Moment, Outcome, Shard, VolatileRows};
 use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::meta::*;
@@ -105,7 +106,8 @@ impl Cluster {
         cluster.heartbeat();
         for client in 0..clients {
             let moment = cluster.moment();
-            let opening = cluster.shard().open_session(client as u128 + 1, moment);
+            let opening =
+                cluster.shard().open_session(client as u128 + 1, SessionOwner::default(), moment);
             let session = opening.expect("rows in memory do not fail").session;
             cluster.clients.push(Client { session, ..Client::default() });
         }
@@ -159,6 +161,7 @@ impl Cluster {
             store: 7,
             meta_store: 0,
             replace: false,
+            admit: true,
             room: Room {
                 total_bytes: 100 * GIB,
                 free_bytes: 50 * GIB,

@@ -10,7 +10,7 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_base::task::join_all;
 use ropewalk_data::{DataConfig, DataError, DataServer};
 use ropewalk_net::Address;
-use ropewalk_rpc::{Answer, CallError, Handler, Incoming, Marks, Responder, Server};
+use ropewalk_rpc::{Answer, CallError, Handler, Incoming, Marks, Responder, Secret, Server};
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::endpoint::endpoint;
 use ropewalk_sim::{Kill, SimConfig, Simulation};
@@ -21,7 +21,7 @@ use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Reg
 use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
-use crate::client::{Client, Failed, file, range};
+use crate::client::{Client, Failed, file, range, secret};
 use crate::cluster::{Cluster, LIMIT, SESSION, Setup, add_client, run};
 
 const STALE: Failed = Failed::Errno(Errno::ESTALE);
@@ -83,7 +83,7 @@ fn write_after_a_reap(seed: u64) {
         let again = FileId { generation: 2, ..file(1) };
         client.write(again, &pieces, &[2; 5000]).await.unwrap();
         let reap = DataRequest::Reap { inodes: vec![(1, 1)] };
-        assert_eq!(client.done(&reap).await, Err(Failed::Errno(Errno::EPERM)));
+        assert_eq!(client.done(&reap).await, Err(Failed::Call(CallError::Unproven)));
     });
     run_meta(&mut simulation, async move {
         let inodes: Vec<_> = (1..=199).map(|inode| (inode, 1)).collect();
@@ -129,14 +129,15 @@ fn fence_a_session(seed: u64) {
         assert_eq!(client.write(file(1), &pieces, &[2; 10]).await, Err(fenced));
         assert_eq!(client.read(file(1), &pieces).await, Err(fenced));
         let fence = DataRequest::Fence { session: SESSION, epoch: 0 };
-        assert_eq!(client.done(&fence).await, Err(fenced));
-        client.connection.set_session(SESSION + 1, 1);
-        assert_eq!(client.done(&fence).await, Err(Failed::Errno(Errno::EPERM)));
-        client.connection.set_session(SESSION, 2);
+        // Whatever its session: that is for the metadata server alone.
+        assert_eq!(client.done(&fence).await, Err(Failed::Call(CallError::Unproven)));
+        client.use_session(SESSION + 1, 1);
+        assert_eq!(client.done(&fence).await, Err(Failed::Call(CallError::Unproven)));
+        client.use_session(SESSION, 2);
         client.write(file(1), &pieces, &[3; 10]).await.unwrap();
         assert_eq!(client.read(file(1), &pieces).await.unwrap().bytes, [3; 10]);
         // Outside of a session nothing is written.
-        client.connection.set_session(0, 9);
+        client.use_session(0, 9);
         let refused = client.write(file(1), &pieces, &[4; 10]).await;
         assert_eq!(refused, Err(Failed::Call(CallError::NoSession)));
     });
@@ -320,6 +321,10 @@ struct Listener {
 }
 
 impl Handler for Listener {
+    fn secret(&self) -> Option<Secret> {
+        Some(secret())
+    }
+
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
         match decode::<MetaRequest<'_>>(incoming.body()) {
             Ok(MetaRequest::Heartbeat(beat)) => {
@@ -358,7 +363,8 @@ fn heartbeats_come_each_second_and_go_on_after_a_silence() {
     simulation.add_virtual_node("server", disk, move |node| {
         let endpoint = endpoint(node, ClusterId(1), SimConfig::stream());
         let meta = Address::parse("sim://meta").unwrap();
-        let mut config = DataConfig::new(PathBuf::from("/data"), ClusterId(1), ServerId(3));
+        let mut config =
+            DataConfig::new(PathBuf::from("/data"), ClusterId(1), ServerId(3), secret());
         config.meta = Some(endpoint.endpoint().lookup(&meta).unwrap());
         let (world, place) = (node.world().clone(), place.clone());
         node.world().spawn(async move {
@@ -401,7 +407,8 @@ fn start(disk: &VirtualDisk, server: u32, expect: Expect) -> Result<(), DataErro
     let place = result.clone();
     simulation.add_virtual_node("server", disk.clone(), move |node| {
         let endpoint = endpoint(node, ClusterId(1), SimConfig::stream());
-        let mut config = DataConfig::new(PathBuf::from("/data"), ClusterId(1), ServerId(server));
+        let (path, id) = (PathBuf::from("/data"), ServerId(server));
+        let mut config = DataConfig::new(path, ClusterId(1), id, secret());
         config.expect = expect;
         let (world, place) = (node.world().clone(), place.clone());
         node.world().spawn(async move {

@@ -5,26 +5,39 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use ropewalk_base::checksum::crc32c;
+use ropewalk_base::ids::Origin;
 use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::verb::RemoteKey;
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Audience, PeerId};
-use ropewalk_rpc::{CallError, Connection, Options};
+use ropewalk_rpc::{CallError, Connection, Grantor, Options, Proof, Secret};
 use ropewalk_wire::fs::data::{
     BLOCK_BYTES, Bulk, Condition, DataReply, DataRequest, DataResult, EMBEDDED_BYTES_MAX, FileId,
     Found, ObjectInfo, ObjectName, ObjectRange, Source,
 };
 use ropewalk_wire::fs::head::Service;
+use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
+
+/// What the members of the cluster know.
+pub fn secret() -> Secret {
+    Secret::new(ropewalk_sim::cluster::SECRET)
+}
+
+fn proof() -> Option<Proof> {
+    Some(Proof { secret: secret(), member: Member { role: Role::Metadata, number: 0 } })
+}
 
 #[derive(Clone)]
 pub struct Client {
     pub world: World,
     pub endpoint: LocalEndpoint,
     pub connection: Connection,
+    /// Calls of a metadata server, for what belongs to no session.
+    meta: Connection,
     /// The boot id of the last reply, whatever it said.
     pub era: Rc<Cell<u64>>,
     pool: Pool,
@@ -99,10 +112,23 @@ impl Client {
         Client {
             world: world.clone(),
             endpoint: endpoint.clone(),
-            connection: Connection::new(world, endpoint, peer, options),
+            connection: Connection::new(world, endpoint, peer, options.clone()),
+            meta: Connection::new(world, endpoint, peer, Options { proof: proof(), ..options }),
             era: Rc::default(),
             pool: Pool::with_budget(256 << 20),
         }
+    }
+
+    /// From now on calls are of this session, as the metadata server would have given it to us.
+    pub fn use_session(&self, session: u64, epoch: u32) {
+        self.connection.set_session(session, epoch, self.token(session));
+    }
+
+    /// The token of a session of ours.
+    pub fn token(&self, session: u64) -> u64 {
+        let identity = self.endpoint.endpoint().identity();
+        let own = Origin { endpoint: identity.endpoint, incarnation: identity.incarnation };
+        Grantor::new(&secret()).token(session, own, false)
     }
 
     /// A call; what `take` makes of its reply, and the server's boot id.
@@ -115,7 +141,7 @@ impl Client {
         encode(request, &mut body);
         // Without a session nothing is numbered: what the metadata server does.
         let reply = if self.connection.session() == 0 {
-            self.connection.call_free(Service::Data, &body).await
+            self.meta.call_free(Service::Data, &body).await
         } else {
             self.connection.call(Service::Data, &body).await
         };

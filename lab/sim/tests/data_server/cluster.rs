@@ -13,7 +13,7 @@ use ropewalk_sim::endpoint::endpoint;
 use ropewalk_sim::{Kill, Node, SimConfig, Simulation};
 use ropewalk_store::objects::Config;
 
-use crate::client::Client;
+use crate::client::{Client, secret};
 
 pub const LIMIT: Duration = Duration::from_secs(600);
 pub const DIRECTORY: &str = "/data";
@@ -61,8 +61,8 @@ impl Cluster {
             move |node: &Node| {
                 server.borrow_mut().take();
                 let endpoint = endpoint(node, ClusterId(1), setup.rail.clone());
-                let mut config =
-                    DataConfig::new(PathBuf::from(DIRECTORY), ClusterId(1), ServerId(3));
+                let (path, id) = (PathBuf::from(DIRECTORY), ServerId(3));
+                let mut config = DataConfig::new(path, ClusterId(1), id, secret());
                 config.objects = setup.objects.clone();
                 config.transfer_bytes = setup.transfer_bytes;
                 let lines = lines.clone();
@@ -83,7 +83,7 @@ impl Cluster {
         };
         simulation.add_virtual_node("server", disk.clone(), boot);
         let client = add_client(simulation, "client", setup.rail.clone());
-        client.connection.set_session(SESSION, 1);
+        client.use_session(SESSION, 1);
         let cluster = Cluster { disk, lines, server, starts, client };
         cluster.wait_up(simulation, 1);
         cluster

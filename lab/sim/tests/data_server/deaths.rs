@@ -103,13 +103,14 @@ impl Raw {
     ) -> impl Future<Output = (Status, Option<Result<(), Errno>>)> + use<> {
         self.bits.set(self.bits.get() + 1);
         let head = CallHead {
-            service: Service::Data,
             retry: true,
             session: SESSION + 1,
             slot,
             sequence,
             reply_bits: self.bits.get(),
             epoch: 1,
+            token: self.client.token(SESSION + 1),
+            ..CallHead::free(Service::Data)
         };
         let (pieces, checksums) = (vec![range(0, 0, len)], Bytes(sums));
         let request = DataRequest::Write { file: file(1), pieces, source, checksums };

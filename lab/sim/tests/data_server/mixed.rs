@@ -195,7 +195,7 @@ fn scenario(simulation: &mut Simulation) {
     setup.objects.overlay_bytes = 64 << 10;
     let cluster = Cluster::new(simulation, &setup);
     let other = add_client(simulation, "other", rail);
-    other.connection.set_session(SESSION + 1, 1);
+    other.use_session(SESSION + 1, 1);
     let ended = Rc::new(Cell::new(0));
     for (name, client) in [("client", cluster.client.clone()), ("other", other)] {
         let program = Program {

@@ -132,8 +132,8 @@ impl Client {
     pub async fn open_session(&self) {
         let (client, name) = (self.world.random_u128(), Bytes(b"by hand"));
         match self.session_call(SessionRequest::Open { client, name }).await {
-            (Ok(SessionReply::Opened { session, epoch, .. }), boot) => {
-                self.connection.set_session(session, epoch);
+            (Ok(SessionReply::Opened { session, epoch, token, .. }), boot) => {
+                self.connection.set_session(session, epoch, token);
                 self.boot.set(boot);
                 self.held.borrow_mut().clear();
             }

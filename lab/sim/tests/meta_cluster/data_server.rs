@@ -6,13 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ropewalk_net::Address;
-use ropewalk_rpc::{Answer, Connection, Handler, Incoming, Marks, Options, Responder, Server};
+use ropewalk_rpc::{
+    Answer, Connection, Handler, Incoming, Marks, Options, Proof, Responder, Secret, Server,
+};
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Node, Simulation};
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::{Heartbeat, MetaRequest};
 use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Bytes;
 use ropewalk_wire::fs::{decode, encode};
 
@@ -30,6 +33,10 @@ pub type Log = Rc<RefCell<Vec<Told>>>;
 struct Listener(Log);
 
 impl Handler for Listener {
+    fn secret(&self) -> Option<Secret> {
+        Some(super::secret())
+    }
+
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
         assert_eq!(incoming.head.service, Service::Data);
         let told = match decode::<DataRequest<'_>>(incoming.body()).expect("requests decode") {
@@ -69,7 +76,10 @@ fn boot(node: &Node, id: u32, log: Log) {
     Server::start(&world, endpoint.clone(), Rc::new(Listener(log)));
     let meta = Address::parse("sim://meta").expect("an address");
     let peer = endpoint.endpoint().lookup(&meta).expect("room for a peer");
-    let connection = Connection::new(&world, &endpoint, peer, Options::default());
+    let member = Member { role: Role::Data, number: id };
+    let proof = Some(Proof { secret: super::secret(), member });
+    let options = Options { proof, ..Options::default() };
+    let connection = Connection::new(&world, &endpoint, peer, options);
     let life = node.life();
     node.world().spawn(async move {
         let address = format!("sim://data{id}");
@@ -79,6 +89,7 @@ fn boot(node: &Node, id: u32, log: Log) {
             store: u128::from(id) + 1,
             meta_store: 0,
             replace: false,
+            admit: true,
             room: Room {
                 total_bytes: 1 << 40,
                 free_bytes: 1 << 39,

@@ -16,6 +16,7 @@ use ropewalk_base::time::Time;
 use ropewalk_meta::{MetaConfig, MetaServer};
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::{Endpoint, EndpointConfig};
+use ropewalk_rpc::Secret;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Kill, Node, Pollable, SimConfig, Simulation};
 
@@ -60,9 +61,14 @@ pub fn endpoint(node: &Node) -> LocalEndpoint {
     endpoint
 }
 
+/// What the members of the cluster know.
+pub fn secret() -> Secret {
+    Secret::new(ropewalk_sim::cluster::SECRET)
+}
+
 /// Small sizes and short times, so that a short run sees segments end and checkpoints happen.
 pub fn config() -> MetaConfig {
-    let mut config = MetaConfig::new(PathBuf::from("/meta"), CLUSTER);
+    let mut config = MetaConfig::new(PathBuf::from("/meta"), CLUSTER, secret());
     config.store.journal.segment_bytes = 64 << 10;
     config.store.cache_bytes = 1 << 20;
     config.store.reserve_bytes = 64 << 10;

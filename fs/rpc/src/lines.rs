@@ -1,19 +1,21 @@
 //! Lines for people, held back where they are too many.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 
-use crate::config::Log;
+/// Takes a line for people.
+pub type Log = Rc<dyn Fn(&str)>;
 
 /// Lines within one window; what is more is counted and told of in the next one.
 const LINES_MAX: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(10);
 
 /// The log with a limit.
-pub(crate) struct Lines {
+pub struct Lines {
     world: World,
     log: Log,
     begin: Cell<Time>,
@@ -22,13 +24,14 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    pub(crate) fn new(world: &World, log: Log) -> Lines {
+    /// A log that takes few lines, however many are said.
+    pub fn new(world: &World, log: Log) -> Lines {
         let (begin, lines, left_out) = (Cell::new(world.now()), Cell::new(0), Cell::new(0));
         Lines { world: world.clone(), log, begin, lines, left_out }
     }
 
     /// Says a line, or counts it.
-    pub(crate) fn say(&self, line: &str) {
+    pub fn say(&self, line: &str) {
         let now = self.world.now();
         if now.since(self.begin.get()) >= WINDOW {
             self.begin.set(now);

@@ -1,0 +1,254 @@
+//! The file `cluster`: which cluster a directory is of, and the secret by which its servers know each
+//! other.
+//!
+//! Invariants: whoever reads the file is a member of the cluster, so it is made for its owner only, and one
+//! that others can read is refused; it is written after the metadata, and says that they were made.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use ropewalk_base::disk::Disk;
+use ropewalk_base::ids::ClusterId;
+use ropewalk_rpc::Secret;
+use ropewalk_store::HostDisk;
+
+use crate::cluster::known_below;
+
+/// The file's name in a cluster's directory.
+pub const IDENTITY: &str = "cluster";
+/// A file that is longer is none of ours.
+const BYTES_MAX: u64 = 4096;
+/// The word before the secret.
+const SECRET: &str = "secret ";
+
+/// A cluster, and what its members know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub id: ClusterId,
+    pub secret: Secret,
+}
+
+impl Identity {
+    /// One that no other cluster has.
+    pub fn new() -> Identity {
+        let mut id = [0; 16];
+        fill(&mut id);
+        Identity::of(ClusterId(u128::from_le_bytes(id)))
+    }
+
+    /// A cluster with a new secret.
+    pub fn of(id: ClusterId) -> Identity {
+        let mut secret = [0; 32];
+        fill(&mut secret);
+        Identity { id, secret: Secret::new(secret) }
+    }
+}
+
+/// Fills with randomness of the operating system.
+fn fill(bytes: &mut [u8]) {
+    for chunk in bytes.chunks_mut(8) {
+        chunk.copy_from_slice(&ropewalk_net::host::random_seed().to_ne_bytes()[..chunk.len()]);
+    }
+}
+
+/// What a file says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Said {
+    pub id: ClusterId,
+    /// None in files of earlier versions.
+    pub secret: Option<Secret>,
+}
+
+/// A cluster's identity as people write it.
+pub fn parse_id(text: &str) -> Result<ClusterId, String> {
+    let text = text.trim();
+    let parsed = u128::from_str_radix(text, 16).ok().filter(|_| text.len() == 32);
+    parsed.map(ClusterId).ok_or_else(|| {
+        "a cluster is named by 32 hexadecimal digits, as 'ropewalk format' prints them".to_string()
+    })
+}
+
+fn parse_secret(text: &str) -> Option<Secret> {
+    let text = text.trim().as_bytes();
+    let mut bytes = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (byte, digits) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+        let digits = std::str::from_utf8(digits).ok()?;
+        *byte = u8::from_str_radix(digits, 16).ok()?;
+    }
+    Some(Secret::new(bytes))
+}
+
+/// What a file says; none where there is no file.
+pub fn read_file(path: &Path) -> anyhow::Result<Option<Said>> {
+    let cannot = || format!("cannot read {}", path.display());
+    let file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        file => file.with_context(cannot)?,
+    };
+    let mode = file.metadata().with_context(cannot)?.permissions().mode() & 0o777;
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX).read_to_end(&mut bytes).with_context(cannot)?;
+    let damaged = |what: &str| damaged(path, what);
+    let text = String::from_utf8(bytes).map_err(|_| damaged("it does not name a cluster"))?;
+    let mut lines = text.lines();
+    let id = parse_id(lines.next().unwrap_or_default())
+        .map_err(|_| damaged("it does not name a cluster"))?;
+    let secret = match lines.next() {
+        None => None,
+        Some(line) => {
+            let secret = line.strip_prefix(SECRET).and_then(parse_secret);
+            Some(secret.ok_or_else(|| damaged("its second line is no secret"))?)
+        }
+    };
+    if secret.is_some() && mode & 0o077 != 0 {
+        bail!(
+            "{0} has the cluster's secret, and other users of this host can get at it (mode \
+             {mode:03o}): chmod 600 {0}, and where somebody may have read it, take its second line \
+             out, start the metadata server, and copy the file to the other hosts anew",
+            path.display()
+        );
+    }
+    Ok(Some(Said { id, secret }))
+}
+
+/// What a damaged file leads to.
+fn damaged(path: &Path, what: &str) -> anyhow::Error {
+    let error = format!("{} is damaged: {what}", path.display());
+    // The stores beside it know whose it is, too.
+    match path.parent().and_then(known_below) {
+        Some(id) => anyhow::anyhow!(
+            "{error}. Its stores are of cluster {id}: restore the file from a copy, or write one with that \
+             line alone (mode 600): the metadata server gives it a new secret then"
+        ),
+        None => anyhow::anyhow!(
+            "{error}. Restore it from a copy: a line of 32 hexadecimal digits, and one with the secret"
+        ),
+    }
+}
+
+/// What the file in a directory says; none where there is none.
+pub fn read(directory: &Path) -> anyhow::Result<Option<Said>> {
+    read_file(&directory.join(IDENTITY))
+}
+
+/// The identity in a directory whose metadata are served here: one without a secret gets one.
+pub fn complete(directory: &Path, said: Said) -> anyhow::Result<Identity> {
+    let Said { id, secret } = said;
+    if let Some(secret) = secret {
+        return Ok(Identity { id, secret });
+    }
+    let identity = Identity::of(id);
+    write(directory, &identity)?;
+    Ok(identity)
+}
+
+/// Gives `directory` an identity, durably: from then on its servers are known to have data.
+pub fn write(directory: &Path, identity: &Identity) -> anyhow::Result<()> {
+    let Identity { id, secret } = identity;
+    if read(directory)?.is_some_and(|said| said.id == *id && said.secret.as_ref() == Some(secret)) {
+        return Ok(());
+    }
+    HostDisk.create_directory(directory)?;
+    let digits =
+        secret.bytes().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
+    write_line(&directory.join(IDENTITY), &format!("{id}\n{SECRET}{digits}"))
+}
+
+/// Replaces a file by one with this line, durably.
+pub fn write_line(path: &Path, line: &str) -> anyhow::Result<()> {
+    let new = path.with_extension("new");
+    let write = || {
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        // One that a start left behind long ago may have been wider.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(format!("{line}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&new, path)?;
+        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// The identity for a server whose metadata may be elsewhere: of the file that was named, else of the first
+/// of these directories that has one.
+pub fn find(
+    named: Option<&Path>,
+    directories: &[&Path],
+    expected: Option<ClusterId>,
+) -> anyhow::Result<Option<(PathBuf, Said)>> {
+    let found = match named {
+        Some(path) => {
+            let said = read_file(path)?;
+            Some((
+                path.to_path_buf(),
+                said.with_context(|| format!("there is no file {}", path.display()))?,
+            ))
+        }
+        None => {
+            let mut found = None;
+            for directory in directories {
+                if let Some(said) = read(directory)? {
+                    found = Some((directory.join(IDENTITY), said));
+                    break;
+                }
+            }
+            found
+        }
+    };
+    if let (Some((path, said)), Some(expected)) = (&found, expected)
+        && said.id != expected
+    {
+        bail!(
+            "{} is of cluster {}, and not of {expected}: name the right file (--cluster-file)",
+            path.display(),
+            said.id
+        );
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_is_read_as_it_was_written_and_only_its_owner_reads_it() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (directory, file) = (place.path(), place.path().join(IDENTITY));
+        assert_eq!(read(directory).expect("it can be read"), None);
+        let identity = Identity::new();
+        write(directory, &identity).expect("written");
+        let said = read(directory).expect("it can be read").expect("it is there");
+        assert_eq!((said.id, said.secret), (identity.id, Some(identity.secret)));
+        let mode = |path: &Path| path.metadata().expect("there").permissions().mode() & 0o777;
+        assert_eq!(mode(&file), 0o600);
+        std::fs::set_permissions(&file, Permissions::from_mode(0o640)).expect("ours");
+        let error = read(directory).expect_err("others can read it").to_string();
+        assert!(error.contains("chmod 600") && error.contains("(mode 640)"), "{error}");
+    }
+
+    #[test]
+    fn files_of_earlier_versions_get_a_secret_and_damaged_ones_are_refused() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (directory, file) = (place.path(), place.path().join(IDENTITY));
+        let id = Identity::new().id;
+        std::fs::write(&file, format!("{id}\n")).expect("written");
+        let said = read(directory).expect("it can be read").expect("it is there");
+        assert_eq!(said.secret, None);
+        let identity = complete(directory, said).expect("completed");
+        let again = read(directory).expect("it can be read").expect("it is there");
+        assert_eq!((again.id, again.secret), (id, Some(identity.secret)));
+        for bad in [&b"\xff\xfe\x00"[..], b"", b"abc\n", format!("{id}\nsecret 12\n").as_bytes()] {
+            std::fs::write(&file, bad).expect("written");
+            let error = read(directory).expect_err("it is damaged").to_string();
+            assert!(error.contains("is damaged: "), "{error}");
+        }
+    }
+}

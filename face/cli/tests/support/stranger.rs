@@ -1,0 +1,146 @@
+//! Calls made by hand, as a program of a stranger's makes them: no library of the file system between.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use ropewalk_base::ids::ClusterId;
+use ropewalk_base::world::World;
+use ropewalk_net::local::LocalEndpoint;
+use ropewalk_net::reactor::Reactor;
+use ropewalk_net::{Address, Endpoint, EndpointConfig};
+use ropewalk_rail::Rail;
+use ropewalk_rail_tcp::{TcpConfig, TcpRail};
+use ropewalk_rpc::{CallError, Connection, Options};
+use ropewalk_store::HostDisk;
+use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
+use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
+use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
+use ropewalk_wire::fs::value::{Bytes, Errno};
+use ropewalk_wire::fs::{decode, encode};
+
+/// An endpoint of its own, and a connection to one server.
+pub struct Stranger {
+    reactor: Reactor,
+    world: World,
+    endpoint: LocalEndpoint,
+    meta: Connection,
+}
+
+/// How a call ended that did not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    Call(CallError),
+    Errno(Errno),
+}
+
+impl Stranger {
+    /// Somebody who calls the server at this address, over TCP alone.
+    pub fn at(address: &str) -> Stranger {
+        let reactor = Reactor::new().expect("a reactor");
+        let world = reactor.world(HostDisk::shared(), 1);
+        let rails: Vec<Box<dyn Rail>> =
+            vec![Box::new(TcpRail::open(TcpConfig::default()).expect("sockets"))];
+        let mut config = EndpointConfig::new(ClusterId(0));
+        config.service_thread = false;
+        config.clock = reactor.shared_clock();
+        let endpoint = Endpoint::open(config, rails).expect("an endpoint");
+        let endpoint = LocalEndpoint::new(endpoint).expect("a local endpoint");
+        reactor.add(Rc::new(endpoint.clone())).expect("the reactor takes it");
+        let meta = connect(&world, &endpoint, address);
+        Stranger { reactor, world, endpoint, meta }
+    }
+
+    /// A connection of the same endpoint to another server.
+    pub fn to(&self, address: &str) -> Connection {
+        connect(&self.world, &self.endpoint, address)
+    }
+
+    /// Opens a session under this name.
+    pub fn open(&self, client: u128, name: &[u8]) -> Result<SessionReply, Refused> {
+        self.session(&SessionRequest::Open { client, name: Bytes(name) })
+    }
+
+    /// From now on calls to the metadata server carry this session.
+    pub fn take(&self, opened: SessionReply) -> (u64, u64) {
+        let SessionReply::Opened { session, epoch, token, .. } = opened else {
+            panic!("no session: {opened:?}");
+        };
+        self.meta.set_session(session, epoch, token);
+        (session, token)
+    }
+
+    pub fn session(&self, request: &SessionRequest<'_>) -> Result<SessionReply, Refused> {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let call = self.meta.call_free(Service::Session, &body);
+        let reply = self.reactor.block_on(call).map_err(Refused::Call)?;
+        decode::<SessionResult>(reply.body()).expect("replies decode").map_err(Refused::Errno)
+    }
+
+    /// Asks the metadata server, in a session or (with none) outside of any.
+    pub fn ask<T>(
+        &self,
+        session: Option<u64>,
+        request: &MetaRequest<'_>,
+        read: impl FnOnce(MetaReply<'_>) -> T,
+    ) -> Result<T, Refused> {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let reply = self.reactor.block_on(async {
+            match session {
+                None => self.meta.call_free_with(Service::Meta, &body, REPLY_BYTES_MAX).await,
+                Some(_) => self.meta.call(Service::Meta, &body).await,
+            }
+        });
+        let reply = reply.map_err(Refused::Call)?;
+        let result = decode::<MetaResult<'_>>(reply.body()).expect("replies decode");
+        Ok(read(result.map_err(Refused::Errno)?))
+    }
+
+    /// Asks a data server, with a right to a file.
+    pub fn ask_data<T>(
+        &self,
+        server: &Connection,
+        right: u64,
+        request: &DataRequest<'_>,
+        read: impl FnOnce(DataReply<'_>) -> T,
+    ) -> Result<T, Refused> {
+        let mut body = Vec::new();
+        encode(request, &mut body);
+        let reply = self.reactor.block_on(async {
+            match server.session() {
+                0 => server.call_free(Service::Data, &body).await,
+                _ => server.call_as(None, right, Service::Data, &body).await,
+            }
+        });
+        let reply = reply.map_err(Refused::Call)?;
+        let result = decode::<DataResult<'_>>(reply.body()).expect("replies decode");
+        Ok(read(result.map_err(Refused::Errno)?))
+    }
+
+    /// Uses a session that somebody else has.
+    pub fn steal(&self, session: u64, token: u64) {
+        self.meta.set_session(session, 1, token);
+    }
+
+    /// Where the data servers of the newest pool are.
+    pub fn data_servers(&self) -> Vec<String> {
+        let read = |reply: MetaReply<'_>| match reply {
+            MetaReply::Pool { servers, .. } => servers
+                .iter()
+                .map(|server| String::from_utf8_lossy(server.address.0).into_owned())
+                .collect(),
+            other => panic!("no pool: {other:?}"),
+        };
+        self.ask(None, &MetaRequest::GetPool { version: 0 }, read).expect("everybody may ask")
+    }
+}
+
+fn connect(world: &World, endpoint: &LocalEndpoint, address: &str) -> Connection {
+    let tcp = address.split(',').find(|part| part.starts_with("tcp://")).expect("it has TCP");
+    let parsed = Address::parse(tcp).expect("an address");
+    let peer = endpoint.endpoint().lookup(&parsed).expect("room for a peer");
+    let options = Options { limit: Duration::from_secs(20), ..Options::default() };
+    Connection::new(world, endpoint, peer, options)
+}

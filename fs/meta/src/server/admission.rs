@@ -1,0 +1,171 @@
+//! Who may ask for what.
+//!
+//! Invariants (`docs/design/071-trust.md`):
+//! * a session is used, renewed and closed by the endpoint that opened it, and by no other; who tries
+//!   learns no more than that there is no such session for him;
+//! * heartbeats come from data servers that have proven to be those of their numbers;
+//! * what shows or changes the whole file system, whoever its files belong to, is asked for by members of
+//!   the cluster, or by the users that could open its stores: root and the server's own;
+//! * a session of another user acts for that user only.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ropewalk_base::ids::Origin;
+use ropewalk_base::time::Time;
+use ropewalk_net::PeerId;
+use ropewalk_net::host::groups_of;
+use ropewalk_net::peers::PeerUser;
+use ropewalk_rpc::Incoming;
+use ropewalk_wire::fs::head::Status;
+use ropewalk_wire::fs::meta::MetaRequest;
+use ropewalk_wire::fs::trust::{Member, Role};
+use ropewalk_wire::fs::value::Errno;
+
+use super::MetaServer;
+use crate::sessions::Limit;
+
+/// Why a call is not served.
+pub(super) enum Turned {
+    /// It is none, as a call.
+    Away(Status),
+    /// Its request may not be made.
+    Down(Errno),
+}
+
+/// How long a user's groups count as known, and of how many users.
+const GROUPS_KEPT: Duration = Duration::from_secs(60);
+const USERS_MAX: usize = 1024;
+
+/// The groups of users of this host: asked for once a minute, whoever opens sessions how often.
+#[derive(Default)]
+pub(super) struct Groups {
+    users: BTreeMap<u32, (Time, Vec<u32>)>,
+}
+
+impl Groups {
+    fn of(&mut self, user: u32, now: Time) -> Vec<u32> {
+        self.users.retain(|_, (asked, _)| now.since(*asked) < GROUPS_KEPT);
+        if self.users.len() >= USERS_MAX {
+            self.users.pop_first();
+        }
+        let (_, groups) = self.users.entry(user).or_insert_with(|| (now, groups_of(user)));
+        groups.clone()
+    }
+}
+
+/// Whether a request is for those only who look after the cluster.
+fn is_administrative(request: &MetaRequest<'_>) -> bool {
+    matches!(
+        request,
+        MetaRequest::ListSessions { .. }
+            | MetaRequest::ListInodes { .. }
+            | MetaRequest::GetInodes { .. }
+            | MetaRequest::GetPath { .. }
+            | MetaRequest::Discard { .. }
+            | MetaRequest::Admit { .. }
+    )
+}
+
+impl MetaServer {
+    /// Whether a request may be made by who sent it. Of a limited session's request it leaves only what
+    /// its user is known to be.
+    pub(super) fn admit<'a>(
+        &self,
+        incoming: &'a Incoming,
+        request: &mut MetaRequest<'a>,
+        groups: &'a mut Vec<u8>,
+    ) -> Result<(), Turned> {
+        let session = incoming.head.session;
+        if let MetaRequest::Heartbeat(beat) = request {
+            let member = Member { role: Role::Data, number: beat.server };
+            return match incoming.member == Some(member) {
+                true => Ok(()),
+                false => Err(self.stranger(Turned::Away(Status::Unproven))),
+            };
+        }
+        if is_administrative(request) && !self.is_administrator(incoming) {
+            return Err(self.stranger(Turned::Down(Errno::EPERM)));
+        }
+        if session == 0 {
+            return Ok(());
+        }
+        let Some(shard) = self.shard() else { return Err(Turned::Away(Status::Unavailable)) };
+        let Some(row) = shard.sessions.get(session).map(|found| &found.row) else {
+            return Err(Turned::Away(Status::NoSession));
+        };
+        if row.owner.origin() != incoming.origin {
+            return Err(self.stranger(Turned::Away(Status::NoSession)));
+        }
+        if let Some(limit) = &row.owner.limit
+            && let Some(who) = request.who_mut()
+        {
+            match limit.admit(who, groups) {
+                Some(known) => *who = known,
+                None => return Err(self.stranger(Turned::Down(Errno::EPERM))),
+            }
+            if let MetaRequest::Open { execute, .. } = request {
+                // Only a kernel can tell that what is read will run, and be read by nobody.
+                *execute = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a session is this endpoint's.
+    pub(super) fn is_owner(&self, session: u64, origin: Origin) -> bool {
+        let owner = self.shard().and_then(|shard| {
+            shard.sessions.get(session).map(|session| session.row.owner.origin())
+        });
+        match owner {
+            Some(owner) if owner != origin => {
+                self.count_stranger();
+                false
+            }
+            owner => owner.is_some(),
+        }
+    }
+
+    /// Whether somebody looks after the cluster: a member of it, or a user of this host who could read the
+    /// secret, too.
+    fn is_administrator(&self, incoming: &Incoming) -> bool {
+        let own = || self.endpoint.endpoint().peer_user(incoming.peer) == PeerUser::Own;
+        incoming.member.is_some() || own()
+    }
+
+    /// To whose rights a new session is limited: to those of the user whose process opens it, where the
+    /// kernel knows him, and he is neither root nor the server's own.
+    pub(super) fn limit_of(&self, incoming: &Incoming) -> Option<Limit> {
+        let PeerUser::Other(user) = self.endpoint.endpoint().peer_user(incoming.peer) else {
+            return None;
+        };
+        let groups = self.groups.borrow_mut().of(user, self.world.now());
+        Some(Limit { user, groups })
+    }
+
+    fn stranger(&self, turned: Turned) -> Turned {
+        self.count_stranger();
+        turned
+    }
+
+    fn count_stranger(&self) {
+        if self.counters.refuse() == 0 {
+            self.lines.say("calls of strangers are refused: 'ropewalk status --json' counts them");
+        }
+    }
+
+    /// Somebody calls himself a member and does not know the secret.
+    pub(super) fn note_pretender(&self, member: Member, peer: PeerId) {
+        self.counters.refuse();
+        let host = self.endpoint.endpoint().peer_host(peer);
+        let host = host.map_or_else(String::new, |host| format!(" on {host}"));
+        let Member { role, number } = member;
+        self.lines.say(&match role {
+            Role::Data => format!(
+                "a data server {number}{host} does not know this cluster's secret and is refused: \
+                 copy the file 'cluster' there"
+            ),
+            _ => format!("somebody{host} does not know this cluster's secret and is refused"),
+        });
+    }
+}

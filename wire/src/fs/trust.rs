@@ -1,0 +1,167 @@
+//! How members of a cluster prove themselves to each other: by the cluster's secret, which never travels.
+//!
+//! Whoever will call introduces itself (`Service::Trust`, outside of any session) with a number that it
+//! never used before; the server answers with one of its own. From both numbers, the endpoints of both
+//! sides and the secret either side computes the key of a *channel*. A call in it ends in a [`Seal`],
+//! its reply in a tag. Nobody who sees them can make another one, or use one again.
+//! `docs/design/071-trust.md` has the reasons, `fs/rpc/src/trust.rs` what is computed.
+
+use serde::{Deserialize, Serialize};
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::Malformed;
+
+/// Bytes of a tag: of HMAC-SHA-256.
+pub const TAG_BYTES: usize = 32;
+/// Bytes of a seal, at the end of the body of a call.
+pub const SEAL_BYTES: usize = 88;
+
+/// The bit of a session's token that says that the session is limited to the rights of one user.
+pub const LIMITED: u64 = 1;
+/// The bits of a right to a file that say what it is to.
+pub const READS: u64 = 1;
+pub const WRITES: u64 = 2;
+
+/// A tag under a key that only members of the cluster can compute.
+pub type Tag = [u8; TAG_BYTES];
+
+/// What a member is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Role {
+    /// The metadata server.
+    Metadata,
+    /// A data server.
+    Data,
+    /// A person's command.
+    Administrator,
+}
+
+/// Who proves itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Member {
+    pub role: Role,
+    /// The server's number; 0 for an administrator.
+    pub number: u32,
+}
+
+/// The first word of a member to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Introduction {
+    pub member: Member,
+    /// Never used before.
+    pub nonce: u128,
+    /// Shows that the secret is known, though not when: a wrong secret is noticed on both sides.
+    pub tag: Tag,
+}
+
+/// The server's answer: it is a member, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acceptance {
+    /// The server's clock: the channel has to begin soon.
+    pub time: u64,
+    /// The server knows its own numbers by it, and keeps nothing for whoever only introduces himself.
+    pub cookie: u128,
+    pub tag: Tag,
+}
+
+/// What a call in a channel ends in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seal {
+    pub member: Member,
+    /// Of the introduction.
+    pub nonce: u128,
+    /// Of the acceptance.
+    pub time: u64,
+    pub cookie: u128,
+    /// Counts the calls of the channel, from 1.
+    pub counter: u64,
+    /// Over head and body of the call, and the rest of the seal.
+    pub tag: Tag,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct SealBytes {
+    nonce: [u8; 16],
+    cookie: [u8; 16],
+    time: U64,
+    counter: U64,
+    number: U32,
+    role: u8,
+    reserved: [u8; 3],
+    tag: Tag,
+}
+
+const _: () = assert!(size_of::<SealBytes>() == SEAL_BYTES);
+
+impl Role {
+    /// As seals and tags have it.
+    pub fn number(self) -> u8 {
+        match self {
+            Role::Metadata => 1,
+            Role::Data => 2,
+            Role::Administrator => 3,
+        }
+    }
+}
+
+impl Seal {
+    /// Appends the seal to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let bytes = SealBytes {
+            nonce: self.nonce.to_le_bytes(),
+            cookie: self.cookie.to_le_bytes(),
+            time: self.time.into(),
+            counter: self.counter.into(),
+            number: self.member.number.into(),
+            role: self.member.role.number(),
+            reserved: [0; 3],
+            tag: self.tag,
+        };
+        out.extend_from_slice(bytes.as_bytes());
+    }
+
+    /// Splits the body of a sealed call into the request and the seal.
+    pub fn split(body: &[u8]) -> Result<(&[u8], Seal), Malformed> {
+        let (bytes, request) = SealBytes::ref_from_suffix(body)
+            .map(|(request, bytes)| (bytes, request))
+            .map_err(|_| Malformed)?;
+        let role = match bytes.role {
+            1 => Role::Metadata,
+            2 => Role::Data,
+            3 => Role::Administrator,
+            _ => return Err(Malformed),
+        };
+        if bytes.reserved != [0; 3] {
+            return Err(Malformed);
+        }
+        let seal = Seal {
+            member: Member { role, number: bytes.number.get() },
+            nonce: u128::from_le_bytes(bytes.nonce),
+            time: bytes.time.get(),
+            cookie: u128::from_le_bytes(bytes.cookie),
+            counter: bytes.counter.get(),
+            tag: bytes.tag,
+        };
+        Ok((request, seal))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_is_found_at_the_end_of_a_body() {
+        let member = Member { role: Role::Data, number: 7 };
+        let seal = Seal { member, nonce: 1, time: 2, cookie: 3, counter: 4, tag: [5; 32] };
+        let mut body = b"request".to_vec();
+        seal.encode(&mut body);
+        assert_eq!(body.len(), 7 + SEAL_BYTES);
+        assert_eq!(Seal::split(&body), Ok((&b"request"[..], seal)));
+        assert_eq!(Seal::split(&body[8..]), Err(Malformed));
+        body[7 + 52] = 9;
+        assert_eq!(Seal::split(&body), Err(Malformed));
+    }
+}
