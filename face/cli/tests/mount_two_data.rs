@@ -117,7 +117,8 @@ impl Site {
 
     /// Has the kernel ask for the size before it believes one that was larger.
     fn look(&mut self, number: usize, slot: u64) {
-        let (mount, file) = (self.pairs[number].mount, self.pairs[number].slots[slot as usize].file);
+        let (mount, file) =
+            (self.pairs[number].mount, self.pairs[number].slots[slot as usize].file);
         let Some(file) = file else { return };
         if std::mem::take(&mut self.shrunk[mount][file as usize]) {
             self.ask(number, &format!("stat {slot}"));
@@ -252,7 +253,8 @@ fn run(seed: u64, filer: &Path, mounts: &[PathBuf; 2], local: &Path) {
     }
     let pairs = (0..PROGRAMS).map(|number| Pair::start(filer, number * 2 / PROGRAMS)).collect();
     let random = Random::new(seed);
-    let mut site = Site { pairs, mounts, local, shrunk: Default::default(), random, log: Vec::new() };
+    let mut site =
+        Site { pairs, mounts, local, shrunk: Default::default(), random, log: Vec::new() };
     site.log.push(format!("seed {seed}"));
     for _ in 0..STEPS {
         site.step(filer);

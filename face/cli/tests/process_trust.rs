@@ -358,7 +358,7 @@ fn act_for_root(told: &Value) {
     // What names nobody.
     for inode in [secret, small] {
         for mode in [LeaseMode::Read, LeaseMode::Shared, LeaseMode::Write] {
-            assert_eq!(ask(&MetaRequest::Acquire { inode, mode }), eacces);
+            assert_eq!(ask(&MetaRequest::Acquire { inode, mode, insist: false }), eacces);
         }
         assert_eq!(ask(&MetaRequest::ReadInline { inode }), eacces);
         assert_eq!(ask(&MetaRequest::RenewEpoch { inode }), eacces);
@@ -376,7 +376,10 @@ fn act_for_root(told: &Value) {
         let change = AttributeChange { size: Some(0), through_handle: true, ..Default::default() };
         assert_eq!(ask(&MetaRequest::SetAttributes { who: own, inode, change }), eacces);
     }
-    assert_eq!(ask(&MetaRequest::Acquire { inode: open, mode: LeaseMode::Write }), eacces);
+    assert_eq!(
+        ask(&MetaRequest::Acquire { inode: open, mode: LeaseMode::Write, insist: false }),
+        eacces
+    );
     let right =
         MetaRequest::Open { who: own, inode: open, access, truncate: false, execute: false };
     let right = stranger.ask(Some(session), &right, |reply| match reply {

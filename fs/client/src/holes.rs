@@ -86,13 +86,7 @@ impl Client {
     }
 
     /// Makes a range read as zeros and gives its room back; holes stay holes.
-    async fn zero(
-        &self,
-        file: &File,
-        offset: u64,
-        end: u64,
-        actor: &Actor,
-    ) -> Result<(), Errno> {
+    async fn zero(&self, file: &File, offset: u64, end: u64, actor: &Actor) -> Result<(), Errno> {
         let inode = &file.inode;
         let (mut at, mut patience) = (offset, self.patience());
         while at < end {
@@ -138,13 +132,7 @@ impl Client {
 
     /// Punches the first stripes of a range, and says up to where. `ESTALE` where the lease is not, or no
     /// more, what it has to be.
-    async fn punch(
-        &self,
-        file: &File,
-        offset: u64,
-        end: u64,
-        actor: &Actor,
-    ) -> Result<u64, Errno> {
+    async fn punch(&self, file: &File, offset: u64, end: u64, actor: &Actor) -> Result<u64, Errno> {
         let inode = &file.inode;
         // Nothing of ours is written beside it: a write into a stripe that is about to leave the map
         // would be lost to sight.

@@ -148,9 +148,11 @@ impl Locks {
 
     fn has_lost(&self, inode: u64, is: impl Fn(&LockRange) -> bool) -> bool {
         self.lost.get() > 0
-            && self.files.borrow().get(&inode).is_some_and(|held| {
-                held.iter().any(|held| held.lost && is(&held.range))
-            })
+            && self
+                .files
+                .borrow()
+                .get(&inode)
+                .is_some_and(|held| held.iter().any(|held| held.lost && is(&held.range)))
     }
 }
 

@@ -138,8 +138,7 @@ impl Client {
         let mut patience = self.patience();
         let locked = (actor.path == Path::Pages).then_some((offset, offset + len));
         let orphans = inode.orphans.get();
-        let purpose =
-            if actor.path == Path::WriteBack { For::WriteBack } else { For::Writing };
+        let purpose = if actor.path == Path::WriteBack { For::WriteBack } else { For::Writing };
         while patience.lasts().await {
             let lease = self.lease_over(inode, purpose, locked).await?;
             // With the lease, which says that the session lives.

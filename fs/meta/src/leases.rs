@@ -235,7 +235,9 @@ impl Leases {
             LeaseMode::Read => own.max(LeaseMode::Read),
             LeaseMode::Shared if own != LeaseMode::Write => LeaseMode::Shared,
             // Who is alone by insisting stays so: pages of its kernel may have changed.
-            LeaseMode::Write if own != LeaseMode::Write && self.others(inode, session).any(in_use) => {
+            LeaseMode::Write
+                if own != LeaseMode::Write && self.others(inode, session).any(in_use) =>
+            {
                 LeaseMode::Shared
             }
             LeaseMode::Shared | LeaseMode::Write => LeaseMode::Write,

@@ -84,7 +84,8 @@ fn leaving_the_inode_row_is_one_step_that_stale_clients_miss() {
     assert_eq!(after.attributes().blocks, 2048);
     assert_eq!(cluster.call(0, leave(after.attributes().version, 1)).errno(), Errno::ESTALE);
     assert_eq!(cluster.call(0, write(file, 1, 0, b"x")).errno(), Errno::ESTALE);
-    let answer = cluster.call(0, MetaRequest::Acquire { inode: file, mode: LeaseMode::Write, insist: false });
+    let answer = cluster
+        .call(0, MetaRequest::Acquire { inode: file, mode: LeaseMode::Write, insist: false });
     let MetaReply::Opened { content, layout, written, .. } = answer.ok() else { panic!() };
     assert_eq!((content, written), (Content::Striped(layout), vec![(0, 1)]));
     invariants::check(cluster.shard());

@@ -126,7 +126,8 @@ fn names_and_content(cluster: &mut Cluster, file: u64, parent: u64, restart: boo
     let open =
         MetaRequest::Open { who, inode: file, access: WRITE, truncate: true, execute: false };
     twice(cluster, open, restart);
-    let grant = cluster.call(0, MetaRequest::Acquire { inode: file, mode: LeaseMode::Write, insist: false });
+    let grant = cluster
+        .call(0, MetaRequest::Acquire { inode: file, mode: LeaseMode::Write, insist: false });
     let (version, epoch) = (grant.attributes().version, grant.grant().expect("alone").epoch);
     let written = runs(&[(0, 3)]);
     let report = report(epoch, 3 << 20, &written);

@@ -30,7 +30,8 @@ fn who_lost_a_lock_with_its_session_is_refused_until_it_unlocks() {
         let name = cluster.client_name(0).to_owned();
         let file = cluster.run(&mut simulation, 0, move |client| async move {
             let file = create(&client, b"file").await;
-            let taken = client.set_lock(file.number(), lock(LockKind::Exclusive, whole_file), false);
+            let taken =
+                client.set_lock(file.number(), lock(LockKind::Exclusive, whole_file), false);
             taken.await.expect("nobody has it");
             write(&client, &file, 0, &pattern(1, len)).await.expect("written");
             client.sync(&file).await.expect("synced");

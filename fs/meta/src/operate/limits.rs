@@ -63,7 +63,7 @@ impl<R: Rows> Operation<'_, R> {
             LeaseMode::Shared | LeaseMode::Write => WRITES,
         };
         let (inode, needed) = match *request {
-            M::Acquire { inode, mode } => (inode, leased(mode)),
+            M::Acquire { inode, mode, .. } => (inode, leased(mode)),
             M::Reclaim { inode, mode, open } => {
                 let (open, leased) = (open.unwrap_or_default(), leased(mode));
                 // Readers share a lease with writers.

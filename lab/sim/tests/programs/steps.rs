@@ -4,7 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use ropewalk_client::{Actor, AttributeChange, Caller, Client, Errno, File, OpenOptions, RenameMode};
+use ropewalk_client::{
+    Actor, AttributeChange, Caller, Client, Errno, File, OpenOptions, RenameMode,
+};
 
 use super::model::Name;
 use super::{BOTH, list_in, read, write};
@@ -135,7 +137,9 @@ impl Place {
             }
             Step::Punch(id, offset, len, keep) => {
                 let file = self.file(id, Purpose::Writing).await?;
-                client.allocate(&file, offset, len as u64, (keep, true), || true, &Actor::OWN).await?;
+                client
+                    .allocate(&file, offset, len as u64, (keep, true), || true, &Actor::OWN)
+                    .await?;
             }
             Step::Mode(id, mode) => {
                 let change = AttributeChange { mode: Some(mode), ..AttributeChange::default() };
