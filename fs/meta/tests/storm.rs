@@ -174,8 +174,16 @@ impl Storm {
     fn collect(&mut self) {
         while let Some((session, callback)) = self.cluster.shard().poll_callback() {
             let client = self.cluster.clients.iter().position(|known| known.session == session);
-            if let (Some(client), Callback::Recall { inode, number, keep }) = (client, callback) {
-                self.recalls.push((client, inode, number, keep));
+            match (client, callback) {
+                (Some(client), Callback::Recall { inode, number, keep }) => {
+                    self.recalls.push((client, inode, number, keep));
+                }
+                (Some(client), Callback::Grown { inode, number, .. }) => {
+                    let sequence = self.cluster.next_sequence(client, 62);
+                    let told = MetaRequest::ToldGrown { inode, number };
+                    self.cluster.send(client, 62, sequence, told);
+                }
+                _ => {}
             }
         }
         while let Some(done) = self.cluster.shard().poll_reply() {

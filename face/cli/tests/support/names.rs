@@ -147,6 +147,16 @@ impl Side {
                 let ((one, from), (two, to)) = (of(from), of(to));
                 done(rustix::fs::renameat_with(one, from, two, to, *flags))
             }
+            _ => self.look(operation, root),
+        }
+    }
+
+    /// Operations that look at what a path leads to, or change its mode.
+    fn look(&mut self, operation: &Operation, root: usize) -> Outcome {
+        use Operation as O;
+        let of = |at: &At| (self.base(at.0, root), at.1.clone());
+        let done = |result: rustix::io::Result<()>| result.map(|()| "done".into());
+        match operation {
             O::Status(at, follow) => {
                 let (base, path) = of(at);
                 let flags = if *follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
