@@ -177,7 +177,8 @@ fn of_what_is_not_to_be_seen_no_bytes_are_shown_and_none_were_taken() {
         for (bits, len, is_taken) in messages {
             let mut bytes = Vec::new();
             let unseen = endpoint.next_offer(&mut bytes).unwrap();
-            assert_eq!((unseen.message.bits, unseen.message.bytes), (bits, len), "{medium:?}");
+            let told = (unseen.message.bits, unseen.message.bytes);
+            assert_eq!(told, (bits, len as u64), "{medium:?}");
             assert!(!unseen.is_whole && bytes.is_empty(), "{medium:?}");
             assert!(world.nodes[0].done.iter().all(|done| done.user != bits), "{medium:?}");
             endpoint.end_offer(&unseen, is_taken);
@@ -187,8 +188,9 @@ fn of_what_is_not_to_be_seen_no_bytes_are_shown_and_none_were_taken() {
                 check(world.take(1, 19).memory, len, bits as u8);
             }
             let Completed { outcome, bytes, message_bytes, .. } = world.take(0, bits);
-            let taken = if is_taken { 0 } else { len };
-            assert_eq!((outcome, bytes, message_bytes), (Ok(()), taken, len), "{medium:?}");
+            let taken = if is_taken { 0 } else { len as u64 };
+            let expected = (Ok(()), taken, len as u64);
+            assert_eq!((outcome, bytes, message_bytes), expected, "{medium:?}");
         }
         world.nodes.iter().for_each(|node| node.endpoint.check());
     }
