@@ -31,8 +31,8 @@ fn table(path: &Path) -> Option<(String, String, Vec<String>)> {
 fn has(path: &Path, words: &[&str], not: &[&str]) {
     let (_, _, options) = table(path).expect("it is mounted");
     let is = |word: &&str| options.iter().any(|option| option == word);
-    assert!(words.iter().all(|word| is(word)), "{words:?} of {options:?}");
-    assert!(!not.iter().any(|word| is(word)), "none of {not:?} in {options:?}");
+    assert!(words.iter().all(is), "{words:?} of {options:?}");
+    assert!(!not.iter().any(is), "none of {not:?} in {options:?}");
 }
 
 fn ropewalk(arguments: &[&str]) -> Output {

@@ -157,10 +157,9 @@ impl Site {
                 self.look(number, slot);
                 drop(self.ask(number, &format!("splice {slot} {from} {}", len.min(4096))));
             }
+            39..60 if state.writes && state.append && size + len >= SIZE_MAX => {}
             39..60 if state.writes && state.append => {
-                if size + len < SIZE_MAX {
-                    self.ask(number, &format!("append {slot} {len} {seed}"));
-                }
+                drop(self.ask(number, &format!("append {slot} {len} {seed}")));
             }
             39..60 if state.writes => {
                 drop(self.ask(number, &format!("write {slot} {from} {len} {seed}")));

@@ -386,7 +386,17 @@ fn act_for_root(told: &Value) {
         MetaReply::Opened { right, .. } => right,
         other => panic!("not opened: {other:?}"),
     });
-    let right = right.unwrap();
+    act_for_root_at_data_servers(&stranger, (session, token), right.unwrap(), (secret, open));
+}
+
+/// Reads and changes through data servers with a right to read one file.
+fn act_for_root_at_data_servers(
+    stranger: &Stranger,
+    (session, token): (u64, u64),
+    right: u64,
+    (secret, open): (u64, u64),
+) {
+    let eacces = Err(Refused::Errno(Errno::EACCES));
     assert_ne!(right, 0);
     for address in stranger.data_servers() {
         let server = stranger.to(&address);

@@ -314,7 +314,10 @@ fn a_clients_name_outlives_the_server_and_steers_no_terminal() {
     let mut cluster = cluster(1);
     let now = cluster.moment();
     let long = [b"mount \x1b[2Jof node1".as_slice(), &[b'x'; 200]].concat();
-    let opening = cluster.shard().open_named_session(77, &long, now).expect("rows in memory");
+    let opening = cluster
+        .shard()
+        .open_named_session((77, &long), SessionOwner::default(), now)
+        .expect("rows in memory");
     let named = |cluster: &mut Cluster| {
         cluster.shard().client_name(opening.session).map(<[u8]>::to_vec).expect("it is open")
     };

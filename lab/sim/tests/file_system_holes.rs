@@ -59,13 +59,13 @@ fn what_is_punched_whole_or_in_pieces_has_no_blocks_and_no_data() {
 #[test]
 fn beside_another_writer_all_is_zeros_and_nothing_of_its_is_lost() {
     let (mut simulation, cluster) = cluster(2, 2);
-    let holes = cluster.spawn(&mut simulation, 0, |client| async move {
+    let holes = cluster.spawn(&simulation, 0, |client| async move {
         let file = open(&client, b"file", BOTH).await.expect("opened");
         for _ in 0..50 {
             punch(&client, &file, 0, BYTES / 2).await.expect("punched");
         }
     });
-    let bytes = cluster.spawn(&mut simulation, 1, |client| async move {
+    let bytes = cluster.spawn(&simulation, 1, |client| async move {
         let file = open(&client, b"file", BOTH).await.expect("opened");
         for round in 0..50 {
             write(&client, &file, BYTES as u64 / 2, &pattern(round, 70_000))
@@ -96,7 +96,7 @@ fn a_late_punch_takes_nothing_of_what_others_wrote_after_it() {
         let servers = cluster.servers();
         let data: Vec<_> =
             servers.iter().filter(|name| *name != ropewalk_sim::cluster::META).collect();
-        let begun = cluster.spawn(&mut simulation, 0, |client| async move {
+        let begun = cluster.spawn(&simulation, 0, |client| async move {
             let file = open(&client, b"file", BOTH).await.expect("opened");
             punch(&client, &file, 0, BYTES).await
         });

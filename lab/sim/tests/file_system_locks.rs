@@ -69,7 +69,7 @@ fn who_lost_a_lock_with_its_session_is_refused_until_it_unlocks() {
             }
         });
         simulation.run_for(Duration::from_secs(5));
-        assert_eq!(late.borrow().clone().map(|late| late.map(drop)), Some(Err(Errno::EIO)));
+        assert_eq!(late.borrow().map(|late| late.map(drop)), Some(Err(Errno::EIO)));
         let found = cluster.run(&mut simulation, 0, move |client| async move {
             let unlocked = client.set_lock(number, lock(LockKind::Unlock, whole_file), false);
             unlocked.await.expect("what is lost can be given up");

@@ -52,8 +52,7 @@ fn parse(words: Vec<OsString>) -> anyhow::Result<Order> {
             continue;
         }
         let flags = text(word)?;
-        let mut letters = flags[1..].char_indices();
-        while let Some((at, letter)) = letters.next() {
+        for (at, letter) in flags[1..].char_indices() {
             match letter {
                 's' => order.sloppy = true,
                 'f' => order.fake = true,
