@@ -43,7 +43,7 @@ impl Handler for Inner {
     fn handle(self: Rc<Self>, incoming: Incoming, responder: Responder) {
         self.requests.set(self.requests.get() + 1);
         let head = incoming.head;
-        let mut call = Call { peer: incoming.peer, head, keep: false };
+        let mut call = Call { peer: incoming.peer, head, keep: false, limited: false };
         if self.stopping.get() {
             return self.refuse(responder, Status::Unavailable);
         }
@@ -52,8 +52,9 @@ impl Handler for Inner {
             _ => return self.refuse(responder, Status::Malformed),
         };
         self.activities.count(&request);
-        if let Err(failure) = self.admit(&incoming, &request) {
-            return self.answer(call, responder, Err(failure));
+        match self.admit(&incoming, &request) {
+            Ok(limited) => call.limited = limited,
+            Err(failure) => return self.answer(call, responder, Err(failure)),
         }
         if head.session != 0 {
             if head.epoch < self.store.minimum_epoch(head.session) {
@@ -71,18 +72,18 @@ impl Handler for Inner {
 }
 
 impl Inner {
-    /// Whether who sent a call may ask for that at all.
-    fn admit(&self, incoming: &Incoming, request: &DataRequest<'_>) -> Result<(), Failure> {
+    /// Whether who sent a call may ask for that at all; and if he may, whether his session is limited.
+    fn admit(&self, incoming: &Incoming, request: &DataRequest<'_>) -> Result<bool, Failure> {
         use DataRequest as D;
         let (head, role) = (incoming.head, incoming.member.map(|member| member.role));
         if head.session == 0 {
             return match request {
-                D::Status => Ok(()),
-                D::List { .. } | D::Examine { .. } if self.is_administrator(incoming) => Ok(()),
+                D::Status => Ok(false),
+                D::List { .. } | D::Examine { .. } if self.is_administrator(incoming) => Ok(false),
                 D::Reap { .. } | D::Fence { .. } | D::Truncate { .. } | D::Punch { .. }
                     if role == Some(Role::Metadata) =>
                 {
-                    Ok(())
+                    Ok(false)
                 }
                 // Outside of a session nobody could tell a late copy of it.
                 D::Write { .. } | D::Read { .. } => Err(Failure::Status(Status::NoSession)),
@@ -97,7 +98,8 @@ impl Inner {
             (Some(_), D::List { .. } | D::Examine { .. } | D::Reap { .. } | D::Fence { .. }) => {
                 Err(self.stranger(Failure::Status(Status::Unproven)))
             }
-            (Some(false), _) | (Some(true), D::Sync { .. } | D::Status) => Ok(()),
+            (Some(false), _) => Ok(false),
+            (Some(true), D::Sync { .. } | D::Status) => Ok(true),
             (Some(true), D::Read { file, .. }) => self.check_right(&head, file, false),
             (
                 Some(true),
@@ -114,9 +116,9 @@ impl Inner {
     }
 
     /// A limited session changes or reads only what the metadata server gave it a right to.
-    fn check_right(&self, head: &CallHead, file: &FileId, writes: bool) -> Result<(), Failure> {
+    fn check_right(&self, head: &CallHead, file: &FileId, writes: bool) -> Result<bool, Failure> {
         let allowed = self.grantor.check_right(head.session, file.inode, head.right, writes);
-        if allowed { Ok(()) } else { Err(self.stranger(Errno::EACCES.into())) }
+        if allowed { Ok(true) } else { Err(self.stranger(Errno::EACCES.into())) }
     }
 
     /// Counts who asked for what he may not have.
@@ -138,7 +140,12 @@ impl Inner {
                 }
             }
             DataRequest::Read { file, pieces, bulk, verify } => {
-                let read = self.check_file(file).and_then(|()| {
+                let current = match call.limited {
+                    true if self.epochs.borrow().is_current(file) => Ok(()),
+                    true => Err(Errno::ESTALE.into()),
+                    false => self.check_file(file),
+                };
+                let read = current.and_then(|()| {
                     let plan = Plan::new(pieces, self.store.object_bytes());
                     plan.map_err(|_| Errno::EINVAL.into())
                 });

@@ -50,6 +50,12 @@ impl FileEpochs {
         true
     }
 
+    /// Whether no later epoch of the file was seen. Notes nothing: who may only read a file must not make
+    /// it stale for others by an epoch of his own invention.
+    pub(crate) fn is_current(&self, file: FileId) -> bool {
+        file.epoch >= self.seen(file).epoch
+    }
+
     /// Whether this was the file's last cut in this epoch.
     pub(crate) fn was_cut(&self, file: FileId, cut: (u32, u32)) -> bool {
         let seen = self.seen(file);
@@ -103,6 +109,14 @@ mod tests {
         epochs.forget(1, 1);
         assert!(epochs.admit(file(1, 0)));
         assert!(!epochs.admit(FileId { generation: 2, ..file(1, 3) }));
+    }
+
+    #[test]
+    fn a_look_at_an_epoch_leaves_nothing_behind() {
+        let mut epochs = FileEpochs::default();
+        assert!(epochs.is_current(file(1, 9)) && epochs.admit(file(1, 5)));
+        assert!(epochs.is_current(file(1, 9)) && !epochs.is_current(file(1, 4)));
+        assert!(epochs.admit(file(1, 5)));
     }
 
     #[test]

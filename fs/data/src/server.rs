@@ -98,6 +98,8 @@ pub(crate) struct Call {
     pub head: CallHead,
     /// Its reply is kept for a retry.
     pub keep: bool,
+    /// Of a session that is limited to the rights of one user.
+    pub limited: bool,
 }
 
 impl DataServer {
