@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use ropewalk_meta::sessions::SessionOwner;
+use ropewalk_meta::sessions::{Limit, SessionOwner};
 use ropewalk_meta::{Admission, Call, Config, Outcome};
 use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::head::Status;
@@ -322,7 +322,8 @@ fn a_clients_name_outlives_the_server_and_steers_no_terminal() {
         cluster.shard().client_name(opening.session).map(<[u8]>::to_vec).expect("it is open")
     };
     let before = named(&mut cluster);
-    assert!(before.starts_with(b"mount ?[2Jof node1xxx") && before.len() == 64, "{before:?}");
+    let expected = b"mount \\x1b[2Jof node1xxx";
+    assert!(before.starts_with(expected) && before.len() == 64, "{before:?}");
     cluster.restart();
     assert_eq!(named(&mut cluster), before);
 }
@@ -366,6 +367,8 @@ fn a_full_disk_refuses_changes_and_forgets_nothing() {
 fn a_fence_that_a_silent_data_server_missed_is_remembered_until_it_is_paid() {
     let mut cluster = cluster(2);
     let dead = cluster.clients[0].session;
+    // One that was never used leaves nothing to be fenced.
+    cluster.create(0, b"a");
     cluster.clients[0].silent = true;
     cluster.pass(11 * SECOND);
     let (now, living) = (cluster.moment(), cluster.clients[1].session);
@@ -385,4 +388,54 @@ fn a_fence_that_a_silent_data_server_missed_is_remembered_until_it_is_paid() {
     assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2)]));
     cluster.restart();
     assert_eq!(cluster.shard().fences_owed(), Ok(vec![(3, dead, 2)]));
+}
+
+#[test]
+fn a_session_that_was_never_used_ends_without_a_fence() {
+    let mut cluster = cluster(2);
+    let unused = cluster.clients[0].session;
+    cluster.clients[0].silent = true;
+    cluster.pass(11 * SECOND);
+    let (now, living) = (cluster.moment(), cluster.clients[1].session);
+    assert!(cluster.shard().renew_session(living, now));
+    cluster.shard().tick(now);
+    assert_eq!(cluster.shard().poll_fence(), None);
+    assert_eq!(cluster.shard().poll_ended(), Some(unused));
+    assert!(!cluster.shard().renew_session(unused, now));
+}
+
+#[test]
+fn one_endpoint_and_one_user_have_a_bounded_number_of_sessions_and_idle_ones_make_room() {
+    let config = Config {
+        sessions_max: 6,
+        sessions_of_endpoint_max: 2,
+        sessions_of_user_max: 3,
+        ..Config::default()
+    };
+    let mut cluster = Cluster::new(1, config, 7);
+    cluster.create(0, b"held");
+    let now = cluster.moment();
+    let owner = |endpoint, user: Option<u32>| SessionOwner {
+        endpoint,
+        incarnation: 1,
+        limit: user.map(|user| Limit { user, groups: vec![user] }),
+    };
+    let mut client = 10;
+    let mut open = |cluster: &mut Cluster, owner: SessionOwner| {
+        client += 1;
+        cluster.shard().make_room(&owner, now)?;
+        let opened = cluster.shard().open_session(client, owner, now);
+        Ok(opened.expect("rows in memory").session)
+    };
+    let first = open(&mut cluster, owner(1, None));
+    assert!(first.is_ok() && open(&mut cluster, owner(1, None)).is_ok());
+    assert_eq!(open(&mut cluster, owner(1, None)), Err(Errno::EUSERS), "of one endpoint");
+    let his: Vec<u64> = (2..5).map(|it| open(&mut cluster, owner(it, Some(7))).unwrap()).collect();
+    assert_eq!(open(&mut cluster, owner(5, Some(7))), Err(Errno::EUSERS), "of one user");
+    // Six are all; one of those that were never used goes, a plain user's first.
+    assert!(open(&mut cluster, owner(6, None)).is_ok());
+    let ended = cluster.shard().poll_ended().expect("one had to go");
+    assert!(his.contains(&ended));
+    let holder = cluster.clients[0].session;
+    assert!(cluster.shard().renew_session(holder, now), "what is used stays");
 }

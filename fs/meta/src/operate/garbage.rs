@@ -31,8 +31,11 @@ impl<R: Rows> Operation<'_, R> {
             attributes: inode.attributes(),
             content: inode.content(),
             written: inode.written.as_slice().to_vec(),
+            // One that is only kept for a moment goes with all that it has: its last writer, who took its
+            // name, told no more of it.
             changing: shard.leases.is_written(inode.number)
-                || shard.cuts.contains_key(&inode.number),
+                || shard.cuts.contains_key(&inode.number)
+                || shard.graves.keeps(inode.number),
         }
     }
 
