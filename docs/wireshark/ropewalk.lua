@@ -972,7 +972,7 @@ end
 -- Ropewalk's packets
 
 local HEAD_BYTES, CHECKSUM_BYTES = 14, 4
-local PACKET_VERSION = 4
+local PACKET_VERSION = 5
 local PACKET_ACK = { { "ropewalk.ack.next", 4 }, { "ropewalk.ack.delay", 3 },
     { "ropewalk.ack.again", 1 }, { "ropewalk.ack.early", 8 } }
 local PACKET_HANDLE = { "ropewalk.handle", 8 }

@@ -548,6 +548,8 @@ static void *remember(void *rounds)
         /* Here the library ends. */
         pthread_barrier_wait(&step);
         CHECK(BMI_open_context(&own) == -BMI_ENETDOWN);
+        /* Only now may it begin again. */
+        pthread_barrier_wait(&step);
     }
     return NULL;
 }
@@ -613,6 +615,7 @@ static void lives(const char *medium)
         CHECK(BMI_finalize() == 0);
         CHECK(descriptors() == before);
         CHECK(pthread_join(waits[0], NULL) == 0 && pthread_join(waits[1], NULL) == 0);
+        pthread_barrier_wait(&step);
         pthread_barrier_wait(&step);
         if (strcmp(medium, "tcp") == 0) {
             /* At once, beside the child of the former life. */
