@@ -281,7 +281,10 @@ mod tests {
             let bytes = question.emit();
             assert_eq!(Question::parse(&bytes), Some(question));
             assert!(bytes.len() <= QUESTION_BYTES_MAX);
-            assert_eq!(Question::parse(&bytes[..1]).is_some(), matches!(bytes[0], 4 | 6 | 7 | 11 | 13));
+            assert_eq!(
+                Question::parse(&bytes[..1]).is_some(),
+                matches!(bytes[0], 4 | 6 | 7 | 11 | 13)
+            );
         }
         assert_eq!(Question::parse(&[]), None);
         assert_eq!(Question::parse(&[99, 1]), None);

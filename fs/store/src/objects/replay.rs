@@ -239,7 +239,12 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
     }
     disk.sync_directory(&layout.objects())?;
     marks.number += 1;
-    (marks.durable, marks.clean) = (scan.end, 0);
+    marks.clean = 0;
+    if scan.slots_in_use().next().is_some() {
+        marks.durable = scan.end;
+    }
+    // Else the end is where the next life's first segment will lie, and nothing is durable there yet:
+    // a death before that segment exists must not look like the loss of its end.
     marks.save(disk, layout.root(), layout.store())?;
     Ok(report)
 }

@@ -210,3 +210,41 @@ fn a_file_is_cut_across_its_stripes() {
         store.sync_files(&[(7, 1)]).await.unwrap();
     });
 }
+
+/// Copies the files of one directory to another.
+fn copy_files(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().map(|entry| entry.unwrap()) {
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[test]
+fn a_death_between_the_marks_of_a_start_and_its_log_is_no_damage() {
+    with_store(|world, path| async move {
+        let config = Config { era: 7, ..config() };
+        let open = async || {
+            loop {
+                match ObjectStore::open(&path, config.clone(), &world).await {
+                    Ok((store, recovery)) => return (store, recovery.damage),
+                    Err(error) if error.to_string().contains("another process") => {
+                        ropewalk_base::task::yield_now().await;
+                    }
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        let (log, kept) = (path.join("log"), path.join("../log"));
+        let (store, _) = open().await;
+        put(&store, OBJECT, 0, &[5; 10_000]);
+        store.close().await.unwrap();
+        drop(store);
+        copy_files(&log, &kept);
+        // The next start saves its marks; its log is taken back, as if it had died before that.
+        drop(open().await);
+        copy_files(&kept, &log);
+        let (store, damage) = open().await;
+        assert_eq!(damage, Vec::<String>::new());
+        assert_eq!(get(&store, OBJECT, 0, 10_000), vec![5; 10_000]);
+    });
+}
