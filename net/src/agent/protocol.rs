@@ -256,9 +256,10 @@ fn take_peer(bytes: &mut &[u8]) -> Option<KnownPeer> {
 mod tests {
     use super::*;
 
+    const MAP: Map = Map { mapper: 1 << 40, version: 2, hosts: 3, is_complete: true };
+
     #[test]
-    fn what_is_said_reads_as_it_was_written_and_nothing_else_does() {
-        let map = Map { mapper: 1 << 40, version: 2, hosts: 3, is_complete: true };
+    fn questions_read_as_they_were_written_and_nothing_else_does() {
         let long = "n".repeat(79);
         let questions = [
             Question::Hold(3),
@@ -271,7 +272,7 @@ mod tests {
             Question::AddPeer(5, None),
             Question::AddPeer(6 << 40, Some(&long)),
             Question::RemovePeer(7),
-            Question::SetMap(map),
+            Question::SetMap(MAP),
             Question::Age,
             Question::Seek(9 << 40),
             Question::Map,
@@ -290,6 +291,10 @@ mod tests {
         assert_eq!(Question::parse(&[99, 1]), None);
         assert_eq!(Question::parse(&[&[8; 9][..], &[b'n'; 80]].concat()), None);
         assert_eq!(Question::parse(&[4, 0xff]), None);
+    }
+
+    #[test]
+    fn answers_read_as_they_were_written_and_nothing_else_does() {
         let peer = KnownPeer {
             index: 7,
             station: "02:00:00:00:00:01".parse().unwrap(),
@@ -320,7 +325,7 @@ mod tests {
             Answer::NotPermitted,
             Answer::Called("b".into()),
             Answer::Counts("a 1\n".into()),
-            Answer::Map(Map { is_complete: false, ..map }),
+            Answer::Map(Map { is_complete: false, ..MAP }),
         ];
         for answer in answers {
             let bytes = answer.emit();
