@@ -1,4 +1,5 @@
-//! The board: a small file beside the log in which each owner's last record is noted.
+//! The board: a small file beside the log in which each owner's last record is noted. It lies outside of
+//! the log's directory, so that an older copy of that whole directory is noticed.
 //!
 //! A log alone cannot say that its own end is missing, or whom records concerned that nobody can read
 //! any more. The board can: after each append the owner's slot gets the position of the owner's last

@@ -157,7 +157,7 @@ impl Opener {
     ) -> Result<(Scan, Marks, Option<String>), ObjectError> {
         let (disk, directory) = (&*self.disk, layout.log());
         let reading_log = self.failed("read the intent log");
-        let stand = Stand::read(disk, &directory, description.store).map_err(&reading_log)?;
+        let stand = Stand::read(disk, layout.root(), description.store).map_err(&reading_log)?;
         let give_up = disk.kind(&directory.join(GIVE_UP)).map_err(&reading_log)?.is_some();
         let load = |least| {
             Marks::load(disk, layout.root(), description.store, least)
@@ -200,7 +200,7 @@ impl Opener {
     fn begin_log(&self, layout: &Layout, scan: Scan, marks: &Marks) -> io::Result<Log> {
         let disk = &self.disk;
         let slots = SLOTS_EACH * self.config.objects_cached + SLOTS_MORE;
-        let board = Board::open(&**disk, &layout.log(), layout.store(), slots as u32)?;
+        let board = Board::open(&**disk, layout.root(), layout.store(), slots as u32)?;
         let (era, salt) = (self.config.era, layout.salt());
         let beginning = Beginning { era, marks: marks.number, salt };
         let log = Log::begin(disk.clone(), layout.log(), scan, board, beginning)?;
