@@ -20,11 +20,13 @@ fn content(number: u64) -> Vec<u8> {
 struct Cluster<'a>(&'a Path);
 
 impl Cluster<'_> {
-    fn start(&self) -> String {
+    fn words(&self) -> [&str; 7] {
         let directory = self.0.to_str().unwrap();
-        let words = ["up", directory, "--background", "--data-servers", "1"];
-        let words = [&words[..], &["--listen", "127.0.0.1:0"]].concat();
-        let line = run(self.0.parent().unwrap(), PROGRAM, &words);
+        ["up", directory, "--background", "--data-servers", "1", "--listen", "127.0.0.1:0"]
+    }
+
+    fn start(&self) -> String {
+        let line = run(self.0.parent().unwrap(), PROGRAM, &self.words());
         let address = line.split("serves at ").nth(1);
         address.expect("it says where").split_whitespace().next().unwrap().to_string()
     }
@@ -92,4 +94,56 @@ fn a_flipped_bit_in_the_log_of_a_data_server_is_never_read_as_zeros() {
     let log = fs::read_to_string(directory.join("log")).unwrap();
     assert_eq!(lost > 0, log.contains("reading them is an error"), "{log}");
     assert!(lost < 4, "{lost} files are lost of three flipped bits");
+}
+
+#[test]
+fn an_older_copy_of_a_whole_store_is_refused_by_the_servers_that_met_the_newer_one() {
+    let place = tempfile::tempdir().unwrap();
+    let (directory, older) = (place.path().join("cluster"), place.path().join("older"));
+    let cluster = Cluster(&directory);
+    let copy = |from: &Path, to: &Path| {
+        let paths = [from.to_str().unwrap(), to.to_str().unwrap()];
+        run(place.path(), "cp", &["-a", paths[0], paths[1]]);
+    };
+    let write = |number: u64, address: &str, name: &str| {
+        fs::write(place.path().join(name), content(number)).unwrap();
+        ropewalk(place.path(), address, &["cp", "-s", "-q", name, &format!(":/{name}")]).well();
+    };
+    let address = cluster.start();
+    write(0, &address, "file");
+    cluster.kill();
+    copy(&directory, &older);
+    let address = cluster.start();
+    write(1, &address, "file");
+    write(2, &address, "other");
+    cluster.kill();
+    for part in ["meta", "data0"] {
+        let (now, newer) = (directory.join(part), place.path().join("newer"));
+        fs::rename(&now, &newer).unwrap();
+        copy(&older.join(part), &now);
+        // The second time nothing is forgotten.
+        for _ in 0..2 {
+            let refused =
+                std::process::Command::new(PROGRAM).args(cluster.words()).output().unwrap();
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(!refused.status.success(), "{part}: {said}");
+            assert!(said.contains("older copy"), "{part}: {said}");
+        }
+        fs::remove_dir_all(&now).unwrap();
+        fs::rename(&newer, &now).unwrap();
+    }
+    // With the newer ones all is there.
+    let address = cluster.start();
+    for (number, name) in [(1, "file"), (2, "other")] {
+        ropewalk(place.path(), &address, &["cp", "-q", &format!(":/{name}"), "back"]).well();
+        assert!(fs::read(place.path().join("back")).unwrap() == content(number), "{name}");
+        fs::remove_file(place.path().join("back")).unwrap();
+    }
+    cluster.kill();
+    // A whole cluster of an earlier day is consistent in itself.
+    fs::remove_dir_all(&directory).unwrap();
+    copy(&older, &directory);
+    let address = cluster.start();
+    ropewalk(place.path(), &address, &["cp", "-q", ":/file", "back"]).well();
+    assert!(fs::read(place.path().join("back")).unwrap() == content(0));
 }

@@ -274,6 +274,8 @@ fn nobody_joins_by_a_heartbeat_of_his_own() {
             boot: 1,
             store: 1,
             meta_store: 0,
+            met: 0,
+            known_by: 0,
             replace: true,
             admit: true,
             room: Room::default(),

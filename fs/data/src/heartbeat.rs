@@ -38,8 +38,12 @@ impl Inner {
         while !self.stopping.get() {
             let next = self.world.now() + PERIOD;
             let heard = self.beat(&herald, meta_store, replace).await;
-            if let Heard::Taken { meta_store: told } = heard {
+            if let Heard::Taken { meta_store: told, start } = heard {
                 (meta_store, replace) = (told, false);
+                // Without it an older copy of the metadata store is not noticed.
+                if let Err(error) = herald.note(told, start).await {
+                    self.lines.say(&error.to_string());
+                }
                 if !self.joined.replace(true) {
                     self.joining.notify_all();
                 }

@@ -7,6 +7,7 @@
 //!   heartbeat carries it;
 //! * a new store that is refused leaves its directory as empty as it was.
 
+use std::cell::Cell;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use ropewalk_base::world::World;
 use ropewalk_net::PeerId;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::{CallError, Connection, Options, Proof};
-use ropewalk_store::superblock::{Boot, ClaimedDirectory};
+use ropewalk_store::superblock::{Boot, ClaimedDirectory, Starts};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::status::Room;
@@ -36,7 +37,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 const NAME: &str = "joined";
 const NEW_NAME: &str = "joined.new";
 const MAGIC: &[u8; 8] = b"RWJOINED";
-const BYTES: usize = 28;
+const BYTES: usize = 36;
+/// Of the format that had no start of the metadata server.
+const SHORT_BYTES: usize = 28;
 
 /// Why the metadata server does not take this server. It is final: the server ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -54,6 +57,19 @@ pub enum Refusal {
          there give errors, and 'ropewalk check' names them)"
     )]
     OtherStore { path: String, server: ServerId },
+    #[error(
+        "{path} is an older copy of the store that data server {server} had: put the newer one back; \
+         where that is lost, begin with an empty directory and say --replace (every stripe on it is \
+         lost then, files that have some there give errors, and 'ropewalk check' names them)"
+    )]
+    OlderStore { path: String, server: ServerId },
+    #[error(
+        "the metadata server's store is an older copy of the one that {path} has met: put the newer \
+         one back; where that is lost, remove {path}/joined, for each data server, and copy out what \
+         can still be read, without a write: new files would meet objects of files that the copy does \
+         not know"
+    )]
+    OlderMetadata { path: String },
     #[error(
         "another process is data server {server} and lives, at {address}: stop it, or take a number \
          that the cluster does not have yet (--server)"
@@ -87,7 +103,9 @@ pub enum Refusal {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Heard {
     /// The server is the one of its number.
-    Taken { meta_store: u128 },
+    Taken { meta_store: u128, start: u64 },
+    /// It was known by this start before.
+    KnownBy(u64),
     /// No answer.
     No,
     /// Not now.
@@ -111,14 +129,18 @@ pub(crate) struct Herald {
     config: DataConfig,
     address: String,
     life: Life,
+    /// The newest start of the metadata server that is noted.
+    met: Cell<u64>,
 }
 
 /// A start of the server, and what its directory tells of former ones.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Life {
     pub boot: Boot,
-    /// The metadata store with which it registered.
-    pub meta_store: Option<u128>,
+    /// This start and those before it.
+    pub starts: Starts,
+    /// The metadata store with which it registered, and the newest start of its server.
+    pub joined: Option<(u128, u64)>,
     /// There never were objects.
     pub untouched: bool,
     /// The directory did not exist before this start.
@@ -144,16 +166,32 @@ impl Herald {
             config: config.clone(),
             address: config.address.clone().unwrap_or_else(own),
             life,
+            met: Cell::new(life.joined.map_or(0, |(_, met)| met)),
         }
     }
 
     /// Sends one heartbeat.
     pub(crate) async fn beat(&self, room: Room, meta_store: u128, replace: bool) -> Heard {
+        match self.ask(room, meta_store, replace, 0).await {
+            Heard::KnownBy(start) if self.life.starts.may_have(start) => {
+                self.ask(room, meta_store, replace, start).await
+            }
+            Heard::KnownBy(_) => Heard::Refused(Refusal::OlderStore {
+                path: self.path(),
+                server: self.config.server,
+            }),
+            heard => heard,
+        }
+    }
+
+    async fn ask(&self, room: Room, meta_store: u128, replace: bool, known_by: u64) -> Heard {
         let request = MetaRequest::Heartbeat(Heartbeat {
             server: self.config.server.0,
             boot: self.life.boot.id,
             store: self.life.boot.store,
             meta_store,
+            met: self.met.get(),
+            known_by,
             replace,
             admit: self.config.admit,
             room,
@@ -174,7 +212,7 @@ impl Herald {
             Some(Err(_)) | None => return Heard::No,
         };
         match decode::<MetaResult<'_>>(reply.body()) {
-            Ok(Ok(MetaReply::Registered(verdict))) => self.judge(verdict),
+            Ok(Ok(MetaReply::Registered(verdict))) => self.judge(verdict, reply.head.boot),
             Ok(Err(errno)) => Heard::Failed(errno),
             Ok(Ok(_)) | Err(_) => Heard::No,
         }
@@ -184,10 +222,10 @@ impl Herald {
         self.config.directory.display().to_string()
     }
 
-    fn judge(&self, verdict: Registration<'_>) -> Heard {
+    fn judge(&self, verdict: Registration<'_>, start: u64) -> Heard {
         let (path, server) = (self.path(), self.config.server);
         Heard::Refused(match verdict {
-            Registration::Taken { meta_store } => return Heard::Taken { meta_store },
+            Registration::Taken { meta_store } => return Heard::Taken { meta_store, start },
             Registration::OtherStore if self.life.untouched => Refusal::Emptied { path, server },
             Registration::OtherStore => Refusal::OtherStore { path, server },
             Registration::Alive { address } => {
@@ -196,6 +234,8 @@ impl Herald {
             }
             Registration::OtherMetadata { .. } => Refusal::OtherMetadata { path },
             Registration::NotAdmitted => Refusal::NotAdmitted { server },
+            Registration::KnownBy { start } => return Heard::KnownBy(start),
+            Registration::OlderMetadata => Refusal::OlderMetadata { path },
         })
     }
 
@@ -207,15 +247,15 @@ impl Herald {
             // Without room it gets no new files yet: nobody serves them.
             let heard = self.beat(Room::default(), 0, replace).await;
             match &heard {
-                Heard::Taken { meta_store } => {
-                    self.note(*meta_store).await?;
+                Heard::Taken { meta_store, start } => {
+                    self.note(*meta_store, *start).await?;
                     return Ok(*meta_store);
                 }
                 Heard::Refused(refusal) => {
                     self.leave().await?;
                     return Err(DataError::Refused(refusal.clone()));
                 }
-                Heard::No | Heard::Failed(_) => {}
+                Heard::No | Heard::KnownBy(_) | Heard::Failed(_) => {}
             }
             if before.as_ref() != Some(&heard) {
                 let why = describe(&heard);
@@ -228,18 +268,24 @@ impl Herald {
         }
     }
 
-    /// Notes the identity of the metadata store, durably.
-    pub(crate) async fn note(&self, meta_store: u128) -> Result<(), DataError> {
+    /// Notes the identity of the metadata store and the start of its server, durably, where it is a new
+    /// one.
+    pub(crate) async fn note(&self, meta_store: u128, start: u64) -> Result<(), DataError> {
+        if start != 0 && self.met.get() == start {
+            return Ok(());
+        }
         let (disk, directory) = (self.world.disk(), self.config.directory.clone());
         let noted = self.world.offload(move || {
             let path = directory.join(NAME);
-            write(&*disk, &directory, meta_store).map_err(|cause| DataError::Io {
+            write(&*disk, &directory, meta_store, start).map_err(|cause| DataError::Io {
                 doing: "write",
                 path,
                 cause,
             })
         });
-        noted.await.unwrap_or(Err(DataError::Closed))
+        noted.await.unwrap_or(Err(DataError::Closed))?;
+        self.met.set(start);
+        Ok(())
     }
 
     /// Takes a superblock away again in which there never was anything.
@@ -264,15 +310,17 @@ impl Herald {
 pub(crate) fn describe(heard: &Heard) -> String {
     match heard {
         Heard::Taken { .. } => "the metadata server answers heartbeats again".to_owned(),
-        Heard::No => "the metadata server does not answer heartbeats; trying on".to_owned(),
+        Heard::No | Heard::KnownBy(_) => {
+            "the metadata server does not answer heartbeats; trying on".to_owned()
+        }
         Heard::Failed(errno) => format!("the metadata server refuses heartbeats: {errno}"),
         Heard::Refused(refusal) => refusal.to_string(),
     }
 }
 
-/// The identity of the metadata store with which this directory's server registered; None: it never
-/// did.
-pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<u128>, DataError> {
+/// The identity of the metadata store with which this directory's server registered, and the newest start
+/// of its server that was met, 0 where none was noted; None: it never did.
+pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<(u128, u64)>, DataError> {
     let path = directory.join(NAME);
     let fail = |cause| DataError::Io { doing: "read", path: path.clone(), cause };
     let file = match disk.open(&path, Open::Read) {
@@ -281,17 +329,20 @@ pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<u128>, Da
     };
     let mut bytes = [0; BYTES];
     let count = file.read_at(0, &mut bytes).map_err(fail)?;
-    let sum = checksum::crc32c(&bytes[..24]).to_le_bytes();
-    if count != BYTES || bytes[..8] != *MAGIC || bytes[24..] != sum {
+    let whole = matches!(count, BYTES | SHORT_BYTES) && bytes[..8] == *MAGIC;
+    let (body, sum) = bytes[..count].split_at(count.saturating_sub(4));
+    if !whole || checksum::crc32c(body).to_le_bytes() != sum {
         return Err(fail(io::Error::new(io::ErrorKind::InvalidData, "it is damaged: remove it")));
     }
-    let number: [u8; 16] = bytes[8..24].try_into().expect("sixteen bytes");
-    Ok(Some(u128::from_le_bytes(number)))
+    let number: [u8; 16] = body[8..24].try_into().expect("sixteen bytes");
+    let met = body[24..].try_into().map_or(0, u64::from_le_bytes);
+    Ok(Some((u128::from_le_bytes(number), met)))
 }
 
-fn write(disk: &dyn Disk, directory: &Path, meta_store: u128) -> io::Result<()> {
+fn write(disk: &dyn Disk, directory: &Path, meta_store: u128, met: u64) -> io::Result<()> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&meta_store.to_le_bytes());
+    bytes.extend_from_slice(&met.to_le_bytes());
     bytes.extend_from_slice(&checksum::crc32c(&bytes).to_le_bytes());
     let (path, new) = (directory.join(NAME), directory.join(NEW_NAME));
     let file = disk.open(&new, Open::Create)?;

@@ -115,8 +115,8 @@ impl DataServer {
         let joined = match config.meta {
             Some(meta) => {
                 let herald = Herald::new(world, &endpoint, meta, &config, life);
-                let meta_store = match life.meta_store {
-                    Some(meta_store) => meta_store,
+                let meta_store = match life.joined {
+                    Some((meta_store, _)) => meta_store,
                     None => herald.join(replace).await?,
                 };
                 Some((herald, meta, meta_store))
@@ -240,10 +240,10 @@ async fn claim(world: &World, config: &DataConfig) -> Result<(ClaimedDirectory, 
         if expect != Expect::Replace && noted && !described {
             return Err(DataError::ObjectsGone { path: directory, server });
         }
-        let meta_store = membership::read(&*disk, &directory)?;
-        let untouched = meta_store.is_none() && !noted && !described;
-        let (boot, made) = (claimed.boot, claimed.made);
-        Ok((claimed, Life { boot, meta_store, untouched, made }))
+        let joined = membership::read(&*disk, &directory)?;
+        let untouched = joined.is_none() && !noted && !described;
+        let ClaimedDirectory { boot, starts, made, .. } = claimed;
+        Ok((claimed, Life { boot, starts, joined, untouched, made }))
     });
     let claimed = claimed.await.unwrap_or(Err(DataError::Closed))?;
     if let Some(note) = claimed.0.note() {

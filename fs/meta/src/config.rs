@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ropewalk_store::superblock::Starts;
 use ropewalk_wire::fs::layout::{Growth, Layout};
 
 use crate::names::HASH_BITS;
@@ -39,6 +40,8 @@ pub struct Config {
     pub root_owner: (u32, u32),
     /// The identity of the store: data servers register with it, and with no other afterwards.
     pub store: u128,
+    /// The starts of the server on its directory.
+    pub starts: Starts,
     /// What was acknowledged before this start may be lost in part: a new era begins.
     pub forgetful: bool,
     /// A store without rows becomes an empty file system; else it is one that lost everything.
@@ -66,6 +69,7 @@ impl Default for Config {
             growth: Growth::Stepped { narrow: 1, wide: 64 },
             root_owner: (0, 0),
             store: 0,
+            starts: Starts::default(),
             forgetful: true,
             format: true,
             hash_bits: HASH_BITS,

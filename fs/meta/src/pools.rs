@@ -57,6 +57,8 @@ impl Server {
 pub struct Pools {
     /// The identity of each number's store, of all servers that ever registered.
     members: BTreeMap<u32, u128>,
+    /// The newest start of each of them.
+    starts: BTreeMap<u32, u64>,
     /// Numbers that may register.
     admitted: BTreeSet<u32>,
     servers: BTreeMap<u32, Server>,
@@ -77,6 +79,11 @@ impl Pools {
     /// With numbers that may register, as rows hold them.
     pub fn admitting(self, admitted: BTreeSet<u32>) -> Pools {
         Pools { admitted, ..self }
+    }
+
+    /// With the newest start of each member, as rows hold them.
+    pub fn started(self, starts: BTreeMap<u32, u64>) -> Pools {
+        Pools { starts, ..self }
     }
 
     /// Whether a number may register its first store.
@@ -109,7 +116,18 @@ impl Pools {
     /// From now on the number has this store.
     pub fn set_member(&mut self, server: u32, store: u128) {
         self.admitted.remove(&server);
+        self.starts.remove(&server);
         self.members.insert(server, store);
+    }
+
+    /// The newest start of a member's server; 0 where none is known.
+    pub fn start(&self, server: u32) -> u64 {
+        self.starts.get(&server).copied().unwrap_or(0)
+    }
+
+    /// A member's server was started again.
+    pub fn set_start(&mut self, server: u32, start: u64) {
+        self.starts.insert(server, start);
     }
 
     /// The newest version.
@@ -236,7 +254,19 @@ mod tests {
         let address = Bytes(b"somewhere");
         let (store, meta_store) = (7, 0);
         let (replace, admit) = (false, false);
-        let beat = Heartbeat { server, boot, store, meta_store, replace, admit, room, address };
+        let (met, known_by) = (0, 0);
+        let beat = Heartbeat {
+            server,
+            boot,
+            store,
+            meta_store,
+            met,
+            known_by,
+            replace,
+            admit,
+            room,
+            address,
+        };
         pools.handle_heartbeat(&beat, now);
     }
 

@@ -118,6 +118,8 @@ fn pool_versions_follow_the_servers_and_files_keep_theirs() {
         boot: 1,
         store: 7,
         meta_store: 0,
+        met: 0,
+        known_by: 0,
         replace: false,
         admit: true,
         room: Room { total_bytes: GIB, free_bytes: GIB, available_bytes: GIB, file_system: 0 },

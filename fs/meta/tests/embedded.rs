@@ -131,6 +131,8 @@ impl Server {
             boot: 1,
             store: 7,
             meta_store: 0,
+            met: 0,
+            known_by: 0,
             replace: false,
             admit: true,
             room: Room {

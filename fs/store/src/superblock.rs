@@ -1,6 +1,6 @@
 //! Whose directory this is, and which boot of the server this is.
 //!
-//! The file `superblock` is one sector: identity, format version, boot counter, checksum. The file
+//! The file `superblock` is one sector: identity, format version, boot counter, the last starts, checksum. The file
 //! `superblock.second` is a copy of it: one of them may be damaged or lost. The file `lock` is locked
 //! while a server has the directory; the kernel lets go of it when the process dies.
 //!
@@ -12,6 +12,7 @@
 //! * a start on a directory that exists needs no room on its disk.
 
 mod copies;
+mod starts;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,8 @@ use ropewalk_base::disk::{Disk, File, Open};
 use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
 
+pub use starts::Starts;
+
 const NAME: &str = "superblock";
 const SECOND_NAME: &str = "superblock.second";
 const NEW_NAME: &str = "superblock.new";
@@ -30,6 +33,7 @@ const MAGIC: &[u8; 8] = b"RWSUPERB";
 /// The format that this program writes.
 const VERSION: u32 = 1;
 const BYTES: usize = 512;
+const STARTS_AT: usize = 96;
 
 /// What a directory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +85,8 @@ pub enum Expect {
 pub struct Boot {
     /// Counts the starts on this directory, from 1.
     pub counter: u64,
-    /// Random, never 0: clients see by it that the server was restarted.
+    /// Never 0: others see by it that the server was restarted. The upper half is the counter's lower
+    /// one, the rest is random: they see, too, that a directory is an older copy of itself.
     pub id: u64,
     /// The id of the first start since when nothing that was acknowledged can be lost: a start after
     /// a power loss begins a new era, one after a mere death of the process goes on with it.
@@ -164,6 +169,8 @@ pub struct ClaimedDirectory {
     pub path: PathBuf,
     pub identity: Identity,
     pub boot: Boot,
+    /// This start and those before it.
+    pub starts: Starts,
     /// The directory did not exist before.
     pub made: bool,
     /// A copy of the superblock that was damaged or missing, and was made anew from the other one.
@@ -196,25 +203,30 @@ pub fn claim(
         io::ErrorKind::WouldBlock => ClaimError::InUse { path: path.to_path_buf() },
         _ => ClaimError::io("lock", &lock_path, cause),
     })?;
-    let id = random.0.max(1);
     // The lock file stays the same for as long as the directory does.
     let memory = disk.memory_of(&lock_path).unwrap_or(0);
     let copies::Copies { found, broken: mended } = copies::read(disk, path)?;
-    let boot = match found {
+    let id_of = |counter: u64| counter << 32 | random.0 >> 32;
+    let (boot, starts) = match found {
         Some(found) => {
             check(path, &found, identity)?;
             let Boot { counter, era, store, .. } = found.boot;
+            let counter = counter + 1;
+            let id = id_of(counter).max(1);
             let era = if memory != 0 && memory == found.memory { era } else { id };
-            Boot { counter: counter + 1, id, era, store }
+            (Boot { counter, id, era, store }, found.starts)
         }
         None => {
             check_empty(disk, path, identity.server, expect)?;
             sync_ancestors(disk, path)?;
-            Boot { counter: 1, id, era: id, store: random.1 }
+            let id = id_of(1);
+            (Boot { counter: 1, id, era: id, store: random.1 }, Starts::default())
         }
     };
-    write(disk, path, identity, boot, memory)?;
-    Ok(ClaimedDirectory { path: path.to_path_buf(), identity, boot, made, mended, _lock: lock })
+    let starts = starts.and(boot.id);
+    write(disk, path, identity, boot, memory, starts)?;
+    let path = path.to_path_buf();
+    Ok(ClaimedDirectory { path, identity, boot, starts, made, mended, _lock: lock })
 }
 
 impl ClaimedDirectory {
@@ -248,6 +260,7 @@ struct Found {
     boot: Boot,
     /// What [`Disk::memory_of`] said at that start, or 0.
     memory: u128,
+    starts: Starts,
 }
 
 impl Found {
@@ -290,6 +303,10 @@ fn parse(bytes: &[u8]) -> Result<Found, Unreadable> {
         role: number(36),
         boot: Boot { counter: wide(40), id: wide(48), era: wide(72), store: wider(56) },
         memory: wider(80),
+        starts: Starts::decode(
+            wide(48),
+            bytes[STARTS_AT..][..starts::BYTES].try_into().expect("so many bytes"),
+        ),
     })
 }
 
@@ -364,6 +381,7 @@ fn write(
     identity: Identity,
     boot: Boot,
     memory: u128,
+    starts: Starts,
 ) -> Result<(), ClaimError> {
     let mut bytes = Vec::with_capacity(BYTES);
     bytes.extend_from_slice(MAGIC);
@@ -377,6 +395,8 @@ fn write(
     bytes.extend_from_slice(&boot.store.to_le_bytes());
     bytes.extend_from_slice(&boot.era.to_le_bytes());
     bytes.extend_from_slice(&memory.to_le_bytes());
+    debug_assert_eq!(bytes.len(), STARTS_AT);
+    starts.encode(&mut bytes);
     bytes.resize(BYTES, 0);
     let crc = crc_of(&bytes);
     bytes[12..16].copy_from_slice(&crc.to_le_bytes());

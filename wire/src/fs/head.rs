@@ -67,7 +67,7 @@ pub struct ReplyHead {
     pub slot: u16,
     /// Of the call.
     pub sequence: u64,
-    /// The server's life: new at each start.
+    /// The server's life: new at each start. Its upper half counts the starts.
     pub boot: u64,
     /// Nothing that was acknowledged in an era is lost while it lasts; a power loss ends it.
     pub era: u64,

@@ -584,6 +584,10 @@ pub struct Heartbeat<'a> {
     pub store: u128,
     /// The identity of the metadata store whose files its objects belong to; 0: of none yet.
     pub meta_store: u128,
+    /// The newest start of the metadata server that it has met; 0: none yet.
+    pub met: u64,
+    /// The start of its own by which it was known before, as [`Registration::KnownBy`] says it; 0: not told.
+    pub known_by: u64,
     /// A person ordered that this store takes the place of the one that the number had.
     pub replace: bool,
     /// A person ordered that this server is taken in, though the cluster did not have its number yet.
@@ -610,6 +614,11 @@ pub enum Registration<'a> {
     OtherMetadata { meta_store: u128 },
     /// The cluster does not have the number, and nobody ordered that it shall.
     NotAdmitted,
+    /// It was known by this start before: it shall say so if that was one of its own. Else its store is an
+    /// older copy of the one that it had.
+    KnownBy { start: u64 },
+    /// The metadata store is an older copy of the one that this server has met.
+    OlderMetadata,
 }
 
 /// An entry that a lookup or a creating request found or made.

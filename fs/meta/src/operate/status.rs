@@ -1,5 +1,6 @@
 //! Data servers, pools, free room.
 
+use ropewalk_store::superblock::Starts;
 use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, Registration, ServerInfo};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -26,6 +27,9 @@ impl<R: Rows> Operation<'_, R> {
         if beat.meta_store != 0 && beat.meta_store != meta_store {
             return self.registered(Registration::OtherMetadata { meta_store });
         }
+        if !self.shard.config.starts.may_have(beat.met) {
+            return self.registered(Registration::OlderMetadata);
+        }
         let known = self.shard.pools.member(beat.server);
         if known.is_some_and(|known| known != beat.store) && !beat.replace {
             return self.registered(Registration::OtherStore);
@@ -40,8 +44,20 @@ impl<R: Rows> Operation<'_, R> {
             }
             let key = keys::key(Table::Member, &[u64::from(beat.server)]);
             self.batch.put(key, encode_row(MEMBER_VERSION, &beat.store));
+            self.batch.remove(keys::key(Table::Member, &[u64::from(beat.server), 0]));
             self.shard.pools.set_member(beat.server, beat.store);
             // From then on the server may serve what only it has.
+            self.durable = true;
+        }
+        let met = self.shard.pools.start(beat.server);
+        if ![0, beat.boot, beat.known_by].contains(&met) {
+            return self.registered(Registration::KnownBy { start: met });
+        }
+        // On a full disk it is not noted: an older copy of the store may not be noticed then.
+        if beat.boot != met && Starts::is_counted(beat.boot) && !self.shard.is_full() {
+            let key = keys::key(Table::Member, &[u64::from(beat.server), 0]);
+            self.batch.put(key, encode_row(MEMBER_VERSION, &u128::from(beat.boot)));
+            self.shard.pools.set_start(beat.server, beat.boot);
             self.durable = true;
         }
         self.shard.pools.handle_heartbeat(beat, self.now.time);

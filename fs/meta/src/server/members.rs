@@ -146,7 +146,11 @@ impl MetaServer {
             Registration::NotAdmitted => {
                 tell(&format!("asks to join and is refused: 'ropewalk server add {id}' lets it"))
             }
-            Registration::Alive { .. } => {}
+            Registration::OlderMetadata => self.fail(&format!(
+                "its store is an older copy of the one that data server {id} has met; put the newer \
+                 one back"
+            )),
+            Registration::Alive { .. } | Registration::KnownBy { .. } => {}
         }
     }
 }

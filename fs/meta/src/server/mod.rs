@@ -390,6 +390,7 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
     }
     store.ready().await?;
     config.shard.store = boot.store;
+    config.shard.starts = claimed.starts;
     config.shard.forgetful = boot.era == boot.id;
     config.shard.format = expect != Expect::Existing;
     let random = Random::from_seed(world.random_u64());

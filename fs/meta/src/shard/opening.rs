@@ -325,11 +325,13 @@ fn format<R: Rows>(
 
 fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
     let (mut members, mut admitted) = (BTreeMap::new(), BTreeSet::new());
+    let mut starts = BTreeMap::new();
     for (key, store) in read_table::<u128, R>(rows, Table::Member, MEMBER_VERSION)? {
         let server = keys::number(&key, 0).and_then(|number| u32::try_from(number).ok());
         let server =
             server.ok_or_else(|| RowsError::Failed("a data server has no number".to_owned()))?;
         match store {
+            start if keys::number(&key, 1).is_some() => drop(starts.insert(server, start as u64)),
             NO_STORE => drop(admitted.insert(server)),
             store => drop(members.insert(server, store)),
         }
@@ -341,7 +343,7 @@ fn read_pools<R: Rows>(rows: &R, now: Moment) -> Result<Pools, RowsError> {
         }
         versions.insert(pool.version, pool);
     }
-    Ok(Pools::new(members, versions, now.time).admitting(admitted))
+    Ok(Pools::new(members, versions, now.time).admitting(admitted).started(starts))
 }
 
 /// All rows of a table, decoded.

@@ -160,6 +160,8 @@ impl Cluster {
             boot: 1,
             store: 7,
             meta_store: 0,
+            met: 0,
+            known_by: 0,
             replace: false,
             admit: true,
             room: Room {

@@ -88,6 +88,8 @@ fn boot(node: &Node, id: u32, log: Log) {
             boot: life,
             store: u128::from(id) + 1,
             meta_store: 0,
+            met: 0,
+            known_by: 0,
             replace: false,
             admit: true,
             room: Room {
