@@ -74,7 +74,8 @@ impl Inner {
     fn condition_of(&self, error: &ObjectError) -> Condition {
         self.failed("examine", error);
         match error {
-            ObjectError::Header { .. } => Condition::Damaged,
+            ObjectError::Header { .. } | ObjectError::Older { .. } => Condition::Damaged,
+            ObjectError::Gone { .. } => Condition::Absent,
             ObjectError::Corrupt { block, .. } => Condition::Corrupt { block: *block },
             _ => Condition::Unreadable,
         }

@@ -50,7 +50,7 @@ impl Inner {
                     let ObjectId { inode, generation, stripe } = info.object;
                     objects.push(ObjectInfo { inode, generation, stripe, bytes: info.bytes });
                 }
-                Err(error @ ObjectError::Header { .. }) => {
+                Err(error @ (ObjectError::Header { .. } | ObjectError::Older { .. })) => {
                     self.failed("list", &error);
                 }
                 Err(error) => return Err(self.failed("list", &error)),

@@ -94,6 +94,23 @@ fn read_object(
     Ok(FileState::Present(file, front, entries))
 }
 
+/// Compares what was found with the stamp that the roll has of the object.
+pub(super) fn check_age(
+    object: ObjectId,
+    found: &FileState,
+    stamp: Option<u32>,
+) -> Result<(), ObjectError> {
+    let Some(stamp) = stamp else { return Ok(()) };
+    match found {
+        FileState::Present(_, front, _) if front.stamp < stamp => {
+            Err(ObjectError::Older { object })
+        }
+        FileState::Absent => Err(ObjectError::Gone { object }),
+        FileState::Unfinished => Err(ObjectError::Header { object }),
+        _ => Ok(()),
+    }
+}
+
 /// Gives a new object's file its head. What an unfinished creation left in it is cut away first:
 /// without a head its table says nothing.
 pub(super) fn begin_file(file: &dyn File, layout: &Layout, object: ObjectId) -> io::Result<()> {
@@ -110,7 +127,7 @@ pub(super) fn table_pages(block: u32) -> u64 {
 
 impl Inner {
     /// Brings an object into memory; false where it does not exist. With `create`, an absent one
-    /// is there afterwards, without a file.
+    /// is there afterwards, without a file. One that is absent and should not be is an error.
     pub(super) fn load(
         &self,
         state: &mut State,
@@ -124,19 +141,29 @@ impl Inner {
         if state.marks.is_buried(object) {
             return if create { Err(ObjectError::Removed { object }) } else { Ok(false) };
         }
-        let found = open_object(&*self.disk, &self.layout, object, state.log.tail())
+        // Whole in both copies before anything is written: a power cut may have torn the head of a file
+        // of which the log has nothing.
+        let found = repair_object(&*self.disk, &self.layout, object, state.log.tail())
             .map_err(about(object, "open its file"))?;
+        let stamp = state.roll.stamp(object);
+        check_age(object, &found, stamp)?;
         let loaded = match found {
-            FileState::Present(file, front, entries) => Object {
-                file: Some(file),
-                exists: true,
-                table_pages: table_pages((entries.len() as u32).saturating_sub(1)),
-                front,
-                entries,
-                chain: Chain::of_durable(),
-                touched: true,
-                ..Object::default()
-            },
+            FileState::Present(file, front, entries) => {
+                if stamp.is_none() {
+                    // The roll is younger than the object, or was damaged.
+                    state.roll.note(object, front.stamp);
+                }
+                Object {
+                    file: Some(file),
+                    exists: true,
+                    table_pages: table_pages((entries.len() as u32).saturating_sub(1)),
+                    front,
+                    entries,
+                    chain: Chain::of_durable(),
+                    touched: true,
+                    ..Object::default()
+                }
+            }
             FileState::Damaged | FileState::Headless => return Err(ObjectError::Header { object }),
             FileState::Absent | FileState::Unfinished if create => {
                 Object { touched: true, ..Object::default() }

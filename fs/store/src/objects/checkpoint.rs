@@ -2,7 +2,7 @@
 //!
 //! Order, and why: the log goes on in a fresh segment, so that everything before it is a whole; the
 //! log is synced, since nothing it protects may reach a file before it; patched blocks and tables are
-//! written and synced object by object; marks and directories follow; then the new tail is made
+//! written and synced object by object; marks, directories and the roll follow; then the new tail is made
 //! durable, and only after that old segments are overwritten.
 //!
 //! Invariant: an object whose sync fails is logged anew in full before its old records go.
@@ -29,6 +29,8 @@ struct Flushed {
     round: u64,
     /// Failed syncs of the object before: another one may have lost what was written.
     failures: u64,
+    /// What its file's head says now, where it has one.
+    stamp: Option<u32>,
     result: Result<(), ObjectError>,
 }
 
@@ -136,15 +138,19 @@ impl ObjectStore {
             }
             // Each one is looked after, also when another could not be: nobody asks again later.
             let mut carried = Ok(());
-            for Flushed { object, round, failures, result } in rounds {
+            for Flushed { object, round, failures, stamp, result } in rounds {
                 let synced = self.sync_round(object, round).await;
                 let failed =
                     synced.and(result).is_err() || self.inner.sync_failures(object) != failures;
                 if failed {
                     carried = self.inner.carry(object).and(carried);
                 }
-                if let Some(known) = self.inner.state.borrow_mut().objects.get_mut(&object) {
+                let state = &mut *self.inner.state.borrow_mut();
+                if let Some(known) = state.objects.get_mut(&object) {
                     known.flushing = false;
+                    if let Some(stamp) = stamp.filter(|_| !failed) {
+                        state.roll.note(object, stamp);
+                    }
                     if !failed && known.first_position.is_none() && known.exists {
                         known.chain.last = Chain::DURABLE;
                     }
@@ -152,7 +158,7 @@ impl ObjectStore {
             }
             carried?;
         }
-        self.sync_removals_and_marks().await?;
+        self.sync_removals_marks_and_roll().await?;
         let end = {
             let state = &mut *self.inner.state.borrow_mut();
             let marks = state.marks.number;
@@ -180,18 +186,19 @@ impl ObjectStore {
         known.flushing = true;
         let result = self.inner.flush_object(state, object, tail);
         let known = state.objects.get_mut(&object)?;
+        let stamp = known.file.as_ref().map(|_| known.front.stamp);
         let mut round = known.sync_started + 1;
         // One that is under way may have begun too early to cover everything.
         if known.syncing.is_none() {
             self.begin_sync(state, object);
             round = state.objects[&object].sync_started;
         }
-        Some(Flushed { object, round, failures, result })
+        Some(Flushed { object, round, failures, stamp, result })
     }
 
-    async fn sync_removals_and_marks(&self) -> Result<(), ObjectError> {
+    async fn sync_removals_marks_and_roll(&self) -> Result<(), ObjectError> {
         let inner = &self.inner;
-        let (removed_from, marks) = {
+        let (removed_from, marks, roll) = {
             let state = &mut *inner.state.borrow_mut();
             let marks = state.marks_changed.then(|| {
                 state.marks.number += 1;
@@ -199,7 +206,7 @@ impl ObjectStore {
                 state.marks.clone()
             });
             state.marks_changed = false;
-            (std::mem::take(&mut state.removed_from), marks)
+            (std::mem::take(&mut state.removed_from), marks, state.roll.work())
         };
         let (disk, layout) = (inner.disk.clone(), inner.layout.clone());
         let directories = removed_from.clone();
@@ -210,15 +217,23 @@ impl ObjectStore {
                     result => result?,
                 }
             }
-            marks.map_or(Ok(()), |marks| marks.save(&disk, layout.root(), layout.store()))
+            marks.map_or(Ok(()), |marks| marks.save(&disk, layout.root(), layout.store()))?;
+            if let Some((file, changes)) = &roll {
+                // What cannot be written is not watched: no reason to refuse changes.
+                let _ = file.write(changes);
+            }
+            Ok(roll)
         });
         let result = work.await.ok_or(ObjectError::Closed)?;
+        if let Ok(Some((_, changes))) = &result {
+            inner.state.borrow_mut().roll.settled(changes);
+        }
         if result.is_err() {
             let state = &mut *inner.state.borrow_mut();
             state.marks_changed = true;
             state.removed_from.extend(removed_from);
         }
-        result.map_err(inner.failed_doing("save removals and fences"))
+        result.map(|_| ()).map_err(inner.failed_doing("save removals and fences"))
     }
 }
 

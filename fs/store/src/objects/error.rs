@@ -16,6 +16,17 @@ pub enum ObjectError {
     /// The file under an object's name is not that object's.
     #[error("object {object}: its header is damaged; remove the file or restore it")]
     Header { object: ObjectId },
+    /// The object was there, and its file is not: what it had is lost, and nothing may take its place.
+    #[error(
+        "object {object}: its file is gone; restore it, or remove the file that it is a part of"
+    )]
+    Gone { object: ObjectId },
+    /// The file under an object's name is the object's, of an earlier day.
+    #[error(
+        "object {object}: its file is an older copy than the last one; restore that, or remove the \
+         file that it is a part of"
+    )]
+    Older { object: ObjectId },
     /// The caller's bytes do not match the caller's checksum: damaged on the way; send again.
     #[error("object {object}, block {block}: the bytes to write do not match their checksum")]
     Checksum { object: ObjectId, block: u32 },
@@ -57,6 +68,8 @@ impl ObjectError {
         match self {
             ObjectError::Corrupt { .. }
             | ObjectError::Header { .. }
+            | ObjectError::Gone { .. }
+            | ObjectError::Older { .. }
             | ObjectError::SyncFailed { .. } => Class::Data,
             ObjectError::Range { .. } | ObjectError::Removed { .. } => Class::Caller,
             ObjectError::Checksum { .. }

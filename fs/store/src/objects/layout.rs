@@ -2,8 +2,8 @@
 //!
 //! An object file is `head | checksum table | padding | data` ([`super::table`]), with data from a
 //! multiple of 4096 on. The table is in the same file so that one descriptor and one fdatasync serve
-//! both. A store directory holds `store` (the description), `log/`, `board`, `marks` and its copy, and
-//! `objects/XYZ/` (4096 directories by hash of the inode, made when needed).
+//! both. A store directory holds `store` (the description), `log/`, `board`, `roll`, `marks` and its
+//! copy, and `objects/XYZ/` (4096 directories by hash of the inode, made when needed).
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Going through all objects, one hashed directory at a time.
 
 use super::block::BLOCK_BYTES;
-use super::cache::{FileState, open_object};
+use super::cache::{FileState, check_age, open_object};
 use super::error::about;
 use super::layout::{DIRECTORIES, Layout};
 use super::{Inner, ObjectError, ObjectId, ObjectStore};
@@ -38,7 +38,7 @@ impl ObjectStore {
         Ok(listing)
     }
 
-    /// One object; `None` where it does not exist.
+    /// One object; `None` where it does not exist. One that is not as the store had it is an error.
     pub fn info(&self, object: ObjectId) -> Result<Option<ObjectInfo>, ObjectError> {
         let state = self.inner.state.borrow();
         if let Some(known) = state.objects.get(&object) {
@@ -53,6 +53,7 @@ impl ObjectStore {
         let tail = state.log.tail();
         let found = open_object(&*self.inner.disk, &self.inner.layout, object, tail)
             .map_err(about(object, "open its file"))?;
+        check_age(object, &found, state.roll.stamp(object))?;
         match found {
             FileState::Present(_, _, entries) => Ok(Some(describe(object, &entries, 0))),
             FileState::Damaged | FileState::Headless => Err(ObjectError::Header { object }),

@@ -33,6 +33,7 @@ mod remove;
 mod replay;
 mod reserve;
 mod resolve;
+mod roll;
 mod scan;
 mod sync;
 mod table;
@@ -69,6 +70,7 @@ use layout::Layout;
 use log::Log;
 use marks::Marks;
 use object::Object;
+use roll::Roll;
 use write::Scratch;
 
 /// One stripe of one generation of a file.
@@ -205,6 +207,7 @@ struct State {
     log_syncing: bool,
     marks: Marks,
     marks_changed: bool,
+    roll: Roll,
     objects: BTreeMap<ObjectId, Object>,
     /// The cached objects in the order in which eviction looks at them.
     clock: VecDeque<ObjectId>,

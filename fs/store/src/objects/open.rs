@@ -15,6 +15,7 @@ use super::layout::{DESCRIPTION_BYTES, DIRECTORIES, Description, Layout};
 use super::log::{Beginning, Log};
 use super::marks::Marks;
 use super::replay::{Recovery, Replay, replay};
+use super::roll::{self, Roll};
 use super::scan::{Reading, Scan};
 use super::write::Scratch;
 use super::{Config, DirectoryState, Inner, ObjectError, ObjectStore, State};
@@ -30,6 +31,7 @@ struct Opened {
     description: Description,
     log: Log,
     marks: Marks,
+    roll: Roll,
     recovery: Recovery,
     lock: Arc<dyn File>,
 }
@@ -64,12 +66,13 @@ impl ObjectStore {
             new_store: world.random_u128(),
         };
         let opened = world.offload(move || opener.open()).await.ok_or(ObjectError::Closed)??;
-        let Opened { description, log, marks, recovery, lock } = opened;
+        let Opened { description, log, marks, roll, recovery, lock } = opened;
         let state = State {
             log,
             log_syncing: false,
             marks,
             marks_changed: false,
+            roll,
             objects: BTreeMap::new(),
             clock: VecDeque::new(),
             directories: vec![DirectoryState::Unknown; DIRECTORIES as usize],
@@ -140,13 +143,14 @@ impl Opener {
         let layout = Layout::new(&self.directory, description.object_bytes, description.store);
         let (scan, mut marks, notes) = self.read_log(&layout, description)?;
         let page_cache = scan.process_only || self.config.era == 0;
-        let task = Replay { disk, layout: &layout, scan: &scan, page_cache };
+        let (roll, unwatched) = self.open_roll(&layout)?;
+        let task = Replay { disk, layout: &layout, scan: &scan, roll: &roll, page_cache };
         let replayed = replay(task, &mut marks);
         let mut recovery = replayed.map_err(self.failed("replay the intent log"))?;
-        recovery.damage.extend(notes);
+        recovery.damage.extend(notes.into_iter().chain(unwatched));
         let log = self.begin_log(&layout, scan, &marks);
         let log = log.map_err(self.failed("begin a new intent log"))?;
-        Ok(Opened { description, log, marks, recovery, lock })
+        Ok(Opened { description, log, marks, roll, recovery, lock })
     }
 
     /// What log and marks say, after each was judged by the other.
@@ -190,6 +194,21 @@ impl Opener {
             )));
         }
         Ok((scan, marks, note))
+    }
+
+    /// The roll; with it a line where one was made for objects that were there before.
+    fn open_roll(&self, layout: &Layout) -> Result<(Roll, Option<String>), ObjectError> {
+        let root = layout.root();
+        let (roll, is_new) = Roll::open(&*self.disk, root, layout.salt())
+            .map_err(self.failed("open the roll of its objects"))?;
+        let told = (is_new && self.has_objects(layout)?).then(|| {
+            format!(
+                "{} was not there and is made anew: until an object is next used, its file may be gone or \
+                 an older copy unnoticed",
+                root.join(roll::NAME).display()
+            )
+        });
+        Ok((roll, told))
     }
 
     fn has_objects(&self, layout: &Layout) -> Result<bool, ObjectError> {

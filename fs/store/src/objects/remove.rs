@@ -12,9 +12,9 @@ use super::record::Record;
 use super::{ObjectError, ObjectId, ObjectStore, State};
 
 /// What one removal took away.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Removed {
-    objects: u64,
+    pub(super) objects: Vec<ObjectId>,
     blocks: u64,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn unlink_inode(
         let blocks = count_blocks(&**disk, layout, object);
         match disk.remove_file(&layout.path(object)) {
             Ok(()) => {
-                removed.objects += 1;
+                removed.objects.push(object);
                 removed.blocks += blocks;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
@@ -78,8 +78,9 @@ impl ObjectStore {
         let state = &mut *inner.state.borrow_mut();
         state.removed_from.insert(Layout::directory_of(inode));
         let removed = removed.map_err(inner.failed_doing("remove objects"))?;
-        state.marks.objects = state.marks.objects.saturating_sub(removed.objects);
+        state.marks.objects = state.marks.objects.saturating_sub(removed.objects.len() as u64);
         state.count_bytes(-(removed.blocks as i64));
+        removed.objects.into_iter().for_each(|object| state.roll.strike(object));
         Ok(())
     }
 

@@ -23,6 +23,7 @@ use super::read::read_filled;
 use super::record::{Head, Record, entry_pair};
 use super::remove::unlink_inode;
 use super::resolve::{Crash, Event, Resolved, resolve};
+use super::roll::{Changes, Roll};
 use super::scan::{Entry, Scan};
 use super::table::{Place, Tails};
 
@@ -199,13 +200,14 @@ pub(super) struct Replay<'a> {
     pub(super) disk: &'a Arc<dyn Disk>,
     pub(super) layout: &'a Layout,
     pub(super) scan: &'a Scan,
+    pub(super) roll: &'a Roll,
     /// What is read may come from the page cache of before.
     pub(super) page_cache: bool,
 }
 
 /// Replays the log into the object files and makes the result durable. Blocks.
 pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recovery> {
-    let Replay { disk, layout, scan, page_cache } = replay;
+    let Replay { disk, layout, scan, roll, page_cache } = replay;
     scan.sync(&**disk, &layout.log())?;
     let story = Story::read(scan, layout, marks);
     let process_only = scan.process_only;
@@ -216,20 +218,27 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
     report.damage.clone_from(&scan.damage);
     // The next life's log begins there, when all of this is durable.
     let tails = Tails { durable: scan.tail, next: scan.next_sequence * scan.segment_bytes };
-    let mut directories = BTreeSet::new();
+    let (mut directories, mut changes) = (BTreeSet::new(), Changes::new());
     for (object, history) in &story.histories {
         report.objects += 1;
         directories.insert(Layout::directory_of(object.inode));
         let place = Place { layout, object: *object };
         // After a power loss nobody knows: an earlier sync may have failed, and a later one then
         // proves nothing.
-        let existed =
-            process_only && (history.had_file(crash.last_batch) || scan.existed.contains(object));
-        Mender { disk, place, history, crash, tails, existed, report: &mut report }.mend()?;
+        let stamp = roll.stamp(*object);
+        let existed = stamp.is_some()
+            || process_only
+                && (history.had_file(crash.last_batch) || scan.existed.contains(object));
+        let report = &mut report;
+        let mender = Mender { disk, place, history, crash, tails, existed, stamp, report };
+        if let Some(stamp) = mender.mend()? {
+            changes.insert(*object, Some(stamp));
+        }
     }
     for (inode, generation) in &story.buried {
         directories.insert(Layout::directory_of(*inode));
-        unlink_inode(disk, layout, *inode, *generation)?;
+        let removed = unlink_inode(disk, layout, *inode, *generation)?;
+        changes.extend(removed.objects.into_iter().map(|object| (object, None)));
     }
     for directory in directories {
         match disk.sync_directory(&layout.directory_path(directory)) {
@@ -238,6 +247,8 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
         }
     }
     disk.sync_directory(&layout.objects())?;
+    // Files and names are durable: as in a checkpoint, what cannot be written is not watched.
+    let _ = roll.write(&changes);
     marks.number += 1;
     marks.clean = 0;
     if scan.slots_in_use().next().is_some() {
@@ -261,12 +272,18 @@ struct Mender<'a> {
     tails: Tails,
     /// It has a file, whatever is found.
     existed: bool,
+    /// The stamp that its file has at least.
+    stamp: Option<u32>,
     report: &'a mut Recovery,
 }
 
 impl<'a> Mender<'a> {
-    fn mend(&mut self) -> io::Result<()> {
-        let Some((file, mut known, doubted)) = self.open()? else { return Ok(()) };
+    /// The stamp that the object's file has afterwards, durably but for its name.
+    fn mend(mut self) -> io::Result<Option<u32>> {
+        let Some((file, mut known, doubted)) = self.open()? else { return Ok(None) };
+        let is_older = file.is_some() && self.stamp.is_some_and(|stamp| known.front.stamp < stamp);
+        // What is written now is later than all that was there before.
+        known.front.stamp = known.front.stamp.max(self.stamp.unwrap_or(0));
         known.change_whole_table();
         let mut restored: Vec<(u32, &Block)> = Vec::new();
         let mut holes = Vec::new();
@@ -293,8 +310,9 @@ impl<'a> Mender<'a> {
             known.change_table(block);
         }
         match &file {
+            Some(_) if is_older => self.lose_file(&mut known, "is an older copy"),
             Some(file) if doubted => self.doubt(&mut known, &**file)?,
-            None if self.existed => self.lose_file(&mut known),
+            None if self.existed => self.lose_file(&mut known, "is gone"),
             _ => (),
         }
         if let Some(file) = file.as_ref().filter(|_| self.crash.page_cache) {
@@ -394,15 +412,17 @@ impl<'a> Mender<'a> {
         Ok(())
     }
 
-    /// The file is gone, and it had something: what else, nobody knows.
-    fn lose_file(&mut self, known: &mut Object) {
+    /// The file is not what it was: nobody knows what it had beside what the log says.
+    fn lose_file(&mut self, known: &mut Object, how: &str) {
         for block in 0..self.place.layout.blocks_max() {
             if !self.history.blocks.contains_key(&block) {
                 known.set_entry(block, UNKNOWN);
             }
         }
         let object = self.place.object;
-        self.report.damage.push(format!("object {object}: its file is gone; what it had is lost"));
+        self.report.damage.push(format!(
+            "object {object}: its file {how}; what it had beside the last changes is lost"
+        ));
     }
 
     fn write(
@@ -411,11 +431,11 @@ impl<'a> Mender<'a> {
         file: Option<Arc<dyn File>>,
         restored: &[(u32, &Block)],
         holes: &[u32],
-    ) -> io::Result<()> {
+    ) -> io::Result<Option<u32>> {
         let layout = self.place.layout;
         let file = match file {
             Some(file) => file,
-            None if known.written_blocks() == 0 => return Ok(()),
+            None if known.written_blocks() == 0 => return Ok(None),
             None => self.create()?,
         };
         for (block, bytes) in restored {
@@ -429,7 +449,8 @@ impl<'a> Mender<'a> {
             let _ = free_range(&*file, layout.block_offset(run[0]), layout.block_offset(end));
         }
         self.place.write_table(&mut known, &*file, &BTreeMap::new(), self.tails)?;
-        file.sync_data()
+        file.sync_data()?;
+        Ok(Some(known.front.stamp))
     }
 
     /// A sync of these blocks failed: the page cache has them, and believes the device does. What

@@ -477,8 +477,10 @@ impl Scan {
     /// one of a tombstone or a fence is.
     fn find_missing(&mut self, known: &Stand, proven: u64) -> bool {
         let mut last: BTreeMap<Owner, u64> = BTreeMap::new();
+        let mut there = BTreeSet::new();
         let mut missing = Vec::new();
         for item in self.segments.values().flat_map(|segment| &segment.items) {
+            there.insert(item.head.position);
             let Some(owner) = item.head.owner() else { continue };
             let before = item.head.before;
             let seen = last.insert(owner, item.head.position);
@@ -500,7 +502,9 @@ impl Scan {
             if !self.process_only && noted[0] != noted[1] {
                 continue;
             }
-            let latest = noted.iter().copied().filter(|noted| *noted < proven).max();
+            // Where a record is, none is missing: of that slot the owner is damaged.
+            let absent = |noted: &u64| *noted < proven && !there.contains(noted);
+            let latest = noted.iter().copied().filter(absent).max();
             missing.extend(latest.map(|position| (position, *owner)));
         }
         missing.sort_unstable();
