@@ -279,6 +279,11 @@ impl Cluster {
         server.unwrap_or_else(|| panic!("the data server does not run"))
     }
 
+    /// A data server, counted from 0, where it has started.
+    pub fn data_if_up(&self, server: usize) -> Option<Rc<DataServer>> {
+        self.data[server].place.borrow().clone()
+    }
+
     /// A data server's disk.
     pub fn data_disk(&self, server: usize) -> &VirtualDisk {
         &self.data[server].disk
