@@ -461,12 +461,7 @@ impl Run {
             ObjectStore::open(Path::new("/data/store"), config(era), &world).await
         });
         if let Some(Ok((_, found))) = &opened {
-            assert!(
-                self.faulty || found.damage.is_empty(),
-                "seed {}: {:?}",
-                self.seed,
-                found.damage
-            );
+            assert!(found.damage.is_empty(), "seed {}: {:?}", self.seed, found.damage);
         }
         let Some(Ok((store, _))) = opened else {
             assert!(self.disk.is_halted(), "seed {}: {:?}", self.seed, opened.map(|o| o.err()));
@@ -541,7 +536,8 @@ fn what_was_promised_survives_every_crash() {
 
 #[test]
 fn what_was_promised_survives_a_failing_device() {
-    for seed in seeds(0, 300) {
+    // 616: a checkpoint's new tail outlived what the checkpoint had carried over.
+    for seed in [616].into_iter().chain(seeds(0, 300)) {
         Run::new(seed, true).all();
     }
 }

@@ -5,7 +5,9 @@
 //! written and synced object by object; marks, directories and the roll follow; then the new tail is made
 //! durable, and only after that old segments are overwritten.
 //!
-//! Invariant: an object whose sync fails is logged anew in full before its old records go.
+//! Invariants
+//! * an object whose sync fails is logged anew in full before its old records go;
+//! * a tail is said only when all that it relies upon is durable: what says it may outlive the rest.
 
 use std::collections::BTreeMap;
 
@@ -131,6 +133,7 @@ impl ObjectStore {
     async fn checkpoint_stages(&self) -> Result<(), ObjectError> {
         let (tail, end, objects) = self.inner.open_checkpoint()?;
         self.log_durable_to(end).await?;
+        let mut carried_to = end;
         for batch in objects.chunks(SYNCS_AT_ONCE) {
             let mut rounds = Vec::new();
             for object in batch {
@@ -144,6 +147,7 @@ impl ObjectStore {
                     synced.and(result).is_err() || self.inner.sync_failures(object) != failures;
                 if failed {
                     carried = self.inner.carry(object).and(carried);
+                    carried_to = self.inner.state.borrow().log.end();
                 }
                 let state = &mut *self.inner.state.borrow_mut();
                 if let Some(known) = state.objects.get_mut(&object) {
@@ -159,6 +163,8 @@ impl ObjectStore {
             carried?;
         }
         self.sync_removals_marks_and_roll().await?;
+        // A power cut may leave the record of the new tail and not those before it.
+        self.log_durable_to(carried_to).await?;
         let end = {
             let state = &mut *self.inner.state.borrow_mut();
             let marks = state.marks.number;
