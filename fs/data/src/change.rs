@@ -19,8 +19,6 @@ const REAPED_AT_ONCE: usize = 64;
 /// Tombstones older than this are forgotten: no request of that time can still be on its way.
 const TOMBSTONE_SECONDS: u64 = 24 * 60 * 60;
 const SWEEP: Duration = Duration::from_secs(60 * 60);
-/// The mark of fences: they are never forgotten, since a client that slept for a week may wake up.
-const FOREVER: u64 = u64::MAX;
 
 impl Inner {
     pub(crate) async fn punch(&self, call: Call, file: FileId, pieces: &[ObjectRange]) -> Outcome {
@@ -118,7 +116,7 @@ impl Inner {
         if session == 0 {
             return Err(Errno::EINVAL.into());
         }
-        let fenced = self.store.fence(session, epoch, FOREVER).await;
+        let fenced = self.store.fence(session, epoch, self.unix_seconds()).await;
         fenced.map_err(|error| self.failed("fence", &error))?;
         Ok(DataReply::Done)
     }

@@ -27,6 +27,15 @@ pub struct Config {
     pub sessions_of_user_max: usize,
     /// Leases that one session may hold; above that, nothing more is granted but for opens.
     pub leases_max: usize,
+    /// Inodes that one session may have open or hold leases on (`ENFILE`).
+    pub opens_max: usize,
+    /// The same of all sessions together, about 80 bytes each. Above that, a session gets its share only:
+    /// what is left where there are as many sessions as there may be.
+    pub opens_in_all_max: usize,
+    /// Locks that one session may hold and wait for (`ENOLCK`).
+    pub locks_max: usize,
+    /// The same of all sessions together, at most 400 bytes each; above that, each gets its share only.
+    pub locks_in_all_max: usize,
     /// Inode numbers reserved at a time.
     pub inode_range: u64,
     /// A data server that was silent for so long gets no new files.
@@ -52,6 +61,13 @@ pub struct Config {
     pub execute_duplicates: bool,
 }
 
+impl Config {
+    /// What each session may have of a number of things, however many the others have.
+    pub fn share(&self, in_all: usize) -> usize {
+        in_all / self.sessions_max.max(1)
+    }
+}
+
 impl Default for Config {
     fn default() -> Config {
         Config {
@@ -63,6 +79,10 @@ impl Default for Config {
             sessions_of_endpoint_max: 64,
             sessions_of_user_max: 256,
             leases_max: 1 << 20,
+            opens_max: 1 << 21,
+            opens_in_all_max: 1 << 24,
+            locks_max: 1 << 18,
+            locks_in_all_max: 1 << 22,
             inode_range: 1 << 16,
             server_silence: Duration::from_secs(10),
             stripe_bytes: Layout::STRIPE_BYTES_DEFAULT,

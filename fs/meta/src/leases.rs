@@ -137,6 +137,16 @@ impl Leases {
         self.counts.get(&session).copied().unwrap_or(0)
     }
 
+    /// Holders of all sessions.
+    pub fn len(&self) -> usize {
+        self.holders.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.holders.is_empty()
+    }
+
     /// Inodes on which `session` holds something.
     pub fn inodes_of(&self, session: u64) -> Vec<u64> {
         self.holders.keys().filter(|key| key.1 == session).map(|key| key.0).collect()

@@ -6,7 +6,8 @@
 //! * an exclusive lock overlaps no lock of another owner in its family;
 //! * a queued lock conflicts with a held one, or waits behind an earlier queued one that it
 //!   conflicts with (so that writers are not starved);
-//! * no cycle of owners wait for each other with `fcntl` locks.
+//! * no cycle of owners wait for each other with `fcntl` locks;
+//! * held and queued locks are counted for each session, and bounded for each, in all, and on each inode.
 //!
 //! Held locks are rows, and survive a restart; queues do not, clients ask again. The table knows no
 //! store: it reports what changed as [`RowChange`]s, which go into the batch of the request.
@@ -91,8 +92,52 @@ pub enum Taken {
     Conflict,
     /// Waiting would close a circle (`EDEADLK`).
     Deadlock,
-    /// Too many locks or waiters on the inode (`ENOLCK`).
+    /// Too many locks or waiters on the inode, of the session, or in all (`ENOLCK`).
     TooMany,
+}
+
+/// How many locks there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    pub of_session: usize,
+    pub in_all: usize,
+    /// What a session may have, however many the others have.
+    pub share: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds { of_session: usize::MAX, in_all: usize::MAX, share: usize::MAX }
+    }
+}
+
+/// Held and queued locks of each session.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counts {
+    sessions: BTreeMap<u64, usize>,
+    in_all: usize,
+}
+
+impl Counts {
+    fn add(&mut self, lock: &Lock) {
+        *self.sessions.entry(lock.owner.session).or_default() += 1;
+        self.in_all += 1;
+    }
+
+    fn remove(&mut self, lock: &Lock) {
+        let session = lock.owner.session;
+        let count = self.sessions.get_mut(&session).expect("locks are counted");
+        *count -= 1;
+        if *count == 0 {
+            self.sessions.remove(&session);
+        }
+        self.in_all -= 1;
+    }
+
+    fn has_room(&self, session: u64, bounds: &Bounds) -> bool {
+        let count = self.sessions.get(&session).copied().unwrap_or(0);
+        count < bounds.of_session && (self.in_all < bounds.in_all || count < bounds.share)
+    }
 }
 
 /// Most held locks, and most queued ones, of one inode.
@@ -108,6 +153,8 @@ struct File {
 #[derive(Debug, Default)]
 pub struct Locks {
     files: BTreeMap<u64, File>,
+    counts: Counts,
+    bounds: Bounds,
 }
 
 /// What a change of locks led to.
@@ -119,8 +166,14 @@ pub struct Effects {
 }
 
 impl Locks {
+    /// An empty table, which does not get larger than this.
+    pub fn new(bounds: Bounds) -> Locks {
+        Locks { bounds, ..Locks::default() }
+    }
+
     /// Puts back a held lock at start.
     pub fn restore(&mut self, inode: u64, lock: Lock) {
+        self.counts.add(&lock);
         self.files.entry(inode).or_default().held.push(lock);
     }
 
@@ -142,24 +195,25 @@ impl Locks {
 
     /// Takes a lock, queues it, or refuses it.
     pub fn take(&mut self, inode: u64, lock: Lock, wait: bool, effects: &mut Effects) -> Taken {
-        let file = self.files.entry(inode).or_default();
-        if file.queue.contains(&lock) {
+        if self.files.get(&inode).is_some_and(|file| file.queue.contains(&lock)) {
             return Taken::Queued;
         }
-        if file.held.len() >= LOCKS_MAX || file.queue.len() >= LOCKS_MAX {
+        if !self.has_room(inode, &lock) {
             return Taken::TooMany;
         }
+        let counts = &mut self.counts;
+        let file = self.files.entry(inode).or_default();
         let conflict = file.held.iter().any(|held| held.conflicts(&lock));
         let behind = wait && file.waits_behind(&lock, file.queue.len());
         if !conflict && !behind {
-            file.insert(inode, lock, effects);
+            file.insert(inode, lock, effects, counts);
             self.grant_queued(inode, effects);
             return Taken::Done;
         }
         if !wait {
             if lock.whole_file {
                 // As Linux does it: a conversion that is refused has given up the old lock.
-                file.erase(inode, &lock, effects);
+                file.erase(inode, &lock, effects, counts);
                 self.grant_queued(inode, effects);
             }
             return Taken::Conflict;
@@ -167,10 +221,11 @@ impl Locks {
         if lock.whole_file {
             // As `flock` does: a conversion first gives up the old lock. Two sharers that both want
             // to be alone would wait for each other for ever otherwise.
-            file.erase(inode, &lock, effects);
+            file.erase(inode, &lock, effects, counts);
         } else if self.closes_circle(inode, &lock) {
             return Taken::Deadlock;
         }
+        self.counts.add(&lock);
         self.files.entry(inode).or_default().queue.push_back(lock);
         // What a conversion gave up may be what others, or this very one, wait for.
         self.grant_queued(inode, effects);
@@ -182,12 +237,27 @@ impl Locks {
         Taken::Done
     }
 
-    /// Gives up a range of an owner.
-    pub fn release(&mut self, inode: u64, range: Lock, effects: &mut Effects) {
+    /// Gives up a range of an owner: `Done`, or `TooMany` where a lock would become two and one more is
+    /// too many.
+    pub fn release(&mut self, inode: u64, range: Lock, effects: &mut Effects) -> Taken {
+        let Some(file) = self.files.get(&inode) else { return Taken::Done };
+        let splits =
+            |held: &Lock| held.same_set(&range) && held.start < range.start && range.end < held.end;
+        if file.held.iter().any(splits) && !self.has_room(inode, &range) {
+            return Taken::TooMany;
+        }
         if let Some(file) = self.files.get_mut(&inode) {
-            file.erase(inode, &range, effects);
+            file.erase(inode, &range, effects, &mut self.counts);
             self.grant_queued(inode, effects);
         }
+        Taken::Done
+    }
+
+    /// Whether there may be one more lock of this owner on the inode.
+    fn has_room(&self, inode: u64, lock: &Lock) -> bool {
+        let full = |file: &File| file.held.len() >= LOCKS_MAX || file.queue.len() >= LOCKS_MAX;
+        let full = self.files.get(&inode).is_some_and(full);
+        !full && self.counts.has_room(lock.owner.session, &self.bounds)
     }
 
     /// Takes a lock out of the queue. False where it is not there.
@@ -195,7 +265,9 @@ impl Locks {
         let Some(file) = self.files.get_mut(&inode) else { return false };
         let before = file.queue.len();
         file.queue.retain(|queued| queued != lock);
-        let removed = file.queue.len() < before;
+        let removed = before - file.queue.len();
+        (0..removed).for_each(|_| self.counts.remove(lock));
+        let removed = removed > 0;
         self.grant_queued(inode, effects);
         removed
     }
@@ -211,12 +283,20 @@ impl Locks {
         self.retain(inode, effects, |lock| lock.owner != owner || lock.whole_file != whole_file);
     }
 
-    /// All locks of a session fall.
-    pub fn release_session(&mut self, session: u64, effects: &mut Effects) {
-        let touched: Vec<u64> = self.files.keys().copied().collect();
-        for inode in touched {
-            self.retain(inode, effects, |lock| lock.owner.session != session);
+    /// Inodes on which a session holds or waits for locks.
+    pub fn inodes_of(&self, session: u64) -> Vec<u64> {
+        if !self.counts.sessions.contains_key(&session) {
+            return Vec::new();
         }
+        let his = |file: &File| {
+            file.held.iter().chain(&file.queue).any(|lock| lock.owner.session == session)
+        };
+        self.files.iter().filter(|(_, file)| his(file)).map(|(inode, _)| *inode).collect()
+    }
+
+    /// All locks of a session on an inode fall.
+    pub fn release_session(&mut self, inode: u64, session: u64, effects: &mut Effects) {
+        self.retain(inode, effects, |lock| lock.owner.session != session);
     }
 
     /// All locks of an inode fall: it is gone.
@@ -228,6 +308,8 @@ impl Locks {
         let Some(file) = self.files.get_mut(&inode) else { return };
         let gone = file.held.iter().filter(|lock| !keep(lock));
         effects.rows.extend(gone.map(|lock| RowChange::Remove(inode, *lock)));
+        let gone = file.held.iter().chain(&file.queue).filter(|lock| !keep(lock));
+        gone.for_each(|lock| self.counts.remove(lock));
         file.held.retain(&keep);
         file.queue.retain(&keep);
         self.grant_queued(inode, effects);
@@ -245,7 +327,8 @@ impl Locks {
                 continue;
             }
             file.queue.remove(at);
-            file.insert(inode, lock, effects);
+            self.counts.remove(&lock);
+            file.insert(inode, lock, effects, &mut self.counts);
             effects.granted.push((inode, lock));
             // It may have been a downgrade that lets earlier ones in.
             at = 0;
@@ -285,7 +368,9 @@ impl Locks {
 
     /// Whether the invariants hold; the inode where not.
     pub fn check(&self) -> Result<(), u64> {
+        let mut counts = Counts::default();
         for (inode, file) in &self.files {
+            file.held.iter().chain(&file.queue).for_each(|lock| counts.add(lock));
             for (at, lock) in file.held.iter().enumerate() {
                 let rest = &file.held[at + 1..];
                 let overlap = |other: &Lock| lock.same_set(other) && lock.overlaps(other);
@@ -302,7 +387,7 @@ impl Locks {
                 }
             }
         }
-        Ok(())
+        if counts == self.counts { Ok(()) } else { Err(0) }
     }
 }
 
@@ -318,8 +403,8 @@ impl File {
     }
 
     /// Lays a lock over what its owner holds: the new kind wins, neighbours of its kind join.
-    fn insert(&mut self, inode: u64, lock: Lock, effects: &mut Effects) {
-        self.erase(inode, &lock, effects);
+    fn insert(&mut self, inode: u64, lock: Lock, effects: &mut Effects, counts: &mut Counts) {
+        self.erase(inode, &lock, effects, counts);
         let mut merged = lock;
         let joins = |held: &Lock| {
             held.same_set(&lock)
@@ -331,17 +416,20 @@ impl File {
             merged.start = merged.start.min(held.start);
             merged.end = merged.end.max(held.end);
             effects.rows.push(RowChange::Remove(inode, *held));
+            counts.remove(held);
         }
         self.held.retain(|held| !joins(held));
         self.held.push(merged);
+        counts.add(&merged);
         effects.rows.push(RowChange::Put(inode, merged));
     }
 
     /// Takes a range away from its owner, splitting what sticks out on either side.
-    fn erase(&mut self, inode: u64, range: &Lock, effects: &mut Effects) {
+    fn erase(&mut self, inode: u64, range: &Lock, effects: &mut Effects, counts: &mut Counts) {
         let mut left = Vec::new();
         for held in self.held.iter().filter(|held| held.same_set(range) && held.overlaps(range)) {
             effects.rows.push(RowChange::Remove(inode, *held));
+            counts.remove(held);
             if held.start < range.start {
                 left.push(Lock { end: range.start - 1, ..*held });
             }
@@ -351,6 +439,7 @@ impl File {
         }
         self.held.retain(|held| !(held.same_set(range) && held.overlaps(range)));
         effects.rows.extend(left.iter().map(|lock| RowChange::Put(inode, *lock)));
+        left.iter().for_each(|lock| counts.add(lock));
         self.held.extend(left);
     }
 }

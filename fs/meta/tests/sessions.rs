@@ -439,3 +439,146 @@ fn one_endpoint_and_one_user_have_a_bounded_number_of_sessions_and_idle_ones_mak
     let holder = cluster.clients[0].session;
     assert!(cluster.shard().renew_session(holder, now), "what is used stays");
 }
+
+/// What a session with few places can have, beside one that takes all it gets.
+fn narrow() -> Config {
+    Config {
+        sessions_max: 4,
+        leases_max: 4,
+        opens_max: 7,
+        opens_in_all_max: 12,
+        locks_max: 5,
+        locks_in_all_max: 8,
+        ..Config::default()
+    }
+}
+
+/// Files that a client made and closed without keeping a lease.
+fn closed_files(cluster: &mut Cluster, count: u8) -> Vec<u64> {
+    let files: Vec<u64> = (0..count).map(|name| cluster.create(0, &[b'a' + name])).collect();
+    for file in &files {
+        let (number, keep) = (u64::MAX, LeaseMode::None);
+        cluster.call(0, MetaRequest::Release { inode: *file, number, keep, open: None }).ok();
+    }
+    let root =
+        MetaRequest::Release { inode: ROOT, number: u64::MAX, keep: LeaseMode::None, open: None };
+    cluster.call(0, root).ok();
+    cluster.clients[0].open.clear();
+    cluster.clients[0].grants.clear();
+    files
+}
+
+#[test]
+fn open_files_are_bounded_and_everybody_has_a_share() {
+    let mut cluster = cluster(4);
+    let files = closed_files(&mut cluster, 20);
+    cluster.config = narrow();
+    cluster.restart();
+    let count = |cluster: &mut Cluster, client: usize| {
+        let session = cluster.clients[client].session;
+        cluster.shard().leases().count(session)
+    };
+    let open_all = |cluster: &mut Cluster, client| {
+        let opened =
+            files.iter().take_while(|file| cluster.call(client, open(**file, READ)).get().is_ok());
+        opened.count()
+    };
+    assert_eq!(open_all(&mut cluster, 0), 7);
+    let parent = ROOT;
+    let temporary = MetaRequest::Temporary { who: Who::ROOT, parent, mode: 0o600, access: WRITE };
+    let acquire = |mode| MetaRequest::Acquire { inode: files[19], mode, insist: true };
+    for request in [
+        open(files[19], WRITE),
+        open(ROOT, READ),
+        create(ROOT, b"new"),
+        temporary,
+        acquire(LeaseMode::Read),
+        acquire(LeaseMode::Write),
+    ] {
+        assert_eq!(cluster.call(0, request).errno(), Errno::ENFILE, "{request:?}");
+    }
+    // It is as it was otherwise: what is open is used, what needs no place is served.
+    cluster.call(0, open(files[0], WRITE)).ok();
+    cluster.call(0, MetaRequest::GetAttributes { inode: files[19] }).ok();
+    cluster.call(0, lookup(ROOT, b"new")).ok();
+    assert_eq!(count(&mut cluster, 0), 7);
+    // The others have what is left, and then their share, which is what there is for each.
+    assert_eq!(open_all(&mut cluster, 1), 5);
+    assert_eq!(open_all(&mut cluster, 2), 3);
+    assert_eq!(open_all(&mut cluster, 3), 3);
+    assert_eq!(cluster.call(2, create(ROOT, b"new")).errno(), Errno::ENFILE);
+    // A restart takes nothing away from anybody.
+    cluster.restart();
+    assert_eq!([0, 1, 2, 3].map(|client| count(&mut cluster, client)), [7, 5, 3, 3]);
+    for client in 0..4 {
+        assert!(cluster.clients[client].open.len() >= 3, "client {client}");
+    }
+    // What is closed makes room.
+    for file in &files[..3] {
+        cluster.close(0, *file);
+    }
+    let (number, keep) = (u64::MAX, LeaseMode::None);
+    for inode in files[..3].iter().copied() {
+        cluster.call(0, MetaRequest::Release { inode, number, keep, open: None });
+    }
+    assert_eq!(cluster.call(0, create(ROOT, b"new")).errno(), Errno::ENFILE, "all have too many");
+    for file in &files[..5] {
+        for client in 1..3 {
+            cluster.call(client, MetaRequest::Release { inode: *file, number, keep, open: None });
+        }
+    }
+    cluster.call(0, create(ROOT, b"new")).ok();
+    invariants::check(cluster.shard());
+}
+
+#[test]
+fn what_is_only_cached_leaves_room_for_what_is_opened() {
+    let mut cluster = cluster(2);
+    let files = closed_files(&mut cluster, 20);
+    cluster.config = Config { leases_max: 100, opens_max: 100, ..narrow() };
+    cluster.restart();
+    for file in &files {
+        cluster.call(0, MetaRequest::GetAttributes { inode: *file }).ok();
+    }
+    let cached = cluster.clients[0].grants.len();
+    assert_eq!(cached, 6, "half of all");
+    for file in &files[10..16] {
+        cluster.call(1, open(*file, READ)).ok();
+    }
+}
+
+#[test]
+fn locks_over_many_files_are_bounded_also_by_unlocking() {
+    let mut cluster = cluster(2);
+    let files = closed_files(&mut cluster, 9);
+    cluster.config = narrow();
+    cluster.restart();
+    let range =
+        |kind, start, end| LockRange { kind, whole_file: false, owner: 1, process: 1, start, end };
+    let request = |inode, range| MetaRequest::SetLock { inode, range, wait: false };
+    let whole = range(LockKind::Exclusive, 0, u64::MAX);
+    for file in &files[..5] {
+        cluster.call(0, request(*file, whole)).ok();
+    }
+    assert_eq!(cluster.call(0, request(files[5], whole)).errno(), Errno::ENOLCK);
+    let piece = range(LockKind::Unlock, 5, 9);
+    assert_eq!(cluster.call(0, request(files[0], piece)).errno(), Errno::ENOLCK);
+    for file in &files[6..] {
+        cluster.call(1, request(*file, whole)).ok();
+    }
+    assert_eq!(cluster.call(1, request(files[5], whole)).errno(), Errno::ENOLCK);
+    cluster.restart();
+    assert_eq!(cluster.call(0, request(files[5], whole)).errno(), Errno::ENOLCK);
+    let tail = range(LockKind::Unlock, 5, u64::MAX);
+    cluster.call(0, request(files[0], tail)).ok();
+    cluster.call(0, request(files[1], range(LockKind::Unlock, 0, u64::MAX))).ok();
+    cluster.call(1, request(files[5], whole)).ok();
+    // A session that ends leaves nothing behind.
+    let (session, now) = (cluster.clients[0].session, cluster.moment());
+    cluster.shard().close_session(session, now).unwrap();
+    assert_eq!(cluster.shard().locks().check(), Ok(()));
+    for file in &files[..4] {
+        assert!(cluster.shard().locks().held(*file).is_empty());
+    }
+    invariants::check(cluster.shard());
+}

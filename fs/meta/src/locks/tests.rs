@@ -111,9 +111,62 @@ fn a_session_that_ends_lets_the_others_in() {
     locks.take(FILE, lock(1, true, 0, 9), true, &mut effects);
     locks.take(FILE, lock(2, true, 5, 5), true, &mut effects);
     locks.take(6, lock(3, true, 5, 5), true, &mut effects);
-    locks.release_session(2, &mut effects);
+    assert_eq!(locks.inodes_of(2), [FILE, 6]);
+    for inode in locks.inodes_of(2) {
+        locks.release_session(inode, 2, &mut effects);
+    }
     assert_eq!(effects.granted, [(FILE, lock(2, true, 5, 5))]);
     assert!(locks.held(6).is_empty());
+}
+
+#[test]
+fn locks_over_many_inodes_are_bounded_and_everybody_has_a_share() {
+    let bounds = Bounds { of_session: 6, in_all: 8, share: 2 };
+    let (mut locks, mut effects) = (Locks::new(bounds), Effects::default());
+    // Owners 1 and 3 are of session 2, owner 2 is of session 1.
+    let mut take = |locks: &mut Locks, inode, owner, wait| {
+        locks.take(inode, lock(owner, true, 0, 9), wait, &mut Effects::default())
+    };
+    for inode in 0..5 {
+        assert_eq!(take(&mut locks, inode, 1, false), Taken::Done);
+    }
+    assert_eq!(take(&mut locks, 0, 3, true), Taken::Queued);
+    for (inode, owner) in [(1, 3), (7, 1)] {
+        assert_eq!(take(&mut locks, inode, owner, true), Taken::TooMany);
+    }
+    // Whoever waits already is not refused for asking again.
+    assert_eq!(take(&mut locks, 0, 3, true), Taken::Queued);
+    for inode in 10..12 {
+        assert_eq!(take(&mut locks, inode, 2, false), Taken::Done);
+    }
+    assert_eq!(take(&mut locks, 12, 2, false), Taken::TooMany);
+    assert_eq!(locks.check(), Ok(()));
+    // What is given up in whatever way makes room.
+    assert!(locks.cancel(0, &lock(3, true, 0, 9), &mut effects));
+    assert_eq!(take(&mut locks, 12, 2, false), Taken::Done);
+    assert_eq!(locks.release(12, lock(2, true, 0, 9), &mut effects), Taken::Done);
+    locks.release_inode(0, &mut effects);
+    locks.release_owner(1, lock(1, true, 0, 0).owner, false, &mut effects);
+    locks.release_session(10, 1, &mut effects);
+    assert_eq!(locks.check(), Ok(()));
+    assert_eq!((locks.counts.in_all, locks.counts.sessions[&2]), (4, 3));
+}
+
+#[test]
+fn one_lock_does_not_become_many_by_unlocking_pieces_of_it() {
+    let (mut locks, mut effects) = (Locks::default(), Effects::default());
+    assert_eq!(locks.take(FILE, lock(1, true, 0, u64::MAX), false, &mut effects), Taken::Done);
+    let pieces = (1..).map(|piece| lock(1, true, 2 * piece, 2 * piece));
+    let split = pieces
+        .take(2 * LOCKS_MAX)
+        .take_while(|piece| locks.release(FILE, *piece, &mut Effects::default()) == Taken::Done);
+    assert_eq!(split.count(), LOCKS_MAX - 1);
+    assert_eq!(locks.held(FILE).len(), LOCKS_MAX);
+    // What splits nothing is always given up.
+    assert_eq!(locks.release(FILE, lock(1, true, 0, 5), &mut effects), Taken::Done);
+    assert_eq!(locks.release(FILE, lock(1, true, 0, u64::MAX), &mut effects), Taken::Done);
+    assert!(locks.files.is_empty());
+    assert_eq!(locks.check(), Ok(()));
 }
 
 /// Against a map of single bytes; the rows that are reported rebuild the table.

@@ -47,6 +47,7 @@ impl<R: Rows> Operation<'_, R> {
         }
         let cookie = self.check_new_entry(&directory, who, found.free)?;
         self.check_growth()?;
+        self.check_room(0)?;
         self.need_entries(parent);
         self.settle()?;
         let number = self.new_inode(who, &directory, InodeKind::File, mode)?;
@@ -59,6 +60,7 @@ impl<R: Rows> Operation<'_, R> {
         let directory = self.directory(parent)?;
         self.check_new_entry(&directory, who, Some(0))?;
         self.check_growth()?;
+        self.check_room(0)?;
         let number = self.new_inode(who, &directory, InodeKind::File, mode)?;
         let inode = self.change(number)?;
         inode.links = 0;

@@ -53,6 +53,9 @@ impl<R: Rows> Operation<'_, R> {
         if !reclaiming {
             return Err(Errno::ESTALE.into());
         }
+        if !self.may_reclaim(number) {
+            return Err(Errno::ENFILE.into());
+        }
         let inode = self.inode(number)?;
         let (attributes, epoch, file) = (inode.attributes(), inode.epoch, inode.is_file());
         let legal = self.shard.leases.is_compatible(number, session, mode)

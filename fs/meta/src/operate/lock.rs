@@ -36,8 +36,7 @@ impl<R: Rows> Operation<'_, R> {
         }
         let mut effects = Effects::default();
         let taken = if range.kind == LockKind::Unlock {
-            self.shard.locks.release(inode, lock, &mut effects);
-            Taken::Done
+            self.shard.locks.release(inode, lock, &mut effects)
         } else {
             self.shard.locks.take(inode, lock, wait, &mut effects)
         };

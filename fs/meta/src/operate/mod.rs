@@ -30,6 +30,7 @@ use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::meta::{Grant, LeaseMode, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::value::Errno;
 
+use crate::config::Config;
 use crate::inode::{Damaged, Inode};
 use crate::keys::{self, Table};
 use crate::leases::{Leases, Need};
@@ -328,13 +329,16 @@ impl<'a, R: Rows> Operation<'a, R> {
         }
         // Nobody begins to use what has no name; its users have it open.
         let named = self.inode(inode).is_ok_and(|found| found.links > 0);
+        // Half of all room is kept for opens: caches can do without.
+        let Config { leases_max, opens_in_all_max, .. } = self.shard.config;
+        let has_room = self.has_room(inode, leases_max, opens_in_all_max / 2);
         let shard = &mut *self.shard;
         let may = named
             && self.session != 0
             && !shard.parking.is_awaited(inode, self.ticket)
             && !shard.cuts.contains_key(&inode)
             && shard.leases.may_cache(inode, self.session, self.now.time)
-            && shard.leases.count(self.session) < shard.config.leases_max;
+            && has_room;
         if !may {
             if named {
                 self.note_told(inode);
@@ -342,6 +346,33 @@ impl<'a, R: Rows> Operation<'a, R> {
             return None;
         }
         Some(shard.leases.grant(inode, self.session, LeaseMode::Read, epoch))
+    }
+
+    /// Whether the session may hold something on this inode, where it may hold something on `most` inodes,
+    /// and all together `in_all` things.
+    fn has_room(&self, inode: u64, most: usize, in_all: usize) -> bool {
+        let (leases, config) = (&self.shard.leases, &self.shard.config);
+        let count = leases.count(self.session);
+        leases.holder(inode, self.session).is_some()
+            || (count < most && (leases.len() < in_all || count < config.share(in_all)))
+    }
+
+    /// Refuses (`ENFILE`) one more inode to a session that has too many open, or holds too many leases.
+    pub fn check_room(&self, inode: u64) -> Step<()> {
+        let Config { opens_max, opens_in_all_max, .. } = self.shard.config;
+        match self.has_room(inode, opens_max, opens_in_all_max) {
+            true => Ok(()),
+            false => Err(Errno::ENFILE.into()),
+        }
+    }
+
+    /// Whether the session may take this inode up again. What all held before a restart has room after it:
+    /// the shares of those who had little beside what the others had.
+    pub fn may_reclaim(&self, inode: u64) -> bool {
+        let (leases, config) = (&self.shard.leases, &self.shard.config);
+        leases.holder(inode, self.session).is_some()
+            || (leases.count(self.session) < config.opens_max
+                && leases.len() < 2 * config.opens_in_all_max)
     }
 
     /// Whether the session may cache entries of the directory.

@@ -37,6 +37,7 @@ impl<R: Rows> Operation<'_, R> {
         };
         let bits = reads | if writes { WRITE } else { 0 };
         permission::check(&inode, who, bits)?;
+        self.check_room(number)?;
         if inode.is_directory() {
             self.shard.leases.open(number, self.session, access);
             self.cache_grant(number, inode.epoch);
@@ -66,6 +67,7 @@ impl<R: Rows> Operation<'_, R> {
             self.cache_grant(number, inode.epoch);
             return self.answer_opened(number, (self.caches_entries(number), None), false, false);
         }
+        self.check_room(number)?;
         let leases = &self.shard.leases;
         let wish = if insist { wish } else { leases.attainable(number, self.session, wish) };
         self.need_turn(number);

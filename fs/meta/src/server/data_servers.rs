@@ -45,8 +45,8 @@ const CUTS_MAX: usize = 256;
 const REAP_BATCH: usize = 512;
 /// Confirmed reaps that are committed without asking the store for room.
 const REAPS_PER_TURN: usize = 64;
-/// Fences that are kept for a silent server; beyond that the oldest sessions' are forgotten, of
-/// which no message can be under way any more.
+/// Fences that are kept for a silent server; beyond that the oldest are forgotten, of whose sessions no
+/// message can be under way any more.
 const OWED_MAX: usize = 1 << 16;
 
 /// The data servers that were heard of, or that a pool version names.
@@ -63,15 +63,38 @@ pub(super) struct DataServer {
     /// None before its first heartbeat in this life of ours.
     pub connection: Option<Connection>,
     heard: Time,
-    /// Fences that it has not confirmed: session and epoch.
-    owed: BTreeMap<u64, u32>,
+    /// Fences that it has not confirmed.
+    owed: Owed,
     /// A task brings it the fences.
     delivering: bool,
 }
 
+/// Fences that a server was not told, by session.
+#[derive(Default)]
+struct Owed {
+    /// The epoch, and which of all it was: numbers of sessions say nothing about their age.
+    fences: BTreeMap<u64, (u32, u64)>,
+    count: u64,
+}
+
+impl Owed {
+    /// Notes a fence; the session whose fence is forgotten for that.
+    fn add(&mut self, session: u64, epoch: u32) -> Option<u64> {
+        self.count += 1;
+        self.fences.insert(session, (epoch, self.count));
+        if self.fences.len() <= OWED_MAX {
+            return None;
+        }
+        let oldest =
+            self.fences.iter().min_by_key(|(_, (_, at))| *at).map(|(session, _)| *session)?;
+        self.fences.remove(&oldest);
+        Some(oldest)
+    }
+}
+
 impl DataServer {
     fn new(now: Time) -> DataServer {
-        let (connection, owed) = (None, BTreeMap::new());
+        let (connection, owed) = (None, Owed::default());
         DataServer { address: Vec::new(), boot: 0, connection, heard: now, owed, delivering: false }
     }
 }
@@ -90,7 +113,7 @@ impl DataServers {
         }
         for (server, session, epoch) in shard.fences_owed()? {
             let server = servers.entry(server).or_insert_with(|| DataServer::new(now));
-            server.owed.insert(session, epoch);
+            server.owed.add(session, epoch);
         }
         Ok(())
     }
@@ -98,13 +121,13 @@ impl DataServers {
     /// The servers that were not told of the session's fence.
     fn that_owe(&self, session: u64) -> Vec<u32> {
         let servers = self.servers.borrow();
-        let owing = servers.iter().filter(|(_, server)| server.owed.contains_key(&session));
+        let owing = servers.iter().filter(|(_, server)| server.owed.fences.contains_key(&session));
         owing.map(|(id, _)| *id).collect()
     }
 
     /// How many fences a server has yet to be told.
     pub fn owed(&self, server: u32) -> usize {
-        self.servers.borrow().get(&server).map_or(0, |server| server.owed.len())
+        self.servers.borrow().get(&server).map_or(0, |server| server.owed.fences.len())
     }
 
     /// Whether another cut may be started.
@@ -125,7 +148,7 @@ impl MetaServer {
             server.address = address.to_vec();
             server.connection = self.connect(id, address);
         }
-        let owes = !server.owed.is_empty() && !server.delivering;
+        let owes = !server.owed.fences.is_empty() && !server.delivering;
         if owes {
             server.delivering = true;
         }
@@ -195,10 +218,7 @@ impl MetaServer {
         let (mut ids, mut forgotten) = (Vec::new(), Vec::new());
         for (id, server) in self.data_servers.servers.borrow_mut().iter_mut() {
             ids.push(*id);
-            server.owed.insert(session, epoch);
-            if server.owed.len() > OWED_MAX {
-                forgotten.extend(server.owed.pop_first().map(|(session, _)| (*id, session)));
-            }
+            forgotten.extend(server.owed.add(session, epoch).map(|session| (*id, session)));
         }
         join_all(ids.into_iter().map(|id| self.fence_at(id, session, epoch))).await;
         if !self.wait_for_room().await {
@@ -236,7 +256,7 @@ impl MetaServer {
         if done {
             let mut servers = self.data_servers.servers.borrow_mut();
             if let Some(server) = servers.get_mut(&id) {
-                server.owed.remove(&session);
+                server.owed.fences.remove(&session);
             }
             drop(servers);
             if let Some(mut shard) = self.shard() {
@@ -250,9 +270,9 @@ impl MetaServer {
     async fn deliver_owed(self: Rc<Self>, id: u32) {
         let owed = {
             let servers = self.data_servers.servers.borrow();
-            servers.get(&id).map_or_else(BTreeMap::new, |server| server.owed.clone())
+            servers.get(&id).map_or_else(BTreeMap::new, |server| server.owed.fences.clone())
         };
-        for (session, epoch) in owed {
+        for (session, (epoch, _)) in owed {
             if !self.deliver(id, session, epoch).await {
                 break;
             }
@@ -407,4 +427,20 @@ fn servers_of(layout: &Layout, pool: &Pool) -> BTreeSet<u32> {
         .flat_map(|begin| (0..round).map(move |stripe| begin.saturating_add(stripe)))
         .map(|stripe| layout.place(stripe, pool).0)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_too_many_owed_fences_the_oldest_is_forgotten() {
+        let mut owed = Owed::default();
+        // The youngest sessions have the smallest numbers.
+        let sessions = (0..=OWED_MAX as u64).rev();
+        let forgotten: Vec<_> = sessions.filter_map(|session| owed.add(session, 1)).collect();
+        assert_eq!(forgotten, [OWED_MAX as u64]);
+        assert_eq!(owed.add(5, 2), None, "one that is there already takes no place");
+        assert_eq!(owed.fences.len(), OWED_MAX);
+    }
 }

@@ -14,6 +14,8 @@ use crate::sessions::{SESSION_VERSION, Sessions};
 
 /// Inodes that one batch collects, or takes from a session that ends.
 const INODES_PER_BATCH: usize = 1000;
+/// Rows of locks in one batch, beside those of its last inode.
+const LOCKS_PER_BATCH: usize = 4096;
 
 impl<R: Rows> Shard<R> {
     /// The client lives. False where the session is not (any more): it has to open another.
@@ -154,6 +156,13 @@ impl<R: Rows> Shard<R> {
             let outcome = operation.give_up(some, expired).map(|()| operation.finish().0);
             self.conclude_alone(outcome);
         }
+        let mut locked = self.locks.inodes_of(session).into_iter().peekable();
+        while locked.peek().is_some() {
+            let mut operation = Operation::new(self, session, u64::MAX, now);
+            operation.give_up_locks(&mut locked);
+            let batch = operation.finish().0;
+            self.conclude_alone(Ok(batch));
+        }
         let mut operation = Operation::new(self, session, u64::MAX, now);
         operation.end_session();
         let batch = operation.finish().0;
@@ -255,12 +264,20 @@ impl<R: Rows> Operation<'_, R> {
         Ok(())
     }
 
-    /// Takes away the session's locks, its stored replies and its row.
+    /// Takes away the session's locks on the next inodes: as many as go into one batch.
+    fn give_up_locks(&mut self, inodes: &mut impl Iterator<Item = u64>) {
+        let mut effects = Effects::default();
+        while effects.rows.len() < LOCKS_PER_BATCH
+            && let Some(inode) = inodes.next()
+        {
+            self.shard.locks.release_session(inode, self.session, &mut effects);
+        }
+        self.apply_locks(effects);
+    }
+
+    /// Takes away the session's stored replies and its row.
     fn end_session(&mut self) {
         let session = self.session;
-        let mut effects = Effects::default();
-        self.shard.locks.release_session(session, &mut effects);
-        self.apply_locks(effects);
         self.shard.questions.forget(session);
         for inode in self.shard.growth.forget(session) {
             self.shard.parking.wake(WaitOn::Grown(inode));

@@ -17,7 +17,7 @@ use crate::growth::Growth;
 use crate::inode::{Inode, decode_row, encode_row};
 use crate::keys::{self, Table};
 use crate::leases::Leases;
-use crate::locks::Locks;
+use crate::locks::{Bounds, Locks};
 use crate::names::NameHasher;
 use crate::numbers::{FIRST, Generations, Numbers};
 use crate::operate::decode_lock;
@@ -81,7 +81,7 @@ impl<R: Rows> Shard<R> {
             generations: Generations::new(first, end),
             leases: Leases::new((boots + 1) << GRANTS_PER_BOOT),
             graves: Graves::default(),
-            locks: Locks::default(),
+            locks: Locks::new(lock_bounds(&config)),
             questions: Questions::default(),
             growth: Growth::default(),
             sessions: Sessions::default(),
@@ -275,6 +275,11 @@ fn read_generations<R: Rows>(rows: &R) -> Result<(u32, u32), RowsError> {
         Some(bytes) => decode_row(COUNTERS_VERSION, &bytes).map_err(damaged),
         None => Ok((0, 0)),
     }
+}
+
+fn lock_bounds(config: &Config) -> Bounds {
+    let in_all = config.locks_in_all_max;
+    Bounds { of_session: config.locks_max, in_all, share: config.share(in_all) }
 }
 
 /// Makes the rows of an empty file system: the superblock, the counters, the root directory.

@@ -1,7 +1,8 @@
 //! Tombstones and fences: small facts that outlive the intent log.
 //!
 //! Invariants
-//! * a tombstone's generation and a fence's epoch never sink;
+//! * a tombstone's generation and a fence's epoch never sink while they are remembered;
+//! * both are bounded in number: those with the least marks are forgotten first;
 //! * the file `marks` is replaced whole (write, sync, rename, sync of the directory), so that it is
 //!   either the old or the new one after any crash; then its copy is, in the same way;
 //! * its number grows with each time. The log says the least number that will do, so an older file
@@ -22,13 +23,19 @@ const MAGIC: &[u8; 8] = b"RWomarks";
 const NAMES: [&str; 2] = ["marks", "marks.copy"];
 const HEAD_BYTES: usize = 80;
 const ENTRY_BYTES: usize = 20;
+/// Most fences and most tombstones, about 40 bytes each in memory. Clients that sleep while so many others
+/// are fenced, and requests that are on their way while so many files are removed, are none.
+const FENCES_MAX: usize = 1 << 20;
+const TOMBSTONES_MAX: usize = 1 << 22;
+/// How much of them is forgotten at a time.
+const FORGOTTEN_PART: usize = 8;
 
 /// What is known of removed inodes and fenced sessions, and how much is stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Marks {
     /// Inode: the generation up to which its objects are gone, and the expiry mark.
     tombstones: BTreeMap<u64, (u32, u64)>,
-    /// Session: the least epoch allowed, and the expiry mark.
+    /// Session: the least epoch allowed, and the mark of its age.
     fences: BTreeMap<u64, (u32, u64)>,
     /// Objects and bytes in them; an estimate after a crash.
     pub(super) objects: u64,
@@ -41,14 +48,30 @@ pub(super) struct Marks {
     pub(super) clean: u64,
 }
 
-fn raise(map: &mut BTreeMap<u64, (u32, u64)>, key: u64, value: u32, mark: u64) {
+type Table = BTreeMap<u64, (u32, u64)>;
+
+/// Notes an entry; where that makes more than `most`, the oldest others are forgotten.
+fn raise(map: &mut Table, most: usize, (key, value, mark): (u64, u32, u64)) {
     let entry = map.entry(key).or_default();
     *entry = (entry.0.max(value), entry.1.max(mark));
+    if map.len() <= most {
+        return;
+    }
+    let others = map.iter().filter(|(other, _)| **other != key);
+    let mut by_age: Vec<_> = others.map(|(other, (_, mark))| (*mark, *other)).collect();
+    let forgotten = map.len() - most + most / FORGOTTEN_PART;
+    if forgotten < by_age.len() {
+        by_age.select_nth_unstable(forgotten);
+        by_age.truncate(forgotten);
+    }
+    for (_, other) in by_age {
+        map.remove(&other);
+    }
 }
 
 impl Marks {
     pub(super) fn bury(&mut self, inode: u64, generation: u32, mark: u64) {
-        raise(&mut self.tombstones, inode, generation, mark);
+        raise(&mut self.tombstones, TOMBSTONES_MAX, (inode, generation, mark));
     }
 
     pub(super) fn is_buried(&self, object: ObjectId) -> bool {
@@ -56,7 +79,7 @@ impl Marks {
     }
 
     pub(super) fn fence(&mut self, session: u64, epoch: u32, mark: u64) {
-        raise(&mut self.fences, session, epoch, mark);
+        raise(&mut self.fences, FENCES_MAX, (session, epoch, mark));
     }
 
     /// The least epoch of a session that is not refused.
@@ -64,12 +87,12 @@ impl Marks {
         self.fences.get(&session).map_or(0, |(epoch, _)| *epoch)
     }
 
-    /// Forgets what carries a mark below `before`; whether anything did.
+    /// Forgets tombstones with a mark below `before`; whether there were any. Fences stay: a client that
+    /// slept for a week may wake up.
     pub(super) fn expire(&mut self, before: u64) -> bool {
-        let count = self.tombstones.len() + self.fences.len();
+        let count = self.tombstones.len();
         self.tombstones.retain(|_, (_, mark)| *mark >= before);
-        self.fences.retain(|_, (_, mark)| *mark >= before);
-        count != self.tombstones.len() + self.fences.len()
+        count != self.tombstones.len()
     }
 
     /// How many tombstones and fences there are.
@@ -220,7 +243,7 @@ mod tests {
         let mut marks = Marks { objects: 3, object_bytes: 4096, ..Marks::default() };
         marks.bury(5, 2, 10);
         marks.bury(5, 1, 20);
-        marks.fence(9, 7, 30);
+        marks.fence(9, 7, 3);
         let bytes = marks.encode(6);
         assert_eq!(Marks::decode(&bytes, 6), Some(marks.clone()));
         assert_eq!(Marks::decode(&bytes, 7), None);
@@ -232,5 +255,31 @@ mod tests {
         assert!(marks.expire(25));
         assert!(!marks.is_buried(object(2)));
         assert_eq!((marks.minimum(9), marks.minimum(8)), (7, 0));
+    }
+
+    #[test]
+    fn both_are_bounded_and_the_oldest_are_forgotten_first() {
+        let mut marks = Marks::default();
+        let count = FENCES_MAX as u64 + 10;
+        // Numbers of sessions say nothing about their age.
+        let session = |age: u64| age.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for age in 0..count {
+            marks.fence(session(age), 3, 1000 + age / 100);
+            assert_eq!(marks.minimum(session(age)), 3);
+        }
+        // One whose clock went back is not forgotten by its own coming.
+        (0..FENCES_MAX as u64).for_each(|age| marks.fence(session(count + age), 3, 1_000_000));
+        marks.fence(7, 3, 0);
+        assert_eq!(marks.minimum(7), 3);
+        assert!(marks.fences.len() <= FENCES_MAX && marks.fences.len() > FENCES_MAX / 4 * 3);
+        assert_eq!((marks.minimum(session(0)), marks.minimum(session(2 * count - 11))), (0, 3));
+        let read = Marks::decode(&marks.encode(1), 1).expect("they are whole");
+        assert_eq!(read.fences, marks.fences);
+        let mut table = Table::new();
+        (0..100).for_each(|key| raise(&mut table, 64, (key, 1, 1000 - key)));
+        assert!(
+            table.len() <= 64 && table.contains_key(&99) && table.contains_key(&0),
+            "{table:?}"
+        );
     }
 }

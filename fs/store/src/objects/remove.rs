@@ -84,7 +84,8 @@ impl ObjectStore {
         Ok(())
     }
 
-    /// Refuses the session's changes below `epoch` from now on; durable when it completes.
+    /// Refuses the session's changes below `epoch` from now on; durable when it completes. Of very many
+    /// fences those with the least marks are forgotten.
     pub async fn fence(&self, session: u64, epoch: u32, mark: u64) -> Result<(), ObjectError> {
         let end = {
             let state = &mut *self.inner.state.borrow_mut();
@@ -98,8 +99,8 @@ impl ObjectStore {
         self.log_durable_to(end).await
     }
 
-    /// Forgets tombstones and fences whose mark lies below `before`: the caller knows that no
-    /// request of that time can arrive any more.
+    /// Forgets tombstones whose mark lies below `before`: the caller knows that no request of that time
+    /// can arrive any more.
     pub fn expire(&self, before: u64) {
         let state = &mut *self.inner.state.borrow_mut();
         state.marks_changed |= state.marks.expire(before);
