@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ropewalk_client::operator::OperatorError;
 use ropewalk_client::operator::status::{
-    Activities, ClusterState, DataState, Done, Room, ServerState, SessionState, since,
+    Activities, Asker, ClusterState, DataState, Done, Room, ServerState, SessionState, since,
 };
 use serde_json::{Value, json};
 
@@ -184,6 +184,13 @@ impl Sample {
 
     fn print(&self) -> anyhow::Result<()> {
         say!("{}", fit(self.server_rows(), columns()))?;
+        for Asker { server, asked, .. } in &self.state.askers {
+            say!(
+                "data server {server} asked to join {} ago and was refused: 'ropewalk server add \
+                 {server}' where the metadata are lets it, at its next start",
+                ago(*asked)
+            )?;
+        }
         let Room { total_bytes: total, available_bytes: available, .. } = self.capacity();
         let objects: u64 = self.answers().map(|answer| answer.objects).sum();
         let object_bytes: u64 = self.answers().map(|answer| answer.object_bytes).sum();
@@ -242,6 +249,13 @@ impl Sample {
             meta.address.clone(),
         ]];
         rows.extend(self.state.servers.iter().map(|server| self.data_row(server)));
+        rows.extend(self.state.askers.iter().map(|asker| {
+            let mut row = vec!["-".to_string(); SERVER_HEADER.len()];
+            row[0] = format!("data {}", asker.server);
+            row[1] = "asks to join".to_string();
+            row[SERVER_HEADER.len() - 1] = asker.address.clone();
+            row
+        }));
         rows
     }
 
@@ -322,6 +336,7 @@ impl Sample {
                 "rates": rates_json(&self.meta_rates()),
             },
             "servers": self.state.servers.iter().map(|it| self.server_json(it)).collect::<Vec<_>>(),
+            "asking": self.state.askers.iter().map(asker_json).collect::<Vec<_>>(),
             "sessions": self.sessions.as_ref().map(|sessions| {
                 sessions.iter().map(session_json).collect::<Vec<_>>()
             }),
@@ -356,6 +371,15 @@ impl Sample {
             "answer": answer,
         })
     }
+}
+
+fn asker_json(asker: &Asker) -> Value {
+    json!({
+        "server": asker.server,
+        "address": asker.address,
+        "asked_seconds": asker.asked.as_secs_f64(),
+        "remedy": format!("ropewalk server add {}", asker.server),
+    })
 }
 
 fn session_row(session: &SessionState) -> Vec<String> {

@@ -382,6 +382,16 @@ fn a_data_server_joins_when_a_person_says_so() {
     let error = site.refused("2", &own);
     assert!(error.contains("'ropewalk server add 2'") && error.contains("--admit"), "{error}");
     assert!(!own.exists(), "something was left of it");
+    let told = site.run(&["status", "--interval", "0"]).well();
+    let line = told.lines().find(|line| line.contains("'ropewalk server add 2'"));
+    assert!(line.is_some_and(|line| line.contains("data server 2 asked to join")), "{told}");
+    assert!(told.lines().any(|l| l.contains("data 2") && l.contains("asks to join")), "{told}");
+    let state = site.servers.status("0");
+    let asking = state["asking"].as_array().unwrap();
+    assert_eq!((asking.len(), &asking[0]["server"]), (1, &2.into()), "{state}");
+    assert_eq!(asking[0]["remedy"], "ropewalk server add 2");
+    assert!(asking[0]["address"].as_str().unwrap().contains("tcp://127.0.0.1:"), "{state}");
+    assert_eq!(state["servers"].as_array().unwrap().len(), 2, "it is none of the cluster's");
     // A file of another cluster, one that others can read, and none.
     site.run(&["format", "other"]).well();
     let file = site.place.path().join("other/cluster");
@@ -409,6 +419,7 @@ fn a_data_server_joins_when_a_person_says_so() {
     // By a word beforehand, which outlives the metadata server; by a flag; once and for good.
     let said = site.run(&["server", "add", "2"]).well();
     assert!(said.contains("data server 2 may join"), "{said}");
+    assert_eq!(site.servers.status("0")["asking"], serde_json::json!([]));
     site.servers.meta.take().unwrap().kill();
     site.servers.start_meta();
     site.serving("2", &own, &[]).stop();

@@ -19,7 +19,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use serde_json::{Value, json};
 use support::command::{Plain, Said, ropewalk};
 use support::stranger::{Refused, Stranger};
-use support::{PROGRAM, Process};
+use support::{Cluster, PROGRAM, Process};
 
 fn text(path: &Path) -> String {
     path.to_str().unwrap().to_string()
@@ -110,7 +110,7 @@ const STRANGER: &str = "ROPEWALK_TEST_STRANGER";
 /// A cluster of root's in a directory, with a file that only root may read and one for everybody, and
 /// somebody who has a session.
 struct Site {
-    _up: Process,
+    up: Process,
     address: String,
     place: tempfile::TempDir,
 }
@@ -122,7 +122,7 @@ impl Site {
         let words = ["up", &up, "--listen", "127.0.0.1:0", "--data-servers", "2"];
         let serving = Process::start(&words, "serves at");
         let address = serving.line.split("serves at ").nth(1).unwrap().trim().to_string();
-        let site = Site { _up: serving, address, place };
+        let site = Site { up: serving, address, place };
         for (name, bytes, mode) in
             [("secret", 3_000_000, 0o600), ("small", 100, 0o600), ("open", 3_000_000, 0o644)]
         {
@@ -423,6 +423,137 @@ fn act_for_root_at_data_servers(
     }
 }
 
+/// What somebody tries who knows a session's number: nothing of it is his.
+fn try_to_take(stranger: &Stranger, session: u64, token: u64, inode: u64) {
+    stranger.steal(session, token);
+    let open = Some(Access { read: true, write: true });
+    for request in [
+        MetaRequest::Reclaim { inode, mode: LeaseMode::Write, open },
+        MetaRequest::ReclaimDone,
+        MetaRequest::Release { inode, number: u64::MAX, keep: LeaseMode::None, open: None },
+        MetaRequest::GetAttributes { inode },
+        MetaRequest::Sync,
+    ] {
+        assert_eq!(stranger.ask(Some(session), &request, |_| ()), Err(NOT_HIS), "{request:?}");
+    }
+    let renewed = stranger.session(&SessionRequest::Renew { session });
+    assert_eq!(renewed, Err(Refused::Errno(Errno::ESTALE)));
+    stranger.session(&SessionRequest::Close { session }).unwrap();
+}
+
+#[test]
+fn after_a_restart_a_session_is_taken_up_by_its_owner_alone() {
+    let place = tempfile::tempdir().unwrap();
+    let mut cluster = Cluster::start(&place.path().join("up"));
+    let address = cluster.address();
+    let honest = Stranger::at(&address);
+    let (session, token) = honest.take(honest.open(1, b"honest").unwrap());
+    let access = Access { read: true, write: true };
+    // Nobody else keeps it: it has no name.
+    let make = MetaRequest::Temporary { who: Who::ROOT, parent: 1, mode: 0o600, access };
+    let inode = honest.ask(Some(session), &make, |reply| match reply {
+        MetaReply::Opened { entry, .. } => entry.attributes.inode,
+        other => panic!("not made: {other:?}"),
+    });
+    let inode = inode.unwrap();
+    // A silent owner: the session is in its grace period when the others come.
+    cluster.process.kill();
+    cluster.restart();
+    let other = Stranger::at(&address);
+    for shown in [0, token, token ^ 1, token ^ 2] {
+        try_to_take(&other, session, shown, inode);
+    }
+    let (endpoint, incarnation) = honest.origin;
+    let twin = Stranger::posing(&address, endpoint, incarnation);
+    for shown in [0, token ^ 1, token ^ 2] {
+        try_to_take(&twin, session, shown, inode);
+    }
+    drop(twin);
+    // One who calls himself the same client ends nothing by that.
+    other.open(1, b"honest").unwrap();
+    let reclaim = MetaRequest::Reclaim { inode, mode: LeaseMode::Write, open: Some(access) };
+    honest.ask(Some(session), &reclaim, |_| ()).unwrap();
+    honest.ask(Some(session), &MetaRequest::ReclaimDone, |_| ()).unwrap();
+    honest.session(&SessionRequest::Renew { session }).unwrap();
+    try_to_take(&other, session, token, inode);
+    // Data servers, which know nobody after their restart, look at both, too.
+    for address in other.data_servers() {
+        let server = other.to(&address);
+        let file = FileId { inode, generation: 1, epoch: 1 };
+        for shown in [0, token, token ^ 2] {
+            server.set_session(session, 1, shown);
+            let sync = DataRequest::Sync { files: vec![file] };
+            assert_eq!(other.ask_data(&server, 0, &sync, |_| ()), Err(NOT_HIS));
+        }
+    }
+    honest.ask(Some(session), &MetaRequest::GetAttributes { inode }, |_| ()).unwrap();
+    honest.session(&SessionRequest::Close { session }).unwrap();
+    let gone = honest.ask(Some(session), &MetaRequest::GetAttributes { inode }, |_| ());
+    assert_eq!(gone, Err(NOT_HIS));
+}
+
+/// Resident memory of a process, in bytes.
+fn resident(process: &Process) -> u64 {
+    let pid = process.pid().as_raw_nonzero();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+}
+
+/// What `docs/design/071-trust.md` says of the memory of sessions: of those that were opened, and of those
+/// that have a directory open as well. With each 64 of them comes a client's endpoint and its connection.
+#[test]
+fn ten_thousand_sessions_cost_a_server_little() {
+    const CLIENTS: u64 = 157;
+    const SESSIONS: u64 = CLIENTS * 64;
+    let access = Access { read: true, write: false };
+    let open = |inode| MetaRequest::Open {
+        who: Who::ROOT,
+        inode,
+        access,
+        truncate: false,
+        execute: false,
+    };
+    for (what, uses) in [("opened", false), ("with a directory open", true)] {
+        let site = Site::new();
+        let owner = Stranger::at(&site.address);
+        let (session, _) = owner.take(owner.open(1 << 40, b"owner").unwrap());
+        let directories: Vec<u64> = (0..64u8)
+            .map(|name| {
+                let name = [b'0' + name];
+                let (node, mode) = (Node::Directory, 0o755);
+                let name = Bytes(&name);
+                let make = MetaRequest::Make { who: Who::ROOT, parent: 1, name, mode, node };
+                let made = owner.ask(Some(session), &make, |reply| match reply {
+                    MetaReply::Entry(entry) => entry.attributes.inode,
+                    other => panic!("not made: {other:?}"),
+                });
+                made.unwrap()
+            })
+            .collect();
+        owner.session(&SessionRequest::Close { session }).unwrap();
+        let before = resident(&site.up);
+        let mut clients = Vec::new();
+        for number in 0..CLIENTS {
+            let client = Stranger::at(&site.address);
+            for (session, directory) in (0..64).zip(&directories) {
+                let opened = client.open(u128::from(number * 64 + session), b"one of many");
+                let (session, _) = client.take(opened.unwrap());
+                if uses {
+                    client.ask(Some(session), &open(*directory), |_| ()).unwrap();
+                }
+            }
+            clients.push(client);
+        }
+        let after = resident(&site.up);
+        let each = (after - before) / SESSIONS;
+        println!("{SESSIONS} sessions, {what}: {each} bytes each, {before} before, {after} after");
+        let count = site.status()["metadata"]["sessions"].as_u64().unwrap();
+        assert!(count >= SESSIONS, "{count} are left");
+        assert!(each < 4096, "{each} bytes");
+    }
+}
+
 #[test]
 fn what_a_client_calls_itself_does_nothing_to_a_terminal() {
     let site = Site::new();
@@ -435,6 +566,41 @@ fn what_a_client_calls_itself_does_nothing_to_a_terminal() {
     assert!(!status.contains(told), "{status:?}");
     let json = site.status().to_string();
     assert!(!json.contains("\\u001b") && json.contains("evil\\\\x1b"), "{json}");
+}
+
+/// The secret of the cluster in this directory.
+fn secret(up: &Path) -> [u8; 32] {
+    let file = fs::read_to_string(up.join("cluster")).unwrap();
+    let digits = file.lines().nth(1).unwrap().rsplit(' ').next().unwrap();
+    assert_eq!(digits.len(), 64, "32 bytes");
+    std::array::from_fn(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap())
+}
+
+#[test]
+fn of_servers_that_ask_to_join_the_latest_are_shown_and_steer_no_terminal() {
+    let site = Site::new();
+    let secret = secret(&site.place.path().join("up"));
+    let stranger = Stranger::at(&site.address);
+    let address = Bytes("tcp://evil\u{1b}[2J\r\n\u{9b}31m\u{202e}:1".as_bytes());
+    for server in 100..200 {
+        let (replace, admit, room) = (false, false, Room::default());
+        let (boot, store, meta_store) = (1, 1, 0);
+        let beat = Heartbeat { server, boot, store, meta_store, replace, admit, room, address };
+        assert_eq!(stranger.beat(&site.address, secret, beat), Some(false));
+    }
+    let status = site.run(&["status", "--interval", "0"]).well();
+    assert_eq!(status.matches("asked to join").count(), 64, "{status}");
+    assert!(status.contains("'ropewalk server add 199'"), "{status}");
+    assert!(!status.contains("server add 135'"), "{status}");
+    assert!(status.contains("evil\\x1b[2J"), "{status:?}");
+    let steers = |letter: char| letter != '\n' && (letter.is_control() || letter == '\u{202e}');
+    assert!(!status.contains(steers), "{status:?}");
+    let state = site.status();
+    assert_eq!(state["asking"].as_array().unwrap().len(), 64, "{state}");
+    assert!(!state.to_string().contains("\\u001b"), "{state}");
+    assert_eq!(state["servers"].as_array().unwrap().len(), 2, "{state}");
+    site.run(&["check", "--read"]).well();
+    site.run(&["df"]).well();
 }
 
 #[test]

@@ -173,8 +173,8 @@ impl Connection {
         self.inner.session.get()
     }
 
-    /// From now on calls carry this session, with the token by which data servers know whose it is; its
-    /// slots begin anew.
+    /// From now on calls carry this session, with the token by which servers know whose it is; its slots
+    /// begin anew.
     pub fn set_session(&self, session: u64, epoch: u32, token: u64) {
         self.inner.session.set(session);
         self.inner.epoch.set(epoch);
@@ -261,7 +261,9 @@ impl Connection {
         reply_bytes: usize,
     ) -> Result<Reply, CallError> {
         let (reply_bits, epoch) = (self.next_bits(), self.inner.epoch.get());
-        let head = CallHead { reply_bits, epoch, ..CallHead::free(service) };
+        // Calls about the session itself are its own, too.
+        let token = self.inner.token.get();
+        let head = CallHead { reply_bits, epoch, token, ..CallHead::free(service) };
         self.exchange(head, body, reply_bytes).await
     }
 

@@ -109,6 +109,8 @@ pub struct KnownServer<'a> {
     pub in_pool: bool,
     /// Fences that it has yet to be told.
     pub fences_owed: u32,
+    /// Milliseconds since it asked to join, and was refused: the cluster does not have this number.
+    pub asked: Option<u64>,
 }
 
 /// A metadata server.

@@ -3,19 +3,20 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use ropewalk_base::ids::ClusterId;
+use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
 use ropewalk_base::world::World;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::reactor::Reactor;
 use ropewalk_net::{Address, Endpoint, EndpointConfig};
 use ropewalk_rail::Rail;
 use ropewalk_rail_tcp::{TcpConfig, TcpRail};
-use ropewalk_rpc::{CallError, Connection, Options};
+use ropewalk_rpc::{CallError, Connection, Options, Proof, Secret};
 use ropewalk_store::HostDisk;
 use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{REPLY_BYTES_MAX, Service};
-use ropewalk_wire::fs::meta::{MetaReply, MetaRequest, MetaResult};
+use ropewalk_wire::fs::meta::{Heartbeat, MetaReply, MetaRequest, MetaResult, Registration};
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
+use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
@@ -25,6 +26,8 @@ pub struct Stranger {
     world: World,
     endpoint: LocalEndpoint,
     meta: Connection,
+    /// The endpoint, and which life of it.
+    pub origin: (EndpointId, Incarnation),
 }
 
 /// How a call ended that did not succeed.
@@ -37,23 +40,52 @@ pub enum Refused {
 impl Stranger {
     /// Somebody who calls the server at this address, over TCP alone.
     pub fn at(address: &str) -> Stranger {
+        Stranger::as_endpoint(address, None)
+    }
+
+    /// Somebody who says that he is this endpoint, in this life of it, which some networks tell to all.
+    pub fn posing(address: &str, endpoint: EndpointId, incarnation: Incarnation) -> Stranger {
+        Stranger::as_endpoint(address, Some((endpoint, incarnation)))
+    }
+
+    fn as_endpoint(address: &str, other: Option<(EndpointId, Incarnation)>) -> Stranger {
         let reactor = Reactor::new().expect("a reactor");
         let world = reactor.world(HostDisk::shared(), 1);
         let rails: Vec<Box<dyn Rail>> =
             vec![Box::new(TcpRail::open(TcpConfig::default()).expect("sockets"))];
         let mut config = EndpointConfig::new(ClusterId(0));
         config.service_thread = false;
+        if let Some((endpoint, incarnation)) = other {
+            (config.endpoint, config.incarnation) = (endpoint, incarnation);
+        }
+        let origin = (config.endpoint, config.incarnation);
         config.clock = reactor.shared_clock();
         let endpoint = Endpoint::open(config, rails).expect("an endpoint");
         let endpoint = LocalEndpoint::new(endpoint).expect("a local endpoint");
         reactor.add(Rc::new(endpoint.clone())).expect("the reactor takes it");
         let meta = connect(&world, &endpoint, address);
-        Stranger { reactor, world, endpoint, meta }
+        Stranger { reactor, world, endpoint, meta, origin }
     }
 
     /// A connection of the same endpoint to another server.
     pub fn to(&self, address: &str) -> Connection {
         connect(&self.world, &self.endpoint, address)
+    }
+
+    /// Asks as the data server of this number, in possession of the secret.
+    pub fn beat(&self, address: &str, secret: [u8; 32], beat: Heartbeat<'_>) -> Option<bool> {
+        let member = Member { role: Role::Data, number: beat.server };
+        let proof = Some(Proof { secret: Secret::new(secret), member });
+        let server = connect_with(&self.world, &self.endpoint, address, proof);
+        let mut body = Vec::new();
+        encode(&MetaRequest::Heartbeat(beat), &mut body);
+        let reply = self.reactor.block_on(server.call_free(Service::Meta, &body)).ok()?;
+        match decode::<MetaResult<'_>>(reply.body()).expect("replies decode") {
+            Ok(MetaReply::Registered(verdict)) => {
+                Some(matches!(verdict, Registration::Taken { .. }))
+            }
+            _ => None,
+        }
     }
 
     /// Opens a session under this name.
@@ -138,9 +170,18 @@ impl Stranger {
 }
 
 fn connect(world: &World, endpoint: &LocalEndpoint, address: &str) -> Connection {
+    connect_with(world, endpoint, address, None)
+}
+
+fn connect_with(
+    world: &World,
+    endpoint: &LocalEndpoint,
+    address: &str,
+    proof: Option<Proof>,
+) -> Connection {
     let tcp = address.split(',').find(|part| part.starts_with("tcp://")).expect("it has TCP");
     let parsed = Address::parse(tcp).expect("an address");
     let peer = endpoint.endpoint().lookup(&parsed).expect("room for a peer");
-    let options = Options { limit: Duration::from_secs(20), ..Options::default() };
+    let options = Options { limit: Duration::from_secs(20), proof, ..Options::default() };
     Connection::new(world, endpoint, peer, options)
 }

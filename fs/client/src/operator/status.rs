@@ -111,6 +111,15 @@ pub struct ServerState {
     pub answer: Option<DataState>,
 }
 
+/// A data server that asked to join under a number that the cluster does not have, and was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asker {
+    pub server: u32,
+    pub address: String,
+    /// How long ago that was.
+    pub asked: Duration,
+}
+
 /// A client's session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionState {
@@ -129,18 +138,19 @@ pub struct SessionState {
 pub struct ClusterState {
     pub meta: MetaState,
     pub servers: Vec<ServerState>,
+    pub askers: Vec<Asker>,
 }
 
 impl Operator {
     /// Asks all servers what they do and have.
     pub async fn status(&self) -> Result<ClusterState, OperatorError> {
         let meta = self.meta_state().await?;
-        let mut servers = self.servers().await?;
+        let (mut servers, askers) = self.servers_and_askers().await?;
         let answers = join_all(servers.iter().map(|known| self.data_state(known.server))).await;
         for (server, answer) in servers.iter_mut().zip(answers) {
             server.answer = answer;
         }
-        Ok(ClusterState { meta, servers })
+        Ok(ClusterState { meta, servers, askers })
     }
 
     /// What the metadata server says of itself.
@@ -176,14 +186,27 @@ impl Operator {
 
     /// All data servers that the metadata server knows; none is asked.
     pub async fn servers(&self) -> Result<Vec<ServerState>, OperatorError> {
-        let mut all: Vec<ServerState> = Vec::new();
+        Ok(self.servers_and_askers().await?.0)
+    }
+
+    async fn servers_and_askers(&self) -> Result<(Vec<ServerState>, Vec<Asker>), OperatorError> {
+        let (mut all, mut askers) = (Vec::new(), Vec::new());
         let mut from = 0;
         loop {
             let request = MetaRequest::ListServers { from, bytes_max: PAGE_BYTES };
-            let (page, end) = self
+            let ((page, asked), last, end) = self
                 .ask_meta(&request, |reply, _| match reply {
                     MetaReply::Servers { servers, end } => {
-                        let known = servers.iter().map(|known| ServerState {
+                        let last = servers.last().map(|last| last.server);
+                        let asked = servers.iter().filter_map(|known| {
+                            Some(Asker {
+                                server: known.server,
+                                address: printable(known.address.0, TEXT_MAX),
+                                asked: Duration::from_millis(known.asked?),
+                            })
+                        });
+                        let known = servers.iter().filter(|known| known.asked.is_none());
+                        let known = known.map(|known| ServerState {
                             server: known.server,
                             address: printable(known.address.0, TEXT_MAX),
                             silence: known.silence.map(Duration::from_millis),
@@ -194,7 +217,8 @@ impl Operator {
                             fences_owed: known.fences_owed,
                             answer: None,
                         });
-                        Some((known.collect::<Vec<_>>(), end))
+                        let page = (known.collect::<Vec<_>>(), asked.collect::<Vec<_>>());
+                        Some((page, last, end))
                     }
                     _ => None,
                 })
@@ -202,11 +226,11 @@ impl Operator {
             for known in &page {
                 self.note_server(known.server, &known.address);
             }
-            let next = page.last().and_then(|last| last.server.checked_add(1));
             all.extend(page);
-            match next {
+            askers.extend(asked);
+            match last.and_then(|last| last.checked_add(1)) {
                 Some(next) if !end => from = next,
-                _ => return Ok(all),
+                _ => return Ok((all, askers)),
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Who may ask for what.
 //!
 //! Invariants (`docs/design/071-trust.md`):
-//! * a session is used, renewed and closed by the endpoint that opened it, and by no other; who tries
-//!   learns no more than that there is no such session for him;
+//! * a session is used, renewed and closed by the endpoint that opened it, and with the token that it got
+//!   then: on some networks all hear which endpoints there are. Who tries without learns no more than that
+//!   there is no such session for him;
 //! * heartbeats come from data servers that have proven to be those of their numbers;
 //! * what shows or changes the whole file system, whoever its files belong to, is asked for by members of
 //!   the cluster, or by the users that could open its stores: root and the server's own;
@@ -11,7 +12,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ropewalk_base::ids::Origin;
 use ropewalk_base::time::Time;
 use ropewalk_net::PeerId;
 use ropewalk_net::host::groups_of;
@@ -23,7 +23,7 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::Errno;
 
 use super::MetaServer;
-use crate::sessions::Limit;
+use crate::sessions::{Limit, SessionOwner};
 
 /// Why a call is not served.
 pub(super) enum Turned {
@@ -94,7 +94,7 @@ impl MetaServer {
         let Some(row) = shard.sessions.get(session).map(|found| &found.row) else {
             return Err(Turned::Away(Status::NoSession));
         };
-        if row.owner.origin() != incoming.origin {
+        if !self.is_owner(session, &row.owner, incoming) {
             return Err(self.stranger(Turned::Away(Status::NoSession)));
         }
         if let Some(limit) = &row.owner.limit
@@ -112,18 +112,32 @@ impl MetaServer {
         Ok(())
     }
 
-    /// Whether a session is this endpoint's.
-    pub(super) fn is_owner(&self, session: u64, origin: Origin) -> bool {
-        let owner = self.shard().and_then(|shard| {
-            shard.sessions.get(session).map(|session| session.row.owner.origin())
-        });
-        match owner {
-            Some(owner) if owner != origin => {
-                self.count_stranger();
-                false
-            }
-            owner => owner.is_some(),
+    /// Whether a call about a session itself comes from whose it is.
+    pub(super) fn may_end(&self, session: u64, incoming: &Incoming) -> bool {
+        let Some(shard) = self.shard() else { return false };
+        let Some(found) = shard.sessions.get(session) else { return false };
+        let is_owner = self.is_owner(session, &found.row.owner, incoming);
+        if !is_owner {
+            self.count_stranger();
         }
+        is_owner
+    }
+
+    /// Whether who sent a call owns a session, and shows its token.
+    fn is_owner(&self, session: u64, owner: &SessionOwner, incoming: &Incoming) -> bool {
+        let (origin, token) = (incoming.origin, incoming.head.token);
+        if owner.origin() != origin {
+            return false;
+        }
+        if self.clients.has_shown(session, token) {
+            return true;
+        }
+        let limited = self.grantor.check_token(session, origin, token);
+        let proven = limited == Some(owner.limit.is_some());
+        if proven {
+            self.clients.note_token(session, token);
+        }
+        proven
     }
 
     /// Whether somebody looks after the cluster: a member of it, or a user of this host who could read the

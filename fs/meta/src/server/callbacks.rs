@@ -35,9 +35,22 @@ struct Client {
     connection: Option<Connection>,
     queue: VecDeque<Vec<u8>>,
     workers: usize,
+    /// By what it proved that the session is its own.
+    token: Option<u64>,
 }
 
 impl Clients {
+    /// Whether this is the token by which a session was proven before.
+    pub fn has_shown(&self, session: u64, token: u64) -> bool {
+        let sessions = self.sessions.borrow();
+        sessions.get(&session).is_some_and(|client| client.token == Some(token))
+    }
+
+    /// A session, which the shard knows, was proven by this token.
+    pub fn note_token(&self, session: u64, token: u64) {
+        self.sessions.borrow_mut().entry(session).or_default().token = Some(token);
+    }
+
     pub fn forget(&self, session: u64) {
         self.sessions.borrow_mut().remove(&session);
     }

@@ -27,6 +27,7 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::{decode, encode};
 
 use super::{DataMessages, MetaServer};
+use crate::pools::ADDRESS_BYTES_MAX;
 use crate::rows::RowsError;
 use crate::shard::{Cut, Reap, Shard};
 use crate::store_rows::StoreRows;
@@ -49,10 +50,15 @@ const REAPS_PER_TURN: usize = 64;
 /// message can be under way any more.
 const OWED_MAX: usize = 1 << 16;
 
+/// Servers that asked to join and are remembered, the latest.
+const ASKERS_MAX: usize = 64;
+
 /// The data servers that were heard of, or that a pool version names.
 #[derive(Default)]
 pub(super) struct DataServers {
     pub servers: RefCell<BTreeMap<u32, DataServer>>,
+    /// Those that asked to join under a number that the cluster does not have: when, and from where.
+    askers: RefCell<BTreeMap<u32, (Time, Vec<u8>)>>,
     cuts: Cell<usize>,
 }
 
@@ -128,6 +134,28 @@ impl DataServers {
     /// How many fences a server has yet to be told.
     pub fn owed(&self, server: u32) -> usize {
         self.servers.borrow().get(&server).map_or(0, |server| server.owed.fences.len())
+    }
+
+    /// A server asked to join, and was refused. People are shown who did.
+    pub fn note_asker(&self, server: u32, address: &[u8], now: Time) {
+        let mut askers = self.askers.borrow_mut();
+        askers.insert(server, (now, address[..address.len().min(ADDRESS_BYTES_MAX)].to_vec()));
+        if askers.len() > ASKERS_MAX {
+            let oldest = askers.iter().min_by_key(|(_, (asked, _))| *asked).map(|(id, _)| *id);
+            oldest.map(|id| askers.remove(&id));
+        }
+    }
+
+    /// The number need not be asked for (any more).
+    pub fn forget_asker(&self, server: u32) {
+        self.askers.borrow_mut().remove(&server);
+    }
+
+    /// Servers from this number on that asked to join: number, when, and address.
+    pub fn askers(&self, from: u32) -> Vec<(u32, Time, Vec<u8>)> {
+        let askers = self.askers.borrow();
+        let found = askers.range(from..);
+        found.map(|(id, (asked, address))| (*id, *asked, address.clone())).collect()
     }
 
     /// Whether another cut may be started.

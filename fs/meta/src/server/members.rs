@@ -137,6 +137,7 @@ impl MetaServer {
                          was there is lost; 'ropewalk check' names the stripes",
                     );
                 }
+                self.data_servers.forget_asker(id);
                 self.saw_data_server(id, beat.boot, beat.address.0);
             }
             Registration::OtherStore => tell("is refused: its store is not the one it had"),
@@ -144,6 +145,7 @@ impl MetaServer {
                 tell("is refused: its objects belong to files of another metadata store");
             }
             Registration::NotAdmitted => {
+                self.data_servers.note_asker(id, beat.address.0, self.world.now());
                 tell(&format!("asks to join and is refused: 'ropewalk server add {id}' lets it"))
             }
             Registration::OlderMetadata => self.fail(&format!(

@@ -333,7 +333,7 @@ impl MetaServer {
                 (Ok(opened), position)
             }
             SessionRequest::Renew { session } | SessionRequest::Close { session }
-                if !self.is_owner(session, incoming.origin) =>
+                if !self.may_end(session, incoming) =>
             {
                 match request {
                     SessionRequest::Renew { .. } => (Err(Errno::ESTALE), 0),

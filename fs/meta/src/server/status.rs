@@ -110,9 +110,17 @@ impl MetaServer {
         let (shard, now) = (self.shard()?, self.world.now());
         let newest = shard.pools.newest();
         let (mut servers, mut end, mut left) = (Vec::new(), true, room(bytes_max));
-        for id in shard.pools.known(from) {
+        // Who asked and may join by now is no news.
+        let mut askers = self.data_servers.askers(from);
+        askers
+            .retain(|(id, ..)| !shard.pools.is_admitted(*id) && shard.pools.member(*id).is_none());
+        let mut all = shard.pools.known(from);
+        all.extend(askers.iter().map(|(id, ..)| *id));
+        for id in all {
             let server = shard.pools.server(id);
-            let address = server.map_or(&[][..], |server| &server.address);
+            let asker = askers.iter().find(|(asker, ..)| *asker == id);
+            let address = server.map(|server| &server.address);
+            let address = address.or(asker.map(|(.., address)| address)).map_or(&[][..], |it| it);
             let takes = SERVER_BYTES + address.len();
             if takes > left && !servers.is_empty() {
                 end = false;
@@ -129,6 +137,7 @@ impl MetaServer {
                 full: server.is_some_and(|server| !server.has_room()),
                 in_pool: newest.is_some_and(|pool| pool.servers.contains(&id)),
                 fences_owed: self.data_servers.owed(id) as u32,
+                asked: asker.map(|(_, asked, _)| milliseconds(now.since(*asked))),
             });
         }
         Some(encoded(&MetaReply::Servers { servers, end }))
