@@ -585,7 +585,19 @@ fn of_servers_that_ask_to_join_the_latest_are_shown_and_steer_no_terminal() {
     for server in 100..200 {
         let (replace, admit, room) = (false, false, Room::default());
         let (boot, store, meta_store) = (1, 1, 0);
-        let beat = Heartbeat { server, boot, store, meta_store, replace, admit, room, address };
+        let (met, known_by) = (0, 0);
+        let beat = Heartbeat {
+            server,
+            boot,
+            store,
+            meta_store,
+            met,
+            known_by,
+            replace,
+            admit,
+            room,
+            address,
+        };
         assert_eq!(stranger.beat(&site.address, secret, beat), Some(false));
     }
     let status = site.run(&["status", "--interval", "0"]).well();

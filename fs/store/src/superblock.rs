@@ -272,7 +272,7 @@ impl Found {
     }
 }
 
-fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Found>, ClaimError> {
+fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<Box<Found>>, ClaimError> {
     Ok(copies::read(disk, directory)?.found)
 }
 

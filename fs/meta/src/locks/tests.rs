@@ -124,7 +124,7 @@ fn locks_over_many_inodes_are_bounded_and_everybody_has_a_share() {
     let bounds = Bounds { of_session: 6, in_all: 8, share: 2 };
     let (mut locks, mut effects) = (Locks::new(bounds), Effects::default());
     // Owners 1 and 3 are of session 2, owner 2 is of session 1.
-    let mut take = |locks: &mut Locks, inode, owner, wait| {
+    let take = |locks: &mut Locks, inode, owner, wait| {
         locks.take(inode, lock(owner, true, 0, 9), wait, &mut Effects::default())
     };
     for inode in 0..5 {

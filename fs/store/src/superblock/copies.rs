@@ -15,7 +15,7 @@ use super::{BYTES, ClaimError, Found, NAME, NEW_NAME, SECOND_NAME, Unreadable, p
 /// What the copies in a directory say.
 pub(super) struct Copies {
     /// The newest whole one.
-    pub found: Option<Found>,
+    pub found: Option<Box<Found>>,
     /// A copy that was damaged or missing beside a whole one.
     pub broken: Option<PathBuf>,
 }
@@ -23,7 +23,7 @@ pub(super) struct Copies {
 enum Copy {
     Absent,
     Damaged,
-    Whole(Found),
+    Whole(Box<Found>),
 }
 
 /// Reads both copies. Nothing is changed.
@@ -54,7 +54,7 @@ fn read_one(disk: &dyn Disk, path: &Path) -> Result<Copy, ClaimError> {
     let mut bytes = [0; BYTES];
     let count = file.read_at(0, &mut bytes).map_err(fail)?;
     match parse(&bytes[..count]) {
-        Ok(found) => Ok(Copy::Whole(found)),
+        Ok(found) => Ok(Copy::Whole(Box::new(found))),
         Err(Unreadable::Damaged) => Ok(Copy::Damaged),
         Err(Unreadable::Newer(found)) => Err(ClaimError::Newer { path: path.to_path_buf(), found }),
     }
