@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::{Signal, kill_process};
+use support::clock::WrongClock;
 use support::filer::{Filer, compile};
 use support::servers::Servers;
 use support::{PROGRAM, Process, installed, mounts_usable};
@@ -43,6 +44,11 @@ impl Pair {
 }
 
 fn pair(term: &'static str) -> Option<Pair> {
+    pair_with(term, 0)
+}
+
+/// As `pair`; the second mount's calendar is wrong by so many seconds.
+fn pair_with(term: &'static str, wrong: i64) -> Option<Pair> {
     if !mounts_usable() {
         return None;
     }
@@ -54,7 +60,10 @@ fn pair(term: &'static str) -> Option<Pair> {
     let mut servers = Servers::new(&place.path().join("cluster"), 1, term);
     servers.start();
     let first = servers.mount(&a, None).expect("it lives");
-    let second = servers.mount(&b, None).expect("it lives");
+    let second = match wrong {
+        0 => servers.mount(&b, None).expect("it lives"),
+        _ => servers.mount_by(&WrongClock::new(place.path(), wrong)?, &b),
+    };
     Some(Pair { first, _second: second, _servers: servers, a, b, filer, _place: place })
 }
 
@@ -297,6 +306,65 @@ fn a_time_that_was_set_stays_and_all_others_are_of_one_clock() {
     let elsewhere = fs::metadata(pair.b.join("file")).unwrap();
     let time = |found: &fs::Metadata| (found.mtime(), found.mtime_nsec());
     assert_eq!((time(&file.metadata().unwrap()), time(&elsewhere)), (time(&seen), time(&seen)));
+}
+
+#[test]
+fn a_client_with_a_wrong_calendar_sets_the_servers_times() {
+    for wrong in [-60, 60] {
+        let Some(pair) = pair_with("10", wrong) else { return };
+        let modified = |path: &Path| fs::metadata(path).unwrap().modified().unwrap();
+        // What both mounts show, and that it is a time since `begin`: what a client says is late by a
+        // round trip at most, which takes a while on a busy machine.
+        let check = |name: &str, begin: SystemTime| {
+            let seen = modified(&pair.b.join(name));
+            let range = begin - Duration::from_secs(10)..=SystemTime::now();
+            assert!(range.contains(&seen), "{name}, {wrong} s: {seen:?} is not in {range:?}");
+            let found = fs::metadata(pair.a.join(name)).unwrap();
+            assert_eq!(found.modified().unwrap(), seen, "{name}, {wrong} s");
+            seen
+        };
+        for (name, len) in [("small", 10), ("large", 300_000)] {
+            let begin = SystemTime::now();
+            let path = pair.b.join(name);
+            let file = File::create(&path).unwrap();
+            let born = modified(&path);
+            file.write_all_at(&vec![1; len], 0).unwrap();
+            let written = modified(&path);
+            assert!(written >= born, "{name}, {wrong} s: {written:?} is before {born:?}");
+            file.sync_all().unwrap();
+            assert_eq!(check(name, begin), written);
+
+            // In memory.
+            let begin = SystemTime::now();
+            let mut map = pair.mapping(&path, len, true);
+            map.well("store 0 0 10 1");
+            map.well("msync 0");
+            assert!(check(name, begin) >= written, "{name}, {wrong} s: time goes on");
+            map.well("store 0 0 10 2");
+            map.well("utime 0 1000000000");
+            map.well("msync 0");
+            drop((map, file));
+            let set = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+            assert_eq!((modified(&path), modified(&pair.a.join(name))), (set, set));
+
+            let begin = SystemTime::now();
+            let touched = Command::new("touch").arg(&path).status();
+            assert!(touched.unwrap().success());
+            check(name, begin);
+        }
+        // As make compares: who looks at the source and writes then is not older than it, in turns.
+        let (source, target) = ("source", "target");
+        let mut latest = SystemTime::UNIX_EPOCH;
+        for _ in 0..20 {
+            for (mount, other, name) in [(&pair.a, target, source), (&pair.b, source, target)] {
+                let _ = fs::metadata(mount.join(other));
+                fs::write(mount.join(name), vec![2; 100_000]).unwrap();
+                let seen = modified(&mount.join(name));
+                assert!(seen >= latest, "{name}, {wrong} s: {seen:?} is before {latest:?}");
+                latest = seen;
+            }
+        }
+    }
 }
 
 #[test]

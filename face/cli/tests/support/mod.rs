@@ -1,6 +1,7 @@
 //! Clusters and mounts as real processes of the command line, for tests.
 #![allow(dead_code, reason = "every test file uses another part of it")]
 
+pub mod clock;
 pub mod command;
 pub mod disk;
 pub mod filer;

@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use super::clock::WrongClock;
 use super::shim::{KillAt, arm};
 use super::{PROGRAM, Process};
 
@@ -139,6 +140,14 @@ impl Servers {
         let mut command = self.command(kill);
         command.arg("mount").args(arguments).arg(self.address()).arg(path);
         started(command, "mounted on", kill)
+    }
+
+    /// As `mount`, by a process whose calendar is wrong.
+    pub fn mount_by(&self, clock: &WrongClock, path: &Path) -> Process {
+        let mut command = self.command(None);
+        clock.apply(&mut command);
+        command.arg("mount").arg(self.address()).arg(path);
+        started(command, "mounted on", None).expect("nothing kills it")
     }
 
     /// What is started from now on dies together.
