@@ -5,6 +5,7 @@ mod support;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, OFlags, RenameFlags};
@@ -101,10 +102,11 @@ fn repeat(end: Instant, mut work: impl FnMut(u64)) -> u64 {
 /// One kind of name that is replaced, and looked at.
 type Kind = (&'static str, fn(&Path, u64), fn(&Path));
 
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 4] = [
     ("file", replace_file, visit_file),
     ("link", replace_link, visit_link),
     ("directory", exchange_directories, visit_directory),
+    ("program", replace_program, run_program),
 ];
 
 fn replace_file(root: &Path, round: u64) {
@@ -122,6 +124,18 @@ fn replace_link(root: &Path, round: u64) {
 fn exchange_directories(root: &Path, _round: u64) {
     let (one, two) = (root.join("directory"), root.join("other"));
     rustix::fs::renameat_with(CWD, &one, CWD, &two, RenameFlags::EXCHANGE).unwrap();
+}
+
+/// Written by a process of its own: what starts beside it here must not have it open.
+fn replace_program(root: &Path, _round: u64) {
+    let new = root.join("new program");
+    let copied = Command::new("cp").arg("/bin/true").arg(&new).status();
+    assert!(copied.expect("cp is everywhere").success());
+    fs::rename(&new, root.join("program")).unwrap();
+}
+
+fn run_program(root: &Path) {
+    assert!(Command::new(root.join("program")).status().expect("execute").success());
 }
 
 fn visit_file(root: &Path) {
@@ -216,7 +230,7 @@ fn directories_that_the_other_mount_moved_or_removed() {
 
 /// Calls that the metadata server has served, but for those that tell that somebody lives.
 fn calls(cluster: &Cluster) -> u64 {
-    let mut command = std::process::Command::new(support::PROGRAM);
+    let mut command = Command::new(support::PROGRAM);
     command.args(["status", "--json", "--interval", "0", "--address", &cluster.address()]);
     let output = command.output().unwrap();
     let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
