@@ -21,6 +21,7 @@ pub mod marks;
 pub mod meta_store;
 pub mod objects;
 mod overlay;
+mod overwrite;
 pub mod superblock;
 #[cfg(test)]
 mod testing;

@@ -12,9 +12,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ropewalk_base::disk::Disk;
+use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::random::Random;
 use ropewalk_base::world::World;
 use ropewalk_sim::disk::VirtualDisk;
@@ -283,6 +284,42 @@ async fn fill(store: EmbeddedStore, stop: u64, out: Rc<RefCell<Option<StoreError
             return;
         }
     }
+}
+
+#[test]
+fn a_group_costs_one_write_and_its_mark_none() {
+    const GROUPS: u64 = 20;
+    let disk = VirtualDisk::new(6);
+    let mut random = Random::from_seed(6);
+    let mut life = Life::new(&disk, &mut random);
+    let claimed = store_life::take(&disk, (1, 2)).unwrap();
+    // No checkpoint and no sync comes between.
+    let journal = JournalConfig { sync_interval: Duration::from_secs(1000), ..config().journal };
+    let config = EmbeddedConfig { journal, overlay_bytes: 1 << 20, ..config() };
+    let store = life.open(claimed.boot, config).unwrap();
+    let error: Rc<RefCell<Option<StoreError>>> = Rc::default();
+    let mut commit = |count| {
+        let until = store.written().0 + count;
+        life.executor.spawn(fill(store.clone(), count, error.clone()));
+        life.run(|| store.written().0 >= until || error.borrow().is_some());
+        assert!(error.borrow().is_none(), "{:?}", error.borrow());
+    };
+    // Long enough for the first segment's successor to be made.
+    commit(10);
+    let before = disk.counts();
+    commit(GROUPS);
+    let after = disk.counts();
+    assert_eq!(after.writes - before.writes, GROUPS);
+    assert_eq!(after.operations - before.operations, GROUPS);
+    // And the mark has the last of them.
+    drop(life);
+    disk.survive_process_death();
+    let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut mark = [0; 88];
+    let file = shared.open(Path::new("/store/journal/mark"), Open::Read).unwrap();
+    assert_eq!(file.read_at(0, &mut mark).unwrap(), 88);
+    let last = store.position().0.to_le_bytes();
+    assert!(mark[40..].chunks(24).any(|slot| slot[..8] == last), "{mark:?}");
 }
 
 #[test]

@@ -1,25 +1,29 @@
 //! How far the journal came, beside the journal: so that a record which is no longer there is missed.
 //!
 //! The last records of a journal have nobody behind them to testify that they were there. This file
-//! does: it says up to where records were with the kernel and up to where they were durable. It is
-//! written in place after each group and each sync, and synced only at a start: after the death of the
-//! process it says all, after a power loss at least nothing untrue.
+//! does: it says up to where records were with the kernel and up to where they were durable. After each
+//! group and each sync three words are stored into it, mapped and without a system call; it is synced
+//! only at a start. After the death of the process it says all, after a power loss at least nothing untrue.
 //!
 //! | mark | bytes |
 //! |---|---|
 //! | magic "RWJMARK\n" | 8 |
 //! | format version | 4 |
-//! | CRC32C of the other fields | 4 |
+//! | CRC32C of the other fields of the head | 4 |
 //! | identity of the store | 16 |
 //! | era | 8 |
-//! | written | 8 |
-//! | durable | 8 |
+//! | two slots: written, durable, guard | 2 times 24 |
+//!
+//! A guard is the CRC32C of the head and of the two words before it, and the CRC's complement above.
 //!
 //! Invariants
 //! * it names nothing that is not there: `written` counts in its era only, in which nothing that the
 //!   kernel had can be lost;
+//! * the slots are used in turn: a death between two words, or damage, leaves the other slot, and in it
+//!   everything that somebody was told of before;
 //! * it is a second witness and nothing else: one that is damaged or missing is made anew.
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,12 +32,16 @@ use ropewalk_base::checksum;
 use ropewalk_base::disk::{Disk, File, Open};
 
 use crate::error::StoreError;
+use crate::overwrite::overwrite;
 
 const NAME: &str = "mark";
 const NEW_NAME: &str = "mark.new";
 const MAGIC: &[u8; 8] = b"RWJMARK\n";
-const VERSION: u32 = 1;
-const BYTES: usize = 56;
+const VERSION: u32 = 2;
+const HEAD_BYTES: usize = 40;
+const SLOT_BYTES: usize = 24;
+const SLOTS: usize = 2;
+const BYTES: usize = HEAD_BYTES + SLOTS * SLOT_BYTES;
 
 /// What a mark says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,31 +53,44 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    fn encode(&self) -> [u8; BYTES] {
-        let mut bytes = [0; BYTES];
+    fn head(&self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.store.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.era.to_le_bytes());
-        bytes[40..48].copy_from_slice(&self.written.to_le_bytes());
-        bytes[48..56].copy_from_slice(&self.durable.to_le_bytes());
         let crc = crc_of(&bytes);
         bytes[12..16].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
+    fn encode(&self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        let head = self.head();
+        bytes[..HEAD_BYTES].copy_from_slice(&head);
+        let guard = guard(checksum::crc32c(&head), self.written, self.durable);
+        let words = [self.written, self.durable, guard].into_iter().cycle();
+        for (place, word) in bytes[HEAD_BYTES..].chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
     fn decode(bytes: &[u8]) -> Option<Reach> {
-        if bytes.len() < BYTES || &bytes[..8] != MAGIC {
+        let (head, slots) = bytes.get(..BYTES)?.split_at(HEAD_BYTES);
+        let four = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four"));
+        if &head[..8] != MAGIC || crc_of(head) != four(12) || four(8) != VERSION {
             return None;
         }
-        let eight = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
-        let four = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
-        (crc_of(bytes) == four(12) && four(8) == VERSION).then(|| Reach {
-            store: u128::from(eight(24)) << 64 | u128::from(eight(16)),
-            era: eight(32),
-            written: eight(40),
-            durable: eight(48),
-        })
+        let seed = checksum::crc32c(head);
+        let told = slots.chunks_exact(SLOT_BYTES).filter_map(|slot| {
+            let [written, durable, found] = [0, 8, 16].map(|at| eight(slot, at));
+            (found == guard(seed, written, durable)).then_some((written, durable))
+        });
+        // Each of them was true when it was said, and is.
+        let (written, durable) = told.reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))?;
+        let store = u128::from(eight(head, 24)) << 64 | u128::from(eight(head, 16));
+        Some(Reach { store, era: eight(head, 32), written, durable })
     }
 
     /// The last record that has to be there in this store and era.
@@ -82,15 +103,28 @@ impl Reach {
     }
 }
 
-fn crc_of(bytes: &[u8]) -> u32 {
-    checksum::append(checksum::crc32c(&bytes[..12]), &bytes[16..BYTES])
+fn eight(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"))
 }
 
-/// For fuzzers, see [`crate::decoders`]: whether these bytes, with a checksum that fits, are a mark.
+fn crc_of(head: &[u8]) -> u32 {
+    checksum::append(checksum::crc32c(&head[..12]), &head[16..HEAD_BYTES])
+}
+
+fn guard(head: u32, written: u64, durable: u64) -> u64 {
+    let crc =
+        checksum::append(checksum::append(head, &written.to_le_bytes()), &durable.to_le_bytes());
+    u64::from(crc) | u64::from(!crc) << 32
+}
+
+/// For fuzzers, see [`crate::decoders`]: whether these bytes, with checksums that fit, are a mark.
 pub(crate) fn accepts(bytes: &mut [u8]) -> bool {
-    if bytes.len() >= BYTES {
-        let crc = crc_of(bytes);
-        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    if let Some((head, slots)) = bytes.get_mut(..BYTES).map(|mark| mark.split_at_mut(HEAD_BYTES)) {
+        let crc = crc_of(head);
+        head[12..16].copy_from_slice(&crc.to_le_bytes());
+        // The other slot is judged as it is.
+        let fits = guard(checksum::crc32c(head), eight(slots, 0), eight(slots, 8));
+        slots[16..24].copy_from_slice(&fits.to_le_bytes());
     }
     let Some(reach) = Reach::decode(bytes) else { return false };
     assert_eq!(Reach::decode(&reach.encode()), Some(reach));
@@ -120,8 +154,10 @@ pub(super) fn required(
 pub(super) struct MarkFile {
     file: Arc<dyn File>,
     path: PathBuf,
-    store: u128,
-    era: u64,
+    /// The CRC of the head.
+    head: u32,
+    /// The slot that is next.
+    slot: Cell<usize>,
 }
 
 impl MarkFile {
@@ -134,45 +170,26 @@ impl MarkFile {
         last: u64,
     ) -> Result<MarkFile, StoreError> {
         let path = directory.join(NAME);
-        let bytes = Reach { store, era, written: last, durable: last }.encode();
-        let result = open(disk, directory, &path, &bytes);
+        let reach = Reach { store, era, written: last, durable: last };
+        let result = overwrite(disk, &path, &directory.join(NEW_NAME), &reach.encode());
         let file = result.map_err(|cause| StoreError::io("cannot write", &path, cause))?;
-        Ok(MarkFile { file, path, store, era })
+        let head = checksum::crc32c(&reach.head());
+        Ok(MarkFile { file, path, head, slot: Cell::new(0) })
     }
 
     /// Says how far the journal came.
     pub(super) fn set(&self, written: u64, durable: u64) -> Result<(), StoreError> {
-        let reach = Reach { store: self.store, era: self.era, written, durable };
-        let result = self.file.write_at(0, &reach.encode());
+        let slot = self.slot.replace((self.slot.get() + 1) % SLOTS);
+        let words = [written, durable, guard(self.head, written, durable)];
+        let result = self.file.note((HEAD_BYTES + slot * SLOT_BYTES) as u64, &words);
         result.map_err(|cause| StoreError::io("cannot write", &self.path, cause))
     }
-}
-
-fn open(disk: &dyn Disk, directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn File>> {
-    match disk.open(path, Open::Write) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
-        Err(cause) => return Err(cause),
-        // In its place: a start needs no room.
-        Ok(file) if file.len()? == bytes.len() as u64 => {
-            file.write_at(0, bytes)?;
-            file.sync_data()?;
-            return Ok(file);
-        }
-        Ok(_) => {}
-    }
-    let new = directory.join(NEW_NAME);
-    let file = disk.open(&new, Open::Create)?;
-    file.set_len(0)?;
-    file.write_at(0, bytes)?;
-    file.sync_data()?;
-    disk.rename(&new, path)?;
-    disk.sync_directory(directory)?;
-    Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host_disk::HostDisk;
 
     #[test]
     fn a_mark_counts_in_its_store_and_what_was_only_written_in_its_era() {
@@ -185,8 +202,35 @@ mod tests {
         for bit in 0..BYTES * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Reach::decode(&damaged), None, "bit {bit}");
+            // One slot is enough, the head is needed.
+            let expected = (bit >= HEAD_BYTES * 8).then_some(reach);
+            assert_eq!(Reach::decode(&damaged), expected, "bit {bit}");
+            damaged[HEAD_BYTES + 16] ^= 0b11;
+            damaged[HEAD_BYTES + SLOT_BYTES + 16] ^= 0b11;
+            assert_eq!(Reach::decode(&damaged), None, "bit {bit} and both guards");
         }
         assert_eq!(Reach::decode(&bytes[..BYTES - 1]), None);
+    }
+
+    #[test]
+    fn a_death_between_two_words_leaves_what_was_said_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let said = || required(&HostDisk, path, 7, 3).unwrap();
+        let mark = MarkFile::begin(&HostDisk, path, 7, 3, 4).unwrap();
+        assert_eq!(said(), 4);
+        for last in 5..20 {
+            let words = [last, 2, guard(mark.head, last, 2)];
+            for count in 1..words.len() {
+                let at = HEAD_BYTES + mark.slot.get() * SLOT_BYTES;
+                mark.file.note(at as u64, &words[..count]).unwrap();
+                assert_eq!(said(), last - 1, "{count} words of {last}");
+            }
+            mark.set(last, 2).unwrap();
+            assert_eq!(said(), last);
+        }
+        // Another life begins with its own numbers, in both slots.
+        drop(MarkFile::begin(&HostDisk, path, 7, 4, 6).unwrap());
+        assert_eq!((said(), required(&HostDisk, path, 7, 4).unwrap()), (6, 6));
     }
 }

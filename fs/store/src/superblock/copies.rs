@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use ropewalk_base::disk::{Disk, Open};
 
+use crate::overwrite::overwrite;
+
 use super::{BYTES, ClaimError, Found, NAME, NEW_NAME, SECOND_NAME, Unreadable, parse};
 
 /// What the copies in a directory say.
@@ -64,28 +66,8 @@ fn read_one(disk: &dyn Disk, path: &Path) -> Result<Copy, ClaimError> {
 pub(super) fn write(disk: &dyn Disk, directory: &Path, bytes: &[u8]) -> Result<(), ClaimError> {
     for name in [SECOND_NAME, NAME] {
         let path = directory.join(name);
-        write_one(disk, directory, &path, bytes)
+        overwrite(disk, &path, &directory.join(NEW_NAME), bytes)
             .map_err(|cause| ClaimError::io("write", &path, cause))?;
     }
     Ok(())
-}
-
-fn write_one(disk: &dyn Disk, directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
-    match disk.open(path, Open::Write) {
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
-        Err(cause) => return Err(cause),
-        Ok(file) if file.len()? == bytes.len() as u64 => {
-            file.write_at(0, bytes)?;
-            return file.sync_data();
-        }
-        // One that was cut short has no room of its own any more.
-        Ok(_) => {}
-    }
-    let new = directory.join(NEW_NAME);
-    let file = disk.open(&new, Open::Create)?;
-    file.set_len(0)?;
-    file.write_at(0, bytes)?;
-    file.sync_data()?;
-    disk.rename(&new, path)?;
-    disk.sync_directory(directory)
 }
