@@ -184,11 +184,26 @@ impl Board {
 
     /// A new life of the log begins at segment `begin`.
     pub(super) fn begin(&self, begin: u64, era: u64, tail: u64) -> io::Result<()> {
+        self.clear()?;
         self.number(OVERFLOW, 0)?;
         self.number(TAIL, tail)?;
         self.number(ERA, era)?;
         self.number(BEGIN, begin)?;
         self.number(0, MAGIC ^ self.store as u64)
+    }
+
+    /// Takes away what earlier lives have noted: where the head was damaged nobody has judged it, and it
+    /// must not come to life with the new one.
+    fn clear(&self) -> io::Result<()> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let length = file.len()?.min(HEAD_BYTES + SLOTS_MAX * SLOT_BYTES);
+        let mut slots = vec![0; length.saturating_sub(HEAD_BYTES) as usize];
+        file.read_at(HEAD_BYTES, &mut slots)?;
+        if slots.iter().any(|byte| *byte != 0) {
+            slots.fill(0);
+            file.write_at(HEAD_BYTES, &slots)?;
+        }
+        Ok(())
     }
 
     /// Replay begins here now: the log says so durably.
