@@ -282,6 +282,14 @@ impl<'a> Mender<'a> {
     fn mend(mut self) -> io::Result<Option<u32>> {
         let Some((file, mut known, doubted)) = self.open()? else { return Ok(None) };
         let is_older = file.is_some() && self.stamp.is_some_and(|stamp| known.front.stamp < stamp);
+        let is_gone = file.is_none() && self.stamp.is_some();
+        if (is_older || is_gone) && self.history.blocks.is_empty() {
+            // The log has no byte of it: reading says what is wrong, until the file is put back.
+            let (object, how) =
+                (self.place.object, if is_gone { "gone" } else { "no longer the last" });
+            self.report.damage.push(format!("object {object}: its file is {how}"));
+            return Ok(None);
+        }
         // What is written now is later than all that was there before.
         known.front.stamp = known.front.stamp.max(self.stamp.unwrap_or(0));
         known.change_whole_table();
