@@ -240,9 +240,11 @@ fn a_death_between_the_marks_of_a_start_and_its_log_is_no_damage() {
         store.close().await.unwrap();
         drop(store);
         copy_files(&log, &kept);
-        // The next start saves its marks; its log is taken back, as if it had died before that.
+        let board = std::fs::read(path.join("board")).unwrap();
+        // The next start saves its marks; log and board are taken back, as if it had died before that.
         drop(open().await);
         copy_files(&kept, &log);
+        std::fs::write(path.join("board"), board).unwrap();
         let (store, damage) = open().await;
         assert_eq!(damage, Vec::<String>::new());
         assert_eq!(get(&store, OBJECT, 0, 10_000), vec![5; 10_000]);
