@@ -393,5 +393,6 @@ fn is_same(a: u64, b: u64) -> bool {
     std::hint::black_box(a ^ b) == 0
 }
 
+pub mod attack;
 #[cfg(test)]
 mod tests;

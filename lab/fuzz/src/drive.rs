@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::mutate::Mutator;
-use crate::{Target, corpus};
+use crate::{Target, corpus, made};
 
 /// When a run ends.
 #[derive(Debug, Clone, Copy)]
@@ -43,9 +43,11 @@ pub fn once(name: &str, target: Target, input: &[u8]) {
     target(input);
 }
 
-/// Replays the corpus of the target, then feeds made inputs; returns how many there were in all.
+/// Replays the corpus of the target and valid messages, then feeds inputs made out of both; returns how many
+/// there were in all.
 pub fn run(name: &str, target: Target, seed: u64, until: Until) -> Result<u64> {
-    let corpus = corpus::read(name)?;
+    let mut corpus = corpus::read(name)?;
+    corpus.extend(made::inputs(name, seed));
     for input in &corpus {
         once(name, target, input);
     }

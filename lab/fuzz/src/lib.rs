@@ -1,6 +1,7 @@
 //! Fuzzing of every decoder of bytes from a network or a disk.
 //!
 //! * [`targets`]: what is fuzzed, one line each;
+//! * [`made`]: valid messages of today's layout;
 //! * [`mutate`]: makes inputs out of a corpus and chance;
 //! * [`corpus`]: the inputs kept in the tree, a folder for each target;
 //! * [`drive`]: runs a target over many inputs and names the one that broke it.
@@ -15,6 +16,7 @@
 
 pub mod corpus;
 pub mod drive;
+pub mod made;
 mod memory;
 pub mod mutate;
 mod mxoe;

@@ -8,11 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use ropewalk_fuzz::drive::{self, Until};
 use ropewalk_fuzz::targets::{TARGETS, by_name};
+use ropewalk_fuzz::{corpus, made};
 
 const USAGE: &str = "\
 usage: ropewalk-fuzz list
        ropewalk-fuzz run [--seconds N] [--seed S] [TARGET...]   (default: 60 s for each of all)
-       ropewalk-fuzz replay TARGET HEX|FILE";
+       ropewalk-fuzz replay TARGET HEX|FILE
+       ropewalk-fuzz renew TARGET...   (keeps valid messages in place of the kept inputs)";
+
+/// Inputs that are kept of each target, as `guided` keeps them.
+const RENEWED: usize = 64;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,6 +30,7 @@ fn main() -> Result<()> {
             Ok(())
         }
         ["run", rest @ ..] => run(rest),
+        ["renew", names @ ..] => names.iter().try_for_each(|name| renew(name)),
         ["replay", name, input] => {
             let target = by_name(name).with_context(|| no_target(name))?;
             let bytes = match std::fs::read(input) {
@@ -38,6 +44,21 @@ fn main() -> Result<()> {
         }
         _ => bail!("{USAGE}"),
     }
+}
+
+/// Kept inputs of an older layout are worth nothing: valid messages take their place. `guided` finds more.
+fn renew(name: &str) -> Result<()> {
+    let made = made::inputs(name, 1);
+    if made.is_empty() {
+        bail!("nothing is made for '{name}'");
+    }
+    let folder = corpus::folder(name);
+    std::fs::remove_dir_all(&folder)?;
+    std::fs::create_dir(&folder)?;
+    for (number, input) in made.iter().take(RENEWED).enumerate() {
+        std::fs::write(folder.join(format!("made{number:02}")), input)?;
+    }
+    Ok(())
 }
 
 fn no_target(name: &str) -> String {

@@ -14,6 +14,7 @@ use ropewalk_wire::fs::data::{DataReply, DataRequest, DataResult};
 use ropewalk_wire::fs::head::{CallHead, ReplyHead};
 use ropewalk_wire::fs::meta::{Callback, MetaReply, MetaRequest, MetaResult};
 use ropewalk_wire::fs::session::{SessionRequest, SessionResult};
+use ropewalk_wire::fs::trust::{Acceptance, Introduction, SEAL_BYTES, Seal};
 use ropewalk_wire::fs::{decode, encode};
 use ropewalk_wire::mxoe::{self, Beacon, Dialect, Order, Packet};
 
@@ -31,6 +32,24 @@ macro_rules! message {
     };
 }
 
+/// What members of a cluster say before they know each other, and the end of a sealed call.
+fn trust_words(bytes: &[u8]) {
+    let Some((choice, body)) = bytes.split_first() else { return };
+    let (introduction, acceptance): (Target, Target) =
+        (message!(Introduction), message!(Acceptance));
+    match choice % 3 {
+        0 => introduction(body),
+        1 => acceptance(body),
+        _ => {
+            let Ok((request, seal)) = Seal::split(body) else { return };
+            assert_eq!(request.len() + SEAL_BYTES, body.len(), "request and seal are all there is");
+            let mut again = request.to_vec();
+            seal.encode(&mut again);
+            assert_eq!(again, body, "the journey changes it");
+        }
+    }
+}
+
 /// Name and function of each target; the name is also that of its corpus folder.
 pub const TARGETS: &[(&str, Target)] = &[
     ("call_head", call_head),
@@ -44,6 +63,8 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("callback", message!(Callback)),
     ("session_request", message!(SessionRequest<'_>)),
     ("session_result", message!(SessionResult)),
+    ("trust_words", trust_words),
+    ("trust_channel", ropewalk_rpc::trust::attack::channel),
     ("frame_header", frame_header),
     ("frame_lengths", lengths),
     ("mxoe_packet", mxoe_packet),
