@@ -6,6 +6,7 @@ use std::time::Duration;
 use ropewalk_base::abandon::Abandoned;
 use ropewalk_base::checksum::crc32c;
 use ropewalk_base::task::{Either, race};
+use ropewalk_base::text::printable;
 use ropewalk_net::Address;
 use ropewalk_rpc::{CallError, Connection, Options, Reply};
 use ropewalk_wire::fs::data::{BLOCK_BYTES, DataReply, DataRequest, DataResult};
@@ -21,6 +22,8 @@ use crate::guards::InDoubt;
 use crate::inode::Inode;
 
 /// How long to wait before the address of a server that is not known is asked for again.
+/// Most characters of a server's address that people are shown.
+const ADDRESS_SHOWN_MAX: usize = 1024;
 const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
 
 /// How long a call waits before its server is looked for elsewhere.
@@ -85,7 +88,7 @@ impl Client {
         let options = Options {
             limit: inner.config.patience,
             on_wait: Rc::new(move |name| log(&format!("waiting for {name}"))),
-            name: format!("data server {} at {}", known.server, known.address),
+            name: name_of(known.server, &known.address),
             ..Options::default()
         };
         let connection = Connection::new(&inner.world, &inner.endpoint, peer, options);
@@ -267,5 +270,21 @@ pub(crate) fn checksums(bytes: &[u8], offset: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&crc32c(&rest[..run]).to_le_bytes());
         rest = &rest[run..];
         at = 0;
+    }
+}
+
+/// A data server as people are told of it. Its address is its own words.
+fn name_of(server: u32, address: &str) -> String {
+    format!("data server {server} at {}", printable(address.as_bytes(), ADDRESS_SHOWN_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_servers_address_adds_no_line_to_a_log() {
+        let name = name_of(9, "tcp://a:1\ntcp://b:1,tcp://\u{1b}[2J\u{202e}");
+        assert_eq!(name, "data server 9 at tcp://a:1\\x0atcp://b:1,tcp://\\x1b[2J\\u{202e}");
     }
 }

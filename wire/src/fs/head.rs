@@ -51,7 +51,8 @@ pub struct CallHead {
     pub reply_bits: u64,
     /// The session's epoch: below the fence of a data server, the call is refused.
     pub epoch: u32,
-    /// What the metadata server gave the client with the session: by it data servers know whose it is.
+    /// What the metadata server gave the client with the session: by it all servers know whose it is. Calls
+    /// about the session itself carry it, too.
     pub token: u64,
     /// What the metadata server gave a limited session for a file; 0 for all others.
     pub right: u64,

@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ropewalk_base::task::join_all;
+use ropewalk_base::text::printable;
 use ropewalk_base::time::Time;
 use ropewalk_net::Address;
 use ropewalk_rpc::{Connection, Options, Proof};
@@ -200,7 +201,7 @@ impl MetaServer {
                 Some(Connection::new(&self.world, &self.endpoint, peer, options))
             }
             Err(error) => {
-                (self.config.log)(&format!("{name} says that its address is {text:?}: {error}"));
+                (self.config.log)(&no_address(&name, address, &error));
                 None
             }
         }
@@ -443,6 +444,13 @@ impl MetaServer {
     }
 }
 
+/// What people are told of a server whose address is none. The error quotes from it.
+fn no_address(name: &str, address: &[u8], error: &str) -> String {
+    let address = printable(address, ADDRESS_BYTES_MAX);
+    let error = printable(error.as_bytes(), 2 * ADDRESS_BYTES_MAX);
+    format!("{name} says that its address is '{address}': {error}")
+}
+
 /// The servers that can hold stripes of a file of this layout.
 fn servers_of(layout: &Layout, pool: &Pool) -> BTreeSet<u32> {
     let round = pool.servers.len() as u32;
@@ -460,6 +468,15 @@ fn servers_of(layout: &Layout, pool: &Pool) -> BTreeSet<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_is_none_steers_no_terminal() {
+        let address = "no\u{1b}[2J\u{202e}scheme";
+        let error = Address::parse(address).expect_err("it is none").to_string();
+        let said = no_address("data server 3", address.as_bytes(), &error);
+        assert!(said.contains("'no\\x1b[2J") && said.matches("\\u{202e}").count() >= 2, "{said}");
+        assert!(!said.contains(|letter: char| letter.is_control() || letter == '\u{202e}'));
+    }
 
     #[test]
     fn of_too_many_owed_fences_the_oldest_is_forgotten() {
