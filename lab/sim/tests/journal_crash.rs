@@ -316,7 +316,7 @@ fn a_group_costs_one_write_and_its_mark_none() {
     disk.survive_process_death();
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
     let mut mark = [0; 88];
-    let file = shared.open(Path::new("/store/journal/mark"), Open::Read).unwrap();
+    let file = shared.open(Path::new("/store/journal.mark"), Open::Read).unwrap();
     assert_eq!(file.read_at(0, &mut mark).unwrap(), 88);
     let last = store.position().0.to_le_bytes();
     assert!(mark[40..].chunks(24).any(|slot| slot[..8] == last), "{mark:?}");

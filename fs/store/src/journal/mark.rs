@@ -34,8 +34,6 @@ use ropewalk_base::disk::{Disk, File, Open};
 use crate::error::StoreError;
 use crate::overwrite::overwrite;
 
-const NAME: &str = "mark";
-const NEW_NAME: &str = "mark.new";
 const MAGIC: &[u8; 8] = b"RWJMARK\n";
 const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 40;
@@ -131,7 +129,12 @@ pub(crate) fn accepts(bytes: &mut [u8]) -> bool {
     true
 }
 
-/// The last record that the mark in `directory` calls written or durable; 0 where there is no mark that
+/// Beside the journal's directory: an older copy of that whole directory is missed records, too.
+fn path_of(directory: &Path) -> PathBuf {
+    directory.with_added_extension("mark")
+}
+
+/// The last record that the mark of the journal in `directory` calls written or durable; 0 where there is no mark that
 /// can be believed.
 pub(super) fn required(
     disk: &dyn Disk,
@@ -139,7 +142,7 @@ pub(super) fn required(
     store: u128,
     era: u64,
 ) -> Result<u64, StoreError> {
-    let path = directory.join(NAME);
+    let path = path_of(directory);
     let fail = |cause| StoreError::io("cannot read", &path, cause);
     let file = match disk.open(&path, Open::Read) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -169,9 +172,9 @@ impl MarkFile {
         era: u64,
         last: u64,
     ) -> Result<MarkFile, StoreError> {
-        let path = directory.join(NAME);
+        let path = path_of(directory);
         let reach = Reach { store, era, written: last, durable: last };
-        let result = overwrite(disk, &path, &directory.join(NEW_NAME), &reach.encode());
+        let result = overwrite(disk, &path, &path.with_added_extension("new"), &reach.encode());
         let file = result.map_err(|cause| StoreError::io("cannot write", &path, cause))?;
         let head = checksum::crc32c(&reach.head());
         Ok(MarkFile { file, path, head, slot: Cell::new(0) })

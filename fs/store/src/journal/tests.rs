@@ -10,6 +10,21 @@ const CONFIG: JournalConfig =
 
 type Records = BTreeMap<u64, Vec<u8>>;
 
+/// A journal's directory, with a place for its mark beside it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().unwrap());
+        std::fs::create_dir(place.path()).unwrap();
+        place
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("journal")
+    }
+}
+
 fn open(directory: &Path, open: OpenJournal) -> Result<(RecoveredJournal, Records), StoreError> {
     let mut records = Records::new();
     let found = recover(&HostDisk, directory, CONFIG, open, &mut |position, payload| {
@@ -77,66 +92,66 @@ fn assert_records(records: &Records, range: std::ops::RangeInclusive<u64>) {
 
 #[test]
 fn records_come_back_over_segments_and_epochs() {
-    let directory = tempfile::tempdir().unwrap();
-    append(directory.path(), boot(1), 300);
-    append(directory.path(), boot(2), 5);
-    append(directory.path(), boot(3), 300);
-    let (recovered, records) = open(directory.path(), boot(4)).unwrap();
+    let directory = Place::new();
+    append(&directory.path(), boot(1), 300);
+    append(&directory.path(), boot(2), 5);
+    append(&directory.path(), boot(3), 300);
+    let (recovered, records) = open(&directory.path(), boot(4)).unwrap();
     assert_eq!(recovered.recovery.last, Position(605));
     assert_records(&records, 1..=605);
-    assert!(segments(directory.path()).len() > 5);
+    assert!(segments(&directory.path()).len() > 5);
     let checkpoint = OpenJournal { checkpoint: Position(400), ..boot(5) };
-    assert_records(&open(directory.path(), checkpoint).unwrap().1, 401..=605);
+    assert_records(&open(&directory.path(), checkpoint).unwrap().1, 401..=605);
     // A superblock that counts too few starts is overruled.
     let older = OpenJournal { checkpoint: Position(400), ..boot(2) };
-    let (again, records) = open(directory.path(), older).unwrap();
+    let (again, records) = open(&directory.path(), older).unwrap();
     assert_eq!(again.open.epoch, 6);
     assert_records(&records, 401..=605);
 }
 
 #[test]
 fn a_torn_tail_ends_the_log_and_new_records_never_touch_it() {
-    let directory = tempfile::tempdir().unwrap();
-    append(directory.path(), boot(1), 20);
-    let segment = segments(directory.path())[0].clone();
+    let directory = Place::new();
+    append(&directory.path(), boot(1), 20);
+    let segment = segments(&directory.path())[0].clone();
     let (last, at) = *records_of(&segment).last().unwrap();
     assert_eq!(last, 20);
     damage(&segment, at + 40);
     // It was under way when the power failed, and nobody was told of it.
-    std::fs::remove_file(directory.path().join("mark")).unwrap();
+    std::fs::remove_file(directory.path().with_added_extension("mark")).unwrap();
     let before = std::fs::read(&segment).unwrap();
-    append(directory.path(), boot(2), 3);
+    append(&directory.path(), boot(2), 3);
     assert_eq!(std::fs::read(&segment).unwrap(), before);
-    let (recovered, records) = open(directory.path(), boot(3)).unwrap();
+    let (recovered, records) = open(&directory.path(), boot(3)).unwrap();
     assert_eq!(recovered.recovery.last, Position(22));
     assert_records(&records, 1..=22);
 }
 
 #[test]
 fn a_hole_before_records_that_call_it_durable_is_a_loss() {
-    let directory = tempfile::tempdir().unwrap();
-    append(directory.path(), boot(1), 200);
-    let segment = segments(directory.path())[0].clone();
+    let directory = Place::new();
+    append(&directory.path(), boot(1), 200);
+    let segment = segments(&directory.path())[0].clone();
     let (position, at) = records_of(&segment)[10];
     damage(&segment, at + 33);
-    let error = open(directory.path(), boot(2)).err().unwrap();
+    let error = open(&directory.path(), boot(2)).err().unwrap();
     assert!(matches!(error, StoreError::Lost { from, through: 200, .. } if from == position));
     assert_eq!(error.class(), ropewalk_base::error::Class::Data);
     // The index has it already: nothing is lost.
     let covered = OpenJournal { checkpoint: Position(250), ..boot(2) };
-    assert!(open(directory.path(), covered).is_ok());
+    assert!(open(&directory.path(), covered).is_ok());
 }
 
 #[test]
 fn an_accepted_loss_goes_on_before_the_hole_for_good() {
-    let directory = tempfile::tempdir().unwrap();
-    append(directory.path(), boot(1), 300);
-    let segment = segments(directory.path())[1].clone();
+    let directory = Place::new();
+    append(&directory.path(), boot(1), 300);
+    let segment = segments(&directory.path())[1].clone();
     let (position, at) = records_of(&segment)[3];
     damage(&segment, at);
     let accept = OpenJournal { accept_loss: true, ..boot(2) };
-    append(directory.path(), accept, 10);
-    let (recovered, records) = open(directory.path(), boot(3)).unwrap();
+    append(&directory.path(), accept, 10);
+    let (recovered, records) = open(&directory.path(), boot(3)).unwrap();
     assert_eq!(recovered.recovery.last, Position(position + 9));
     assert_eq!(recovered.recovery.lost, None);
     assert_records(&records, 1..=position + 9);
@@ -145,15 +160,15 @@ fn an_accepted_loss_goes_on_before_the_hole_for_good() {
 #[test]
 fn missing_segments_are_losses_and_headers_are_made_anew() {
     for (victim, records) in [(0, false), (1, false), (1, true), (0, true), (9, true)] {
-        let directory = tempfile::tempdir().unwrap();
-        append(directory.path(), boot(1), 300);
-        let segments = segments(directory.path());
+        let directory = Place::new();
+        append(&directory.path(), boot(1), 300);
+        let segments = segments(&directory.path());
         let used = segments.iter().rfind(|path| !records_of(path).is_empty()).unwrap();
         let path = segments.get(victim).unwrap_or(used);
         // Its records say what its header said.
         let good = std::fs::read(path).unwrap();
         damage(path, 20);
-        assert_records(&open(directory.path(), boot(2)).unwrap().1, 1..=300);
+        assert_records(&open(&directory.path(), boot(2)).unwrap().1, 1..=300);
         std::fs::write(path, &good).unwrap();
         if records {
             damage(path, 20);
@@ -161,59 +176,59 @@ fn missing_segments_are_losses_and_headers_are_made_anew() {
         } else {
             std::fs::remove_file(path).unwrap();
         }
-        let error = open(directory.path(), boot(2)).err().unwrap();
+        let error = open(&directory.path(), boot(2)).err().unwrap();
         assert!(matches!(error, StoreError::Lost { .. }), "{victim} {records}: {error}");
     }
     // A journal that is gone as a whole.
-    let directory = tempfile::tempdir().unwrap();
+    let directory = Place::new();
     let gone = OpenJournal { must_exist: true, checkpoint: Position(7), ..boot(2) };
-    assert!(matches!(open(directory.path(), gone), Err(StoreError::Lost { from: 8, .. })));
+    assert!(matches!(open(&directory.path(), gone), Err(StoreError::Lost { from: 8, .. })));
 }
 
 #[test]
 fn the_last_records_are_missed_too_and_what_the_index_has_is_passed_over() {
-    let directory = tempfile::tempdir().unwrap();
-    append(directory.path(), boot(1), 90);
-    let segment = segments(directory.path())[0].clone();
+    let directory = Place::new();
+    append(&directory.path(), boot(1), 90);
+    let segment = segments(&directory.path())[0].clone();
     let good = std::fs::read(&segment).unwrap();
     let (last, at) = *records_of(&segment).last().unwrap();
     damage(&segment, at + 40);
-    let error = open(directory.path(), boot(2)).err().unwrap();
+    let error = open(&directory.path(), boot(2)).err().unwrap();
     assert!(
         matches!(error, StoreError::Lost { from, through, .. } if (from, through) == (last, last)),
         "{error}"
     );
     std::fs::write(&segment, &good[..at]).unwrap();
-    assert!(matches!(open(directory.path(), boot(2)), Err(StoreError::Lost { .. })));
+    assert!(matches!(open(&directory.path(), boot(2)), Err(StoreError::Lost { .. })));
     // After a power loss what was only written may be gone, what was durable may not.
     let later = OpenJournal { era: 7, ..boot(2) };
-    assert!(matches!(open(directory.path(), later), Err(StoreError::Lost { .. })));
+    assert!(matches!(open(&directory.path(), later), Err(StoreError::Lost { .. })));
     std::fs::write(&segment, &good).unwrap();
     damage(&segment, records_of(&segment)[30].1 + 40);
     let covered = OpenJournal { checkpoint: Position(60), ..boot(2) };
-    assert_records(&open(directory.path(), covered).unwrap().1, 61..=90);
+    assert_records(&open(&directory.path(), covered).unwrap().1, 61..=90);
 }
 
 #[test]
 fn segments_of_another_store_are_refused_and_exchanged_names_do_no_harm() {
-    let directory = tempfile::tempdir().unwrap();
-    append(directory.path(), boot(1), 300);
-    let other = tempfile::tempdir().unwrap();
-    append(other.path(), OpenJournal { store: 5, ..boot(1) }, 300);
-    let (own, foreign) = (segments(directory.path()), segments(other.path()));
+    let directory = Place::new();
+    append(&directory.path(), boot(1), 300);
+    let other = Place::new();
+    append(&other.path(), OpenJournal { store: 5, ..boot(1) }, 300);
+    let (own, foreign) = (segments(&directory.path()), segments(&other.path()));
     let good = std::fs::read(&own[1]).unwrap();
     std::fs::copy(&foreign[1], &own[1]).unwrap();
-    let error = open(directory.path(), boot(2)).err().unwrap().to_string();
+    let error = open(&directory.path(), boot(2)).err().unwrap().to_string();
     assert!(error.contains("another store") && error.contains(own[1].to_str().unwrap()), "{error}");
     std::fs::write(&own[1], std::fs::read(&own[0]).unwrap()).unwrap();
     std::fs::write(&own[0], good).unwrap();
-    assert_records(&open(directory.path(), boot(2)).unwrap().1, 1..=300);
+    assert_records(&open(&directory.path(), boot(2)).unwrap().1, 1..=300);
 }
 
 #[test]
 fn groups_share_writes_and_syncs_and_readers_follow() {
-    let directory = tempfile::tempdir().unwrap();
-    let recovered = open(directory.path(), boot(1)).unwrap().0;
+    let directory = Place::new();
+    let recovered = open(&directory.path(), boot(1)).unwrap().0;
     run(HostDisk::shared(), move |world| async move {
         let journal = Journal::start(&world, recovered);
         let mut reader = journal.read_from(Position(1));
@@ -249,8 +264,8 @@ fn groups_share_writes_and_syncs_and_readers_follow() {
 
 #[test]
 fn old_segments_are_used_again_and_stale_bytes_never_read() {
-    let directory = tempfile::tempdir().unwrap();
-    let recovered = open(directory.path(), boot(1)).unwrap().0;
+    let directory = Place::new();
+    let recovered = open(&directory.path(), boot(1)).unwrap().0;
     run(HostDisk::shared(), move |world| async move {
         let journal = Journal::start(&world, recovered);
         for round in 1..=40u64 {
@@ -264,7 +279,24 @@ fn old_segments_are_used_again_and_stale_bytes_never_read() {
             }
         }
     });
-    assert!(segments(directory.path()).len() < 8, "{:?}", segments(directory.path()));
+    assert!(segments(&directory.path()).len() < 8, "{:?}", segments(&directory.path()));
     let checkpoint = OpenJournal { checkpoint: Position(1940), ..boot(2) };
-    assert_records(&open(directory.path(), checkpoint).unwrap().1, 1941..=2000);
+    assert_records(&open(&directory.path(), checkpoint).unwrap().1, 1941..=2000);
+}
+
+#[test]
+fn an_older_copy_of_the_whole_directory_is_a_loss() {
+    let directory = Place::new();
+    append(&directory.path(), boot(1), 20);
+    let older = directory.0.path().join("older");
+    std::fs::create_dir(&older).unwrap();
+    for entry in std::fs::read_dir(directory.path()).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), older.join(entry.file_name())).unwrap();
+    }
+    append(&directory.path(), boot(2), 5);
+    std::fs::remove_dir_all(directory.path()).unwrap();
+    std::fs::rename(&older, directory.path()).unwrap();
+    let error = open(&directory.path(), boot(3)).err().unwrap();
+    assert!(matches!(error, StoreError::Lost { from: 21, through: 25, .. }), "{error}");
 }

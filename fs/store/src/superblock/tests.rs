@@ -5,7 +5,7 @@ const SELF: Identity =
     Identity { cluster: ClusterId(7), server: ServerId(2), role: Role::Metadata };
 
 fn take(path: &Path, identity: Identity, expect: Expect) -> Result<ClaimedDirectory, ClaimError> {
-    claim(&HostDisk, path, identity, expect, (99, 5))
+    claim(&HostDisk, path, identity, expect, (99 << 32, 5))
 }
 
 #[test]
@@ -13,19 +13,19 @@ fn boots_are_counted_and_two_servers_never_share() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let first = take(&path, SELF, Expect::Any).unwrap();
-    assert_eq!(first.boot, Boot { counter: 1, id: 99, era: 99, store: 5 });
+    assert_eq!(first.boot, Boot { counter: 1, id: 1 << 32 | 99, era: 1 << 32 | 99, store: 5 });
     assert!(matches!(take(&path, SELF, Expect::Any), Err(ClaimError::InUse { .. })));
     drop(first);
-    let second = claim(&HostDisk, &path, SELF, Expect::Existing, (100, 6)).unwrap();
+    let second = claim(&HostDisk, &path, SELF, Expect::Existing, (100 << 32, 6)).unwrap();
     // The kernel, and with it all that was written, is still the same.
-    assert_eq!(second.boot, Boot { counter: 2, id: 100, era: 99, store: 5 });
+    assert_eq!(second.boot, Boot { counter: 2, id: 2 << 32 | 100, era: 1 << 32 | 99, store: 5 });
     drop(second);
     // Another directory, if only a copy, may be an older one.
     let copy = directory.path().join("copy");
     std::fs::create_dir(&copy).unwrap();
     std::fs::copy(path.join("superblock"), copy.join("superblock")).unwrap();
-    let third = claim(&HostDisk, &copy, SELF, Expect::Existing, (101, 6)).unwrap();
-    assert_eq!(third.boot, Boot { counter: 3, id: 101, era: 101, store: 5 });
+    let third = claim(&HostDisk, &copy, SELF, Expect::Existing, (101 << 32, 6)).unwrap();
+    assert_eq!(third.boot, Boot { counter: 3, id: 3 << 32 | 101, era: 3 << 32 | 101, store: 5 });
 }
 
 #[test]
