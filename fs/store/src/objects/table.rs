@@ -168,7 +168,13 @@ impl Place<'_> {
             return if known && fits { HeadState::Good(front) } else { HeadState::Damaged };
         }
         let fresh = self.head(Front::default());
-        if pair.chunks(SECTOR_BYTES).all(|copy| is_unfinished(copy, &fresh)) {
+        // Both copies were there since the first sync: with one of them blank there was none, and
+        // the other one may be that head with a part of a later one over it.
+        let blank = pair.chunks(SECTOR_BYTES).any(|copy| copy.iter().all(|byte| *byte == 0));
+        let torn = |copy: &[u8]| {
+            is_unfinished(copy, &fresh) || (blank && copy[..FRONT_AT] == fresh[..FRONT_AT])
+        };
+        if pair.chunks(SECTOR_BYTES).all(torn) {
             HeadState::Unfinished
         } else {
             HeadState::Damaged
@@ -304,6 +310,20 @@ mod tests {
         let mut torn = fresh.clone();
         torn[..SECTOR_BYTES].fill(0);
         assert_eq!(place.judge(&torn), HeadState::Good(Front::default()));
+        // A second head that was cut short over the first one: damage, if that was ever durable.
+        let later = place.head(Front { pairs: 1, before: 0, tail: 77, stamp: 1 });
+        for (at, cut) in [(0, 100), (SECTOR_BYTES, 480)] {
+            let other = SECTOR_BYTES - at;
+            let mut torn = fresh.clone();
+            torn[at..at + cut].copy_from_slice(&later[at..at + cut]);
+            assert_eq!(place.judge(&torn), HeadState::Good(Front::default()));
+            torn[other] ^= 1;
+            assert_eq!(place.judge(&torn), HeadState::Damaged);
+            torn[other..other + SECTOR_BYTES].fill(0);
+            assert_eq!(place.judge(&torn), HeadState::Unfinished);
+            torn[at] ^= 1;
+            assert_eq!(place.judge(&torn), HeadState::Damaged);
+        }
     }
 
     #[test]
