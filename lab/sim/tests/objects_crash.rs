@@ -601,6 +601,51 @@ fn an_object_whose_first_sync_failed_outlives_a_kill_and_then_a_power_cut() {
 }
 
 #[test]
+fn a_segment_made_while_the_log_is_synced_has_a_durable_name_before_it_is_relied_upon() {
+    let object = ObjectId { inode: 5, generation: 1, stripe: 2 };
+    let open = |life: &mut Life, era| {
+        let world = life.world.clone();
+        let opened =
+            life.run(async move { ObjectStore::open(Path::new("/s"), config(era), &world).await });
+        opened.unwrap()
+    };
+    for seed in 0..400 {
+        let disk = VirtualDisk::new(seed);
+        let mut random = Random::from_seed(seed);
+        let mut life = Life::new(&disk, &mut random);
+        let store = open(&mut life, 1).unwrap().0;
+        let patch = |block: u64, version| {
+            let data = bytes_of(0, 1, version);
+            store.write(object, block * BLOCK_BYTES as u64, &[&data], &[crc32c(&data)], BY)
+        };
+        // Whole blocks first, so that each patch takes an image of one into the log.
+        let data = bytes_of(0, CELLS, 1);
+        store.write(object, 0, &[&data], &checksums(0, &data), BY).unwrap();
+        let patched = 5 + random.below(4);
+        (0..patched).for_each(|block| drop(patch(block, 2).unwrap()));
+        let handle = store.clone();
+        life.world.spawn(async move { drop(handle.sync_all().await) });
+        (0..random.below(24)).for_each(|_| drop(life.step()));
+        // Where the segment is full, the next one is made, and its first record fails.
+        disk.fail_write(1);
+        let _ = patch(10, 3);
+        while life.step() {}
+        disk.fail_write(0);
+        (10..14).for_each(|block| drop(patch(block, 4).unwrap()));
+        let handle = store.clone();
+        life.run(async move { handle.sync_all().await }).unwrap().unwrap();
+        drop((store, life));
+        disk.crash(&mut random);
+        let mut life = Life::new(&disk, &mut random);
+        let opened = open(&mut life, 2);
+        let store = opened.unwrap_or_else(|error| panic!("seed {seed}: {error}")).0;
+        let mut bytes = [0; CELL_BYTES];
+        store.read(object, 13 * BLOCK_BYTES as u64, &mut bytes, &mut Vec::new()).unwrap();
+        assert!(bytes[..] == bytes_of(0, 1, 4), "seed {seed}: a patch is lost");
+    }
+}
+
+#[test]
 fn every_flipped_bit_is_an_error_that_names_the_block() {
     let disk = VirtualDisk::new(1);
     let mut random = Random::from_seed(1);

@@ -65,6 +65,8 @@ pub(super) struct LogSync {
     pub(super) end: u64,
     files: Vec<Arc<dyn File>>,
     directory: Option<PathBuf>,
+    /// Segments that had been made by then: those alone have durable names afterwards.
+    slots: u32,
     disk: Arc<dyn Disk>,
 }
 
@@ -312,6 +314,7 @@ impl Log {
             end: self.end,
             files: live.map(|segment| segment.file.clone()).collect(),
             directory: self.names_unsynced.then(|| self.directory.clone()),
+            slots: self.slots,
             disk: self.disk.clone(),
         }
     }
@@ -320,8 +323,7 @@ impl Log {
     pub(super) fn synced(&mut self, work: &LogSync) {
         self.durable = self.durable.max(work.end);
         self.board.durable(self.durable);
-        let newest = self.current().sequence * self.segment_bytes;
-        if work.directory.is_some() && work.end >= newest {
+        if work.directory.is_some() && work.slots == self.slots {
             self.names_unsynced = false;
         }
     }
@@ -344,7 +346,8 @@ impl Log {
                 break;
             }
             let segment = self.live.pop_front().expect("just seen");
-            self.free.push(segment);
+            // Behind one whose start has failed, which may carry the sequence that comes next.
+            self.free.insert(0, segment);
         }
     }
 }

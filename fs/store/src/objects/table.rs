@@ -174,11 +174,7 @@ impl Place<'_> {
         let torn = |copy: &[u8]| {
             is_unfinished(copy, &fresh) || (blank && copy[..FRONT_AT] == fresh[..FRONT_AT])
         };
-        if pair.chunks(SECTOR_BYTES).all(torn) {
-            HeadState::Unfinished
-        } else {
-            HeadState::Damaged
-        }
+        if pair.chunks(SECTOR_BYTES).all(torn) { HeadState::Unfinished } else { HeadState::Damaged }
     }
 
     /// The entries of the table in `bytes`, which begin behind the head; blocks of pairs that are
