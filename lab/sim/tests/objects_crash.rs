@@ -622,16 +622,22 @@ fn a_segment_made_while_the_log_is_synced_has_a_durable_name_before_it_is_relied
         let data = bytes_of(0, CELLS, 1);
         store.write(object, 0, &[&data], &checksums(0, &data), BY).unwrap();
         let patched = 5 + random.below(4);
-        (0..patched).for_each(|block| drop(patch(block, 2).unwrap()));
+        for block in 0..patched {
+            patch(block, 2).unwrap();
+        }
         let handle = store.clone();
         life.world.spawn(async move { drop(handle.sync_all().await) });
-        (0..random.below(24)).for_each(|_| drop(life.step()));
+        for _ in 0..random.below(24) {
+            life.step();
+        }
         // Where the segment is full, the next one is made, and its first record fails.
         disk.fail_write(1);
         let _ = patch(10, 3);
         while life.step() {}
         disk.fail_write(0);
-        (10..14).for_each(|block| drop(patch(block, 4).unwrap()));
+        for block in 10..14 {
+            patch(block, 4).unwrap();
+        }
         let handle = store.clone();
         life.run(async move { handle.sync_all().await }).unwrap().unwrap();
         drop((store, life));
