@@ -215,7 +215,7 @@ impl<'de> Deserializer<'de> for &mut Maker<'_> {
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Refused> {
-        unimplemented!("no message has that")
+        panic!("no message has such a field")
     }
 
     forward_to_deserialize_any! {
