@@ -26,6 +26,7 @@ use crate::error::ClientError;
 use crate::inode::{Inode, Position};
 use crate::locks::Locks;
 use crate::patience::Patience;
+use crate::underway::UnderWay;
 
 /// On whose behalf something is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,6 +163,8 @@ pub(crate) struct Inner {
     pub pool: Pool,
     pub inodes: RefCell<BTreeMap<u64, Rc<Inode>>>,
     pub entries: RefCell<Entries>,
+    /// Names that are looked up or removed at this moment.
+    pub under_way: UnderWay,
     /// What inodes were when this client took their last name, until they are forgotten.
     pub nameless: RefCell<BTreeMap<u64, Attributes>>,
     /// Data servers by id.
@@ -239,6 +242,7 @@ impl Client {
             inodes: RefCell::new(BTreeMap::new()),
             entries: RefCell::new(Entries::default()),
             trimming: Cell::new(false),
+            under_way: UnderWay::default(),
             nameless: RefCell::new(BTreeMap::new()),
             servers: RefCell::new(BTreeMap::new()),
             pools: RefCell::new(BTreeMap::new()),

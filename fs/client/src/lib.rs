@@ -38,6 +38,7 @@ pub mod paths;
 mod patience;
 mod read;
 mod session;
+mod underway;
 mod write;
 mod xattr;
 

@@ -52,11 +52,16 @@ impl Client {
     ) -> Result<Attributes, Errno> {
         check(name)?;
         self.sure_session().await?;
-        if let Some(known) = self.known(parent, name) {
+        self.inner.under_way.settled(parent, name).await;
+        let known = self.known(parent, name);
+        if let Some(known) = known {
             let number = known.ok_or(Errno::ENOENT)?;
             if let Some(attributes) = self.inode(number).cached() {
                 return Ok(attributes);
             }
+        }
+        let _asking = self.inner.under_way.look_up(parent, name);
+        if let Some(Some(number)) = known {
             self.read_ahead(caller, parent);
             match self.attributes(number).await {
                 // It went while the lease on the directory did: the name may mean another by now.
@@ -115,10 +120,13 @@ impl Client {
     }
 
     /// The inode that an entry names, if this client can say that it does not use it any more once its
-    /// last name is gone; else 0.
-    fn closed(&self, number: Option<u64>) -> u64 {
+    /// last name is gone; else 0. To be asked in the step in which the request leaves.
+    fn closed(&self, parent: u64, name: &[u8]) -> u64 {
         let unused = |number: &u64| !self.is_open(*number) && !self.is_looked_at(*number);
-        number.filter(unused).unwrap_or(0)
+        match self.inner.under_way.is_looked_up(parent, name) {
+            true => 0,
+            false => self.known(parent, name).flatten().filter(unused).unwrap_or(0),
+        }
     }
 
     /// Whether attributes and content are covered by a lease: the kernel may remember them, too.
@@ -363,12 +371,14 @@ impl Client {
     /// Removes a name that is not a directory's.
     pub async fn unlink(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
         check(name)?;
-        let closed = self.closed(self.known(parent, name).flatten());
+        let _removing = self.inner.under_way.remove(parent, name);
+        let looked_up = self.inner.under_way.is_looked_up(parent, name);
+        let closed = self.closed(parent, name);
         let who = caller.who();
         let request = MetaRequest::Unlink { who, parent, name: Bytes(name), closed };
         let (attributes, now) = self.ask(&request, removed_of).await?;
         self.changed(parent, name, (None, true), Some(now));
-        self.lost_name(attributes, closed);
+        self.lost_name(attributes, closed, looked_up);
         Ok(())
     }
 
@@ -380,17 +390,20 @@ impl Client {
         name: &[u8],
     ) -> Result<(), Errno> {
         check(name)?;
-        let closed = self.closed(self.known(parent, name).flatten());
+        let _removing = self.inner.under_way.remove(parent, name);
+        let looked_up = self.inner.under_way.is_looked_up(parent, name);
+        let closed = self.closed(parent, name);
         let who = caller.who();
         let request = MetaRequest::RemoveDirectory { who, parent, name: Bytes(name), closed };
         let (attributes, now) = self.ask(&request, removed_of).await?;
         self.changed(parent, name, (None, true), Some(now));
-        self.lost_name(attributes, closed);
+        self.lost_name(attributes, closed, looked_up);
         Ok(())
     }
 
-    /// An inode has a name less. `closed`: the one whose lease ended with that.
-    fn lost_name(&self, attributes: Attributes, closed: u64) {
+    /// An inode has a name less. `closed`: the one whose lease ended with that. `looked_up`: the name was
+    /// being looked up when it went.
+    fn lost_name(&self, attributes: Attributes, closed: u64, looked_up: bool) {
         let number = attributes.inode;
         self.inner.entries.borrow_mut().remove(number);
         let inode = self.inode(number);
@@ -410,7 +423,8 @@ impl Client {
         } else {
             // The server keeps the file for us as long as we hold a lease on it.
             let client = self.clone();
-            let wait = self.is_looked_at(number);
+            // Somebody looked at it, or asks for it at this moment.
+            let wait = self.is_looked_at(number) || looked_up;
             self.inner.world.spawn(async move {
                 if wait {
                     client.inner.world.sleep(MOMENT).await;
@@ -437,8 +451,16 @@ impl Client {
     ) -> Result<(), Errno> {
         check(name)?;
         check(new_name)?;
+        self.tell_before_naming(self.known(parent, name).flatten()).await?;
+        if mode == RenameMode::Exchange {
+            self.tell_before_naming(self.known(new_parent, new_name).flatten()).await?;
+        }
+        let _leaving = self.inner.under_way.remove(parent, name);
+        let _replacing = self.inner.under_way.remove(new_parent, new_name);
+        let moved = self.known(parent, name).flatten();
         let replaced = self.known(new_parent, new_name).flatten();
-        let closed = self.closed(replaced);
+        let looked_up = self.inner.under_way.is_looked_up(new_parent, new_name);
+        let closed = self.closed(new_parent, new_name);
         let request = MetaRequest::Rename {
             who: caller.who(),
             parent,
@@ -448,11 +470,6 @@ impl Client {
             mode,
             closed,
         };
-        let moved = self.known(parent, name).flatten();
-        self.tell_before_naming(moved).await?;
-        if mode == RenameMode::Exchange {
-            self.tell_before_naming(replaced).await?;
-        }
         let certain = moved.is_some() && self.known(new_parent, new_name).is_some();
         let lost_name = self.ask(&request, attributes_of).await?;
         if moved.is_some() && moved == replaced {
@@ -469,7 +486,7 @@ impl Client {
             self.stale(number);
         }
         if let Some(attributes) = lost_name {
-            self.lost_name(attributes, closed);
+            self.lost_name(attributes, closed, looked_up);
         }
         Ok(())
     }
