@@ -525,7 +525,8 @@ impl Run {
 #[test]
 fn what_was_promised_survives_every_crash() {
     let (mut blocks, mut failures) = (0, 0);
-    for seed in seeds(0, 300) {
+    // 69057: a start found the roll of one that had been killed, and did not make the store's name durable.
+    for seed in [69057].into_iter().chain(seeds(0, 300)) {
         let (read, failed) = Run::new(seed, false).all();
         blocks += read;
         failures += failed;
@@ -538,7 +539,8 @@ fn what_was_promised_survives_every_crash() {
 fn what_was_promised_survives_a_failing_device() {
     // 616: a checkpoint's new tail outlived what the checkpoint had carried over. 2452: a second head was
     // cut short over a first one that had lost its second copy.
-    for seed in [616, 2452].into_iter().chain(seeds(0, 300)) {
+    // 69057: as above.
+    for seed in [616, 2452, 69057].into_iter().chain(seeds(0, 300)) {
         Run::new(seed, true).all();
     }
 }
@@ -649,6 +651,57 @@ fn a_segment_made_while_the_log_is_synced_has_a_durable_name_before_it_is_relied
         store.read(object, 13 * BLOCK_BYTES as u64, &mut bytes, &mut Vec::new()).unwrap();
         assert!(bytes[..] == bytes_of(0, 1, 4), "seed {seed}: a patch is lost");
     }
+}
+
+#[test]
+fn the_names_of_a_young_store_are_durable_before_a_later_start_relies_on_them() {
+    let object = ObjectId { inode: 5, generation: 1, stripe: 2 };
+    let data = bytes_of(0, 1, 77);
+    let open = |life: &mut Life, era| {
+        let world = life.world.clone();
+        let opened =
+            life.run(async move { ObjectStore::open(Path::new("/s"), config(era), &world).await });
+        opened.expect("an opening ends")
+    };
+    let mut synced = 0;
+    // The first start makes the store and is killed at the call `made`, the second one finds what is
+    // there and is killed at the call `found`. The third one ends by a power cut at the call `cut`.
+    for (made, found, cut) in (1..15)
+        .flat_map(|made| (1..8).flat_map(move |found| (1..40).map(move |cut| (made, found, cut))))
+    {
+        for seed in 0..4 {
+            let told = format!("made {made}, found {found}, cut {cut}, seed {seed}");
+            let disk = VirtualDisk::new(seed);
+            let mut random = Random::from_seed(seed ^ cut << 8);
+            for calls in [made, found] {
+                let mut life = Life::new(&disk, &mut random);
+                disk.halt_after(calls);
+                let _ = open(&mut life, 1);
+                drop(life);
+                disk.survive_process_death();
+            }
+            let mut life = Life::new(&disk, &mut random);
+            disk.halt_after(cut);
+            let opened = open(&mut life, 1);
+            assert!(opened.is_ok() || disk.is_halted(), "{told}: {:?}", opened.err());
+            let durable = opened.is_ok_and(|(store, _)| {
+                let wrote = store.write(object, 0, &[&data], &checksums(0, &data), BY);
+                let sync = async move { store.sync(&[object]).await };
+                wrote.is_ok() && life.run(sync).is_some_and(|result| result.is_ok())
+            });
+            synced += u64::from(durable);
+            drop(life);
+            disk.crash(&mut random);
+            let mut life = Life::new(&disk, &mut random);
+            let opened = open(&mut life, 2);
+            let (store, recovery) = opened.unwrap_or_else(|error| panic!("{told}: {error}"));
+            assert!(recovery.damage.is_empty(), "{told}: {:?}", recovery.damage);
+            let mut bytes = [0; CELL_BYTES];
+            let read = store.read(object, 0, &mut bytes, &mut Vec::new());
+            assert!(!durable || bytes[..] == data, "{told}: what was synced is lost: {read:?}");
+        }
+    }
+    assert!(synced > 0, "no start came so far as to sync");
 }
 
 #[test]

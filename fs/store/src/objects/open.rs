@@ -126,7 +126,13 @@ impl Opener {
         })?;
         let unmade = Layout::new(&self.directory, self.config.object_bytes, 0);
         let description = match self.read_description(&unmade)? {
-            Some(description) => description,
+            Some(description) => {
+                // An earlier start may have been killed between the making of a name here and the sync
+                // of the directory. Without the description's the next start would make a new store.
+                let synced = disk.sync_directory(&self.directory);
+                synced.map_err(self.failed("make its names durable"))?;
+                description
+            }
             None => self.make(&unmade).map_err(self.failed("make a new store"))?,
         };
         if description.segment_bytes < self.config.segment_bytes
