@@ -286,7 +286,7 @@ fn data_server_of(name: &str) -> Option<u32> {
 pub fn write_data_servers(directory: &Path, count: u32) -> anyhow::Result<()> {
     let path = directory.join(DATA_SERVERS);
     if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == count.to_string()) {
-        return Ok(());
+        return identity::keep_name(&path);
     }
     identity::write_line(&path, &count.to_string())
 }

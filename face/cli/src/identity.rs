@@ -152,12 +152,21 @@ pub fn complete(directory: &Path, said: Said) -> anyhow::Result<Identity> {
 pub fn write(directory: &Path, identity: &Identity) -> anyhow::Result<()> {
     let Identity { id, secret } = identity;
     if read(directory)?.is_some_and(|said| said.id == *id && said.secret.as_ref() == Some(secret)) {
-        return Ok(());
+        return keep_name(&directory.join(IDENTITY));
     }
     HostDisk.create_directory(directory)?;
     let digits =
         secret.bytes().iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     write_line(&directory.join(IDENTITY), &format!("{id}\n{SECRET}{digits}"))
+}
+
+/// Makes the name of a file that was found durable: its writer may have been killed before its last sync.
+pub fn keep_name(path: &Path) -> anyhow::Result<()> {
+    match HostDisk.sync_directory(path.parent().unwrap_or(Path::new("."))) {
+        // Whoever may not even open the directory has not written the file either.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        result => result.with_context(|| format!("cannot keep {}", path.display())),
+    }
 }
 
 /// Replaces a file by one with this line, durably.
@@ -225,6 +234,10 @@ mod tests {
         assert_eq!(read(directory).expect("it can be read"), None);
         let identity = Identity::new();
         write(directory, &identity).expect("written");
+        // One that is there may be of a writer that was killed: its name is not durable yet.
+        let syncs = HostDisk::syncs();
+        write(directory, &identity).expect("it is there");
+        assert!(HostDisk::syncs() > syncs, "the directory was not synced");
         let said = read(directory).expect("it can be read").expect("it is there");
         assert_eq!((said.id, said.secret), (identity.id, Some(identity.secret)));
         let mode = |path: &Path| path.metadata().expect("there").permissions().mode() & 0o777;
