@@ -97,6 +97,8 @@ pub(super) struct Scan {
     pub(super) damage: Vec<String>,
     /// Segments that were there.
     pub(super) found: usize,
+    /// The greatest sequence of which any record is on disk, also behind an older segment's start.
+    latest: u64,
 }
 
 /// What a story is made of, in order.
@@ -228,6 +230,7 @@ impl Scan {
             existed: BTreeSet::new(),
             damage: Vec::new(),
             found: 0,
+            latest: 0,
         };
         scan.read_segments(disk, directory, reading)?;
         scan.found = scan.segments.len();
@@ -251,6 +254,10 @@ impl Scan {
             let read = file.read_at(0, &mut bytes)?;
             bytes.truncate(read);
             self.slots.push((slot, file));
+            // A power cut may keep records of a recycled segment and lose its start. A segment of the same
+            // sequence must not be made over them: after it they would be taken for its own.
+            let latest = base_of(&bytes, reading).unwrap_or(0) / reading.segment_bytes;
+            self.latest = self.latest.max(latest);
             let Some(found) = Found::new(slot, bytes, reading) else { continue };
             // A copy of another segment stands in for none: the fuller one is the segment.
             let fuller = self.segments.get(&found.sequence);
@@ -287,7 +294,9 @@ impl Scan {
         if self.process_only {
             last = last.max(noted / self.segment_bytes);
         }
-        let used = [last, noted / self.segment_bytes, known.begin, first, found];
+        let latest = Some(self.latest).filter(|latest| *latest < limit / self.segment_bytes);
+        let latest = latest.unwrap_or(0);
+        let used = [last, noted / self.segment_bytes, known.begin, first, found, latest];
         self.next_sequence = 1 + used.into_iter().max().unwrap_or(0);
         let mut gaps = self.gaps(first, last);
         if self.process_only {
