@@ -540,7 +540,8 @@ fn what_was_promised_survives_a_failing_device() {
     // 616: a checkpoint's new tail outlived what the checkpoint had carried over. 2452: a second head was
     // cut short over a first one that had lost its second copy.
     // 69057: as above. 76972: a segment got the sequence of one whose start alone a power cut had taken.
-    for seed in [616, 2452, 69057, 76972].into_iter().chain(seeds(0, 300)) {
+    // 77273, 78472: a power cut brought a failed record back and took the one that was written over it.
+    for seed in [616, 2452, 69057, 76972, 77273, 78472].into_iter().chain(seeds(0, 300)) {
         Run::new(seed, true).all();
     }
 }

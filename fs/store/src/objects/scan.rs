@@ -412,7 +412,10 @@ impl Scan {
     fn cut(&mut self, gaps: &mut Vec<Gap>, durable: u64) {
         let items = self.segments.values().flat_map(|segment| &segment.items);
         let torn = items.filter(|item| !item.whole).map(|item| item.head.position);
-        let places = gaps.iter().map(|gap| gap.from).chain(torn);
+        // Where another owner's record lies than a link says, the one that was written over it is lost: the
+        // first of the two appends had failed.
+        let broken = self.broken_links().into_iter().map(|(before, _)| before);
+        let places = gaps.iter().map(|gap| gap.from).chain(torn).chain(broken);
         let Some(end) = places.filter(|from| *from >= durable).min() else { return };
         self.end = end;
         gaps.retain(|gap| gap.from < end);
@@ -482,12 +485,24 @@ impl Scan {
         self.damage = damage;
     }
 
+    /// Positions to which a record of an owner points, and where none of it is.
+    fn broken_links(&self) -> Vec<(u64, Owner)> {
+        let mut last: BTreeMap<Owner, u64> = BTreeMap::new();
+        let items = self.segments.values().flat_map(|segment| &segment.items);
+        let broken = items.filter_map(|item| {
+            let (owner, before) = (item.head.owner()?, item.head.before);
+            let seen = last.insert(owner, item.head.position).unwrap_or(0);
+            (before >= self.tail && before > seen).then_some((before, owner))
+        });
+        broken.collect()
+    }
+
     /// Follows the links of each owner: a record that is pointed to and not there is missing. Whether
     /// one of a tombstone or a fence is.
     fn find_missing(&mut self, known: &Stand, proven: u64) -> bool {
         let mut last: BTreeMap<Owner, u64> = BTreeMap::new();
         let mut there = BTreeSet::new();
-        let mut missing = Vec::new();
+        let mut missing = self.broken_links();
         for item in self.segments.values().flat_map(|segment| &segment.items) {
             there.insert(item.head.position);
             let Some(owner) = item.head.owner() else { continue };
@@ -495,10 +510,6 @@ impl Scan {
             let seen = last.insert(owner, item.head.position);
             if let (None, Owner::Object(object), Chain::DURABLE) = (seen, owner, before) {
                 self.existed.insert(object);
-            }
-            let seen = seen.unwrap_or(0);
-            if before >= self.tail && before > seen {
-                missing.push((before, owner));
             }
         }
         for (owner, noted) in &known.owners {
