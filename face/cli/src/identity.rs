@@ -163,7 +163,7 @@ pub fn write(directory: &Path, identity: &Identity) -> anyhow::Result<()> {
 /// Makes the name of a file that was found durable: its writer may have been killed before its last sync.
 pub fn keep_name(path: &Path) -> anyhow::Result<()> {
     match HostDisk.sync_directory(path.parent().unwrap_or(Path::new("."))) {
-        // Whoever may not even open the directory has not written the file either.
+        // A process that may not even open the directory has not written the file either.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
         result => result.with_context(|| format!("cannot keep {}", path.display())),
     }

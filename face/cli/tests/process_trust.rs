@@ -423,7 +423,7 @@ fn act_for_root_at_data_servers(
     }
 }
 
-/// What somebody tries who knows a session's number: nothing of it is his.
+/// A stranger who knows a session's number tries to use, renew and end it: he is refused.
 fn try_to_take(stranger: &Stranger, session: u64, token: u64, inode: u64) {
     stranger.steal(session, token);
     let open = Some(Access { read: true, write: true });

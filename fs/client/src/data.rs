@@ -21,9 +21,9 @@ use crate::client::Client;
 use crate::guards::InDoubt;
 use crate::inode::Inode;
 
-/// How long to wait before the address of a server that is not known is asked for again.
-/// Most characters of a server's address that people are shown.
+/// Most bytes of a server's address that people are shown.
 const ADDRESS_SHOWN_MAX: usize = 1024;
+/// How long to wait before the address of a server that is not known is asked for again.
 const ADDRESS_PAUSE: Duration = Duration::from_millis(300);
 
 /// How long a call waits before its server is looked for elsewhere.

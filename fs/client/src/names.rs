@@ -120,13 +120,13 @@ impl Client {
     }
 
     /// The inode that an entry names, if this client can say that it does not use it any more once its
-    /// last name is gone; else 0. To be asked in the step in which the request leaves.
-    fn closed(&self, parent: u64, name: &[u8]) -> u64 {
-        let unused = |number: &u64| !self.is_open(*number) && !self.is_looked_at(*number);
-        match self.inner.under_way.is_looked_up(parent, name) {
-            true => 0,
-            false => self.known(parent, name).flatten().filter(unused).unwrap_or(0),
-        }
+    /// last name is gone; else 0. With it whether a look-up of the name is under way. To be asked in the
+    /// step in which the request leaves.
+    fn closed(&self, parent: u64, name: &[u8]) -> (u64, bool) {
+        let looked_up = self.inner.under_way.is_looked_up(parent, name);
+        let unused =
+            |number: &u64| !looked_up && !self.is_open(*number) && !self.is_looked_at(*number);
+        (self.known(parent, name).flatten().filter(unused).unwrap_or(0), looked_up)
     }
 
     /// Whether attributes and content are covered by a lease: the kernel may remember them, too.
@@ -372,8 +372,7 @@ impl Client {
     pub async fn unlink(&self, caller: &Caller, parent: u64, name: &[u8]) -> Result<(), Errno> {
         check(name)?;
         let _removing = self.inner.under_way.remove(parent, name);
-        let looked_up = self.inner.under_way.is_looked_up(parent, name);
-        let closed = self.closed(parent, name);
+        let (closed, looked_up) = self.closed(parent, name);
         let who = caller.who();
         let request = MetaRequest::Unlink { who, parent, name: Bytes(name), closed };
         let (attributes, now) = self.ask(&request, removed_of).await?;
@@ -391,8 +390,7 @@ impl Client {
     ) -> Result<(), Errno> {
         check(name)?;
         let _removing = self.inner.under_way.remove(parent, name);
-        let looked_up = self.inner.under_way.is_looked_up(parent, name);
-        let closed = self.closed(parent, name);
+        let (closed, looked_up) = self.closed(parent, name);
         let who = caller.who();
         let request = MetaRequest::RemoveDirectory { who, parent, name: Bytes(name), closed };
         let (attributes, now) = self.ask(&request, removed_of).await?;
@@ -459,8 +457,7 @@ impl Client {
         let _replacing = self.inner.under_way.remove(new_parent, new_name);
         let moved = self.known(parent, name).flatten();
         let replaced = self.known(new_parent, new_name).flatten();
-        let looked_up = self.inner.under_way.is_looked_up(new_parent, new_name);
-        let closed = self.closed(new_parent, new_name);
+        let (closed, looked_up) = self.closed(new_parent, new_name);
         let request = MetaRequest::Rename {
             who: caller.who(),
             parent,

@@ -34,16 +34,18 @@ impl Inner {
         mut meta_store: u128,
         mut replace: bool,
     ) {
-        let mut silent = None;
+        let (mut silent, mut noted) = (None, true);
         while !self.stopping.get() {
             let next = self.world.now() + PERIOD;
             let heard = self.beat(&herald, meta_store, replace).await;
             if let Heard::Taken { meta_store: told, start } = heard {
                 (meta_store, replace) = (told, false);
                 // Without it an older copy of the metadata store is not noticed.
-                if let Err(error) = herald.note(told, start).await {
-                    self.lines.say(&error.to_string());
+                match herald.note(told, start).await {
+                    Err(error) if noted => self.lines.say(&error.to_string()),
+                    _ => {}
                 }
+                noted = herald.has_met(start);
                 if !self.joined.replace(true) {
                     self.joining.notify_all();
                 }

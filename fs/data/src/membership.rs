@@ -77,8 +77,8 @@ pub enum Refusal {
     Alive { server: ServerId, address: String },
     #[error(
         "{path} holds objects of files that another metadata store has than the one at that \
-         address: restore the directory of the metadata server; where those files are given up, \
-         begin with an empty directory"
+         address, as its file 'joined' says: restore the directory of the metadata server, or that file \
+         where it came from elsewhere; where those files are given up, begin with an empty directory"
     )]
     OtherMetadata { path: String },
     #[error(
@@ -266,6 +266,11 @@ impl Herald {
             before = Some(heard);
             self.world.sleep(PAUSE).await;
         }
+    }
+
+    /// Whether this start of the metadata server is noted.
+    pub(crate) fn has_met(&self, start: u64) -> bool {
+        self.met.get() == start
     }
 
     /// Notes the identity of the metadata store and the start of its server, durably, where it is a new

@@ -62,7 +62,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What each session may have of a number of things, however many the others have.
+    /// The part of a number of things that each session may have, however many the others have.
     pub fn share(&self, in_all: usize) -> usize {
         in_all / self.sessions_max.max(1)
     }

@@ -101,7 +101,7 @@ pub enum Taken {
 pub struct Bounds {
     pub of_session: usize,
     pub in_all: usize,
-    /// What a session may have, however many the others have.
+    /// Locks that a session may have, however many the others have.
     pub share: usize,
 }
 

@@ -9,6 +9,7 @@ use ropewalk_base::disk::{Disk, File, Open};
 /// Writes `bytes` as the whole file at `path`, durably, and returns it open. A file of that length is
 /// written in its place, so that a start needs no room on the disk; else `new`, in the same directory, is
 /// written first and gets the name. A crash may leave a mix in the first case: the bytes need a checksum.
+/// Errors are the disk's. Blocks.
 pub(crate) fn overwrite(
     disk: &dyn Disk,
     path: &Path,

@@ -134,7 +134,7 @@ fn locks_over_many_inodes_are_bounded_and_everybody_has_a_share() {
     for (inode, owner) in [(1, 3), (7, 1)] {
         assert_eq!(take(&mut locks, inode, owner, true), Taken::TooMany);
     }
-    // Whoever waits already is not refused for asking again.
+    // An owner that waits already is not refused when it asks again.
     assert_eq!(take(&mut locks, 0, 3, true), Taken::Queued);
     for inode in 10..12 {
         assert_eq!(take(&mut locks, inode, 2, false), Taken::Done);

@@ -134,8 +134,8 @@ fn path_of(directory: &Path) -> PathBuf {
     directory.with_added_extension("mark")
 }
 
-/// The last record that the mark of the journal in `directory` calls written or durable; 0 where there is no mark that
-/// can be believed.
+/// The last record that the mark of the journal in `directory` calls written or durable; 0 where there is
+/// no mark that can be believed.
 pub(super) fn required(
     disk: &dyn Disk,
     directory: &Path,
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_death_between_two_words_leaves_what_was_said_before() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path();
+        let path = &directory.path().join("journal");
         let said = || required(&HostDisk, path, 7, 3).unwrap();
         let mark = MarkFile::begin(&HostDisk, path, 7, 3, 4).unwrap();
         assert_eq!(said(), 4);

@@ -112,10 +112,11 @@ pub(super) enum Entry<'a> {
 }
 
 impl Found {
-    fn new(slot: u32, bytes: Vec<u8>, reading: Reading) -> Option<Found> {
+    /// `latest`: see [`base_of`].
+    fn new(slot: u32, bytes: Vec<u8>, latest: Option<u64>, reading: Reading) -> Option<Found> {
         let base = match Head::read(&bytes, reading.salt) {
             Some(head) if head.position.is_multiple_of(reading.segment_bytes) => head.position,
-            _ => base_of(&bytes, reading)?,
+            _ => latest?,
         };
         let sequence = base / reading.segment_bytes;
         let items = items_of(&bytes, base, reading.salt);
@@ -256,9 +257,9 @@ impl Scan {
             self.slots.push((slot, file));
             // A power cut may keep records of a recycled segment and lose its start. A segment of the same
             // sequence must not be made over them: after it they would be taken for its own.
-            let latest = base_of(&bytes, reading).unwrap_or(0) / reading.segment_bytes;
-            self.latest = self.latest.max(latest);
-            let Some(found) = Found::new(slot, bytes, reading) else { continue };
+            let latest = base_of(&bytes, reading);
+            self.latest = self.latest.max(latest.unwrap_or(0) / reading.segment_bytes);
+            let Some(found) = Found::new(slot, bytes, latest, reading) else { continue };
             // A copy of another segment stands in for none: the fuller one is the segment.
             let fuller = self.segments.get(&found.sequence);
             if fuller.is_none_or(|other| other.items.len() < found.items.len()) {
