@@ -35,8 +35,17 @@ impl Inner {
         mut replace: bool,
     ) {
         let (mut silent, mut noted) = (None, true);
+        let mut unwatched_told = 0;
         while !self.stopping.get() {
             let next = self.world.now() + PERIOD;
+            let unwatched = self.store.unwatched();
+            if unwatched > 2 * unwatched_told {
+                unwatched_told = unwatched;
+                self.lines.say(&format!(
+                    "{unwatched} objects could not be entered in the roll, on a disk that is full or fails: \
+                     until one is next used, nobody notices if its file is gone or an older copy"
+                ));
+            }
             let heard = self.beat(&herald, meta_store, replace).await;
             if let Heard::Taken { meta_store: told, start } = heard {
                 (meta_store, replace) = (told, false);

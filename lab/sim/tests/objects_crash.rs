@@ -827,4 +827,22 @@ fn a_full_device_loses_nothing_and_freed_room_is_usable_again() {
     let store = life.run(opened).unwrap().unwrap().0;
     store.read(object(next + 1), 0, &mut bytes, &mut Vec::new()).unwrap();
     assert!(bytes == data);
+    // One without room for the roll says so, and counts what it does not watch.
+    assert_eq!(store.unwatched(), 0);
+    drop((store, life));
+    disk.replace(Path::new("/s/roll"), None);
+    let space = disk.space(Path::new("/")).unwrap();
+    disk.set_capacity(space.total - space.available);
+    let mut life = Life::new(&disk, &mut random);
+    let world = life.world.clone();
+    let opened = async move { ObjectStore::open(Path::new("/s"), config(0), &world).await };
+    let (store, recovery) = life.run(opened).unwrap().unwrap();
+    assert!(
+        recovery.damage.iter().any(|line| line.contains("roll cannot be made")),
+        "{recovery:?}"
+    );
+    store.write(object(1), 64, &[&patch], &[crc32c(&patch)], BY).unwrap();
+    let handle = store.clone();
+    life.run(async move { handle.checkpoint().await }).unwrap().unwrap();
+    assert!(store.unwatched() > 0);
 }

@@ -224,15 +224,11 @@ impl ObjectStore {
                 }
             }
             marks.map_or(Ok(()), |marks| marks.save(&disk, layout.root(), layout.store()))?;
-            if let Some((file, changes)) = &roll {
-                // What cannot be written is not watched: no reason to refuse changes.
-                let _ = file.write(changes);
-            }
-            Ok(roll)
+            Ok(roll.map(|(file, changes)| (file.write(&changes), changes)))
         });
         let result = work.await.ok_or(ObjectError::Closed)?;
-        if let Ok(Some((_, changes))) = &result {
-            inner.state.borrow_mut().roll.settled(changes);
+        if let Ok(Some((unwatched, changes))) = &result {
+            inner.state.borrow_mut().roll.settled(changes, *unwatched);
         }
         if result.is_err() {
             let state = &mut *inner.state.borrow_mut();

@@ -280,6 +280,12 @@ impl ObjectStore {
         self.inner.disk.space(root).map_err(self.inner.failed_doing("ask for free space"))
     }
 
+    /// Objects that the roll of the store could not take since it was opened: that the file of one is gone,
+    /// or an older copy, goes unnoticed until the object is next used.
+    pub fn unwatched(&self) -> u64 {
+        self.inner.state.borrow().roll.unwatched()
+    }
+
     /// Counters.
     pub fn usage(&self) -> Usage {
         let state = self.inner.state.borrow();

@@ -149,8 +149,8 @@ impl Opener {
         let layout = Layout::new(&self.directory, description.object_bytes, description.store);
         let (scan, mut marks, notes) = self.read_log(&layout, description)?;
         let page_cache = scan.process_only || self.config.era == 0;
-        let (roll, unwatched) = self.open_roll(&layout)?;
-        let task = Replay { disk, layout: &layout, scan: &scan, roll: &roll, page_cache };
+        let (mut roll, unwatched) = self.open_roll(&layout)?;
+        let task = Replay { disk, layout: &layout, scan: &scan, roll: &mut roll, page_cache };
         let replayed = replay(task, &mut marks);
         let mut recovery = replayed.map_err(self.failed("replay the intent log"))?;
         recovery.damage.extend(notes.into_iter().chain(unwatched));
@@ -202,19 +202,25 @@ impl Opener {
         Ok((scan, marks, note))
     }
 
-    /// The roll; with it a line where one was made for objects that were there before.
+    /// The roll; with it a line where none could be made, or one was made for objects that were there
+    /// before.
     fn open_roll(&self, layout: &Layout) -> Result<(Roll, Option<String>), ObjectError> {
         let root = layout.root();
         let (roll, is_new) = Roll::open(&*self.disk, root, layout.salt())
             .map_err(self.failed("open the roll of its objects"))?;
-        let told = (is_new && self.has_objects(layout)?).then(|| {
-            format!(
-                "{} was not there and is made anew: until an object is next used, its file may be gone or \
-                 an older copy unnoticed",
-                root.join(roll::NAME).display()
-            )
-        });
-        Ok((roll, told))
+        let state = match (roll.is_kept(), is_new && self.has_objects(layout)?) {
+            (false, _) => {
+                "cannot be made, since the device is full: until a start with room for it"
+            }
+            (true, true) => "was not there and is made anew: until an object is next used",
+            (true, false) => return Ok((roll, None)),
+        };
+        let path = root.join(roll::NAME);
+        let path = path.display();
+        let told = format!(
+            "{path} {state}, nobody notices an object's file that is gone or an older copy"
+        );
+        Ok((roll, Some(told)))
     }
 
     fn has_objects(&self, layout: &Layout) -> Result<bool, ObjectError> {

@@ -195,12 +195,11 @@ impl Story {
 }
 
 /// What a replay goes by.
-#[derive(Clone, Copy)]
 pub(super) struct Replay<'a> {
     pub(super) disk: &'a Arc<dyn Disk>,
     pub(super) layout: &'a Layout,
     pub(super) scan: &'a Scan,
-    pub(super) roll: &'a Roll,
+    pub(super) roll: &'a mut Roll,
     /// What is read may come from the page cache of before.
     pub(super) page_cache: bool,
 }
@@ -247,8 +246,8 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
         }
     }
     disk.sync_directory(&layout.objects())?;
-    // Files and names are durable: as in a checkpoint, what cannot be written is not watched.
-    let _ = roll.write(&changes);
+    // Files and names are durable.
+    roll.write(&changes);
     marks.number += 1;
     marks.clean = 0;
     if scan.slots_in_use().next().is_some() {

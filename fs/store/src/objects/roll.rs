@@ -55,6 +55,8 @@ pub(super) struct Roll {
     file: Option<RollFile>,
     /// What the next checkpoint writes.
     pending: Changes,
+    /// Objects that could not be entered since the store was opened.
+    unwatched: u64,
 }
 
 impl Roll {
@@ -79,7 +81,17 @@ impl Roll {
             Err(error) if is_full(&error) => None,
             Err(error) => return Err(error),
         };
-        Ok((Roll { file, pending: Changes::new() }, is_new))
+        Ok((Roll { file, pending: Changes::new(), unwatched: 0 }, is_new))
+    }
+
+    /// Whether there is a file at all: on a full device none could be made.
+    pub(super) fn is_kept(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Objects that could not be entered since the store was opened.
+    pub(super) fn unwatched(&self) -> u64 {
+        self.unwatched
     }
 
     /// The stamp that the object's file must bear at least; `None` where nobody knows of one.
@@ -97,6 +109,8 @@ impl Roll {
     pub(super) fn note(&mut self, object: ObjectId, stamp: u32) {
         if self.file.is_some() {
             self.pending.insert(object, Some(stamp));
+        } else {
+            self.unwatched += 1;
         }
     }
 
@@ -108,10 +122,9 @@ impl Roll {
     }
 
     /// Writes changes, durably. Blocks.
-    pub(super) fn write(&self, changes: &Changes) -> io::Result<()> {
-        match &self.file {
-            Some(file) if !changes.is_empty() => file.write(changes),
-            _ => Ok(()),
+    pub(super) fn write(&mut self, changes: &Changes) {
+        if let Some(file) = self.file.as_ref().filter(|_| !changes.is_empty()) {
+            self.unwatched += file.write(changes);
         }
     }
 
@@ -121,9 +134,10 @@ impl Roll {
         (!self.pending.is_empty()).then(|| (file, self.pending.clone()))
     }
 
-    /// The changes were written, or could not be.
-    pub(super) fn settled(&mut self, changes: &Changes) {
+    /// The changes were written, but for so many objects that could not be entered.
+    pub(super) fn settled(&mut self, changes: &Changes, unwatched: u64) {
         self.pending.retain(|object, change| changes.get(object) != Some(change));
+        self.unwatched += unwatched;
     }
 }
 
@@ -137,13 +151,21 @@ impl RollFile {
         Ok(find(&page, object, self.salt).map(|(_, stamp)| stamp))
     }
 
-    /// Writes changes, durably. A stamp never sinks. Blocks.
-    pub(super) fn write(&self, changes: &Changes) -> io::Result<()> {
+    /// Writes changes, durably, and counts the objects that could not be entered: on a full device those
+    /// whose page has no place; on one that fails perhaps all. They are not watched until they are next
+    /// used, which is no reason to refuse changes. A stamp never sinks. Blocks.
+    pub(super) fn write(&self, changes: &Changes) -> u64 {
+        let entered = changes.values().filter(|change| change.is_some()).count() as u64;
+        self.try_write(changes).unwrap_or(entered)
+    }
+
+    fn try_write(&self, changes: &Changes) -> io::Result<u64> {
         let pages = (self.file.len()? / PAGE_BYTES as u64).max(1);
         let mut table = Table { of: self, pages, held: BTreeMap::new() };
+        let mut unwatched = 0;
         for (object, change) in changes {
             match change {
-                Some(stamp) => table.raise(*object, *stamp)?,
+                Some(stamp) => unwatched += u64::from(!table.raise(*object, *stamp)?),
                 None => table.clear(*object)?,
             }
             if table.held.len() > PAGES_HELD_MAX {
@@ -151,7 +173,8 @@ impl RollFile {
             }
         }
         table.write()?;
-        self.file.sync_data()
+        self.file.sync_data()?;
+        Ok(unwatched)
     }
 }
 
@@ -176,7 +199,8 @@ impl Table<'_> {
         }
     }
 
-    fn raise(&mut self, object: ObjectId, stamp: u32) -> io::Result<()> {
+    /// Enters an object; false where there is no place for it.
+    fn raise(&mut self, object: ObjectId, stamp: u32) -> io::Result<bool> {
         let salt = self.of.salt;
         for tried in 0..=GROWTH_MAX {
             let (number, pages) = (page_of(object, self.pages), self.pages);
@@ -186,7 +210,7 @@ impl Table<'_> {
                     put(page, index, object, stamp, salt);
                     *changed = true;
                 }
-                return Ok(());
+                return Ok(true);
             }
             // What has moved to a later page, and what is damaged, makes room.
             let stays = |entry| page_of(entry, pages) == number;
@@ -198,14 +222,13 @@ impl Table<'_> {
             if let Some(index) = free.filter(|_| !crowded || tried > 0) {
                 put(page, index, object, stamp, salt);
                 *changed = true;
-                return Ok(());
+                return Ok(true);
             }
             if !self.grow()? && free.is_none() {
-                // On a full device this one is not watched.
-                return Ok(());
+                return Ok(false);
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn clear(&mut self, object: ObjectId) -> io::Result<()> {
