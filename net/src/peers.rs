@@ -8,6 +8,7 @@ use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{ForeignName, LinkId};
 use ropewalk_core::{OperationId, PeerId};
+use ropewalk_rail::Owner;
 use ropewalk_rail::address::Address;
 
 use crate::context::Context;
@@ -17,8 +18,12 @@ use crate::engine::PeerEvent;
 /// Whose process a peer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerUser {
-    /// Nobody can tell: it is on another host, or its rail cannot ask the kernel.
+    /// Nobody vouches for users there: it is on another host, or its rail cannot ask the kernel.
     Unknown,
+    /// It may be on this host, and the kernel does not say whose it is.
+    Untold,
+    /// There is no link to it now.
+    Gone,
     /// The superuser's, or of the user of this process: it could do here whatever it likes.
     Own,
     /// Another user's of this host.
@@ -107,16 +112,17 @@ impl Endpoint {
     pub fn peer_user(&self, peer: PeerId) -> PeerUser {
         let own = rustix::process::geteuid().as_raw();
         let engine = self.locked();
-        let Some(link) = engine.core.peer_link(peer) else { return PeerUser::Unknown };
-        let user = match engine.rails.get(usize::from(link.rail)) {
-            Some(rail) => rail.peer_user(link),
+        let Some(link) = engine.core.peer_link(peer) else { return PeerUser::Gone };
+        let owner = match engine.rails.get(usize::from(link.rail)) {
+            Some(rail) => rail.peer_owner(link),
             // An endpoint's link to itself.
-            None => Some(own),
+            None => Owner::User(own),
         };
-        match user {
-            None => PeerUser::Unknown,
-            Some(user) if user == 0 || user == own => PeerUser::Own,
-            Some(user) => PeerUser::Other(user),
+        match owner {
+            Owner::Unknown => PeerUser::Unknown,
+            Owner::Untold => PeerUser::Untold,
+            Owner::User(user) if user == 0 || user == own => PeerUser::Own,
+            Owner::User(user) => PeerUser::Other(user),
         }
     }
 

@@ -161,11 +161,10 @@ pub trait Rail: Send {
         None
     }
 
-    /// The user whose process is at the other end of a link that is up, where the kernel vouches for it:
-    /// on the same host. `None` where it does not.
-    fn peer_user(&self, link: LinkId) -> Option<u32> {
+    /// Whose process is at the other end of a link. May ask the kernel.
+    fn peer_owner(&self, link: LinkId) -> Owner {
         let _ = link;
-        None
+        Owner::Unknown
     }
 
     /// Since when the other end of a link owes acknowledgements, by the time of polls: `NEVER` where it owes none, or the
@@ -193,6 +192,17 @@ pub trait Rail: Send {
         let _ = option;
         false
     }
+}
+
+/// Whose process is at the other end of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// Nobody vouches for users there: it is on another host, or the rail cannot ask the kernel.
+    Unknown,
+    /// It is or may be on this host, and the kernel does not say whose it is.
+    Untold,
+    /// This user's, as the kernel says.
+    User(u32),
 }
 
 /// What users may set while a rail runs.

@@ -161,6 +161,11 @@ pub fn who_gets_in(listen: &[Listen]) -> Vec<String> {
                 sentences.push(own.to_string());
                 continue;
             }
+            Listen::Socket { scheme, .. } if scheme == "tcp" => {
+                let nobody = "nobody on this host gets in over tcp: it does not tell who calls";
+                sentences.push(nobody.to_string());
+                continue;
+            }
             Listen::Socket { scheme, .. } => format!("every user of this host, over {scheme},"),
         };
         sentences.push(format!("{who} gets in, and can act for any user, root included"));

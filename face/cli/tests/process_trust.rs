@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +16,9 @@ use ropewalk_wire::fs::meta::{
 };
 use ropewalk_wire::fs::session::SessionRequest;
 use ropewalk_wire::fs::status::Room;
+use ropewalk_wire::fs::trust::LIMITED;
 use ropewalk_wire::fs::value::{Bytes, Errno};
+use rustix::net::{AddressFamily, SocketType};
 use serde_json::{Value, json};
 use support::command::{Plain, Said, ropewalk};
 use support::stranger::{Refused, Stranger};
@@ -175,6 +178,57 @@ fn told() -> Option<Value> {
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// An address of this host that is not loopback's, where it has one.
+fn own_address() -> Option<IpAddr> {
+    let table = fs::read_to_string("/proc/thread-self/net/fib_trie").ok()?;
+    let lines: Vec<&str> = table.lines().collect();
+    lines.windows(2).find_map(|pair| {
+        let address: IpAddr = pair[0].split_once("|-- ")?.1.trim().parse().ok()?;
+        (pair[1].contains("/32 host LOCAL") && !address.is_loopback()).then_some(address)
+    })
+}
+
+/// An address at which one connection goes on to the server's, from another address of this host.
+fn detour(from: IpAddr, server: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("tcp://{}", listener.local_addr().unwrap());
+    let tcp = server.split(',').find_map(|part| part.strip_prefix("tcp://")).unwrap();
+    let server: SocketAddr = tcp.parse().unwrap();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::new(from, 0)).unwrap();
+    rustix::net::connect(&socket, &server).unwrap();
+    let onward = TcpStream::from(socket);
+    std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let (mut calls, mut to) = (client.try_clone().unwrap(), onward.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut calls, &mut to));
+        std::io::copy(&mut &onward, &mut &client)
+    });
+    at
+}
+
+#[test]
+fn a_plain_user_is_known_wherever_on_his_host_he_connects_from() {
+    if let Some(told) = told() {
+        let address = told["address"].as_str().unwrap();
+        let from = told["from"].as_str().map(|from| from.parse().unwrap());
+        let address = from.map_or(address.to_string(), |from| detour(from, address));
+        let stranger = Stranger::at(&address);
+        let (_, token) = stranger.take(stranger.open(2, b"plain").unwrap());
+        return assert_eq!(token & LIMITED, LIMITED, "he may act for everybody");
+    }
+    if !is_root() {
+        return;
+    }
+    let Some(from) = own_address() else {
+        return println!("SKIP: this host has no address but its loopback ones");
+    };
+    let site = Site::new();
+    let part = "a_plain_user_is_known_wherever_on_his_host_he_connects_from";
+    site.as_a_stranger(part, &json!({ "address": site.address }));
+    site.as_a_stranger(part, &json!({ "address": site.address, "from": from }));
 }
 
 const BAD_KEY: Refused = Refused::Call(CallError::Unproven);

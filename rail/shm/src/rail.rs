@@ -15,7 +15,7 @@ use ropewalk_base::memory::BufferTable;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, RailCounters, Token, Verb};
-use ropewalk_rail::{Rail, Report, Sight};
+use ropewalk_rail::{Owner, Rail, Report, Sight};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
@@ -790,13 +790,15 @@ impl Rail for ShmRail {
         self.links.get(link.slot).map(|_| "127.0.0.1".to_string())
     }
 
-    fn peer_user(&self, link: LinkId) -> Option<u32> {
-        let Entry::Up(link) = self.links.get(link.slot)? else { return None };
+    /// Who shares memory is on this host: where the kernel does not name him, nobody knows him.
+    fn peer_owner(&self, link: LinkId) -> Owner {
+        let Some(Entry::Up(link)) = self.links.get(link.slot) else { return Owner::Untold };
         match &link.parts().presence {
-            Presence::Socket { socket, .. } => {
-                socket::peer_of(socket).map(|(_, user)| user.as_raw())
-            }
-            Presence::Local(_) => Some(rustix::process::geteuid().as_raw()),
+            Presence::Socket { socket, .. } => match socket::peer_of(socket) {
+                Some((_, user)) => Owner::User(user.as_raw()),
+                None => Owner::Untold,
+            },
+            Presence::Local(_) => Owner::User(rustix::process::geteuid().as_raw()),
         }
     }
 }

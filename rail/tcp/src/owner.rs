@@ -1,17 +1,30 @@
 //! Whose process is at the other end of a connection within this host: the kernel knows who opened the
 //! socket, and tells it (`sock_diag`; where that is missing, the table of connections in /proc).
 //!
-//! Invariant: an answer is about a connection that stands, from that address to ours; in doubt there is
-//! none.
+//! Invariants:
+//! * an answer is about a connection that stands in both directions, from that address to ours: of one that
+//!   its process closed the kernel may say that it is root's;
+//! * `Unknown` is only who comes from an address that the kernel says is not this host's. In doubt, also
+//!   where there are no descriptors left to ask with, he is on this host and untold.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use ropewalk_rail::Owner;
+use rustix::io::Errno;
+use rustix::net::{
+    self, AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink,
+};
 
-/// `SOCK_DIAG_BY_FAMILY`, `NLM_F_REQUEST` of the kernel.
+/// `SOCK_DIAG_BY_FAMILY`, `RTM_GETROUTE`, `RTM_NEWROUTE`, `NLMSG_ERROR`, `NLM_F_REQUEST` of the kernel.
 const BY_FAMILY: u16 = 20;
+const GET_ROUTE: u16 = 26;
+const ROUTE: u16 = 24;
+const ERROR: u16 = 2;
 const REQUEST: u16 = 1;
+/// `RTA_DST`, and the kind of routes to this host's own addresses (`RTN_LOCAL`).
+const DESTINATION: u16 = 1;
+const LOCAL: u8 = 2;
 const TCP: u8 = 6;
 const ESTABLISHED: u8 = 1;
 const HEADER_BYTES: usize = 16;
@@ -20,15 +33,19 @@ const REQUEST_BYTES: usize = HEADER_BYTES + 56;
 const STATE_AT: usize = HEADER_BYTES + 1;
 const PORTS_AT: usize = HEADER_BYTES + 4;
 const USER_AT: usize = HEADER_BYTES + 64;
+/// `rtmsg` behind the header, and the kind of route within it.
+const ROUTE_BYTES: usize = HEADER_BYTES + 12;
+const KIND_AT: usize = HEADER_BYTES + 7;
 
-/// The user who opened the socket at `peer`, where that is on this host and connected to `own`.
-pub fn user_of(peer: SocketAddr, own: SocketAddr) -> Option<u32> {
+/// Who opened the socket at `peer` that is connected to `own`.
+pub fn owner_of(peer: SocketAddr, own: SocketAddr) -> Owner {
     let canonical = |it: SocketAddr| SocketAddr::new(it.ip().to_canonical(), it.port());
     let (peer, own) = (canonical(peer), canonical(own));
-    if !peer.ip().is_loopback() && peer.ip() != own.ip() {
-        return None;
+    if !is_here(peer.ip(), own.ip()) {
+        return Owner::Unknown;
     }
-    ask(peer, own).unwrap_or_else(|| look(peer, own))
+    let user = ask(peer, own).unwrap_or_else(|| look(peer, own));
+    user.map_or(Owner::Untold, Owner::User)
 }
 
 /// Whether this host tells who opens connections within it.
@@ -36,38 +53,94 @@ pub fn is_told() -> bool {
     let tried = || {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
         let client = TcpStream::connect(listener.local_addr().ok()?).ok()?;
-        user_of(client.local_addr().ok()?, client.peer_addr().ok()?)
+        Some(owner_of(client.local_addr().ok()?, client.peer_addr().ok()?))
     };
-    tried() == Some(rustix::process::geteuid().as_raw())
+    tried() == Some(Owner::User(rustix::process::geteuid().as_raw()))
+}
+
+/// Whether who connects from there to `own` is on this host; in doubt he is. A program chooses freely
+/// among the host's addresses where it connects from.
+fn is_here(peer: IpAddr, own: IpAddr) -> bool {
+    // Nobody else reaches a loopback address.
+    if peer.is_loopback() || own.is_loopback() || peer == own {
+        return true;
+    }
+    routed_here(peer).unwrap_or_else(|| {
+        let elsewhere = Err(Some(Errno::ADDRNOTAVAIL.raw_os_error()));
+        UdpSocket::bind((peer, 0)).map(|_| ()).map_err(|error| error.raw_os_error()) != elsewhere
+    })
+}
+
+/// Whether the kernel takes what is sent to an address for its own; None where it cannot be asked.
+fn routed_here(address: IpAddr) -> Option<bool> {
+    let octets = match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let mut bytes = vec![0; ROUTE_BYTES];
+    bytes[HEADER_BYTES] = family_of(address);
+    bytes[HEADER_BYTES + 1] = 8 * octets.len() as u8;
+    bytes.extend_from_slice(&(4 + octets.len() as u16).to_ne_bytes());
+    bytes.extend_from_slice(&DESTINATION.to_ne_bytes());
+    bytes.extend_from_slice(&octets);
+    begin(&mut bytes, GET_ROUTE);
+    let answer = exchange(None, &bytes)?;
+    match kind_of(&answer)? {
+        ROUTE => Some(*answer.get(KIND_AT)? == LOCAL),
+        ERROR => {
+            let error = answer.get(HEADER_BYTES..HEADER_BYTES + 4)?.try_into().ok()?;
+            let error = Errno::from_raw_os_error(-i32::from_ne_bytes(error));
+            // There is no way to it: it is not here. Other errors say nothing.
+            matches!(error, Errno::NETUNREACH | Errno::HOSTUNREACH).then_some(false)
+        }
+        _ => None,
+    }
 }
 
 /// What `sock_diag` says; None where it cannot be asked.
 fn ask(peer: SocketAddr, own: SocketAddr) -> Option<Option<u32>> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let kind = SocketType::DGRAM;
-    let diag = Some(netlink::SOCK_DIAG);
-    let socket = net::socket_with(AddressFamily::NETLINK, kind, flags, diag).ok()?;
-    // The answer is there when the request was taken.
-    net::send(&socket, &request(peer, own), SendFlags::empty()).ok()?;
-    let mut bytes = [0; 1024];
-    let (count, _) = net::recv(&socket, &mut bytes, RecvFlags::empty()).ok()?;
-    let answer = &bytes[..count];
-    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    match kind {
-        BY_FAMILY => Some(judge(answer, peer, own)),
+    let answer = exchange(Some(netlink::SOCK_DIAG), &request(peer, own))?;
+    match kind_of(&answer)? {
+        BY_FAMILY => Some(judge(&answer, peer, own)),
         // An error: there is no such socket, or the kernel has no part that knows.
         _ => None,
     }
 }
 
+/// The kernel's answer to a request; without a protocol, of that for routes.
+fn exchange(protocol: Option<Protocol>, request: &[u8]) -> Option<Vec<u8>> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol);
+    let socket = socket.ok()?;
+    // The answer is there when the request was taken.
+    net::send(&socket, request, SendFlags::empty()).ok()?;
+    let mut bytes = vec![0; 1024];
+    let (count, _) = net::recv(&socket, &mut bytes[..], RecvFlags::empty()).ok()?;
+    bytes.truncate(count);
+    Some(bytes)
+}
+
+fn kind_of(answer: &[u8]) -> Option<u16> {
+    Some(u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?))
+}
+
+fn begin(request: &mut [u8], kind: u16) {
+    let length = request.len() as u32;
+    request[..4].copy_from_slice(&length.to_ne_bytes());
+    request[4..6].copy_from_slice(&kind.to_ne_bytes());
+    request[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+}
+
+fn family_of(address: IpAddr) -> u8 {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    family.as_raw() as u8
+}
+
 fn request(peer: SocketAddr, own: SocketAddr) -> [u8; REQUEST_BYTES] {
     let mut bytes = [0; REQUEST_BYTES];
-    let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    bytes[..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
-    bytes[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
-    bytes[6..8].copy_from_slice(&REQUEST.to_ne_bytes());
+    begin(&mut bytes, BY_FAMILY);
     let body = &mut bytes[HEADER_BYTES..];
-    body[0] = family.as_raw() as u8;
+    body[0] = family_of(peer.ip());
     body[1] = TCP;
     body[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
     let id = &mut body[8..];
@@ -159,15 +232,50 @@ mod tests {
                 assert_ne!(at, "127.0.0.1:0", "loopback can be connected to");
                 continue;
             };
-            assert_eq!(user_of(peer, own), Some(own_user), "{at}");
+            assert_eq!(owner_of(peer, own), Owner::User(own_user), "{at}");
             assert_eq!(look(peer, own), Some(own_user), "{at}");
             // The other direction is another socket, and who only listens is nobody's peer.
             let elsewhere = SocketAddr::new(peer.ip(), own.port());
-            assert_eq!(user_of(elsewhere, SocketAddr::new(own.ip(), 9)), None, "{at}");
-            drop(client);
+            let other = SocketAddr::new(own.ip(), 9);
+            assert_eq!(owner_of(elsewhere, other), Owner::Untold, "{at}");
+            // Half of a connection may be one whose process is gone.
+            client.shutdown(std::net::Shutdown::Write).unwrap();
+            assert_eq!(owner_of(peer, own), Owner::Untold, "{at}");
         }
-        let far = "192.0.2.1:7".parse().unwrap();
-        assert_eq!(user_of(far, "127.0.0.1:9".parse().unwrap()), None);
+        let [far, here, loopback] =
+            ["203.0.113.9:7", "198.51.100.1:9", "127.0.0.1:9"].map(|it| it.parse().unwrap());
+        assert_eq!(owner_of(far, here), Owner::Unknown);
+        // Nobody else reaches a loopback address.
+        assert_eq!(owner_of(far, loopback), Owner::Untold);
+    }
+
+    #[test]
+    fn whoever_connects_from_another_address_of_this_host_is_known() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = listener.local_addr().unwrap();
+        let own_user = rustix::process::geteuid().as_raw();
+        let Some(other) = own_address() else {
+            return println!("SKIP: this host has no address but its loopback ones");
+        };
+        assert_eq!(routed_here(other), Some(true));
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        net::bind(&socket, &SocketAddr::new(other, 0)).unwrap();
+        net::connect(&socket, &own).unwrap();
+        let (_server, peer) = listener.accept().unwrap();
+        assert_eq!(peer.ip(), other);
+        assert_eq!(owner_of(peer, own), Owner::User(own_user));
+        // Both addresses are other than loopback's, and not the same.
+        assert!(is_here(other, "198.51.100.1".parse().unwrap()));
+    }
+
+    /// An address of this host that is not loopback's, where it has one.
+    fn own_address() -> Option<IpAddr> {
+        let table = std::fs::read_to_string("/proc/thread-self/net/fib_trie").ok()?;
+        let lines: Vec<&str> = table.lines().collect();
+        lines.windows(2).find_map(|pair| {
+            let address: IpAddr = pair[0].split_once("|-- ")?.1.trim().parse().ok()?;
+            (pair[1].contains("/32 host LOCAL") && !address.is_loopback()).then_some(address)
+        })
     }
 
     #[test]

@@ -13,7 +13,7 @@ use ropewalk_base::verb::{
     Capabilities, FrameOrder, Header, LinkId, Ordered, RailCounters, Token, Urgency, Verb,
 };
 use ropewalk_rail::names::{Lookups, Target, parse};
-use ropewalk_rail::{Rail, RailOption, Report, Sight, is_consistent};
+use ropewalk_rail::{Owner, Rail, RailOption, Report, Sight, is_consistent};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
@@ -443,9 +443,9 @@ impl Rail for TcpRail {
         socket::peer_host(socket.as_fd())
     }
 
-    fn peer_user(&self, link: LinkId) -> Option<u32> {
-        let socket = self.links.get(link.slot)?.socket.as_ref()?;
-        socket::peer_user(socket.as_fd())
+    fn peer_owner(&self, link: LinkId) -> Owner {
+        let socket = self.links.get(link.slot).and_then(|link| link.socket.as_ref());
+        socket.map_or(Owner::Untold, |socket| socket::peer_owner(socket.as_fd()))
     }
 
     fn set(&mut self, option: RailOption) -> bool {

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use ropewalk_rail::Owner;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -118,9 +119,13 @@ pub fn peer_host(socket: BorrowedFd<'_>) -> Option<String> {
     peer_address(socket).map(|address| address.ip().to_canonical().to_string())
 }
 
-/// The user whose process is at the other end, where that is on this host.
-pub fn peer_user(socket: BorrowedFd<'_>) -> Option<u32> {
-    owner::user_of(peer_address(socket)?, local_address(socket)?)
+/// Whose process is at the other end. One that has gone meanwhile is nobody's: its address may be another
+/// process's by now.
+pub fn peer_owner(socket: BorrowedFd<'_>) -> Owner {
+    let (peer, own) = (peer_address(socket), local_address(socket));
+    let (Some(peer), Some(own)) = (peer, own) else { return Owner::Untold };
+    let owner = owner::owner_of(peer, own);
+    if peer_address(socket) == Some(peer) { owner } else { Owner::Untold }
 }
 
 fn peer_address(socket: BorrowedFd<'_>) -> Option<SocketAddr> {

@@ -148,13 +148,23 @@ impl MetaServer {
     }
 
     /// To whose rights a new session is limited: to those of the user whose process opens it, where the
-    /// kernel knows him, and he is neither root nor the server's own.
-    pub(super) fn limit_of(&self, incoming: &Incoming) -> Option<Limit> {
-        let PeerUser::Other(user) = self.endpoint.endpoint().peer_user(incoming.peer) else {
-            return None;
+    /// kernel knows him, and he is neither root nor the server's own. Who may be on this host and is not
+    /// known gets none.
+    pub(super) fn limit_of(&self, incoming: &Incoming) -> Result<Option<Limit>, Turned> {
+        let user = match self.endpoint.endpoint().peer_user(incoming.peer) {
+            PeerUser::Unknown | PeerUser::Own => return Ok(None),
+            PeerUser::Other(user) => user,
+            // His client connects anew, and asks again.
+            PeerUser::Gone => return Err(Turned::Away(Status::Unavailable)),
+            PeerUser::Untold => {
+                self.lines.say(
+                    "a session is refused: the kernel does not say whose program on this host asks",
+                );
+                return Err(self.stranger(Turned::Down(Errno::EACCES)));
+            }
         };
         let groups = self.groups.borrow_mut().of(user, self.world.now());
-        Some(Limit { user, groups })
+        Ok(Some(Limit { user, groups }))
     }
 
     fn stranger(&self, turned: Turned) -> Turned {

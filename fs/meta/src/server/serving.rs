@@ -310,14 +310,16 @@ impl MetaServer {
         let (result, position): (SessionResult, u64) = match request {
             SessionRequest::Open { client, name } => {
                 let bits = incoming.head.reply_bits;
-                let owner = SessionOwner::new(incoming.origin, self.limit_of(incoming));
-                let (limited, origin) = (owner.limit.is_some(), owner.origin());
-                let opening = match self.open_session((client, name.0), owner, bits) {
+                let opened = self.limit_of(incoming).and_then(|limit| {
+                    let owner = SessionOwner::new(incoming.origin, limit);
+                    self.open_session((client, name.0), owner, bits)
+                });
+                let opening = match opened {
                     Ok(opening) => opening,
-                    Err(Errno::EAGAIN) => {
-                        return self.send(responder, Status::Unavailable, Vec::new());
+                    Err(Turned::Away(status)) => {
+                        return self.send(responder, status, Vec::new());
                     }
-                    Err(errno) => {
+                    Err(Turned::Down(errno)) => {
                         let (result, mut body): (SessionResult, _) = (Err(errno), Vec::new());
                         encode(&result, &mut body);
                         return self.send(responder, Status::Done, body);
@@ -328,7 +330,9 @@ impl MetaServer {
                 let term_milliseconds = u32::try_from(term).unwrap_or(u32::MAX);
                 let Opening { session, epoch, position } = opening;
                 let now = self.now().calendar;
-                let token = self.grantor.token(session, origin, limited);
+                // A late copy of the request may come when its sender is known less well.
+                let limited = self.is_limited(session);
+                let token = self.grantor.token(session, incoming.origin, limited);
                 let opened = SessionReply::Opened { session, epoch, token, term_milliseconds, now };
                 (Ok(opened), position)
             }
@@ -351,13 +355,18 @@ impl MetaServer {
         self.when_written(position, Held::Reply { responder, body });
     }
 
-    /// A session; `EAGAIN` where there can be none now, `EUSERS` where there are too many.
+    fn is_limited(&self, session: u64) -> bool {
+        self.shard().is_none_or(|shard| shard.sessions.limit(session).is_some())
+    }
+
+    /// A session; unavailable where there can be none now, `EUSERS` where there are too many.
     fn open_session(
         self: &Rc<Self>,
         (client, name): (u128, &[u8]),
         owner: SessionOwner,
         bits: u64,
-    ) -> Result<Opening, Errno> {
+    ) -> Result<Opening, Turned> {
+        let unavailable = || Turned::Away(Status::Unavailable);
         let asker = (client, owner.origin());
         if let Some((known, opening)) = self.openings.borrow().clients.get(&asker)
             && *known == bits
@@ -366,18 +375,18 @@ impl MetaServer {
         }
         let now = self.now();
         if self.admission.get() == Admission::Nothing {
-            return Err(Errno::EAGAIN);
+            return Err(unavailable());
         }
-        let mut shard = self.shard().ok_or(Errno::EAGAIN)?;
+        let mut shard = self.shard().ok_or_else(unavailable)?;
         if let Err(errno) = shard.make_room(&owner, now) {
             self.lines.say("a session is refused: there are too many, of one client or of all");
-            return Err(errno);
+            return Err(if errno == Errno::EAGAIN { unavailable() } else { Turned::Down(errno) });
         }
         let opened = shard.open_named_session((client, name), owner, now);
         drop(shard);
         let opening = opened.map_err(|error| {
             self.fail(&error);
-            Errno::EAGAIN
+            unavailable()
         })?;
         self.openings.borrow_mut().clients.insert(asker, (bits, opening));
         Ok(opening)
