@@ -343,10 +343,10 @@ mod tests {
         const COUNT: u64 = 30_000;
         for some in (0..COUNT).collect::<Vec<_>>().chunks(1000) {
             let changes = some.iter().map(|number| (object(*number), Some(*number as u32 + 1)));
-            file.write(&changes.collect()).unwrap();
+            assert_eq!(file.write(&changes.collect()), 0);
         }
-        file.write(&BTreeMap::from([(object(3), Some(2)), (object(4), Some(99))])).unwrap();
-        file.write(&BTreeMap::from([(object(5), None), (object(COUNT), None)])).unwrap();
+        assert_eq!(file.write(&BTreeMap::from([(object(3), Some(2)), (object(4), Some(99))])), 0);
+        assert_eq!(file.write(&BTreeMap::from([(object(5), None), (object(COUNT), None)])), 0);
         let file = open(directory.path(), 5);
         let expected = |number: u64| match number {
             4 => Some(99),
@@ -374,7 +374,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = open(directory.path(), 5);
         let fill = |from: u64, to: u64| {
-            file.write(&(from..to).map(|number| (object(number), Some(7))).collect()).unwrap();
+            let some = (from..to).map(|number| (object(number), Some(7)));
+            assert_eq!(file.write(&some.collect()), 0);
         };
         fill(0, 20);
         for number in 0..20 {
