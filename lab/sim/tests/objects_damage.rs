@@ -6,96 +6,25 @@
 //! in the log, patches, holes, a removal, a fence, several segments. The seeds draw cases;
 //! `ROPEWALK_SEEDS` asks for more, and the ignored test takes every byte of every file.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod object_life;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::Arc;
 
 use ropewalk_base::checksum::crc32c;
-use ropewalk_base::disk::Disk;
-use ropewalk_base::executor::Executor;
 use ropewalk_base::random::Random;
-use ropewalk_base::time::Time;
-use ropewalk_base::world::{Clock, Offload, Work, World};
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::seeds;
 use ropewalk_store::objects::{
     BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, Recovery, WriteEpoch,
 };
 
-const ROOT: &str = "/data/store";
+use object_life::{Life, ROOT, checksums};
+
 const BLOCKS: usize = 160;
 const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 5 };
 const REMOVED: ObjectId = ObjectId { inode: 9, generation: 1, stripe: 0 };
 const REMOVED_LATER: ObjectId = ObjectId { inode: 10, generation: 1, stripe: 0 };
-
-struct StillClock;
-
-impl Clock for StillClock {
-    fn now(&self) -> Time {
-        Time(0)
-    }
-    fn unix_nanos(&self) -> i64 {
-        0
-    }
-}
-
-#[derive(Default)]
-struct Queue(RefCell<VecDeque<Work>>);
-
-impl Offload for Queue {
-    fn offload(&self, work: Work) {
-        self.0.borrow_mut().push_back(work);
-    }
-}
-
-/// One life of one process.
-struct Life {
-    executor: Executor,
-    queue: Rc<Queue>,
-    world: World,
-}
-
-impl Life {
-    fn new(disk: &VirtualDisk, seed: u64) -> Life {
-        let mut random = Random::from_seed(seed);
-        let executor = Executor::shuffled(Box::new(|| ()), random.fork());
-        let queue = Rc::new(Queue::default());
-        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let clock = Rc::new(StillClock);
-        let world = World::new(executor.clone(), clock, shared, queue.clone(), random);
-        Life { executor, queue, world }
-    }
-
-    fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> T {
-        let result = Rc::new(RefCell::new(None));
-        let out = result.clone();
-        self.world.spawn(async move {
-            let value = future.await;
-            *out.borrow_mut() = Some(value);
-        });
-        while result.borrow().is_none() {
-            if !self.executor.run_one() {
-                let work = self.queue.0.borrow_mut().pop_front().expect("it can go on");
-                work();
-            }
-        }
-        result.take().expect("just seen")
-    }
-
-    fn open(&mut self, era: u64) -> Result<(ObjectStore, Recovery), ObjectError> {
-        let world = self.world.clone();
-        self.run(async move { ObjectStore::open(Path::new(ROOT), config(era), &world).await })
-    }
-}
-
-impl Drop for Life {
-    fn drop(&mut self) {
-        self.executor.clear();
-        self.queue.0.borrow_mut().clear();
-    }
-}
 
 fn config(era: u64) -> Config {
     Config {
@@ -141,10 +70,7 @@ impl Writer {
     fn write(&mut self, object: ObjectId, offset: usize, length: usize) {
         self.version += 1;
         let data: Vec<u8> = (0..length).map(|at| self.version ^ (at % 251) as u8 | 1).collect();
-        let first = (BLOCK_BYTES - offset % BLOCK_BYTES).min(length);
-        let (head, rest) = data.split_at(first);
-        let parts = std::iter::once(head).chain(rest.chunks(BLOCK_BYTES));
-        let sums: Vec<u32> = parts.map(crc32c).collect();
+        let sums = checksums(offset, &data);
         self.store.write(object, offset as u64, &[&data], &sums, BY).unwrap();
         let whole = self.expected.entry(object).or_insert_with(|| vec![0; BLOCKS * BLOCK_BYTES]);
         whole[offset..offset + length].copy_from_slice(&data);
@@ -170,7 +96,7 @@ impl Site {
     fn made(ending: Ending, identity: u64) -> Site {
         let disk = VirtualDisk::new(1);
         let mut life = Life::new(&disk, identity);
-        let store = life.open(1).unwrap().0;
+        let store = life.open(config(1)).unwrap().0;
         let mut writer = Writer { store: store.clone(), expected: BTreeMap::new(), version: 0 };
         for inode in 1..5 {
             writer.write(object(inode, 0), 0, 3 * BLOCK_BYTES);
@@ -342,7 +268,7 @@ impl Site {
         let disk = self.disk.copy();
         apply(self, &disk, path, damage);
         let mut life = Life::new(&disk, 7);
-        let (store, recovery) = match life.open(self.era()) {
+        let (store, recovery) = match life.open(config(self.era())) {
             Ok(opened) => opened,
             Err(error) => {
                 let text = error.to_string();
@@ -362,7 +288,8 @@ impl Site {
         drop((store, life));
         disk.survive_process_death();
         let mut life = Life::new(&disk, 8);
-        let (store, _) = life.open(self.era()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let (store, _) =
+            life.open(config(self.era())).unwrap_or_else(|error| panic!("{what}: {error}"));
         let again = self.read_all(&store, &what);
         assert_eq!(again, hurt, "{what}: another life");
         self.write_hurt(&store, &hurt, &what);

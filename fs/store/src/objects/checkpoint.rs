@@ -155,6 +155,9 @@ impl ObjectStore {
                     if let Some(stamp) = stamp.filter(|_| !failed) {
                         state.roll.note(object, stamp);
                     }
+                    // The tail has not passed its records: a replay may still read them. None of those
+                    // is lost unseen, for the mark of the sync that has just ended is linked to them, and
+                    // lies in a segment that the tail keeps.
                     if !failed && known.first_position.is_none() && known.exists {
                         known.chain.last = Chain::DURABLE;
                     }

@@ -1,0 +1,101 @@
+//! Lives of an object store alone, on a virtual disk, one step after the other.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ropewalk_base::checksum::crc32c;
+use ropewalk_base::disk::Disk;
+use ropewalk_base::executor::Executor;
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_base::world::{Clock, Offload, Work, World};
+use ropewalk_sim::disk::VirtualDisk;
+use ropewalk_store::objects::{BLOCK_BYTES, Config, ObjectError, ObjectStore, Recovery};
+
+/// Where the store is.
+pub const ROOT: &str = "/data/store";
+
+struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> Time {
+        Time(0)
+    }
+    fn unix_nanos(&self) -> i64 {
+        0
+    }
+}
+
+#[derive(Default)]
+struct Queue(RefCell<VecDeque<Work>>);
+
+impl Offload for Queue {
+    fn offload(&self, work: Work) {
+        self.0.borrow_mut().push_back(work);
+    }
+}
+
+/// One life of one process.
+pub struct Life {
+    executor: Executor,
+    queue: Rc<Queue>,
+    pub world: World,
+}
+
+impl Life {
+    pub fn new(disk: &VirtualDisk, seed: u64) -> Life {
+        let mut random = Random::from_seed(seed);
+        let executor = Executor::shuffled(Box::new(|| ()), random.fork());
+        let queue = Rc::new(Queue::default());
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let clock = Rc::new(StillClock);
+        let world = World::new(executor.clone(), clock, shared, queue.clone(), random);
+        Life { executor, queue, world }
+    }
+
+    /// One task or else one piece of blocking work; false where there is neither.
+    pub fn step(&mut self) -> bool {
+        if self.executor.run_one() {
+            return true;
+        }
+        let work = self.queue.0.borrow_mut().pop_front();
+        work.map(|work| work()).is_some()
+    }
+
+    /// Runs a future to its end, with everything else.
+    pub fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> T {
+        let result = Rc::new(RefCell::new(None));
+        let out = result.clone();
+        self.world.spawn(async move {
+            let value = future.await;
+            *out.borrow_mut() = Some(value);
+        });
+        while result.borrow().is_none() {
+            assert!(self.step(), "it cannot go on");
+        }
+        result.take().expect("just seen")
+    }
+
+    /// Opens the store in [`ROOT`].
+    pub fn open(&mut self, config: Config) -> Result<(ObjectStore, Recovery), ObjectError> {
+        let world = self.world.clone();
+        self.run(async move { ObjectStore::open(Path::new(ROOT), config, &world).await })
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.executor.clear();
+        self.queue.0.borrow_mut().clear();
+    }
+}
+
+/// Checksums of the parts that a range has in each block.
+pub fn checksums(offset: usize, data: &[u8]) -> Vec<u32> {
+    let first = (BLOCK_BYTES - offset % BLOCK_BYTES).min(data.len());
+    let (head, rest) = data.split_at(first);
+    std::iter::once(head).chain(rest.chunks(BLOCK_BYTES)).map(crc32c).collect()
+}

@@ -1,0 +1,176 @@
+//! Deaths inside a checkpoint of an object store, and what is damaged then: what the checkpoint has
+//! brought into a file is replayed again as long as the log's tail has not passed it.
+
+mod object_life;
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ropewalk_sim::disk::VirtualDisk;
+use ropewalk_store::objects::{
+    BLOCK_BYTES, Config, ObjectId, ObjectStore, ReadOutcome, WriteEpoch,
+};
+
+use object_life::{Life, ROOT, checksums};
+
+const BLOCKS: usize = 16;
+const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 1 };
+const SECTOR_BYTES: usize = 512;
+
+fn config(objects_cached: usize) -> Config {
+    Config {
+        object_bytes: (BLOCKS * BLOCK_BYTES) as u64,
+        segment_bytes: 24 * 1024,
+        checkpoint_bytes: 1 << 20,
+        overlay_bytes: 1 << 20,
+        objects_cached,
+        logged_bytes: 8 * 1024,
+        era: 1,
+    }
+}
+
+fn object(inode: u64) -> ObjectId {
+    ObjectId { inode, generation: 1, stripe: 0 }
+}
+
+struct Writer {
+    store: ObjectStore,
+    expected: BTreeMap<ObjectId, Vec<u8>>,
+    version: u8,
+}
+
+impl Writer {
+    fn write(&mut self, object: ObjectId, offset: usize, length: usize) {
+        self.version = self.version.wrapping_add(1);
+        let data: Vec<u8> = (0..length).map(|at| self.version ^ (at % 251) as u8 | 1).collect();
+        let sums = checksums(offset, &data);
+        self.store.write(object, offset as u64, &[&data], &sums, BY).unwrap();
+        let whole = self.expected.entry(object).or_insert_with(|| vec![0; BLOCKS * BLOCK_BYTES]);
+        whole[offset..offset + length].copy_from_slice(&data);
+    }
+
+    fn punch(&mut self, object: ObjectId, block: usize) {
+        let (offset, length) = (block * BLOCK_BYTES, BLOCK_BYTES);
+        self.store.punch(object, offset as u64, length as u64, BY).unwrap();
+        self.expected.get_mut(&object).unwrap()[offset..offset + length].fill(0);
+    }
+}
+
+/// A store whose process died after so many steps of a checkpoint beside which somebody wrote, and what
+/// it must say; `None` where the checkpoint had ended before.
+fn died_in_checkpoint(
+    steps: usize,
+    objects_cached: usize,
+) -> Option<(VirtualDisk, BTreeMap<ObjectId, Vec<u8>>)> {
+    let disk = VirtualDisk::new(1);
+    let mut life = Life::new(&disk, 1);
+    let store = life.open(config(objects_cached)).unwrap().0;
+    let mut writer = Writer { store: store.clone(), expected: BTreeMap::new(), version: 0 };
+    for inode in 1..5 {
+        writer.write(object(inode), 0, 8 * BLOCK_BYTES);
+    }
+    let handle = store.clone();
+    life.run(async move { handle.checkpoint().await.unwrap() });
+    for inode in 1..5 {
+        // A block that becomes a hole and gets other bytes in place; and one of which the log has an
+        // image and, in a later record, a part.
+        writer.punch(object(inode), 5);
+        writer.write(object(inode), 5 * BLOCK_BYTES, BLOCK_BYTES);
+        if inode < 3 {
+            writer.write(object(inode), BLOCK_BYTES + 7, 20);
+            writer.write(object(inode), BLOCK_BYTES + 300, 20);
+        }
+    }
+    let handle = store.clone();
+    life.run(async move { handle.sync_all().await.unwrap() });
+    let ended = Rc::new(Cell::new(false));
+    let (handle, end) = (store.clone(), ended.clone());
+    life.world.spawn(async move {
+        handle.checkpoint().await.unwrap();
+        end.set(true);
+    });
+    for step in 0..steps {
+        life.step();
+        if ended.get() {
+            return None;
+        }
+        // Whoever was taken in already goes on; so does one that pushes others out of memory.
+        for inode in 1..7 {
+            if (step as u64 + inode).is_multiple_of(3) {
+                writer.write(object(inode), (9 + step % 7) * BLOCK_BYTES, BLOCK_BYTES);
+            }
+        }
+    }
+    let expected = std::mem::take(&mut writer.expected);
+    drop((writer, store, life));
+    disk.survive_process_death();
+    Some((disk, expected))
+}
+
+/// Each sector of the log that is not blank: file, offset.
+fn sectors(disk: &VirtualDisk) -> Vec<(PathBuf, usize)> {
+    let log = Path::new(ROOT).join("log");
+    let segments = disk.files().into_iter().filter(|path| path.parent() == Some(&log));
+    segments
+        .flat_map(|path| {
+            let bytes = disk.bytes(&path).unwrap();
+            let sectors = bytes.chunks(SECTOR_BYTES).enumerate();
+            let used = sectors.filter(|(_, sector)| sector.iter().any(|byte| *byte != 0));
+            used.map(|(index, _)| (path.clone(), index * SECTOR_BYTES)).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// How many blocks are errors; anything else must be right.
+fn check(
+    disk: &VirtualDisk,
+    config: Config,
+    expected: &BTreeMap<ObjectId, Vec<u8>>,
+    what: &str,
+) -> usize {
+    let mut life = Life::new(disk, 7);
+    let (store, recovery) = life.open(config).unwrap();
+    let mut hurt = Vec::new();
+    for (object, expected) in expected {
+        for (block, expected) in expected.chunks(BLOCK_BYTES).enumerate() {
+            let mut bytes = vec![0xee; BLOCK_BYTES];
+            let place = (block * BLOCK_BYTES) as u64;
+            match store.read(*object, place, &mut bytes, &mut Vec::new()) {
+                Ok(ReadOutcome::Present { .. }) => {
+                    assert!(bytes == expected, "{what}: {object} block {block} is wrong");
+                }
+                Ok(ReadOutcome::Absent) | Err(_) => hurt.push((*object, block)),
+            }
+        }
+    }
+    let told = hurt.is_empty() || !recovery.damage.is_empty();
+    assert!(told, "{what}: nothing is said of {hurt:?}");
+    hurt.len()
+}
+
+#[test]
+fn a_lost_sector_of_the_log_is_told_of_wherever_in_a_checkpoint_the_process_died() {
+    let (mut deaths, mut errors) = (0_u32, 0_u32);
+    for objects_cached in [2, 16] {
+        for steps in 0.. {
+            let Some((site, expected)) = died_in_checkpoint(steps, objects_cached) else { break };
+            deaths += 1;
+            let all = sectors(&site);
+            // Over the deaths each sector has its turn, alone and as the first of more.
+            let turns = all.iter().enumerate().skip(steps % 11).step_by(11);
+            for (index, (path, at)) in turns {
+                let mut bytes = site.bytes(path).unwrap();
+                let lengths = [SECTOR_BYTES, 4096, bytes.len()];
+                let to = (at + lengths[(index + steps) % 3]).min(bytes.len());
+                let what = format!("{objects_cached} cached, step {steps}, {at}..{to} of {path:?}");
+                bytes[*at..to].fill(0);
+                let disk = site.copy();
+                disk.replace(path, Some(&bytes));
+                errors += u32::from(check(&disk, config(objects_cached), &expected, &what) > 0);
+            }
+        }
+    }
+    assert!(deaths > 40 && errors > 10, "{deaths} deaths, {errors} with errors");
+}
