@@ -65,7 +65,12 @@ impl Inner {
         }
         let (inode, generation, by) = (file.inode, file.generation, call.write_epoch());
         let done = self.store.truncate_file(inode, generation, cut, u64::from(offset), by);
-        done.map_err(|error| self.failed("truncate", &error))?;
+        for object in done.map_err(|error| self.failed("truncate", &error))? {
+            self.lines.say(&format!(
+                "object {object}: it was cut where its bytes cannot be read; those before the cut are \
+                 lost, and reading them is an error until they are overwritten"
+            ));
+        }
         if free {
             self.epochs.borrow_mut().note_cut(file, (stripe, offset));
         }

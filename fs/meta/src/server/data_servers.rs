@@ -25,6 +25,7 @@ use ropewalk_wire::fs::data::{DataRequest, DataResult, FileId};
 use ropewalk_wire::fs::head::Service;
 use ropewalk_wire::fs::layout::{Growth, Layout, Pool};
 use ropewalk_wire::fs::trust::{Member, Role};
+use ropewalk_wire::fs::value::Errno;
 use ropewalk_wire::fs::{decode, encode};
 
 use super::{DataMessages, MetaServer};
@@ -61,6 +62,8 @@ pub(super) struct DataServers {
     /// Those that asked to join under a number that the cluster does not have: when, and from where.
     askers: RefCell<BTreeMap<u32, (Time, Vec<u8>)>>,
     cuts: Cell<usize>,
+    /// Cuts that a server refused, and people were told: inode, epoch, server.
+    cuts_told: RefCell<BTreeSet<(u64, u32, u32)>>,
 }
 
 pub(super) struct DataServer {
@@ -213,23 +216,22 @@ impl MetaServer {
         Proof { secret: self.config.secret.clone(), member }
     }
 
-    /// Sends a request to a data server; whether it succeeded there.
+    /// Sends a request to a data server; what it answers. `None` where it does not.
     async fn ask(
         &self,
         server: u32,
         body: &[u8],
         count: impl FnOnce(&mut DataMessages) -> &mut u64,
-    ) -> bool {
+    ) -> Option<Result<(), Errno>> {
         let connection = {
             let servers = self.data_servers.servers.borrow();
             servers.get(&server).and_then(|server| server.connection.clone())
         };
-        let Some(connection) = connection else { return false };
+        let connection = connection?;
         *count(&mut self.counters.data.borrow_mut()) += 1;
-        match connection.call_free(Service::Data, body).await {
-            Ok(reply) => decode::<DataResult<'_>>(reply.body()).is_ok_and(|result| result.is_ok()),
-            Err(_) => false,
-        }
+        let reply = connection.call_free(Service::Data, body).await.ok()?;
+        let result = decode::<DataResult<'_>>(reply.body()).ok()?;
+        Some(result.map(drop))
     }
 
     pub(super) fn is_silent(&self, server: u32) -> bool {
@@ -281,7 +283,7 @@ impl MetaServer {
     async fn deliver(&self, id: u32, session: u64, epoch: u32) -> bool {
         let mut body = Vec::new();
         encode(&DataRequest::Fence { session, epoch }, &mut body);
-        let done = self.ask(id, &body, |messages| &mut messages.fences).await;
+        let done = self.ask(id, &body, |messages| &mut messages.fences).await == Some(Ok(()));
         if done {
             let mut servers = self.data_servers.servers.borrow_mut();
             if let Some(server) = servers.get_mut(&id) {
@@ -326,8 +328,11 @@ impl MetaServer {
         if !self.wait_for_room().await {
             return;
         }
-        let cuts = &self.data_servers.cuts;
+        let DataServers { cuts, cuts_told, .. } = &self.data_servers;
         cuts.set(cuts.get() - 1);
+        if done {
+            cuts_told.borrow_mut().retain(|(inode, ..)| *inode != cut.inode);
+        }
         let now = self.now();
         if let Some(mut shard) = self.shard() {
             shard.handle_cut(cut, done, now);
@@ -351,8 +356,30 @@ impl MetaServer {
         let mut body = Vec::new();
         encode(&request, &mut body);
         let servers = servers_of(&cut.layout, &pool);
-        let asked = servers.into_iter().map(|id| self.ask(id, &body, |count| &mut count.cuts));
-        join_all(asked).await.into_iter().all(|done| done)
+        let asked = servers.iter().map(|id| self.ask(*id, &body, |count| &mut count.cuts));
+        let answers = join_all(asked).await;
+        for (id, answer) in servers.iter().zip(&answers) {
+            if let Some(Err(errno)) = answer {
+                self.tell_of_cut(&cut, *id, *errno);
+            }
+        }
+        answers.into_iter().all(|answer| answer == Some(Ok(())))
+    }
+
+    /// A data server that answers has made away with what is damaged. What it refuses it will do when its
+    /// device is well: before that what was cut away could come back, so the file waits, and people hear of it.
+    fn tell_of_cut(&self, cut: &Cut, server: u32, errno: Errno) {
+        let mut told = self.data_servers.cuts_told.borrow_mut();
+        if told.len() >= CUTS_MAX {
+            told.clear();
+        }
+        if told.insert((cut.inode, cut.epoch, server)) {
+            let Cut { inode, .. } = cut;
+            (self.config.log)(&format!(
+                "inode {inode} is not cut yet: data server {server} says {errno}; the file waits until \
+                 it succeeds there, see the log of that server"
+            ));
+        }
     }
 
     /// Collects what files that are no more left at data servers, some of them at a time.
@@ -421,7 +448,8 @@ impl MetaServer {
             let inodes = reaps.iter().map(|reap| (reap.inode, reap.generation)).collect();
             let mut body = Vec::new();
             encode(&DataRequest::Reap { inodes }, &mut body);
-            !self.is_silent(*id) && self.ask(*id, &body, |count| &mut count.reaps).await
+            !self.is_silent(*id)
+                && self.ask(*id, &body, |count| &mut count.reaps).await == Some(Ok(()))
         });
         let answers = join_all(asked).await;
         let mut failed = unknown;

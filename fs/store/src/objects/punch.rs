@@ -1,24 +1,78 @@
 //! Throwing bytes away: ranges that read as zeros afterwards, and room that is free again.
 
-use ropewalk_base::disk::File;
+use std::collections::BTreeMap;
+use std::io;
 
-use super::block::{BLOCK_BYTES, blocks_of};
+use ropewalk_base::disk::{File, Open};
+
+use super::block::{BLOCK_BYTES, UNKNOWN, blocks_of};
 use super::cache::{FileState, open_object};
 use super::error::about;
+use super::object::Object;
 use super::record::Record;
+use super::table::{PAIR_BYTES, Place, Tails};
 use super::write::{Logged, Scratch, part_of};
 use super::{Inner, ObjectError, ObjectId, ObjectStore, State, WriteEpoch, Written};
 
+/// How much of damage the one who throws bytes away puts up with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Bytes beside the range that cannot be read are an error, and nothing changes.
+    Careful,
+    /// They are lost from then on, and the range goes.
+    Cut,
+    /// As `Cut`, of an object that was made anew: the log may still have what it had before.
+    Remade,
+}
+
+/// A range of an object that goes.
+#[derive(Clone, Copy)]
+struct Gone {
+    object: ObjectId,
+    offset: u64,
+    length: u64,
+    manner: Manner,
+}
+
 impl ObjectStore {
-    /// Makes the bytes from `from` to the object's end read as zeros and frees their room.
+    /// Makes the bytes from `from` to the object's end read as zeros and frees their room. Damage does not
+    /// stop it: of a block that is kept in part and cannot be read, that part is an error from then on, until
+    /// the block is overwritten; so are all kept blocks of an object whose head is damaged or an older one.
     pub fn truncate(
         &self,
         object: ObjectId,
         from: u64,
         by: WriteEpoch,
     ) -> Result<Written, ObjectError> {
+        self.cut(object, from, by).map(|(written, _)| written)
+    }
+
+    /// As [`ObjectStore::truncate`]; true with it: something that is kept is lost.
+    fn cut(
+        &self,
+        object: ObjectId,
+        from: u64,
+        by: WriteEpoch,
+    ) -> Result<(Written, bool), ObjectError> {
         let length = self.inner.layout.object_bytes().saturating_sub(from);
-        self.punch(object, from, length, by)
+        let range = Gone { object, offset: from, length, manner: Manner::Cut };
+        let error = match self.throw_away(range, by) {
+            Err(error) => error,
+            done => return done,
+        };
+        let cannot_load = match &error {
+            ObjectError::Header { .. } | ObjectError::Older { .. } => true,
+            // A device that fails in the head may come back, with what it has. Nothing of it is wanted.
+            ObjectError::Io { .. } => {
+                from == 0 && !self.inner.state.borrow().objects.contains_key(&object)
+            }
+            _ => false,
+        };
+        if !cannot_load {
+            return Err(error);
+        }
+        self.inner.remake(object, from).map_err(about(object, "make its file anew"))?;
+        self.throw_away(Gone { manner: Manner::Remade, ..range }, by)
     }
 
     /// Makes `length` bytes at `offset` read as zeros and frees the room of whole blocks. An object
@@ -30,16 +84,24 @@ impl ObjectStore {
         length: u64,
         by: WriteEpoch,
     ) -> Result<Written, ObjectError> {
+        let range = Gone { object, offset, length, manner: Manner::Careful };
+        self.throw_away(range, by).map(|(written, _)| written)
+    }
+
+    /// True where something beside the range is lost.
+    fn throw_away(&self, range: Gone, by: WriteEpoch) -> Result<(Written, bool), ObjectError> {
+        let Gone { object, offset, length, .. } = range;
         let mut guard = self.inner.state.borrow_mut();
         let state = &mut *guard;
         self.inner.admit(state)?;
         self.inner.admit_epoch(state, by)?;
         self.inner.check_range(object, offset, length)?;
+        let mut loses = false;
         if length > 0 && self.inner.load(state, object, false)? {
             let mut scratch = std::mem::take(&mut state.scratch);
-            let result = self.inner.punch_present(state, &mut scratch, object, offset, length);
+            let result = self.inner.punch_present(state, &mut scratch, range);
             state.scratch = scratch;
-            result?;
+            loses = result?;
         }
         let written = Written { position: state.log.end(), era: self.inner.era };
         let due = self.inner.checkpoint_due(state, 1);
@@ -47,7 +109,7 @@ impl ObjectStore {
         if due {
             self.start_checkpoint();
         }
-        Ok(written)
+        Ok((written, loses))
     }
 
     /// Whether the object is there and has no bytes.
@@ -61,7 +123,8 @@ impl ObjectStore {
     }
 
     /// Cuts one generation of a file at byte `offset` of stripe `stripe`: what lies behind, later
-    /// stripes included, reads as zeros. Emptied objects keep their names until the inode goes.
+    /// stripes included, reads as zeros. Emptied objects keep their names until the inode goes. Where one
+    /// cannot be cut the others are nevertheless. The objects of which something that is kept is lost with it.
     pub fn truncate_file(
         &self,
         inode: u64,
@@ -69,30 +132,64 @@ impl ObjectStore {
         stripe: u32,
         offset: u64,
         by: WriteEpoch,
-    ) -> Result<(), ObjectError> {
+    ) -> Result<Vec<ObjectId>, ObjectError> {
+        let (mut lossy, mut result) = (Vec::new(), Ok(()));
         for object in self.inner.objects_of(inode)? {
             if object.generation != generation || object.stripe < stripe {
                 continue;
             }
             let from = if object.stripe == stripe { offset } else { 0 };
-            self.truncate(object, from, by)?;
+            match self.cut(object, from, by) {
+                Ok((_, loses)) => lossy.extend(loses.then_some(object)),
+                Err(error) => result = result.and(Err(error)),
+            }
         }
-        Ok(())
+        result.map(|()| lossy)
     }
 }
 
 impl Inner {
+    /// Makes the file anew of an object of which nobody can say any more what it holds: blocks before the byte
+    /// `kept` are lost from now on, the others are holes. Durable when it ends; after a crash at any place the
+    /// object is as damaged as before, or made anew. Blocks on the device.
+    fn remake(&self, object: ObjectId, kept: u64) -> io::Result<()> {
+        let state = &mut *self.state.borrow_mut();
+        let file = self.disk.open(&self.layout.path(object), Open::Write)?;
+        let length = file.len()?;
+        // First neither head nor table: no part of the old ones may come to light with the new head, and a
+        // file without anything would be a creation that was cut short.
+        let mut front = vec![0; self.layout.data_offset().min(length) as usize];
+        let head = front.len().min(PAIR_BYTES);
+        front[..head].fill(0xff);
+        file.write_at(0, &front)?;
+        let blocks = kept.div_ceil(BLOCK_BYTES as u64) as u32;
+        let _ = free_range(&*file, self.layout.block_offset(blocks), length);
+        file.sync_data()?;
+        let entries = vec![UNKNOWN; blocks as usize];
+        let mut known = Object { entries, ..Object::default() };
+        known.front.stamp = state.roll.stamp(object).unwrap_or(0);
+        known.change_whole_table();
+        // As if of a checkpoint that came to its end: what is missing of the table is lost, never a hole.
+        let tails = Tails { durable: 0, next: 0 };
+        let place = Place { layout: &self.layout, object };
+        place.write_table(&mut known, &*file, &BTreeMap::new(), tails)?;
+        file.sync_data()?;
+        state.roll.note(object, known.front.stamp);
+        Ok(())
+    }
+
+    /// True where a block that is kept in part is lost.
     fn punch_present(
         &self,
         state: &mut State,
         scratch: &mut Scratch,
-        object: ObjectId,
-        offset: u64,
-        length: u64,
-    ) -> Result<(), ObjectError> {
+        range: Gone,
+    ) -> Result<bool, ObjectError> {
+        let Gone { object, offset, length, manner } = range;
         let touched = blocks_of(offset, length);
         let first = offset.div_ceil(BLOCK_BYTES as u64) as u32;
         let end = ((offset + length) / BLOCK_BYTES as u64) as u32;
+        let mut lost = None;
         for block in [touched.start, touched.end - 1] {
             let (from, part) = part_of(block, offset, length);
             let planned = scratch.logged.last().is_some_and(|last| last.block == block);
@@ -103,6 +200,11 @@ impl Inner {
             }
             let mut content = scratch.take();
             if let Err(error) = self.content(state, object, block, &mut content) {
+                if manner != Manner::Careful && is_damage(&error) {
+                    lost = Some(block);
+                    scratch.give(content);
+                    continue;
+                }
                 scratch.logged.clear();
                 return Err(error);
             }
@@ -112,20 +214,31 @@ impl Inner {
         // Only blocks up to the last written one can change.
         let known = &state.objects[&object];
         let highest = known.overlay.last_key_value().map_or(0, |(block, _)| *block + 1);
-        let end = end.min(highest.max(known.entries.len() as u32));
+        let highest = highest.max(known.entries.len() as u32);
+        let end = if manner == Manner::Remade { end } else { end.min(highest) };
+        if let Some(block) = lost {
+            let entries = [known.entry(block).to_le_bytes(), UNKNOWN.to_le_bytes()].concat();
+            state.log.push(&Record::Write { object, first: block, entries: &entries });
+        }
         let holes = usize::from(first < end);
         if holes > 0 {
             state.log.push(&Record::Hole { object, first, count: end - first });
         }
-        if let Err(error) = self.commit_logged(state, scratch, object, holes) {
+        let pushed = holes + usize::from(lost.is_some());
+        if let Err(error) = self.commit_logged(state, scratch, object, pushed) {
             scratch.logged.clear();
             return Err(error);
+        }
+        if let Some(block) = lost {
+            let known = state.objects.get_mut(&object).expect("the object was loaded");
+            known.set_entry(block, UNKNOWN);
+            known.suspects.remove(block);
         }
         if holes > 0 {
             self.forget_blocks(state, object, first, end);
             self.free_blocks(state, object, first, end);
         }
-        Ok(())
+        Ok(lost.is_some() || manner == Manner::Remade && offset > 0)
     }
 
     fn forget_blocks(&self, state: &mut State, object: ObjectId, first: u32, end: u32) {
@@ -153,6 +266,16 @@ impl Inner {
     pub(super) fn objects_of(&self, inode: u64) -> Result<Vec<ObjectId>, ObjectError> {
         list_inode(&*self.disk, &self.layout, inode)
             .map_err(self.failed_doing("list a directory of objects"))
+    }
+}
+
+/// Whether a block cannot be read, and will not be another time.
+fn is_damage(error: &ObjectError) -> bool {
+    const EIO: i32 = 5;
+    match error {
+        ObjectError::Corrupt { .. } => true,
+        ObjectError::Io { source, .. } => source.raw_os_error() == Some(EIO),
+        _ => false,
     }
 }
 

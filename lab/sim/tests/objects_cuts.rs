@@ -1,0 +1,304 @@
+//! Cuts of files whose objects are damaged: each comes to its end, what it keeps is right or an error, what
+//! it takes reads as zeros, and the file can be written again, in later lives too.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ropewalk_base::checksum::crc32c;
+use ropewalk_base::disk::Disk;
+use ropewalk_base::executor::Executor;
+use ropewalk_base::random::Random;
+use ropewalk_base::time::Time;
+use ropewalk_base::world::{Clock, Offload, Work, World};
+use ropewalk_sim::disk::VirtualDisk;
+use ropewalk_store::objects::{
+    BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, WriteEpoch,
+};
+
+const ROOT: &str = "/data/store";
+const BLOCKS: usize = 160;
+const STRIPES: u32 = 4;
+const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 5 };
+/// Where the file is cut: stripe, and bytes of it that stay.
+const STRIPE: u32 = 1;
+const KEPT: usize = 2 * BLOCK_BYTES + 100;
+
+struct StillClock;
+
+impl Clock for StillClock {
+    fn now(&self) -> Time {
+        Time(0)
+    }
+    fn unix_nanos(&self) -> i64 {
+        0
+    }
+}
+
+#[derive(Default)]
+struct Queue(RefCell<VecDeque<Work>>);
+
+impl Offload for Queue {
+    fn offload(&self, work: Work) {
+        self.0.borrow_mut().push_back(work);
+    }
+}
+
+/// One life of a process with the store.
+struct Life {
+    executor: Executor,
+    queue: Rc<Queue>,
+    store: ObjectStore,
+}
+
+impl Life {
+    fn new(disk: &VirtualDisk) -> Life {
+        let (executor, queue) = (Executor::new(Box::new(|| ())), Rc::new(Queue::default()));
+        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+        let random = Random::from_seed(3);
+        let world =
+            World::new(executor.clone(), Rc::new(StillClock), shared, queue.clone(), random);
+        let config = Config {
+            object_bytes: (BLOCKS * BLOCK_BYTES) as u64,
+            segment_bytes: 24 * 1024,
+            logged_bytes: 8 * 1024,
+            ..Config::default()
+        };
+        let opened = Rc::new(RefCell::new(None));
+        let out = opened.clone();
+        executor.spawn(async move {
+            let store = ObjectStore::open(Path::new(ROOT), config, &world).await;
+            *out.borrow_mut() = Some(store.expect("it opens").0);
+        });
+        run(&executor, &queue, || opened.borrow().is_some());
+        let store = opened.take().expect("just seen");
+        Life { executor, queue, store }
+    }
+
+    fn checkpoint(&self) {
+        let (store, done) = (self.store.clone(), Rc::new(RefCell::new(false)));
+        let out = done.clone();
+        self.executor.spawn(async move {
+            store.checkpoint().await.expect("the disk is whole");
+            *out.borrow_mut() = true;
+        });
+        run(&self.executor, &self.queue, || *done.borrow());
+    }
+
+    fn write(&self, object: ObjectId, offset: usize, bytes: &[u8]) -> Result<(), ObjectError> {
+        let sums: Vec<u32> = bytes.chunks(BLOCK_BYTES).map(crc32c).collect();
+        self.store.write(object, offset as u64, &[bytes], &sums, BY).map(drop)
+    }
+
+    fn cut(&self, kept: usize) -> Result<Vec<ObjectId>, ObjectError> {
+        self.store.truncate_file(object(0).inode, 1, STRIPE, kept as u64, BY)
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.executor.clear();
+        self.queue.0.borrow_mut().clear();
+    }
+}
+
+fn run(executor: &Executor, queue: &Queue, done: impl Fn() -> bool) {
+    while !done() {
+        if !executor.run_one() {
+            let work = queue.0.borrow_mut().pop_front().expect("it can go on");
+            work();
+        }
+    }
+}
+
+fn object(stripe: u32) -> ObjectId {
+    ObjectId { inode: 8, generation: 1, stripe }
+}
+
+fn content(stripe: u32, version: u8) -> Vec<u8> {
+    (0..6 * BLOCK_BYTES).map(|at| (at % 251) as u8 ^ version ^ (stripe as u8) << 3 | 1).collect()
+}
+
+/// What happens to the file of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    /// A bit of the block in which the cut ends.
+    Flip,
+    Head,
+    Headless,
+    Older,
+    Short,
+    Gone,
+}
+
+const DAMAGES: [Damage; 6] =
+    [Damage::Flip, Damage::Head, Damage::Headless, Damage::Older, Damage::Short, Damage::Gone];
+
+/// A store at rest.
+struct Site {
+    disk: VirtualDisk,
+    files: Vec<PathBuf>,
+    older: Vec<Vec<u8>>,
+}
+
+impl Site {
+    fn new() -> Site {
+        let disk = VirtualDisk::new(1);
+        let life = Life::new(&disk);
+        (0..STRIPES).for_each(|stripe| life.write(object(stripe), 0, &content(stripe, 1)).unwrap());
+        life.checkpoint();
+        let mut files = disk.files();
+        files.retain(|path| path.to_string_lossy().contains("/objects/"));
+        let older = files.iter().map(|path| disk.bytes(path).unwrap()).collect();
+        (0..STRIPES).for_each(|stripe| life.write(object(stripe), 0, &content(stripe, 2)).unwrap());
+        life.checkpoint();
+        drop(life);
+        disk.survive_process_death();
+        assert_eq!(files.len() as u32, STRIPES, "{files:?}");
+        Site { disk, files, older }
+    }
+
+    fn damaged(&self, stripe: u32, damage: Damage) -> VirtualDisk {
+        let (disk, stripe) = (self.disk.copy(), stripe as usize);
+        let path = &self.files[stripe];
+        let mut bytes = disk.bytes(path).unwrap();
+        match damage {
+            Damage::Flip => {
+                let block = &content(stripe as u32, 2)[2 * BLOCK_BYTES..3 * BLOCK_BYTES];
+                let at = bytes.chunks(BLOCK_BYTES).position(|found| found == block).unwrap();
+                bytes[at * BLOCK_BYTES + 50] ^= 4;
+            }
+            Damage::Head => bytes[..1024].fill(0xaa),
+            Damage::Headless => bytes[..1024].fill(0),
+            Damage::Older => bytes.clone_from(&self.older[stripe]),
+            Damage::Short => bytes.truncate(600),
+            Damage::Gone => {
+                disk.replace(path, None);
+                return disk;
+            }
+        }
+        disk.replace(path, Some(&bytes));
+        disk
+    }
+}
+
+/// Compares all objects with what they have after the cut. Errors are right in the damaged object alone:
+/// in what it keeps, and anywhere where its file is gone. Whether there were any.
+fn check(life: &Life, kept: usize, (damaged, damage): (u32, Damage), what: &str) -> bool {
+    let mut any = false;
+    for stripe in 0..STRIPES {
+        let mut expected = content(stripe, 2);
+        expected.resize(BLOCKS * BLOCK_BYTES, 0);
+        let kept = if stripe < STRIPE {
+            expected.len()
+        } else if stripe > STRIPE {
+            0
+        } else {
+            kept
+        };
+        expected[kept..].fill(0);
+        for (block, expected) in expected.chunks(BLOCK_BYTES).enumerate() {
+            let (at, mut bytes) = (block * BLOCK_BYTES, vec![0xee; BLOCK_BYTES]);
+            match life.store.read(object(stripe), at as u64, &mut bytes, &mut Vec::new()) {
+                Ok(ReadOutcome::Present { .. }) => {
+                    assert!(bytes == expected, "{what}: block {block} of {stripe} is wrong");
+                }
+                Ok(ReadOutcome::Absent) => panic!("{what}: {stripe} is absent"),
+                Err(error) => {
+                    let may = stripe == damaged && (at < kept || damage == Damage::Gone);
+                    assert!(may, "{what}: block {block} of {stripe}: {error}");
+                    any = true;
+                }
+            }
+        }
+    }
+    any
+}
+
+#[test]
+fn a_cut_of_damaged_objects_ends_and_leaves_no_byte_behind_it() {
+    let site = Site::new();
+    for (stripe, damage) in (0..STRIPES).flat_map(|stripe| DAMAGES.map(|damage| (stripe, damage))) {
+        for kept in [KEPT, 2 * BLOCK_BYTES, 0] {
+            let what = format!("{damage:?} of {stripe}, {kept} bytes are kept");
+            let disk = site.damaged(stripe, damage);
+            let life = Life::new(&disk);
+            let lossy = life.cut(kept).unwrap_or_else(|error| panic!("{what}: {error}"));
+            let any = check(&life, kept, (stripe, damage), &what);
+            // Whole blocks that cannot be read are none the worse for the cut.
+            let worse = kept == KEPT || damage != Damage::Short;
+            let told = any && worse && stripe == STRIPE && damage != Damage::Gone;
+            assert_eq!(lossy, if told { vec![object(STRIPE)] } else { vec![] }, "{what}");
+            // In later lives, with the log and without.
+            drop(life);
+            disk.survive_process_death();
+            let life = Life::new(&disk);
+            check(&life, kept, (stripe, damage), &what);
+            life.checkpoint();
+            drop(life);
+            disk.survive_process_death();
+            let life = Life::new(&disk);
+            check(&life, kept, (stripe, damage), &what);
+            // What is overwritten as a whole is healed, in the kept part and behind it.
+            for stripe in STRIPE..STRIPES {
+                let written = life.write(object(stripe), 0, &content(stripe, 9));
+                let gone =
+                    matches!(written, Err(ObjectError::Gone { .. })) && damage == Damage::Gone;
+                assert!(written.is_ok() || gone, "{what}: {written:?}");
+                if written.is_ok() {
+                    let mut bytes = vec![0; 6 * BLOCK_BYTES];
+                    life.store.read(object(stripe), 0, &mut bytes, &mut Vec::new()).unwrap();
+                    assert!(bytes == content(stripe, 9), "{what}: {stripe} is not healed");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cut_of_a_damaged_object_may_be_broken_off_anywhere_and_made_again() {
+    let site = Site::new();
+    let mut random = Random::from_seed(8);
+    for (stripe, damage) in (1..3).flat_map(|stripe| DAMAGES.map(|damage| (stripe, damage))) {
+        for halt in 1.. {
+            let mut ended = false;
+            for power in [false, true, true, true] {
+                let disk = site.damaged(stripe, damage);
+                let life = Life::new(&disk);
+                disk.halt_after(halt);
+                ended |= life.cut(KEPT).is_ok() && !disk.is_halted();
+                drop(life);
+                if power {
+                    disk.crash(&mut random);
+                } else {
+                    disk.survive_process_death();
+                }
+                let what = format!("{damage:?} of {stripe}, halt {halt}, power {power}");
+                let life = Life::new(&disk);
+                life.cut(KEPT).unwrap_or_else(|error| panic!("{what}: {error}"));
+                check(&life, KEPT, (stripe, damage), &what);
+            }
+            if ended {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cut_waits_for_a_device_that_fails_where_something_is_kept() {
+    let site = Site::new();
+    let disk = site.disk.copy();
+    let life = Life::new(&disk);
+    // The head of the object of which a part is kept: who knows what the device says next time.
+    disk.fail_read(1);
+    assert!(matches!(life.cut(KEPT), Err(ObjectError::Io { .. })));
+    // The others were cut nevertheless.
+    let mut bytes = [7; 10];
+    life.store.read(object(3), 0, &mut bytes, &mut Vec::new()).unwrap();
+    assert_eq!(bytes, [0; 10]);
+    assert_eq!(life.cut(KEPT).unwrap(), []);
+    assert!(!check(&life, KEPT, (STRIPE, Damage::Flip), "the device is back"));
+}
