@@ -42,16 +42,21 @@ impl Abandoned {
         self.state.notify.notify_all();
     }
 
+    /// Whether nobody waits any more.
+    pub fn is_set(&self) -> bool {
+        self.state.set.get()
+    }
+
     /// Completes when nobody waits any more.
     pub async fn wait(&self) {
-        while !self.state.set.get() {
+        while !self.is_set() {
             self.state.notify.notified().await;
         }
     }
 
     /// Whether the work that is running was abandoned.
     pub fn is_current() -> bool {
-        CURRENT.with_borrow(|mark| mark.as_ref().is_some_and(|mark| mark.state.set.get()))
+        CURRENT.with_borrow(|mark| mark.as_ref().is_some_and(Abandoned::is_set))
     }
 
     /// Of the work that is running, where it has one.

@@ -22,12 +22,14 @@ fn locks_end_when_the_standard_says() {
         ("families", families),
         ("waiters_get_what_ends", waiters_get_what_ends),
         ("addresses_are_used_again", addresses_are_used_again),
+        ("signals_take_no_lock_away", signals_take_no_lock_away),
     ]);
 }
 
 /// What a process understands, each a line: files are numbers of its own choice.
 const SCRIPT: &str = r#"
-use strict; use IO::Handle; $| = 1;
+use strict; use IO::Handle; use POSIX qw(SIGALRM SA_RESTART); use Time::HiRes qw(setitimer ITIMER_REAL);
+$| = 1;
 my (%file, %child); my ($set, $wait, $ofd_set, $ofd_wait) = (6, 7, 37, 38);
 sub lock_it { my ($what, $file, $kind, $start, $length) = @_;
     my $request = pack 's s x4 q q i x4', $kind, 0, $start, $length, 0;
@@ -55,6 +57,23 @@ while (my $line = <STDIN>) {
         if (!$child) { open(my $own, '+<', $rest[0]) or exit 1;
             exit(lock_it($ofd_set, $own, 1, 0, 10) eq 'ok' ? 0 : 2) }
         waitpid $child, 0; $answer = $? >> 8 || 'ok' }
+    elsif ($verb eq 'count') {
+        # Counts up a number in the file under a lock; signals come all the while.
+        my ($times, $flock) = @rest; my $file = $file{$number}; my $all = 0;
+        POSIX::sigaction(SIGALRM, POSIX::SigAction->new(sub { $all++ }, POSIX::SigSet->new, SA_RESTART));
+        setitimer(ITIMER_REAL, 0.0007, 0.0007);
+        for (1 .. $times) {
+            my $got = $flock ? flock($file, 2) : lock_it($wait, $file, 1, 0, 0) eq 'ok';
+            my ($count, $bytes) = (0, '');
+            $got && defined sysseek($file, 0, 0) && sysread($file, $bytes, 8) == 8 or $answer = "$!";
+            $count = unpack('Q', $bytes) + 1;
+            sysseek($file, 0, 0) && syswrite($file, pack('Q', $count)) == 8 or $answer = "$!";
+            $flock ? flock($file, 8) : lock_it($set, $file, 2, 0, 0);
+        }
+        setitimer(ITIMER_REAL, 0);
+        $answer = 'no signals' unless $all; }
+    elsif ($verb eq 'number') {
+        sysseek($file{$number}, 0, 0); sysread($file{$number}, $answer, 8); $answer = unpack('Q', $answer) }
     else { $answer = 'what?' }
     print "$answer\n";
 }
@@ -303,6 +322,21 @@ fn addresses_are_used_again(at: &Place) {
             other.says("described 1 write 0 10", BUSY);
             other.says("whole 1 2", BUSY);
         }
+    }
+}
+
+/// A wait that a signal interrupts begins anew at once: what is still said of the first one must not
+/// concern the second.
+fn signals_take_no_lock_away(at: &Place) {
+    const TIMES: u32 = 150;
+    for flock in ["", " 1"] {
+        let (mut one, mut other) = (process(at, true), process(at, false));
+        std::fs::write(at.a.join("file"), [0; 8]).unwrap();
+        for process in [&mut one, &mut other] {
+            process.order(&format!("count 1 {TIMES}{flock}"));
+        }
+        assert_eq!([one.answer(), other.answer()], ["ok", "ok"]);
+        one.says("number 1", &(2 * TIMES).to_string());
     }
 }
 

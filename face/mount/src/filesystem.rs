@@ -105,37 +105,42 @@ pub enum Interrupts {
     Never,
 }
 
+/// When callers are let go of file systems whose waiting locks may be dropped at any point where they
+/// wait.
+pub fn usual_interrupts(opcode: Opcode) -> Interrupts {
+    match opcode {
+        Opcode::SymbolicLink
+        | Opcode::MakeNode
+        | Opcode::MakeDirectory
+        | Opcode::Unlink
+        | Opcode::RemoveDirectory
+        | Opcode::Rename
+        | Opcode::Rename2
+        | Opcode::Link
+        | Opcode::Create
+        | Opcode::TemporaryFile
+        | Opcode::Write
+        | Opcode::SetAttributes
+        | Opcode::SetXattr
+        | Opcode::RemoveXattr
+        | Opcode::Fallocate
+        | Opcode::CopyFileRange
+        | Opcode::CopyFileRange64
+        | Opcode::Ioctl
+        | Opcode::SetLock
+        | Opcode::Flush => Interrupts::WhenKilled,
+        // Their callers are gone already; what they undo has to be undone.
+        Opcode::Release | Opcode::ReleaseDirectory => Interrupts::Never,
+        Opcode::SetLockWait | Opcode::Poll => Interrupts::AtSignal,
+        _ => Interrupts::AfterPatience,
+    }
+}
+
 /// A file system. Methods without a default are the ones that no mount can do without.
 pub trait Filesystem: 'static {
-    /// When the caller of an operation of this kind is let go. The default suits file systems whose
-    /// waiting locks may be dropped at any point where they wait.
+    /// When the caller of an operation of this kind is let go.
     fn interrupts(&self, opcode: Opcode) -> Interrupts {
-        match opcode {
-            Opcode::SymbolicLink
-            | Opcode::MakeNode
-            | Opcode::MakeDirectory
-            | Opcode::Unlink
-            | Opcode::RemoveDirectory
-            | Opcode::Rename
-            | Opcode::Rename2
-            | Opcode::Link
-            | Opcode::Create
-            | Opcode::TemporaryFile
-            | Opcode::Write
-            | Opcode::SetAttributes
-            | Opcode::SetXattr
-            | Opcode::RemoveXattr
-            | Opcode::Fallocate
-            | Opcode::CopyFileRange
-            | Opcode::CopyFileRange64
-            | Opcode::Ioctl
-            | Opcode::SetLock
-            | Opcode::Flush => Interrupts::WhenKilled,
-            // Their callers are gone already; what they undo has to be undone.
-            Opcode::Release | Opcode::ReleaseDirectory => Interrupts::Never,
-            Opcode::SetLockWait | Opcode::Poll => Interrupts::AtSignal,
-            _ => Interrupts::AfterPatience,
-        }
+        usual_interrupts(opcode)
     }
 
     /// What the file system itself calls a node that the kernel names. It may have told the kernel

@@ -7,13 +7,15 @@
 //!
 //! Invariants: `held` has every lock that the server may have given to this session and that was not
 //! given back; a lock is lost only with the session; a holder of a lost lock gets no other one on the
-//! file before it has given that one up.
+//! file before it has given that one up. A lock that was taken when nobody waited for it any more
+//! ([`Abandoned`]) is not in `held`: the server is told what was there before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ropewalk_base::task::race;
+use ropewalk_base::abandon::Abandoned;
+use ropewalk_base::task::{Either, race};
 use ropewalk_wire::fs::meta::{LockKind, LockRange, MetaReply, MetaRequest};
 use ropewalk_wire::fs::value::Errno;
 
@@ -131,6 +133,34 @@ impl Locks {
         }
     }
 
+    /// What an owner holds within a range, as requests that would bring it about.
+    fn pieces(&self, inode: u64, range: &LockRange) -> Vec<LockRange> {
+        let (start, end) = if range.whole_file { (0, u64::MAX) } else { (range.start, range.end) };
+        let files = self.files.borrow();
+        let held = files.get(&inode).map_or(&[][..], Vec::as_slice);
+        let mut own: Vec<LockRange> = held
+            .iter()
+            .filter(|one| one.is_of(range.owner, range.whole_file) && !one.lost)
+            .map(|one| one.range)
+            .filter(|one| one.start <= end && start <= one.end)
+            .map(|one| LockRange { start: one.start.max(start), end: one.end.min(end), ..one })
+            .collect();
+        own.sort_unstable_by_key(|one| one.start);
+        let none = LockRange { kind: LockKind::Unlock, ..*range };
+        let (mut pieces, mut next) = (Vec::with_capacity(2 * own.len() + 1), Some(start));
+        for one in own {
+            if let Some(from) = next.filter(|from| *from < one.start) {
+                pieces.push(LockRange { start: from, end: one.start - 1, ..none });
+            }
+            next = one.end.checked_add(1);
+            pieces.push(one);
+        }
+        if let Some(from) = next.filter(|from| *from <= end) {
+            pieces.push(LockRange { start: from, end, ..none });
+        }
+        pieces
+    }
+
     /// Everything that is held is lost. The inodes and the processes concerned.
     pub fn lose_all(&self) -> Vec<(u64, u32)> {
         let mut files = self.files.borrow_mut();
@@ -220,8 +250,29 @@ impl Client {
     }
 
     /// Takes or gives back a lock. With `wait`, completes when it was taken; dropping the future
-    /// before leaves the lock queued, see [`Client::cancel_lock`].
+    /// before leaves the lock queued. Where this is abandoned, the lock is not taken (`EINTR`).
     pub async fn set_lock(&self, number: u64, range: LockRange, wait: bool) -> Result<(), Errno> {
+        self.lock_unless(number, range, wait, &Abandoned::new()).await
+    }
+
+    /// As [`Client::set_lock`] with `wait`, until `left` is set: then the place in the queue is given
+    /// up, and it is `EINTR`, unless the lock was taken in that very moment.
+    pub async fn await_lock(
+        &self,
+        number: u64,
+        range: LockRange,
+        left: &Abandoned,
+    ) -> Result<(), Errno> {
+        self.lock_unless(number, range, true, left).await
+    }
+
+    async fn lock_unless(
+        &self,
+        number: u64,
+        range: LockRange,
+        mut wait: bool,
+        left: &Abandoned,
+    ) -> Result<(), Errno> {
         let unlocks = range.kind == LockKind::Unlock;
         if unlocks {
             // Also where the server cannot be told: what is lost then, the program has given up.
@@ -229,8 +280,8 @@ impl Client {
         } else if self.inner.locks.has_lost(number, |lost| lost.owner == range.owner) {
             return Err(Errno::EIO);
         }
-        let request = MetaRequest::SetLock { inode: number, range, wait };
         loop {
+            let request = MetaRequest::SetLock { inode: number, range, wait };
             let granted = self.inner.granted_notify.notified();
             let session = self.inner.meta.session();
             let queued = self
@@ -245,10 +296,18 @@ impl Client {
                 // A conversion that is refused has given up what it had.
                 self.inner.locks.note(number, &LockRange { kind: LockKind::Unlock, ..range });
             }
-            let queued = queued?;
+            let queued = match queued {
+                // Asked for once more when nobody waited any more, see below.
+                Err(Errno::EAGAIN) if left.is_set() => Err(Errno::EINTR),
+                queued => queued,
+            }?;
             if !queued && !unlocks && self.inner.meta.session() != session {
                 // It may have been taken in a session that is gone: asking again is harmless.
                 continue;
+            }
+            if !queued && !unlocks && Abandoned::is_current() {
+                self.put_back(number, &range).await;
+                return Err(Errno::EINTR);
             }
             if !queued {
                 self.inner.locks.note(number, &range);
@@ -261,8 +320,57 @@ impl Client {
             let key = (number, range.owner, range.start);
             // Asking again is harmless: also without a callback the answer comes within a second.
             let pause = self.inner.world.sleep(ASK_AGAIN);
-            let _ = race(granted, pause).await;
+            let waited = race(race(granted, pause), left.wait()).await;
             self.inner.granted.borrow_mut().retain(|other| *other != key);
+            if let Either::Right(()) = waited {
+                if !self.cancel_lock(number, range).await {
+                    return Err(Errno::EINTR);
+                }
+                if Abandoned::is_current() {
+                    self.put_back(number, &range).await;
+                    return Err(Errno::EINTR);
+                }
+                // Taken in the very last moment, or forgotten with the queue: the server knows.
+                wait = false;
+            }
+        }
+    }
+
+    /// Gives up a queued lock, however long the server is away; true where it is not queued: it may
+    /// have been taken.
+    async fn cancel_lock(&self, number: u64, range: LockRange) -> bool {
+        let request = MetaRequest::CancelLock { inode: number, range };
+        loop {
+            match self.ask(&request, |_| Ok(())).await {
+                Ok(()) => return false,
+                Err(Errno::EIO) if !self.is_stopped() => self.inner.world.sleep(ASK_AGAIN).await,
+                Err(_) => return true,
+            }
+        }
+    }
+
+    /// A lock was taken, or may have been, and nobody learns of it: the range is again as the owner
+    /// knows it, however long the server is away.
+    async fn put_back(&self, number: u64, range: &LockRange) {
+        loop {
+            // The owner may go meanwhile.
+            let pieces = self.inner.locks.pieces(number, range);
+            let mut told = Ok(());
+            for &range in &pieces {
+                let request = MetaRequest::SetLock { inode: number, range, wait: false };
+                told = self.ask(&request, |_| Ok(())).await;
+                if told == Err(Errno::EIO) {
+                    break;
+                }
+            }
+            if self.is_stopped() {
+                return;
+            }
+            if told == Err(Errno::EIO) {
+                self.inner.world.sleep(ASK_AGAIN).await;
+            } else if pieces == self.inner.locks.pieces(number, range) {
+                return;
+            }
         }
     }
 
@@ -278,16 +386,6 @@ impl Client {
             _ => unexpected(),
         })
         .await
-    }
-
-    /// Gives up a queued lock; true where it had been taken meanwhile.
-    pub async fn cancel_lock(&self, number: u64, range: LockRange) -> Result<bool, Errno> {
-        let request = MetaRequest::CancelLock { inode: number, range };
-        match self.ask(&request, |_| Ok(())).await {
-            Ok(()) => Ok(false),
-            Err(Errno::ENOENT) => Ok(true),
-            Err(errno) => Err(errno),
-        }
     }
 
     /// All locks of an owner on the inode fall.

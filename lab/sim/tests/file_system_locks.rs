@@ -7,6 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use programs::*;
+use ropewalk_base::abandon::Abandoned;
+use ropewalk_sim::cluster::META;
 use ropewalk_sim::{Cluster, ClusterConfig, SimConfig, Simulation};
 use ropewalk_wire::fs::meta::{LockKind, LockRange};
 use ropewalk_wire::fs::value::Errno;
@@ -76,5 +78,75 @@ fn who_lost_a_lock_with_its_session_is_refused_until_it_unlocks() {
             read_all(&client, &file).await.expect("read")
         });
         assert_same(&found, &pattern(3, len));
+    }
+}
+
+fn bytes(kind: LockKind, owner: u64, start: u64, end: u64) -> LockRange {
+    LockRange { kind, whole_file: false, owner, process: 1, start, end }
+}
+
+/// Somebody waits for a longer and stronger lock than it has, and goes away at about the moment at which it
+/// could have it: it has what it had before, whether others cut the line to the server or not.
+#[test]
+fn who_goes_away_from_a_waiting_lock_has_what_it_had() {
+    for at in 0..60_u64 {
+        let mut simulation = Simulation::new(at);
+        let config = ClusterConfig { data_servers: 1, clients: 2, ..ClusterConfig::default() };
+        let cluster = Cluster::start(&mut simulation, config);
+        let name = cluster.client_name(0).to_owned();
+        let file = cluster.run(&mut simulation, 0, |client| async move {
+            let file = create(&client, b"file").await;
+            for range in [bytes(LockKind::Shared, 1, 10, 19), bytes(LockKind::Exclusive, 1, 30, 39)]
+            {
+                client.set_lock(file.number(), range, false).await.expect("free");
+            }
+            Rc::new(file)
+        });
+        let number = file.number();
+        cluster.run(&mut simulation, 1, move |client| async move {
+            let shared = client.set_lock(number, bytes(LockKind::Shared, 2, 0, 19), false);
+            shared.await.expect("free");
+        });
+        let left = Abandoned::new();
+        let waiter = cluster.spawn(&simulation, 0, {
+            let left = left.clone();
+            move |client| async move {
+                let wanted = bytes(LockKind::Exclusive, 1, 0, 49);
+                let waits = async { client.await_lock(number, wanted, &left).await };
+                left.clone().over(Box::pin(waits)).await
+            }
+        });
+        simulation.run_for(Duration::from_millis(20));
+        assert!(waiter.borrow().is_none(), "the other one shares what is wanted");
+        let unlocked = cluster.spawn(&simulation, 1, move |client| async move {
+            client.set_lock(number, bytes(LockKind::Unlock, 2, 0, 49), false).await
+        });
+        simulation.run_for(Duration::from_micros(at * 20));
+        if at % 3 == 0 {
+            simulation.network().partition(&name, META);
+        }
+        left.set();
+        simulation.run_for(Duration::from_millis(200));
+        simulation.network().heal(&name, META);
+        simulation.run_for(Duration::from_secs(5));
+        assert_eq!(*unlocked.borrow(), Some(Ok(())), "{at}");
+        let answer = waiter.borrow().expect("it ends");
+        let kept = match answer {
+            Err(Errno::EINTR) => [
+                (0, None),
+                (15, Some(LockKind::Shared)),
+                (25, None),
+                (35, Some(LockKind::Exclusive)),
+            ],
+            // It was answered before it went.
+            _ => [0, 15, 25, 35].map(|byte| (byte, Some(LockKind::Exclusive))),
+        };
+        for (byte, kind) in kept {
+            let found = cluster.run(&mut simulation, 1, move |client| async move {
+                let wanted = bytes(LockKind::Exclusive, 2, byte, byte);
+                client.test_lock(number, wanted).await.expect("answered")
+            });
+            assert_eq!(found.map(|found| found.kind), kind, "{at}: byte {byte}, {answer:?}");
+        }
     }
 }

@@ -77,8 +77,9 @@ impl Held {
             (LockKind::Unlock, Some(Ok(()))) => holding.remove(span),
             (LockKind::Unlock, _) => {}
             (_, Some(Ok(()))) => holding.add(span),
-            // Refused: what it held before it still holds.
-            (_, Some(Err(Errno::EAGAIN | Errno::EDEADLK | Errno::ENOLCK | Errno::EINVAL))) => {}
+            // Refused, or given up: what it held before it still holds.
+            (_, Some(Err(Errno::EAGAIN | Errno::EINTR | Errno::EDEADLK))) => {}
+            (_, Some(Err(Errno::ENOLCK | Errno::EINVAL))) => {}
             _ => holding.unsure = true,
         }
         self.forget_empty(holder);

@@ -4,25 +4,39 @@
 //! * an end of locks that the kernel told of is carried to the server whatever happens to whoever told
 //!   it: where the server does not answer it is tried again until it does;
 //! * nothing is locked on an inode while ends of locks on it are on their way: owners are addresses of
-//!   the kernel, and the next one may have the name of the one that ends.
+//!   the kernel, and the next one may have the name of the one that ends;
+//! * a request for a lock whose caller got a signal is such an end, too: the caller may ask again at
+//!   once, and what is still told of the first request comes before that.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ropewalk_base::task::{Notify, join_all};
-use ropewalk_base::world::World;
+use ropewalk_base::abandon::Abandoned;
+use ropewalk_base::task::{Either, Notify, join_all, race};
 use ropewalk_client::{Client, LockKind, LockRange};
 
 use super::ClusterFileSystem;
 use super::convert::errno;
 use super::held::{Held, Holder};
+use crate::abi::Opcode;
 use crate::decode::{self, Lock};
-use crate::filesystem::{Answer, Context};
+use crate::errno::Errno;
+use crate::filesystem::{Answer, Context, Interrupts, usual_interrupts};
 
 /// Between two tries to tell the server of an end of locks.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// When callers are let go. A waiting lock is not dropped: it looks at its caller's signals itself, and
+/// the loop answers only where the server is away.
+pub(super) fn interrupts(opcode: Opcode) -> Interrupts {
+    match opcode {
+        Opcode::SetLockWait => Interrupts::AfterPatience,
+        _ => usual_interrupts(opcode),
+    }
+}
 
 fn range(lock: &Lock, owner: u64, whole_file: bool) -> LockRange {
     LockRange {
@@ -94,31 +108,6 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         self.locks.held.borrow_mut().answered(self.holder, &self.range, self.answer);
-    }
-}
-
-/// A queued lock whose waiter may go away: then the place in the queue goes, too.
-struct Waiting {
-    client: Client,
-    world: World,
-    node: u64,
-    range: LockRange,
-    over: bool,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if self.over {
-            return;
-        }
-        let (client, node, range) = (self.client.clone(), self.node, self.range);
-        self.world.spawn(async move {
-            // Taken in the very last moment: given back, since nobody knows of it.
-            if let Ok(true) = client.cancel_lock(node, range).await {
-                let unlock = LockRange { kind: LockKind::Unlock, ..range };
-                let _ = client.set_lock(node, unlock, false).await;
-            }
-        });
     }
 }
 
@@ -206,19 +195,47 @@ impl ClusterFileSystem {
             return Ok(());
         }
         self.locks.settled(node).await;
+        if !unlocks && Abandoned::is_current() {
+            // The owner may be gone, and nobody would end what it gets now.
+            return Err(Errno::EINTR);
+        }
         let mut asking = Asking::new(&self.locks, holder, handle, range);
-        let answer = if wait && !unlocks {
-            let (client, world) = (self.client.clone(), self.client.world());
-            let mut waiting = Waiting { client, world, node, range, over: false };
-            let taken = self.client.set_lock(node, range, true).await;
-            waiting.over = true;
-            taken
-        } else {
+        let answer = if unlocks {
             self.client.set_lock(node, range, false).await
+        } else {
+            self.take(context, node, range, wait).await
         };
         asking.answer = Some(answer);
         drop(asking);
         answer.map_err(errno)
+    }
+
+    /// Takes a lock for a caller who may be gone before it is there. The future goes on in any case: a
+    /// lock that is taken when nobody waits any more has to be given back.
+    async fn take(
+        &self,
+        context: &Context,
+        node: u64,
+        range: LockRange,
+        wait: bool,
+    ) -> Result<(), ropewalk_client::Errno> {
+        let left = Abandoned::new();
+        let taken = async {
+            match wait {
+                true => self.client.await_lock(node, range, &left).await,
+                false => self.client.set_lock(node, range, false).await,
+            }
+        };
+        let mut taken = pin!(taken);
+        let leaves = if wait { context.interrupted() } else { context.killed() };
+        match race(taken.as_mut(), leaves).await {
+            Either::Left(taken) => taken,
+            Either::Right(()) => {
+                let _ending = Ending::new(&self.locks, node);
+                left.set();
+                taken.await
+            }
+        }
     }
 
     /// A descriptor was closed: POSIX takes all of its owner's byte-range locks away.

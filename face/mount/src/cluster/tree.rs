@@ -14,10 +14,11 @@ use super::ClusterFileSystem;
 use super::convert::{entry_kind, errno, errno_in, time_change};
 use super::files::{actor, options};
 use super::handles::{Listing, Open, OpenDirectory};
+use crate::abi::Opcode;
 use crate::caller::Capability;
 use crate::decode::{Lock, ReadHeader, Release, SetAttributes, SetXattr, WriteHeader};
 use crate::errno::Errno;
-use crate::filesystem::{Answer, Context, Filesystem};
+use crate::filesystem::{Answer, Context, Filesystem, Interrupts};
 use crate::reply::{AttributesReply, Data, DirectoryReply, Entry, EntryKind, Opened, StatFs};
 
 /// Offsets of `.` and `..` in a listing; entries never have them.
@@ -83,6 +84,10 @@ impl ClusterFileSystem {
 }
 
 impl Filesystem for ClusterFileSystem {
+    fn interrupts(&self, opcode: Opcode) -> Interrupts {
+        super::locks::interrupts(opcode)
+    }
+
     async fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Answer<Entry> {
         let caller = self.caller(context);
         let found = self.client.lookup(&caller, parent, name).await.map_err(errno_in)?;
