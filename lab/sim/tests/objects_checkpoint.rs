@@ -8,9 +8,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use ropewalk_base::random::Random;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_store::objects::{
-    BLOCK_BYTES, Config, ObjectId, ObjectStore, ReadOutcome, WriteEpoch,
+    BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, WriteEpoch,
 };
 
 use object_life::{Life, ROOT, checksums};
@@ -173,4 +174,56 @@ fn a_lost_sector_of_the_log_is_told_of_wherever_in_a_checkpoint_the_process_died
         }
     }
     assert!(deaths > 40 && errors > 10, "{deaths} deaths, {errors} with errors");
+}
+
+#[test]
+fn the_names_of_a_removed_inode_stay_away_whenever_a_checkpoint_runs_beside_the_removal() {
+    let objects = |disk: &VirtualDisk| {
+        let of_objects = Path::new(ROOT).join("objects");
+        disk.files().into_iter().filter(|path| path.starts_with(&of_objects)).count()
+    };
+    let (mut gone, mut there) = (0, 0);
+    for seed in 0..600 {
+        let disk = VirtualDisk::new(seed);
+        let mut random = Random::from_seed(seed);
+        let mut life = Life::new(&disk, seed);
+        let store = life.open(config(16)).unwrap().0;
+        let mut writer = Writer { store: store.clone(), expected: BTreeMap::new(), version: 0 };
+        (1..3).for_each(|inode| writer.write(object(inode), 0, 2 * BLOCK_BYTES));
+        let handle = store.clone();
+        life.run(async move { handle.checkpoint().await.unwrap() });
+        let removed = Rc::new(Cell::new(false));
+        let (handle, end) = (store.clone(), removed.clone());
+        life.world.spawn(async move {
+            // Refused where the store was closed before.
+            end.set(handle.remove_inode(1, 1, 7).await.is_ok());
+        });
+        let handle = store.clone();
+        // In every other life nothing is left to replay, or so it seems.
+        life.world.spawn(async move {
+            match seed % 2 {
+                0 => handle.checkpoint().await.unwrap(),
+                _ => handle.close().await.unwrap(),
+            }
+        });
+        for _ in 0..random.below(60) {
+            life.step_any(&mut random);
+        }
+        drop((writer, store, life));
+        let power = random.below(2) == 0;
+        match power {
+            true => disk.crash(&mut random),
+            false => disk.survive_process_death(),
+        }
+        let mut life = Life::new(&disk, 7);
+        let era = 1 + u64::from(power);
+        let store = life.open(Config { era, ..config(16) }).unwrap().0;
+        let late = store.write(object(1), 0, &[b"x"], &checksums(0, b"x"), BY);
+        let refused = matches!(late, Err(ObjectError::Removed { .. }));
+        assert!(refused || !removed.get(), "seed {seed}: {late:?}");
+        let left = objects(&disk);
+        assert_eq!(left, 2 - usize::from(refused), "seed {seed}, power {power}: files");
+        *(if refused { &mut gone } else { &mut there }) += 1;
+    }
+    assert!(gone > 100 && there > 20, "{gone} gone, {there} there");
 }

@@ -7,7 +7,8 @@
 //!
 //! Invariants
 //! * an object whose sync fails is logged anew in full before its old records go;
-//! * a tail is said only when all that it relies upon is durable: what says it may outlive the rest.
+//! * a tail is said only when all that it relies upon is durable: what says it may outlive the rest;
+//! * a tombstone is passed only when the names that it takes away are gone, durably.
 
 use std::collections::BTreeMap;
 
@@ -91,8 +92,10 @@ impl ObjectStore {
         let marks = {
             let state = &mut *inner.state.borrow_mut();
             inner.admit(state)?;
-            if state.checkpointing || state.objects.values().any(|known| !known.is_clean()) {
-                // Somebody goes on writing, or a device fails: then the log has the last word.
+            let removing = !state.removing.is_empty() || !state.removed_from.is_empty();
+            let busy = state.checkpointing || removing;
+            if busy || state.objects.values().any(|known| !known.is_clean()) {
+                // Somebody goes on writing or removing, or a device fails: then the log has the last word.
                 return Ok(());
             }
             state.fail("the store was closed".to_owned());
@@ -165,6 +168,7 @@ impl ObjectStore {
             }
             carried?;
         }
+        self.removals_done_before(tail).await?;
         self.sync_removals_marks_and_roll().await?;
         // A power cut may leave the record of the new tail and not those before it.
         self.log_durable_to(carried_to).await?;
@@ -203,6 +207,22 @@ impl ObjectStore {
             round = state.objects[&object].sync_started;
         }
         Some(Flushed { object, round, failures, stamp, result })
+    }
+
+    /// Completes when the names are gone of all removals of which the log has the tombstone before `tail`:
+    /// without the record nothing would take them away after a crash.
+    async fn removals_done_before(&self, tail: u64) -> Result<(), ObjectError> {
+        loop {
+            let settled = {
+                let state = self.inner.state.borrow();
+                self.inner.admit(&state)?;
+                if state.removing.first().is_none_or(|position| *position >= tail) {
+                    return Ok(());
+                }
+                self.inner.settled.notified()
+            };
+            settled.await;
+        }
     }
 
     async fn sync_removals_marks_and_roll(&self) -> Result<(), ObjectError> {

@@ -212,6 +212,8 @@ struct State {
     /// The cached objects in the order in which eviction looks at them.
     clock: VecDeque<ObjectId>,
     directories: Vec<DirectoryState>,
+    /// Positions of tombstones whose names are not gone yet.
+    removing: BTreeSet<u64>,
     /// Directories from which names were removed since the last checkpoint.
     removed_from: BTreeSet<u32>,
     /// Images in the log before this position no longer serve as a base of deltas.

@@ -76,6 +76,7 @@ impl ObjectStore {
             objects: BTreeMap::new(),
             clock: VecDeque::new(),
             directories: vec![DirectoryState::Unknown; DIRECTORIES as usize],
+            removing: BTreeSet::new(),
             removed_from: BTreeSet::new(),
             image_floor: 0,
             overlay_blocks: 0,

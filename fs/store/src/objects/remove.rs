@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use ropewalk_base::disk::Disk;
+use ropewalk_base::task::oneshot;
 
 use super::block::BLOCK_BYTES;
 use super::layout::Layout;
@@ -53,11 +54,13 @@ impl ObjectStore {
         mark: u64,
     ) -> Result<(), ObjectError> {
         let inner = &self.inner;
-        let end = {
+        let (position, end) = {
             let state = &mut *inner.state.borrow_mut();
             inner.admit(state)?;
             state.log.push(&Record::Tombstone { inode, generation, mark });
-            state.log.commit_marks().map_err(inner.failed_doing("log a removal"))?;
+            let committed = state.log.commit_marks();
+            let position = committed.map_err(inner.failed_doing("log a removal"))?;
+            state.removing.insert(position);
             state.marks.bury(inode, generation, mark);
             state.marks_changed = true;
             let from = ObjectId { inode, generation: 0, stripe: 0 };
@@ -66,9 +69,24 @@ impl ObjectStore {
             for object in gone {
                 discard_counted(self, state, object);
             }
-            state.log.end()
+            (position, state.log.end())
         };
         inner.settled.notify_all();
+        let (sender, ended) = oneshot();
+        // A task of its own: it goes on also where nobody waits any more, for checkpoints wait for it.
+        let store = self.clone();
+        inner.world.spawn(async move {
+            let result = store.remove_names(inode, generation, end).await;
+            store.inner.state.borrow_mut().removing.remove(&position);
+            store.inner.settled.notify_all();
+            sender.send(result);
+        });
+        ended.await.unwrap_or(Err(ObjectError::Closed))
+    }
+
+    /// Takes the names of a removed inode away, whose tombstone is in the log before `end`.
+    async fn remove_names(&self, inode: u64, generation: u32, end: u64) -> Result<(), ObjectError> {
+        let inner = &self.inner;
         // The names go only after the tombstone is durable: a crash in between is finished by
         // replay, and no write can have come back.
         self.log_durable_to(end).await?;

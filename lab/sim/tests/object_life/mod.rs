@@ -65,6 +65,22 @@ impl Life {
         work.map(|work| work()).is_some()
     }
 
+    /// As [`Life::step`], but any of what waits: helpers end in any order.
+    #[allow(dead_code, reason = "not every test draws")]
+    pub fn step_any(&mut self, random: &mut Random) -> bool {
+        if random.below(2) == 0 && self.executor.run_one() {
+            return true;
+        }
+        let queued = self.queue.0.borrow().len() as u64;
+        if queued == 0 {
+            return self.executor.run_one();
+        }
+        let pick = random.below(queued) as usize;
+        let work = self.queue.0.borrow_mut().remove(pick).expect("counted");
+        work();
+        true
+    }
+
     /// Runs a future to its end, with everything else.
     pub fn run<T: 'static>(&mut self, future: impl Future<Output = T> + 'static) -> T {
         let result = Rc::new(RefCell::new(None));
