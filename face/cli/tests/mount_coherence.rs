@@ -3,13 +3,15 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
+use rustix::fs::RawDir;
 use rustix::process::{Signal, kill_process};
 use support::clock::WrongClock;
 use support::filer::{Filer, compile};
@@ -419,4 +421,65 @@ fn a_lock_whose_file_was_closed_is_free_for_who_does_not_wait() {
         assert_eq!(flock(&other, at_once), Err(rustix::io::Errno::AGAIN));
     }
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+/// The mount fetches many entries with attributes at once and hands them out piece by piece: those of
+/// later pieces are not older than the change that came between.
+#[test]
+fn a_listing_does_not_bring_old_attributes_back() {
+    let Some(pair) = pair("10") else { return };
+    const FILES: usize = 400;
+    let (many, elsewhere) = (pair.a.join("new/many"), pair.b.join("new/many"));
+    ["old", "new", "old/many"].iter().for_each(|name| fs::create_dir(pair.a.join(name)).unwrap());
+    let names: BTreeSet<String> = (0..FILES).map(|number| number.to_string()).collect();
+    names.iter().for_each(|name| drop(File::create(pair.a.join("old/many").join(name)).unwrap()));
+    // The client knows the files, and its kernel knows no name in the directory at its new place.
+    fs::rename(pair.b.join("old/many"), &elsewhere).unwrap();
+    let directory = File::open(&many).unwrap();
+    let mut listed = raw_names(&directory);
+    let unseen: Vec<_> = names.difference(&listed).cloned().collect();
+    let [grown, closed] = [&unseen[100], &unseen[200]];
+    let mut program = pair.program();
+    program.well(&format!("open 0 rw {}", many.join(grown).display()));
+    program.well("truncate 0 1048576");
+    program.well("map 0 1048576 1");
+    program.well("store 0 500000 100 7");
+    let stored = program.well("load 0 500000 100");
+    let open = File::open(many.join(closed)).unwrap();
+    open.set_permissions(fs::Permissions::from_mode(0o000)).unwrap();
+    let mut others: Vec<_> = unseen.iter().filter(|name| ![grown, closed].contains(name)).collect();
+    loop {
+        // The kernel wants attributes with the next piece where a name was looked up that it did not know.
+        others.retain(|name| !listed.contains(*name));
+        if let Some(name) = others.pop() {
+            assert!(many.join(name).exists());
+        }
+        let piece = raw_names(&directory);
+        if piece.is_empty() {
+            break;
+        }
+        listed.extend(piece);
+    }
+    assert!(names.is_subset(&listed));
+    assert_eq!(open.metadata().unwrap().mode() & 0o777, 0);
+    assert_eq!(program.ask("load 0 500000 100"), stored);
+    assert_eq!(program.ask("stat 0").split(' ').next(), Some("1048576"));
+    program.well("msync 0");
+    let mut reader = pair.program();
+    reader.well(&format!("open 0 r {}", elsewhere.join(grown).display()));
+    assert_eq!(reader.well("read 0 500000 100"), format!("100 {stored}"));
+}
+
+/// What one call lists into a small buffer.
+fn raw_names(directory: &File) -> BTreeSet<String> {
+    let mut buffer = Vec::with_capacity(4096);
+    let mut piece = RawDir::new(directory, buffer.spare_capacity_mut());
+    let mut names = BTreeSet::new();
+    while let Some(entry) = piece.next() {
+        names.insert(entry.unwrap().file_name().to_string_lossy().into_owned());
+        if piece.is_buffer_empty() {
+            break;
+        }
+    }
+    names
 }

@@ -73,6 +73,11 @@ impl Client {
         Ok(listed)
     }
 
+    /// Attributes of an inode as they are now, where a lease covers them. Asks nobody.
+    pub fn covered(&self, number: u64) -> Option<Attributes> {
+        self.inner.inodes.borrow().get(&number)?.cached()
+    }
+
     /// Somebody looks at one entry of a directory after another: the attributes of more of them come
     /// in one message.
     pub(crate) fn read_ahead(&self, caller: &Caller, parent: u64) {

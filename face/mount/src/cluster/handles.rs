@@ -31,6 +31,8 @@ pub(super) struct Listing {
     pub at: u64,
     pub entries: VecDeque<Listed>,
     pub end: bool,
+    /// Attributes were fetched with it, as far as others do not own them.
+    pub plus: bool,
 }
 
 pub(super) struct Handles {

@@ -5,7 +5,7 @@
 //! ([`KernelCaches`]). Entries it asks for each time.
 //!
 //! Invariant: nothing is answered from here that the client does not answer; there is no cache of
-//! its own but listings that one open directory has begun to read, and where the kernel has its
+//! its own but names that one open directory has begun to list, and where the kernel has its
 //! directories ([`places`]). Methods are called with inodes, whatever the kernel calls them.
 
 mod caches;

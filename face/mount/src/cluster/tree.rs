@@ -70,7 +70,7 @@ impl ClusterFileSystem {
             let listing = directory.listing.borrow();
             let usable = listing.at == cookie
                 && (!listing.entries.is_empty() || listing.end)
-                && (!plus || listing.entries.iter().all(|entry| entry.attributes.is_some()));
+                && (!plus || listing.plus);
             if usable && cookie != 0 {
                 return Ok(());
             }
@@ -78,7 +78,8 @@ impl ClusterFileSystem {
         let caller = self.caller(context);
         let (entries, end) =
             self.client.read_directory(&caller, node, cookie, plus).await.map_err(errno_in)?;
-        *directory.listing.borrow_mut() = Listing { at: cookie, entries: entries.into(), end };
+        *directory.listing.borrow_mut() =
+            Listing { at: cookie, entries: entries.into(), end, plus };
         Ok(())
     }
 }
@@ -375,9 +376,12 @@ impl Filesystem for ClusterFileSystem {
             loop {
                 let next = directory.listing.borrow().entries.front().cloned();
                 let Some(entry) = next else { break };
-                let added = match (&entry.attributes, plus) {
-                    (Some(found), true) => {
-                        let full = self.entry_at(context.node, &entry.name, found).await;
+                // As they are now, not as they were fetched: the kernel takes them for newer than all that
+                // was answered before this request. What no lease covers it looks up when it wants it.
+                let covered = if plus { self.client.covered(entry.inode) } else { None };
+                let added = match covered {
+                    Some(found) => {
+                        let full = self.entry_at(context.node, &entry.name, &found).await;
                         let added = reply.add_plus(&full, entry.cookie, &entry.name);
                         if !added && full.attributes.is_directory() {
                             // The kernel does not count it.
@@ -385,7 +389,9 @@ impl Filesystem for ClusterFileSystem {
                         }
                         added
                     }
-                    _ => reply.add(entry.inode, entry.cookie, entry_kind(entry.kind), &entry.name),
+                    None => {
+                        reply.add(entry.inode, entry.cookie, entry_kind(entry.kind), &entry.name)
+                    }
                 };
                 if !added {
                     return Ok(());
