@@ -4,6 +4,7 @@
 //! a cluster inside one process, is handed to them here.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -55,7 +56,7 @@ pub struct BenchArguments {
     #[arg(long)]
     list: bool,
     /// Runs of each row.
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one::<usize>)]
     runs: Option<usize>,
     /// Multiplies the amount of work in each run.
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
@@ -67,7 +68,7 @@ pub struct BenchArguments {
     #[arg(long)]
     no_peers: bool,
     /// Data servers, where a row does not say how many.
-    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = at_least_one::<u32>)]
     data_servers: u32,
     /// A directory of a file system in memory.
     #[arg(long, value_name = "DIR", default_value = "/dev/shm")]
@@ -81,6 +82,11 @@ pub struct BenchArguments {
     /// Say on stderr what is being measured.
     #[arg(long)]
     progress: bool,
+}
+
+fn at_least_one<T: FromStr + PartialOrd + From<u8>>(text: &str) -> Result<T, String> {
+    let count = text.parse::<T>().ok().filter(|count| *count >= T::from(1));
+    count.ok_or_else(|| "it takes a number from 1 on".to_string())
 }
 
 /// What is to be measured, and how thoroughly.

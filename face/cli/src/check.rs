@@ -33,7 +33,7 @@ pub struct Check {
     /// Have garbage removed: objects called orphan or stale.
     #[arg(long)]
     repair: bool,
-    /// Wait so long at each page of some hundred files or objects, to leave the servers to others.
+    /// Wait this long after each page of some hundred files or objects, to leave the servers to others.
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
     pause: u64,
     /// How long a server has for each answer.
@@ -60,7 +60,7 @@ What is found, and what to do:
               were mixed up.
   absent      Bytes that were written are gone; reading them gives EIO. Bring
               the disk of this server back, or restore the file from elsewhere.
-  damaged     What lies under the object's name is something else; as absent.
+  damaged     Another file lies under the object's name; do as for absent.
   corrupt     A block does not match its checksum (found with --read); reading
               it gives EIO, writing it whole heals it. Restore the file from
               elsewhere, and look after the disk.

@@ -24,7 +24,7 @@ const BYTES_MAX: u64 = 1 << 20;
 /// The flag that names a configuration file.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Source {
-    /// A file with settings (docs/ropewalk.toml shows all of them); flags say otherwise.
+    /// A file with settings (docs/ropewalk.toml shows all of them); flags take precedence.
     #[arg(long = "config", value_name = "FILE", id = "config")]
     path: Option<PathBuf>,
 }

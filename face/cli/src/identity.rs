@@ -123,8 +123,9 @@ fn damaged(path: &Path, what: &str) -> anyhow::Error {
     // The stores beside it know whose it is, too.
     match path.parent().and_then(known_below) {
         Some(id) => anyhow::anyhow!(
-            "{error}. Its stores are of cluster {id}: restore the file from a copy, or write one with that \
-             line alone (mode 600): the metadata server gives it a new secret then"
+            "{error}. Its stores are of cluster {id}: restore the file from a copy, or write one with the one \
+             line {id} (mode 600); at its next start the metadata server adds a new secret, which other \
+             hosts need a copy of"
         ),
         None => anyhow::anyhow!(
             "{error}. Restore it from a copy: a line of 32 hexadecimal digits, and one with the secret"

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
 use ropewalk_base::ids::ClusterId;
@@ -131,10 +131,23 @@ impl Mounted {
         if !thread.is_finished() && !unmount_beside(&self.unmounter)? {
             return Ok(());
         }
+        let begin = Instant::now();
+        while !thread.is_finished() && begin.elapsed() < SOON {
+            std::thread::sleep(LOOK);
+        }
+        if !thread.is_finished() {
+            complain!(
+                "{0} is unmounted, and in use still: its servers do not answer, or a process in another \
+                 mount namespace has it ('grep {0} /proc/*/mountinfo' shows which); waiting for that",
+                self.unmounter.path().display()
+            );
+        }
         thread.join().map_err(|_| anyhow!("the mount's thread panicked"))?
     }
 }
 
+/// How long one waits for the end of what is unmounted before one says so.
+const SOON: Duration = Duration::from_secs(3);
 /// Tells this program, started again, that it shall unmount: the mount's number and its path.
 const UNMOUNT: &str = "ROPEWALK_UNMOUNT";
 /// How that process ends where somebody still uses the mount, which is out of the tree by then.
@@ -144,7 +157,8 @@ const BUSY: i32 = 75;
 pub fn again() -> Command {
     // Also where the file that it came from was replaced meanwhile.
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("ropewalk");
+    // A mount helper is known by its name.
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "ropewalk".into()));
     command
 }
 

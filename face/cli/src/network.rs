@@ -104,6 +104,9 @@ impl FromStr for Listen {
                 (_, Some((host, port))) if port.parse::<u16>().is_ok() => {
                     format!("'{host}' is not an address of this host in digits")
                 }
+                (_, Some((_, port))) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                    format!("'{port}' is not a port (0 to 65535)")
+                }
                 _ => "it takes an address and a port".to_string(),
             };
             format!("{said}; write it like 127.0.0.1:7700 or [::1]:7700")

@@ -14,7 +14,7 @@ use crate::network::{LISTEN, client_rails, complete_address};
 use crate::node;
 
 /// The variable of the environment that names a metadata server.
-const ADDRESS: &str = "ROPEWALK_ADDRESS";
+pub const ADDRESS: &str = "ROPEWALK_ADDRESS";
 
 /// Which cluster is asked.
 #[derive(Debug, clap::Args)]
@@ -29,7 +29,7 @@ pub struct Target {
 /// By what servers of other hosts know who looks after the cluster.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Keys {
-    /// The cluster's file 'cluster', or a copy of it: shows that you look after the cluster. Not needed by
+    /// The cluster's file 'cluster', or a copy of it: makes you an administrator. Not needed by
     /// root and by whoever runs the servers, on their host.
     #[arg(long, value_name = "FILE")]
     cluster_file: Option<PathBuf>,

@@ -12,6 +12,9 @@ use anyhow::bail;
 use comfy_table::{CellAlignment, Table, presets};
 use ropewalk_base::text::{is_plain, printable_lines};
 
+/// Columns where nobody says how many there are.
+const COLUMNS: usize = 100;
+
 /// Nobody reads standard output any more: the command ends, and that is no failure.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed")]
@@ -96,6 +99,40 @@ pub fn table(header: &[&str], rows: Vec<Vec<String>>) -> Table {
         }
     }
     table
+}
+
+/// The columns of the terminal; a usual number where the output is none.
+pub fn columns() -> usize {
+    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    let terminal = || Table::new().width().map(usize::from);
+    said.or_else(terminal).unwrap_or(COLUMNS)
+}
+
+/// Whether a text has no line of more columns.
+pub fn fits(text: &str, columns: usize) -> bool {
+    text.lines().all(|line| line.chars().count() <= columns)
+}
+
+/// A table whose last column has addresses, in so many columns: addresses that do not fit beside the rest
+/// stand below it.
+pub fn with_addresses(header: &[&str], rows: Vec<Vec<String>>, columns: usize) -> String {
+    let whole = table(header, rows.clone()).to_string();
+    if fits(&whole, columns) {
+        return whole;
+    }
+    let last = header.len() - 1;
+    let short = rows.iter().map(|row| row[..last].to_vec()).collect();
+    let mut text = table(&header[..last], short).to_string();
+    for row in rows {
+        // Parts of one address each have a line where a line would be too long.
+        let parts: Vec<&str> = row[last].split(',').collect();
+        let joined = parts.join(", ");
+        let fits = row[0].len() + joined.len() + 4 <= columns;
+        let between = format!(",\n{:1$}", "", row[0].len() + 4);
+        let parts = if fits { joined } else { parts.join(&between) };
+        text.push_str(&format!("\n{} at {parts}", row[0]));
+    }
+    text
 }
 
 /// Bytes with a unit.

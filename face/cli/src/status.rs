@@ -10,21 +10,23 @@ use serde_json::{Value, json};
 
 use crate::commands::seconds as patience;
 use crate::operate::{Keys, Target};
-use crate::report::{bytes, print_json, say, table};
+use crate::report::{bytes, columns, fits, print_json, say, table, with_addresses};
 
 /// Sessions that are listed.
 const SESSIONS_SHOWN: usize = 32;
 /// The shortest pause between two looks.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const SERVER_HEADER: [&str; 8] =
-    ["server", "state", "up for", "free", "of", "holds", "calls/s", "address"];
-/// Columns where nobody says how many there are.
-const COLUMNS: usize = 100;
+    ["server", "state", "up for", "available", "of", "holds", "calls/s", "address"];
 /// Characters of a client's name that are shown; --json has all.
 const NAME_SHOWN: usize = 40;
 
 /// Arguments of `ropewalk status`.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "After a data server was killed, 'holds' lacks the objects that it made since its last \
+checkpoint."
+)]
 pub struct Status {
     #[command(flatten)]
     target: Target,
@@ -54,7 +56,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// What is shown at a time.
 struct Sample {
     state: ClusterState,
-    /// None: they are told to those only who look after the cluster.
+    /// None: administrators alone see them.
     sessions: Option<Vec<SessionState>>,
     /// An earlier state, and how long ago that was.
     before: Option<(ClusterState, Duration)>,
@@ -125,30 +127,21 @@ fn sum<'a>(rates: impl IntoIterator<Item = &'a (String, Rate)>) -> Rate {
     })
 }
 
-/// The columns of the terminal; a usual number where the output is none.
-fn columns() -> usize {
-    let said = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    let terminal = || comfy_table::Table::new().width().map(usize::from);
-    said.or_else(terminal).unwrap_or(COLUMNS)
-}
-
-/// The table of servers in so many columns: addresses that do not fit beside the rest stand below it.
+/// The table of servers in so many columns: what does not fit beside the rest stands below it, addresses
+/// first, then the details of states.
 fn fit(rows: Vec<Vec<String>>, columns: usize) -> String {
-    let whole = table(&SERVER_HEADER, rows.clone()).to_string();
-    if whole.lines().all(|line| line.chars().count() <= columns) {
-        return whole;
+    let text = with_addresses(&SERVER_HEADER, rows.clone(), columns);
+    if fits(&text, columns) {
+        return text;
     }
-    let last = SERVER_HEADER.len() - 1;
-    let short = rows.iter().map(|row| row[..last].to_vec()).collect();
-    let mut text = table(&SERVER_HEADER[..last], short).to_string();
-    for row in rows {
-        // Parts of one address each have a line where a line would be too long.
-        let parts: Vec<&str> = row[last].split(',').collect();
-        let joined = parts.join(", ");
-        let fits = row[0].len() + joined.len() + 4 <= columns;
-        let between = format!(",\n{:1$}", "", row[0].len() + 4);
-        let parts = if fits { joined } else { parts.join(&between) };
-        text.push_str(&format!("\n{} at {parts}", row[0]));
+    let brief = |row: &Vec<String>| {
+        let mut row = row.clone();
+        row[1] = row[1].split(',').next().unwrap_or_default().to_string();
+        row
+    };
+    let mut text = with_addresses(&SERVER_HEADER, rows.iter().map(brief).collect(), columns);
+    for row in rows.iter().filter(|row| row[1].contains(',')) {
+        text.push_str(&format!("\n{} is {}", row[0], row[1]));
     }
     text
 }
@@ -186,8 +179,8 @@ impl Sample {
         say!("{}", fit(self.server_rows(), columns()))?;
         for Asker { server, asked, .. } in &self.state.askers {
             say!(
-                "data server {server} asked to join {} ago and was refused: 'ropewalk server add \
-                 {server}' where the metadata are lets it, at its next start",
+                "data server {server} asked to join {} ago and was refused: let it in by\n\
+                 'ropewalk server add {server}' on the metadata server's host, and start it again",
                 ago(*asked)
             )?;
         }
@@ -196,20 +189,21 @@ impl Sample {
         let object_bytes: u64 = self.answers().map(|answer| answer.object_bytes).sum();
         let meta = &self.state.meta;
         say!(
-            "{} of {} free; {} in {objects} objects; {} inodes; pool version {} with {} servers",
+            "{} of {} available; {} in {}\n{}; pool version {} with {}",
             bytes(available),
             bytes(total),
             bytes(object_bytes),
-            meta.inodes,
+            counted(objects, "object"),
+            counted(meta.inodes, "inode"),
             meta.pool_version,
-            meta.pool_servers
+            counted(meta.pool_servers.into(), "server")
         )?;
         say!(
-            "journal at {}, {} not durable yet; {} calls wait; {} files to be reaped, {} to be cut",
+            "journal at {}, {} not durable yet\n{} waiting; {} to be reaped, {} to be cut",
             meta.position,
             meta.position.saturating_sub(meta.durable),
-            meta.waiting,
-            meta.reaps,
+            counted(meta.waiting.into(), "call"),
+            counted(meta.reaps.into(), "file"),
             meta.cuts
         )?;
         let rows = self.rate_rows();
@@ -217,12 +211,15 @@ impl Sample {
             say!("{}", table(&["in a second", "kind", "calls", "bytes"], rows))?;
         }
         let Some(sessions) = &self.sessions else {
-            say!("{} sessions, told to those who look after the cluster", meta.sessions)?;
+            say!(
+                "{}; administrators see the list (--cluster-file)",
+                counted(meta.sessions.into(), "session")
+            )?;
             return Ok(());
         };
         let rows: Vec<Vec<String>> = sessions.iter().map(session_row).collect();
         if !rows.is_empty() {
-            say!("{}", table(&["session", "client", "inodes", "ends in"], rows))?;
+            say!("{}", table(&["session", "client", "inodes", "lease left"], rows))?;
         }
         let more = (meta.sessions as usize).saturating_sub(sessions.len());
         if more > 0 {
@@ -252,7 +249,7 @@ impl Sample {
         rows.extend(self.state.askers.iter().map(|asker| {
             let mut row = vec!["-".to_string(); SERVER_HEADER.len()];
             row[0] = format!("data {}", asker.server);
-            row[1] = "asks to join".to_string();
+            row[1] = "refused, asks to join".to_string();
             row[SERVER_HEADER.len() - 1] = asker.address.clone();
             row
         }));
@@ -418,6 +415,11 @@ fn rates_json(rates: &[(String, Rate)]) -> Value {
     Value::Object(kinds.collect())
 }
 
+/// A number of things.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A stretch of time in its largest unit.
 pub fn ago(time: Duration) -> String {
     match time.as_secs() {
@@ -449,8 +451,9 @@ mod tests {
         for columns in [80, 100, 132] {
             let text = fit(rows.clone(), columns);
             let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-            assert!(columns < 100 || widest <= columns, "{widest} of {columns}:\n{text}");
+            assert!(widest <= columns, "{widest} of {columns}:\n{text}");
             assert!(text.contains("data 1 at tcp://127.0.0.1:34567"), "{text}");
+            assert!(text.contains("down, silent for 119 min"), "{text}");
             assert!(long.split(',').all(|part| text.contains(part)), "{text}");
         }
         let usual = vec![

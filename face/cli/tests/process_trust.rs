@@ -373,9 +373,9 @@ fn a_plain_user_acts_for_himself_in_a_cluster_of_roots() {
         assert!(error.contains("Permission denied"), "{error}");
     }
     let error = plain.run(&site.address, &["check"]).badly();
-    assert!(error.contains("those who look after the cluster"), "{error}");
+    assert!(error.contains("for administrators only"), "{error}");
     let status = plain.run(&site.address, &["status", "--interval", "0"]).well();
-    assert!(status.contains("sessions, told to those who look after the cluster"), "{status}");
+    assert!(status.contains("; administrators see the list"), "{status}");
 }
 
 fn act_for_root(told: &Value) {

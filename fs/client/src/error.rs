@@ -11,8 +11,8 @@ pub enum ClientError {
     #[error("the metadata server's address '{address}' is not one: {cause}")]
     Address { address: String, cause: AddressError },
     #[error(
-        "the metadata server at {address} does not answer; is it running ('ropewalk status'), and is \
-         the address right?"
+        "the metadata server at {address} does not answer: start it ('ropewalk up DIR', or 'ropewalk serve \
+         meta'), or correct the address"
     )]
     Unreachable { address: String },
     #[error(

@@ -74,7 +74,8 @@ pub enum DataError {
     Objects(#[from] ObjectError),
     #[error(
         "{} has a superblock, but its objects are gone: mount the right disk, restore the folder \
-         `objects`, or order the replacement of server {server} explicitly", path.display()
+         `objects`, or give up what server {server} had by --replace (every stripe on it is lost then)",
+        path.display()
     )]
     ObjectsGone { path: PathBuf, server: ServerId },
     #[error(transparent)]

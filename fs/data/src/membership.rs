@@ -260,7 +260,7 @@ impl Herald {
             if before.as_ref() != Some(&heard) {
                 let why = describe(&heard);
                 (self.config.log)(&format!(
-                    "{why}; a new store serves nobody until it was taken in"
+                    "{why}; a new store serves nobody before it has joined"
                 ));
             }
             before = Some(heard);

@@ -111,7 +111,7 @@ pub enum ClaimError {
     Newer { path: PathBuf, found: u32 },
     #[error(
         "{} is damaged, and {} does not replace it: restore one of them from a copy of the \
-         directory, or move the directory away and replace the server", path.display(),
+         directory; a data server may also start anew: move the directory away and say --replace", path.display(),
         second.display()
     )]
     Damaged { path: PathBuf, second: PathBuf },
@@ -126,8 +126,8 @@ pub enum ClaimError {
     )]
     NotEmpty { path: PathBuf, found: String },
     #[error(
-        "{} is empty, but server {server} had data: mount the right disk, or order the \
-         replacement of the server explicitly", path.display()
+        "{} is empty, but server {server} had data: mount the right disk, or give up what a data server \
+         had by --replace", path.display()
     )]
     Emptied { path: PathBuf, server: ServerId },
     #[error("there is no room for {}: free at least 64 KiB on its disk", path.display())]

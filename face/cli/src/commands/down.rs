@@ -74,7 +74,7 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
     let made = !directory.exists();
     make_directory(directory)?;
     let path = directory.join(RUNNING);
-    let cannot = || format!("cannot use {}", path.display());
+    let cannot = || format!("cannot use {}: its owner or root can", path.display());
     let open = || {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)
@@ -160,7 +160,12 @@ pub fn down(arguments: &Down) -> anyhow::Result<()> {
             }
         }
         if begin.elapsed() > arguments.patience {
-            bail!("what serves {directory} does not end; its log or terminal says more");
+            let pid = number(&mut file)?.map_or("that".to_string(), |pid| pid.to_string());
+            bail!(
+                "process {pid} serves {directory} and does not end: its log says why, or a process in \
+                 another mount namespace has its mount ('grep ropewalk /proc/*/mountinfo' shows which). \
+                 Wait, end that one, or 'kill -9 {pid}', which loses nothing that was acknowledged"
+            );
         }
         std::thread::sleep(LOOK);
     }

@@ -53,12 +53,16 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let meta = arguments.meta_directory.clone().or(config.meta.directory);
     let meta = meta.unwrap_or_else(|| directory.join(cluster::META));
     // An earlier try may have come half the way.
+    if meta.exists() && !meta.is_dir() || directory.exists() && !directory.is_dir() {
+        bail!("{} is not a directory: name one, or one that is to be made", directory.display());
+    }
     let begun = superblock::look(&HostDisk, &meta)?.map(|(id, _)| id);
     let (found, expect) = cluster::found_or_new(&directory)?;
     if expect == Expect::Existing {
         bail!(
-            "{} has objects of cluster {} already: restore its file 'cluster', or remove its content \
-             to begin anew",
+            "{0} has objects of cluster {1} already: restore its file 'cluster' from a copy, or write one \
+             with the one line {1} (mode 600); at its next start the metadata server adds a new secret, \
+             which other hosts need a copy of",
             directory.display(),
             found.id
         );

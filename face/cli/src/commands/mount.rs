@@ -1,9 +1,10 @@
 //! `ropewalk mount` and `umount`.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use ropewalk_base::ids::ClusterId;
 use ropewalk_mount::session::{UnmountError, mounted_kind};
 use ropewalk_mount::{MountOptions, check_mount_point, clear_dead_mount};
@@ -14,6 +15,7 @@ use crate::background;
 use crate::config::Source;
 use crate::mounted::Mounted;
 use crate::network::{client_rails, complete_address};
+use crate::operate::ADDRESS;
 use crate::report::{announce, complain};
 use crate::stop::Stop;
 
@@ -34,14 +36,15 @@ use crate::stop::Stop;
                                                02:00:00:00:00:01%eth1/3 to go by
                                                eth1 where there are several
 
-Options of -o: ro, rw, exec, noexec, suid, nosuid, dev, nodev, noatime (always), allow_other, patience=SECONDS, log=FILE, remount. Mounts are nosuid and nodev unless root says suid or dev.
+Options of -o: ro, rw, exec, noexec, suid, nosuid, dev, nodev, noatime (always), allow_other, patience=SECONDS, log=FILE, remount (not from ro to rw where it was made with ro). Mounts are nosuid and nodev unless root says suid or dev.
 
 A line of /etc/fstab, with mount.ropewalk in /sbin (cargo xtask install):
   tcp://node1:7700 /mnt ropewalk ro,noexec,_netdev 0 0
 
 Mounts of one cluster, on one host or many, see each other's changes at once.")]
 pub struct MountArguments {
-    /// The metadata server's address, as `up` or `serve` printed it.
+    /// The metadata server's address, as `up` or `serve` printed it; 'tcp://' and ':7700' may be left out.
+    /// Without one: the environment's ROPEWALK_ADDRESS, else the config file's.
     #[arg(required_unless_present = "config")]
     address: Option<String>,
     /// An empty directory. A dead mount that an earlier process left there is cleared.
@@ -62,7 +65,7 @@ pub struct MountArguments {
     /// Go on in the background: the command ends when the cluster is mounted.
     #[arg(long)]
     background: bool,
-    /// Where to log in the background; a new file for temporary ones unless said otherwise.
+    /// Where to log in the background [default: a new file in $TMPDIR].
     #[arg(long, value_name = "FILE", requires = "background")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -90,11 +93,15 @@ impl MountArguments {
         }
     }
 
-    /// Address and directory, as far as they were named. With a config file one of them may be left
-    /// out; an address is known by its scheme.
+    /// Address and directory, as far as they were named. One of them may be left out: a lone word is an
+    /// address if it has a scheme, or looks like a host with a port and is no directory that exists.
     fn places(&self) -> (Option<String>, Option<PathBuf>) {
+        let is_address = |word: &str| {
+            word.contains("://")
+                || !word.starts_with(['/', '.']) && word.contains(':') && !Path::new(word).exists()
+        };
         match (&self.address, &self.directory) {
-            (Some(only), None) if !only.contains("://") => (None, Some(PathBuf::from(only))),
+            (Some(only), None) if !is_address(only) => (None, Some(PathBuf::from(only))),
             (address, directory) => (address.clone(), directory.clone()),
         }
     }
@@ -147,6 +154,7 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     background::enter(&stop)?;
     let config = arguments.source.read()?;
     let (address, directory) = arguments.places();
+    let address = address.or_else(|| std::env::var(ADDRESS).ok().filter(|told| !told.is_empty()));
     let address = address.map_or_else(|| config.meta_address(), Ok)?;
     let directory = directory.or(config.mount.directory);
     let directory = directory.context(
@@ -170,11 +178,20 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Why nothing is known of a mount point.
+fn not_looked_at(path: &Path, error: std::io::Error) -> anyhow::Error {
+    let path = path.display();
+    match error.kind() {
+        ErrorKind::NotFound => anyhow!("{path} does not exist: nothing is mounted there"),
+        _ => anyhow::Error::new(error).context(format!("cannot look for {path}")),
+    }
+}
+
 /// Changes the options of a mount that is there.
 fn remount(path: &Path, wishes: &Wishes) -> anyhow::Result<()> {
     use rustix::mount::MountFlags;
     let kind = mounted_kind(path);
-    let kind = kind.with_context(|| format!("cannot look for {}", path.display()))?;
+    let kind = kind.map_err(|error| not_looked_at(path, error))?;
     if kind.as_deref() != Some("fuse.ropewalk") {
         bail!("{} is not a mount of Ropewalk: there is nothing to change", path.display());
     }
@@ -224,7 +241,7 @@ pub fn unmount(arguments: &UnmountArguments) -> anyhow::Result<()> {
     use rustix::mount::UnmountFlags;
     let path = &arguments.directory;
     let kind = mounted_kind(path);
-    match kind.with_context(|| format!("cannot look for {}", path.display()))?.as_deref() {
+    match kind.map_err(|error| not_looked_at(path, error))?.as_deref() {
         Some("fuse.ropewalk") => {}
         Some(kind) => bail!(
             "{} is not a mount of Ropewalk (it is of type {kind}): use umount",

@@ -10,7 +10,7 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_store::superblock::Expect;
 
 use super::{LOOK, seconds};
-use crate::cluster::{self, DataPlace, MetaPlace, serve_data, serve_meta};
+use crate::cluster::{self, DataPlace, MetaPlace, known_below, serve_data, serve_meta};
 use crate::config::{Config, Source};
 use crate::identity::{self, Identity};
 use crate::mounted::Mounted;
@@ -37,8 +37,8 @@ A directory that is empty or gone is refused: only 'ropewalk format' makes a fil
         /// server waits for those who do not come back; 10 unless said otherwise.
         #[arg(long, value_name = "SECONDS", value_parser = seconds)]
         term: Option<Duration>,
-        /// Start although records of the journal are damaged that were written: go on as it was before
-        /// the first of them. Whatever came later is gone then, names and files with it. Needed once.
+        /// Start although the journal has damaged records. The server gives up the first of them and all
+        /// that came later: names and files made since then are lost. Give it at one start only.
         #[arg(long)]
         accept_loss: bool,
     },
@@ -95,10 +95,10 @@ The directory has to be formatted ('ropewalk format'); 'ropewalk up' does that o
 /// Where a server keeps its data, to whom it belongs, and where it listens.
 #[derive(Debug, clap::Args)]
 pub struct Place {
-    /// Where the server keeps its data (all: the directory of the cluster).
+    /// Where the server keeps its data.
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// The cluster, as `ropewalk format` printed it, where its file shall be of this one and no other.
+    /// Refuse a cluster file of any other cluster than this, as `ropewalk format` printed it.
     #[arg(long, value_name = "ID", value_parser = identity::parse_id)]
     cluster: Option<ClusterId>,
     /// The file 'cluster' that 'ropewalk format' made, or a copy of it that only you can read (mode 600): by
@@ -330,6 +330,14 @@ impl Place {
         let formatted: Vec<&Path> = formatted.into_iter().flatten().collect();
         let found = identity::find(named, &formatted, expected)?;
         let Some((path, said)) = found else {
+            if let Some(id) = formatted.iter().find_map(|place| known_below(place)) {
+                bail!(
+                    "{} is a store of cluster {id}, and the file 'cluster' is gone: restore it from a copy, \
+                     or write one with the one line {id} (mode 600) into the directory above; at its next \
+                     start the metadata server adds a new secret, which other hosts need a copy of",
+                    directory.display()
+                )
+            }
             bail!(
                 "{} belongs to no cluster: run 'ropewalk format DIR' once, and keep data below DIR, or \
                  copy the file DIR/cluster (mode 600) and say --cluster-file",

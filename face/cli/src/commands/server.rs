@@ -15,7 +15,7 @@ pub enum ServerCommand {
   ropewalk server add 4 -A tcp://node1:7700 --cluster-file /etc/rope.cluster
 
 Then start it: 'ropewalk serve data --server 4 --directory DIR'. Servers that 'up' and 'serve all' start \
-need no word of this kind.")]
+are admitted on their own.")]
     Add {
         /// The number, which the cluster does not have yet.
         number: u32,

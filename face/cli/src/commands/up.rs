@@ -40,8 +40,8 @@ pub struct Up {
     /// some there give errors, and 'ropewalk check' names them.
     #[arg(long, value_name = "NUMBER")]
     replace: Vec<u32>,
-    /// Start although records of the metadata's journal are damaged that were written: go on as it was
-    /// before the first of them. Whatever came later is gone then, names and files with it.
+    /// Start although the metadata's journal has damaged records. The server gives up the first of them and
+    /// all that came later: names and files made since then are lost. Give it at one start only.
     #[arg(long)]
     accept_loss: bool,
     /// Mount the cluster here, too.

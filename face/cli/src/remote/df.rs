@@ -89,14 +89,28 @@ fn print_table(servers: &[ServerState], meta: &MetaState, whole: Room) -> anyhow
         .iter()
         .map(|server| {
             let name = format!("data server {}", server.server);
-            row(name, state(server, servers), server.silence.map(|_| server.room), None)
+            row(name, alone(server), server.silence.map(|_| server.room), None)
         })
         .collect();
     rows.push(row("all of them".into(), String::new(), Some(whole), None));
     let name = "metadata server".into();
     rows.push(row(name, meta_state(meta), meta.room, Some(meta.inodes)));
     let header = ["", "state", "size", "used", "available", "use", "inodes"];
-    print(format!("{}\n", table(&header, rows)).as_bytes())
+    let mut text = format!("{}\n", table(&header, rows));
+    for server in servers {
+        let others: Vec<String> = servers
+            .iter()
+            .filter(|other| {
+                other.server != server.server && first_of_disk(other, servers) == Some(server)
+            })
+            .map(|other| other.server.to_string())
+            .collect();
+        if !others.is_empty() {
+            let (of, others) = (server.server, others.join(", "));
+            text.push_str(&format!("on the disk of data server {of} there are also: {others}\n"));
+        }
+    }
+    print(text.as_bytes())
 }
 
 fn meta_state(meta: &MetaState) -> String {
@@ -109,16 +123,20 @@ fn meta_state(meta: &MetaState) -> String {
 
 /// How a server is, and with whom it shares its disk.
 fn state(server: &ServerState, all: &[ServerState]) -> String {
-    let disk = server.room.file_system;
-    let first = all.iter().find(|other| disk != 0 && other.room.file_system == disk);
-    let shares = first.filter(|first| first.server != server.server);
+    let shares = first_of_disk(server, all).filter(|first| first.server != server.server);
     let said = alone(server);
     shares.map_or(said.clone(), |first| format!("{said}, on the disk of {}", first.server))
 }
 
+/// The first server on the disk of this one, where it says which disk that is.
+fn first_of_disk<'a>(server: &ServerState, all: &'a [ServerState]) -> Option<&'a ServerState> {
+    let disk = server.room.file_system;
+    all.iter().find(|other| disk != 0 && other.room.file_system == disk)
+}
+
 fn alone(server: &ServerState) -> String {
     match (server.silence, server.alive) {
-        (None, _) => "not heard since the metadata server started".into(),
+        (None, _) => "not heard yet".into(),
         (Some(silence), false) => format!("silent for {}", ago(silence)),
         (Some(_), true) if server.full => "full: gets no new files".into(),
         (Some(_), true) => "serving".into(),

@@ -195,7 +195,9 @@ pub fn cause(errno: Errno) -> String {
              'ropewalk check' tell more, --patience waits longer"
         }
         Errno::ENOSPC => "'ropewalk df' shows the room on each data server",
-        Errno::EACCES | Errno::EPERM => "'ropewalk ls -l' shows whose it is",
+        Errno::EACCES | Errno::EPERM => {
+            "'ropewalk ls -ld' of it and of its directory shows who may do this"
+        }
         Errno::EPROTO => "are all programs of the cluster of the same version?",
         Errno::EROFS => "the server can only read; its log says why",
         _ => return words(errno),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::text::{Names, add_name, exact_time, kind, mode};
 use super::{Reach, Session, of, shown, within, written};
-use crate::report::{bytes, complain, print, print_json, table};
+use crate::report::{bytes, columns, complain, print, print_json, table, with_addresses};
 
 /// Stripes that are listed one by one unless all are asked for.
 const STRIPES_SHOWN: usize = 16;
@@ -126,7 +126,11 @@ fn shares(striped: &Striped, size: u64) -> BTreeMap<u32, Share> {
 fn growth(layout: &Layout) -> String {
     match layout.growth {
         Growth::Stepped { narrow, wide } => {
-            format!("those below {narrow} on 1 server, below {wide} on 4, the rest on all")
+            let from = match narrow {
+                1 => "stripe 0 on 1 server".to_string(),
+                narrow => format!("stripes below {narrow} on 1 server"),
+            };
+            format!("{from}, below {wide} on 4, later ones on all")
         }
         Growth::Fixed(0) => "on all servers".into(),
         Growth::Fixed(width) => format!("on {width} servers"),
@@ -166,7 +170,8 @@ fn text(found: &Found, all: bool) -> String {
     };
     let layout = &striped.layout;
     let size = bytes(u64::from(layout.stripe_bytes));
-    line("layout", format!("stripes of {size}, {}", growth(layout)));
+    line("layout", format!("stripes of {size}"));
+    line("width", growth(layout));
     let numbers: Vec<String> = striped.servers().iter().map(u32::to_string).collect();
     let pool = format!("version {}: data servers {}", layout.pool_version, numbers.join(", "));
     line("pool", pool);
@@ -187,7 +192,8 @@ fn tables(found: &Found, striped: &Striped, all: bool) -> String {
             server(number).map_or(String::new(), |server| server.address.clone()),
         ]
     });
-    let spread = table(&["", "state", "stripes", "bytes", "address"], rows.collect());
+    let spread =
+        with_addresses(&["", "state", "stripes", "bytes", "address"], rows.collect(), columns());
     let shown = if all { usize::MAX } else { STRIPES_SHOWN };
     let stripes = striped.stripes(size).take(shown).map(|stripe| {
         let place = match stripe.written {

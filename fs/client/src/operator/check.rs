@@ -49,7 +49,7 @@ pub struct CheckOptions {
     pub read: bool,
     /// Have garbage removed.
     pub repair: bool,
-    /// Wait so long at each page, for the sake of servers that have other work.
+    /// Wait this long after each page, for the sake of servers that have other work.
     pub pause: Duration,
 }
 

@@ -38,7 +38,9 @@ const PAGE_BYTES: u32 = 128 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorError {
-    #[error("{server} does not answer; is it running, and is its address right?")]
+    #[error(
+        "{server} does not answer: start it ('ropewalk up DIR', or 'ropewalk serve'), or correct the address"
+    )]
     Silent { server: String },
     #[error(
         "data server {server} was not heard of since the metadata server started; is it running, and \
@@ -48,8 +50,8 @@ pub enum OperatorError {
     #[error("{server} refuses: {errno}")]
     Refused { server: String, errno: Errno },
     #[error(
-        "{server} tells and does this for those who look after the cluster: root and the user who runs the \
-         server, on its host, or whoever has the cluster's file (--cluster-file)"
+        "{server} does this for administrators only: root and the server's user on the server's host, and \
+         whoever names the cluster's file (--cluster-file FILE)"
     )]
     NotAdministrator { server: String },
     #[error("{server} and the file that was named do not have the same secret: copy the file anew")]

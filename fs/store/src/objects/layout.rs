@@ -47,12 +47,16 @@ impl Description {
     /// Reads a description; the error says what is wrong with it.
     pub(super) fn decode(bytes: &[u8]) -> Result<Description, &'static str> {
         let bytes: &[u8; DESCRIPTION_BYTES] =
-            bytes.try_into().map_err(|_| "its description has a wrong length")?;
+            bytes.try_into().map_err(|_| "its file `store` has a wrong length: restore it from a copy, or move the server's directory away and start with --replace")?;
         if &bytes[..8] != STORE_MAGIC {
-            return Err("its description is not one of an object store");
+            return Err(
+                "its file `store` is damaged: restore it from a copy, or move the server's directory away and start with --replace",
+            );
         }
         if checksum::crc32c(&bytes[..44]).to_le_bytes() != bytes[44..] {
-            return Err("its description is damaged");
+            return Err(
+                "its file `store` is damaged: restore it from a copy, or move the server's directory away and start with --replace",
+            );
         }
         if bytes[8..12] != VERSION.to_le_bytes() {
             return Err("it was made by another version of this program");

@@ -565,8 +565,9 @@ impl Scan {
             return Ok(());
         }
         Err(format!(
-            "{found}; {what}. Restore the store from a copy, or replace this server; to give up what \
-             is lost there instead, unmount all clients, make the empty file {} and start again",
+            "{found}; {what}. Restore the store from a copy, or move the server's directory away and start \
+             with --replace; to give up only what the log has lost, unmount all clients, make the empty \
+             file {} and start again",
             order.display()
         ))
     }
