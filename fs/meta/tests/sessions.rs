@@ -74,6 +74,33 @@ fn a_reader_sees_what_a_writer_reported_on_recall() {
 }
 
 #[test]
+fn whoever_waits_for_a_lease_goes_on_when_its_holder_removes_the_file() {
+    for replace in [false, true] {
+        let mut cluster = cluster(2);
+        let file = cluster.create(0, b"a");
+        let other = cluster.create(0, b"b");
+        cluster.clients[0].silent = true;
+        let outcome = cluster.send(1, 0, 1, lookup(ROOT, b"a"));
+        assert!(matches!(outcome, Outcome::Wait(_)), "the writer owns the size");
+        // The holder knows of no recall yet. It gives the inode up with its last name, so no release follows.
+        let who = Who::ROOT;
+        let (parent, name, new_name, closed) = (ROOT, Bytes(b"b"), Bytes(b"a"), file);
+        let (new_parent, mode) = (ROOT, RenameMode::Replace);
+        let request = match replace {
+            false => MetaRequest::Unlink { who, parent, name: new_name, closed },
+            true => MetaRequest::Rename { who, parent, name, new_parent, new_name, mode, closed },
+        };
+        cluster.call(0, request).ok();
+        cluster.clients[0].silent = false;
+        let found = cluster.wait(outcome);
+        match replace {
+            false => assert!(matches!(found.ok(), MetaReply::Missing { .. })),
+            true => assert_eq!(found.inode(), other),
+        }
+    }
+}
+
+#[test]
 fn writers_share_and_appends_lose_nothing() {
     let mut cluster = cluster(2);
     let file = cluster.create(0, b"a");

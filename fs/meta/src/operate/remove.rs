@@ -87,6 +87,8 @@ impl<R: Rows> Operation<'_, R> {
         if inode.links == 0 {
             if closed == number {
                 self.shard.leases.remove(number, self.session);
+                // Whoever waits for the lease has it; no release follows.
+                self.shard.parking.wake(WaitOn::Inode(number));
             }
             // Asked in any case: who has it open may close it in a moment.
             let kept = self.keep_for_a_moment(number);
