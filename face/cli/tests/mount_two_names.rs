@@ -89,11 +89,17 @@ fn two_mounts_answer_as_one_local_file_system() {
     place.leave();
 }
 
+/// Longer than any call may take: a client that answers no recall is given up after 10 seconds.
+const SLOW: Duration = Duration::from_secs(5);
+
 /// Runs `work` again and again until the end; how often.
 fn repeat(end: Instant, mut work: impl FnMut(u64)) -> u64 {
     let mut rounds = 0;
     while Instant::now() < end {
+        let begin = Instant::now();
         work(rounds);
+        let slow = begin.elapsed();
+        assert!(slow < SLOW, "round {rounds} took {slow:?}");
         rounds += 1;
     }
     rounds
