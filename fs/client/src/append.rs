@@ -2,6 +2,8 @@
 //!
 //! Invariant: a record that was given its range keeps it until it is written there or fails, however
 //! often its transfer begins anew. Otherwise it would be in the file twice, or leave zeros behind.
+//! Under the sole writer's lease the size follows the bytes, record by record: nobody sees the zeros
+//! where a record is still to come.
 
 use std::rc::Rc;
 
@@ -19,15 +21,13 @@ pub(crate) struct Append {
     claim: Option<Claim>,
 }
 
-/// A range at the end of the file. One that only the lease knows goes back when it was not written.
+/// A range at the end of the file. One that only the lease knows goes back with this.
 struct Claim {
     inode: Rc<Inode>,
     offset: u64,
-    end: u64,
     /// A truncation makes another: what lay at the end then may be others' now.
     epoch: u32,
     keeper: Keeper,
-    written: bool,
 }
 
 /// Who keeps others out of the range.
@@ -40,29 +40,36 @@ enum Keeper {
 }
 
 impl Append {
-    /// The record lies in its range.
-    pub fn written(&mut self) {
-        if let Some(claim) = &mut self.claim {
-            claim.written = true;
+    /// Completes when the records before this one are in the file, as far as the lease knows of them.
+    pub async fn turn(&self) {
+        let Some(claim) = &self.claim else { return };
+        while claim.is_behind_others() {
+            claim.inode.placed.notified().await;
         }
     }
 
-    /// The lease is about to go: a range that only it covers is nobody's then.
+    /// The record lies in its range, or the lease is about to go: a range that only the lease covers is
+    /// the file's then, or nobody's.
     pub fn leave_lease(&mut self) {
         self.claim.take_if(|claim| matches!(claim.keeper, Keeper::Lease(_)));
+    }
+}
+
+impl Claim {
+    fn is_behind_others(&self) -> bool {
+        let state = self.inode.state.borrow();
+        self.keeper == Keeper::Lease(state.tenure)
+            && state.claims.first().is_some_and(|first| first.0 < self.offset)
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         let mut state = self.inode.state.borrow_mut();
-        let unwritten = !self.written && self.keeper == Keeper::Lease(state.tenure);
-        if let Some(attributes) = &mut state.attributes
-            && unwritten
-            && attributes.size == self.end
-        {
-            // Nobody came behind it.
-            attributes.size = self.offset;
+        if self.keeper == Keeper::Lease(state.tenure) {
+            state.claims.retain(|claim| claim.0 != self.offset);
+            drop(state);
+            self.inode.placed.notify_all();
         }
     }
 }
@@ -87,8 +94,7 @@ impl Client {
             Some(claimed) => claimed,
             None => (self.reserve(inode, epoch, len).await?, era()),
         };
-        let (inode, end) = (inode.clone(), offset + len);
-        append.claim = Some(Claim { inode, offset, end, epoch, keeper, written: false });
+        append.claim = Some(Claim { inode: inode.clone(), offset, epoch, keeper });
         Ok(offset)
     }
 
@@ -113,10 +119,10 @@ fn claim_here(inode: &Inode, layout: &Layout, len: u64) -> Result<Option<(u64, K
     if state.mode != LeaseMode::Write {
         return Ok(None);
     }
-    let Some(attributes) = &mut state.attributes else { return Ok(None) };
-    let offset = attributes.size;
+    let Some(size) = state.attributes.map(|known| known.size) else { return Ok(None) };
+    // Behind those that are under way.
+    let offset = state.claims.last().map_or(size, |last| last.1.max(size));
     let end = offset.checked_add(len).filter(|end| *end <= layout.size_max());
-    // Taken at once: the next append goes behind this one.
-    attributes.size = end.ok_or(Errno::EFBIG)?;
+    state.claims.push((offset, end.ok_or(Errno::EFBIG)?));
     Ok(Some((offset, Keeper::Lease(tenure))))
 }

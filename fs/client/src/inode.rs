@@ -23,6 +23,8 @@ pub(crate) struct Inode {
     /// there is another one.
     pub waiting: RefCell<Vec<(u64, u64)>>,
     pub wanted: Notify,
+    /// A range of an append is written, or is nobody's any more.
+    pub placed: Notify,
     /// Counts what was read into pages of the kernel, and how much of it is under way.
     pub page_reads: Cell<u64>,
     pub pages_coming: Cell<u32>,
@@ -132,6 +134,8 @@ pub(crate) struct State {
     pub layout: Option<Layout>,
     pub written: Runs,
     pub dirty: Dirty,
+    /// Ranges behind the size, in order, where appends by the sole writer's lease are under way.
+    pub claims: Vec<(u64, u64)>,
     /// Changes in a report that was not answered yet: other replies may not know of them.
     pub under_way: Dirty,
     pub readers: u32,
@@ -213,6 +217,7 @@ impl Inode {
             users: Cell::new(0),
             waiting: RefCell::default(),
             wanted: Notify::new(),
+            placed: Notify::new(),
             page_reads: Cell::new(0),
             pages_coming: Cell::new(0),
             settling: Cell::new(Time::ZERO),
@@ -398,7 +403,9 @@ impl Inode {
         state.dirty = Dirty::default();
         state.under_way = Dirty::default();
         state.tenure += 1;
+        state.claims.clear();
         drop(state);
+        self.placed.notify_all();
         self.refresh();
     }
 

@@ -434,6 +434,9 @@ impl Client {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
         };
+        if let Some(append) = append.as_deref() {
+            append.turn().await;
+        }
         // Where the lease went under the transfer, what was written may be nobody's bytes. One that
         // became another mode meanwhile was ours all the time.
         let gone = || inode.state.borrow().tenure != tenure;
@@ -443,7 +446,7 @@ impl Client {
         if let Err(errno) = self.wrote(inode, offset + len, &written) {
             return (Err(errno), buffer);
         }
-        append.into_iter().for_each(Append::written);
+        append.into_iter().for_each(Append::leave_lease);
         let looked_at = {
             let state = inode.state.borrow();
             state.mode == LeaseMode::Shared || state.insisted

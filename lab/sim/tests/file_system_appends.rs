@@ -133,3 +133,57 @@ fn a_sole_writers_append_that_fails_takes_no_room() {
     assert_eq!(await_end(&mut simulation, &appended), Ok(105_000));
     assert_records(&mut simulation, &cluster, &[1, 3]);
 }
+
+/// Programs of one client append to a file that is this client's alone, and others of it look at the file:
+/// whatever size they see, there are records up to it, in order.
+#[test]
+fn a_sole_writers_size_follows_the_bytes_of_its_appends() {
+    const APPENDERS: u64 = 4;
+    const EACH: u64 = 30;
+    let (mut simulation, cluster, file, _) = appending(false, Duration::from_secs(120));
+    isolate(&simulation, false);
+    let appended = append(&simulation, &cluster, &file, 2);
+    simulation.run_for(Duration::from_millis(200));
+    assert!(appended.borrow().is_none(), "no data server is to be had");
+    let number = file.number();
+    cluster.run(&mut simulation, 0, move |client| async move {
+        let size = client.attributes(number).await.expect("known").size;
+        assert_eq!(size, 105_000, "nothing of the record is there");
+    });
+    heal(&simulation);
+    assert_eq!(await_end(&mut simulation, &appended), Ok(105_000));
+    let appenders: Vec<_> = (0..APPENDERS)
+        .map(|appender| {
+            let file = file.clone();
+            cluster.spawn(&simulation, 0, move |client| async move {
+                for number in 0..EACH {
+                    // Short ones overtake long ones on their way.
+                    let len = if (appender + number) % 2 == 0 { 200_000 } else { 100 };
+                    let record = vec![1 + appender as u8; len];
+                    let offset = write(&client, &file, 0, &record).await.expect("appended");
+                    let size = client.attributes(file.number()).await.expect("known").size;
+                    assert!(size >= offset + len as u64, "who appended sees its record");
+                    let found = read(&client, &file, offset, len).await.expect("read");
+                    assert_same(&found, &record);
+                }
+            })
+        })
+        .collect();
+    let looker = file.clone();
+    let looked = cluster.spawn(&simulation, 0, move |client| async move {
+        let mut at = 110_000;
+        loop {
+            let bytes = read(&client, &looker, at, 1 << 20).await.expect("read");
+            let zero = bytes.iter().position(|byte| *byte == 0);
+            assert_eq!(zero.map(|zero| at + zero as u64), None, "zeros below the size");
+            at += bytes.len() as u64;
+            if at == 110_000 + APPENDERS * EACH / 2 * 200_100 {
+                return;
+            }
+            client.world().sleep(Duration::from_micros(50)).await;
+        }
+    });
+    let ended = simulation.run_until(PROGRAM_LIMIT, |_| looked.borrow().is_some());
+    assert!(ended, "the records are not all there");
+    assert!(appenders.iter().all(|appender| appender.borrow().is_some()));
+}
