@@ -19,8 +19,9 @@ pub enum Verdict {
     Stale,
 }
 
-/// Sessions that are remembered; the one that was silent longest is forgotten first.
-const SESSIONS_MAX: usize = 4096;
+/// Sessions that are remembered: as many as the metadata server has, since a call that is sent again has to
+/// find its slot. The one that was silent longest is forgotten first. One takes 2 KiB and its short replies.
+const SESSIONS_MAX: usize = 16 * 1024;
 /// Longer replies are not kept: what they answer is read again.
 const REPLY_BYTES_MAX: usize = 512;
 
@@ -159,10 +160,24 @@ mod tests {
     #[test]
     fn the_number_of_remembered_sessions_is_bounded() {
         let mut table = SlotTable::default();
-        for session in 1..=2 * SESSIONS_MAX as u64 {
+        let last = SESSIONS_MAX as u64 + 100;
+        for session in 1..=last {
             table.judge(session, 0, 1);
         }
         assert_eq!(table.sessions.len(), SESSIONS_MAX);
-        assert!(table.sessions.contains_key(&(2 * SESSIONS_MAX as u64)));
+        assert!(table.sessions.contains_key(&last) && !table.sessions.contains_key(&1));
+    }
+
+    #[test]
+    fn with_all_sessions_that_there_may_be_none_is_forgotten() {
+        const OF_THE_METADATA_SERVER: u64 = 16 * 1024;
+        let mut table = SlotTable::default();
+        for session in 1..=OF_THE_METADATA_SERVER {
+            assert_eq!(table.judge(session, 0, 1), Verdict::New);
+            table.store(session, 0, 1, b"done");
+        }
+        for session in 1..=OF_THE_METADATA_SERVER {
+            assert_eq!(table.judge(session, 0, 1), Verdict::Again(b"done".to_vec()));
+        }
     }
 }
