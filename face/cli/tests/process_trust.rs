@@ -3,7 +3,6 @@
 mod support;
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,11 +15,10 @@ use ropewalk_wire::fs::meta::{
 };
 use ropewalk_wire::fs::session::SessionRequest;
 use ropewalk_wire::fs::status::Room;
-use ropewalk_wire::fs::trust::LIMITED;
 use ropewalk_wire::fs::value::{Bytes, Errno};
-use rustix::net::{AddressFamily, SocketType};
 use serde_json::{Value, json};
-use support::command::{Plain, Said, ropewalk};
+use support::command::{Plain, ropewalk};
+use support::site::{Site, is_root, told};
 use support::stranger::{Refused, Stranger};
 use support::{Cluster, PROGRAM, Process};
 
@@ -105,130 +103,6 @@ fn a_store_that_others_can_read_is_told_of_at_each_start() {
     let data = text(&directory.join("data1"));
     assert_eq!(said[1].matches("chmod").count(), 1, "{}", said[1]);
     assert!(said[1].contains(&format!("chmod -R go= {data}")), "{}", said[1]);
-}
-
-/// Tells a copy of this program that it is the stranger: what he is told of the cluster.
-const STRANGER: &str = "ROPEWALK_TEST_STRANGER";
-
-/// A cluster of root's in a directory, with a file that only root may read and one for everybody, and
-/// somebody who has a session.
-struct Site {
-    up: Process,
-    address: String,
-    place: tempfile::TempDir,
-}
-
-impl Site {
-    fn new() -> Site {
-        let place = tempfile::tempdir().unwrap();
-        let up = text(&place.path().join("up"));
-        let words = ["up", &up, "--listen", "127.0.0.1:0", "--data-servers", "2"];
-        let serving = Process::start(&words, "serves at");
-        let address = serving.line.split("serves at ").nth(1).unwrap().trim().to_string();
-        let site = Site { up: serving, address, place };
-        for (name, bytes, mode) in
-            [("secret", 3_000_000, 0o600), ("small", 100, 0o600), ("open", 3_000_000, 0o644)]
-        {
-            let path = site.place.path().join(name);
-            fs::write(&path, vec![7; bytes]).unwrap();
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            site.run(&["cp", "-a", name, ":/"]).well();
-        }
-        site
-    }
-
-    fn run(&self, arguments: &[&str]) -> Said {
-        ropewalk(self.place.path(), &self.address, arguments)
-    }
-
-    fn status(&self) -> Value {
-        let text = self.run(&["status", "--json", "--interval", "0"]).well();
-        serde_json::from_str(&text).unwrap()
-    }
-
-    fn inode(&self, path: &str) -> u64 {
-        let text = self.run(&["stat", "--json", path]).well();
-        let told: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
-        told["inode"].as_u64().unwrap()
-    }
-
-    /// Runs a part of this program as a plain user, who is told this.
-    fn as_a_stranger(&self, part: &str, told: &Value) {
-        let program = self.place.path().join("stranger");
-        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-        for path in [self.place.path(), &program] {
-            fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-        }
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
-        command.args(["--exact", part, "--nocapture", "--test-threads=1"]);
-        command.env(STRANGER, told.to_string()).current_dir("/");
-        let output = command.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}{error}");
-        assert!(said.contains("1 passed"), "it has no such part: {said}");
-    }
-}
-
-/// What the stranger was told; none where this is not he.
-fn told() -> Option<Value> {
-    serde_json::from_str(&std::env::var(STRANGER).ok()?).ok()
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// An address of this host that is not loopback's, where it has one.
-fn own_address() -> Option<IpAddr> {
-    let table = fs::read_to_string("/proc/thread-self/net/fib_trie").ok()?;
-    let lines: Vec<&str> = table.lines().collect();
-    lines.windows(2).find_map(|pair| {
-        let address: IpAddr = pair[0].split_once("|-- ")?.1.trim().parse().ok()?;
-        (pair[1].contains("/32 host LOCAL") && !address.is_loopback()).then_some(address)
-    })
-}
-
-/// An address at which one connection goes on to the server's, from another address of this host.
-fn detour(from: IpAddr, server: &str) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = format!("tcp://{}", listener.local_addr().unwrap());
-    let tcp = server.split(',').find_map(|part| part.strip_prefix("tcp://")).unwrap();
-    let server: SocketAddr = tcp.parse().unwrap();
-    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    rustix::net::bind(&socket, &SocketAddr::new(from, 0)).unwrap();
-    rustix::net::connect(&socket, &server).unwrap();
-    let onward = TcpStream::from(socket);
-    std::thread::spawn(move || {
-        let (client, _) = listener.accept().unwrap();
-        let (mut calls, mut to) = (client.try_clone().unwrap(), onward.try_clone().unwrap());
-        std::thread::spawn(move || std::io::copy(&mut calls, &mut to));
-        std::io::copy(&mut &onward, &mut &client)
-    });
-    at
-}
-
-#[test]
-fn a_plain_user_is_known_wherever_on_his_host_he_connects_from() {
-    if let Some(told) = told() {
-        let address = told["address"].as_str().unwrap();
-        let from = told["from"].as_str().map(|from| from.parse().unwrap());
-        let address = from.map_or(address.to_string(), |from| detour(from, address));
-        let stranger = Stranger::at(&address);
-        let (_, token) = stranger.take(stranger.open(2, b"plain").unwrap());
-        return assert_eq!(token & LIMITED, LIMITED, "he may act for everybody");
-    }
-    if !is_root() {
-        return;
-    }
-    let Some(from) = own_address() else {
-        return println!("SKIP: this host has no address but its loopback ones");
-    };
-    let site = Site::new();
-    let part = "a_plain_user_is_known_wherever_on_his_host_he_connects_from";
-    site.as_a_stranger(part, &json!({ "address": site.address }));
-    site.as_a_stranger(part, &json!({ "address": site.address, "from": from }));
 }
 
 const BAD_KEY: Refused = Refused::Call(CallError::Unproven);

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use ropewalk_net::PeerId;
 use ropewalk_net::peers::PeerUser;
-use ropewalk_rpc::slots::Verdict;
+use ropewalk_rpc::slots::{Owned, Verdict};
 use ropewalk_rpc::{Handler, Incoming, Responder, Secret};
 use ropewalk_wire::fs::data::{DataRequest, EMBEDDED_BYTES_MAX, FileId, ObjectRange, Source};
 use ropewalk_wire::fs::decode;
@@ -20,10 +20,12 @@ use ropewalk_wire::fs::trust::{Member, Role};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use crate::bulk::Region;
+use crate::epochs::Standing;
 use crate::failure::Failure;
 use crate::plan::{self, Plan};
 use crate::read::Read;
 use crate::server::{Call, Inner, body_of};
+use crate::vouching::Word;
 use crate::write::Write;
 
 impl Handler for Inner {
@@ -51,8 +53,13 @@ impl Handler for Inner {
             Ok(request) if head.service == Service::Data => request,
             _ => return self.refuse(responder, Status::Malformed),
         };
+        let admitted = self.admit(&incoming, &request);
+        if admitted == Err(Failure::Unvouched) {
+            self.requests.set(self.requests.get() - 1);
+            return self.park(incoming, responder);
+        }
         self.activities.count(&request);
-        match self.admit(&incoming, &request) {
+        match admitted {
             Ok(limited) => call.limited = limited,
             Err(failure) => return self.answer(call, responder, Err(failure)),
         }
@@ -90,10 +97,18 @@ impl Inner {
                 _ => Err(self.stranger(Failure::Status(Status::Unproven))),
             };
         }
-        let mut slots = self.slots.borrow_mut();
-        let owner = slots.admit(head.session, incoming.origin, head.token, &self.grantor);
-        drop(slots);
-        match (owner, request) {
+        let owner = Owned::checked(&head, incoming.origin, &self.grantor, &self.slots.borrow());
+        if owner.is_some_and(|(owner, _)| owner.limited) {
+            match self.vouching.borrow_mut().session(head.session, self.world.now()) {
+                Word::Lives => {}
+                Word::Gone => return Err(self.stranger(Failure::Status(Status::NoSession))),
+                Word::Unknown => return Err(Failure::Unvouched),
+            }
+        }
+        if let Some((owner, false)) = owner {
+            self.slots.borrow_mut().own(head.session, owner);
+        }
+        match (owner.map(|(owner, _)| owner.limited), request) {
             (None, _) => Err(self.stranger(Failure::Status(Status::NoSession))),
             (Some(_), D::List { .. } | D::Examine { .. } | D::Reap { .. } | D::Fence { .. }) => {
                 Err(self.stranger(Failure::Status(Status::Unproven)))
@@ -133,7 +148,7 @@ impl Inner {
     fn take(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
         match request {
             DataRequest::Write { file, pieces, source, checksums } => {
-                let write = self.check_write(file, pieces, checksums);
+                let write = self.check_write(&call, file, pieces, checksums);
                 match write {
                     Ok(write) => self.take_write(call, write, source, responder),
                     Err(failure) => self.answer(call, responder, Err(failure)),
@@ -141,9 +156,8 @@ impl Inner {
             }
             DataRequest::Read { file, pieces, bulk, verify } => {
                 let current = match call.limited {
-                    true if self.epochs.borrow().is_current(file) => Ok(()),
-                    true => Err(Errno::ESTALE.into()),
-                    false => self.check_file(file),
+                    true => self.judged(file, self.epochs.borrow().standing(file)),
+                    false => self.check_file(&call, file),
                 };
                 let read = current.and_then(|()| {
                     let plan = Plan::new(pieces, self.store.object_bytes());
@@ -178,7 +192,7 @@ impl Inner {
     fn take_change(self: Rc<Self>, call: Call, request: DataRequest<'_>, responder: Responder) {
         match request {
             DataRequest::Punch { file, pieces } => {
-                let checked = self.check_file(file).and_then(|()| {
+                let checked = self.check_file(&call, file).and_then(|()| {
                     let checked = plan::check(&pieces, self.store.object_bytes());
                     checked.map_err(|_| Errno::EINVAL.into())
                 });
@@ -189,7 +203,7 @@ impl Inner {
                     Err(failure) => self.answer(call, responder, Err(failure)),
                 }
             }
-            DataRequest::Truncate { file, stripe, offset } => match self.check_file(file) {
+            DataRequest::Truncate { file, stripe, offset } => match self.check_file(&call, file) {
                 Ok(()) => self.start(call, responder, async move |inner| {
                     body_of(inner.truncate(call, file, stripe, offset).await)
                 }),
@@ -253,11 +267,12 @@ impl Inner {
 
     fn check_write(
         &self,
+        call: &Call,
         file: FileId,
         pieces: Vec<ObjectRange>,
         checksums: Bytes<'_>,
     ) -> Result<Write, Failure> {
-        self.check_file(file)?;
+        self.check_file(call, file)?;
         let plan = Plan::new(pieces, self.store.object_bytes());
         let plan = plan.map_err(|_| Errno::EINVAL)?;
         let checksums = plan::checksums(checksums.0, plan.checksums).map_err(|_| Errno::EINVAL)?;
@@ -265,9 +280,22 @@ impl Inner {
     }
 
     /// Refuses a file's older write epochs.
-    pub(crate) fn check_file(&self, file: FileId) -> Result<(), Failure> {
-        let admitted = self.epochs.borrow_mut().admit(file);
-        if admitted { Ok(()) } else { Err(Errno::ESTALE.into()) }
+    pub(crate) fn check_file(&self, call: &Call, file: FileId) -> Result<(), Failure> {
+        let limited = call.limited.then_some(call.head.session);
+        let standing = self.epochs.borrow_mut().admit(file, limited);
+        self.judged(file, standing)
+    }
+
+    fn judged(&self, file: FileId, standing: Standing) -> Result<(), Failure> {
+        let mut vouching = self.vouching.borrow_mut();
+        match standing {
+            Standing::Current => Ok(()),
+            Standing::Disputed if vouching.asks => {
+                vouching.dispute(file.inode);
+                Err(Failure::Status(Status::Unavailable))
+            }
+            Standing::Stale | Standing::Disputed => Err(Errno::ESTALE.into()),
+        }
     }
 }
 

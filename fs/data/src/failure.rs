@@ -12,6 +12,8 @@ pub(crate) enum Failure {
     Errno(Errno),
     /// The call was not carried out as a call; with `Unavailable` the client sends it again.
     Status(Status),
+    /// The metadata server is to be asked first whether there is such a session.
+    Unvouched,
     /// The client has used the slot for a later call: nobody waits for this one.
     Superseded,
 }

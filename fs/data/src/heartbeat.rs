@@ -29,7 +29,7 @@ impl Inner {
     /// store takes the place of the number's former one.
     pub(crate) async fn heartbeat(
         self: Rc<Self>,
-        herald: Herald,
+        herald: Rc<Herald>,
         meta: PeerId,
         mut meta_store: u128,
         mut replace: bool,

@@ -19,7 +19,8 @@
 //! * memory is bounded whatever is asked: requests that find no room are answered `Unavailable`,
 //!   those that need a buffer wait in turn.
 //!
-//! It must not know: layouts, sizes of files, leases, who a session belongs to.
+//! It must not know: layouts, sizes of files, leases, who a session belongs to. Whether a limited session is
+//! still there, the metadata server says (`vouching.rs`).
 #![forbid(unsafe_code)]
 
 mod admission;
@@ -36,6 +37,7 @@ mod membership;
 mod plan;
 mod read;
 mod server;
+mod vouching;
 mod write;
 
 pub use config::{DataConfig, DataError, Log};

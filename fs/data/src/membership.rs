@@ -122,6 +122,9 @@ impl Refusal {
     }
 }
 
+/// Which sessions there are, and generation and write epoch of each file.
+type Vouched = (Vec<u8>, Vec<Option<(u32, u32)>>);
+
 /// Says who this server is. One for each life of it.
 pub(crate) struct Herald {
     world: World,
@@ -215,6 +218,24 @@ impl Herald {
             Ok(Ok(MetaReply::Registered(verdict))) => self.judge(verdict, reply.head.boot),
             Ok(Err(errno)) => Heard::Failed(errno),
             Ok(Ok(_)) | Err(_) => Heard::No,
+        }
+    }
+
+    /// What the metadata server says of sessions and inodes, in their order; None where it says nothing.
+    pub(crate) async fn vouched(&self, sessions: &[u64], inodes: &[u64]) -> Option<Vouched> {
+        let bytes = |numbers: &[u64]| numbers.iter().flat_map(|it| it.to_le_bytes()).collect();
+        let (asked, files): (Vec<u8>, Vec<u8>) = (bytes(sessions), bytes(inodes));
+        let request = MetaRequest::Vouch { sessions: Bytes(&asked), inodes: Bytes(&files) };
+        let mut body = Vec::new();
+        encode(&request, &mut body);
+        let call = self.connection.call_free(Service::Meta, &body);
+        let reply = self.world.timeout(PATIENCE, call).await?.ok()?;
+        match decode::<MetaResult<'_>>(reply.body()) {
+            Ok(Ok(MetaReply::Vouched { sessions: lives, files })) => {
+                let complete = lives.0.len() == sessions.len() && files.len() == inodes.len();
+                complete.then(|| (lives.0.to_vec(), files))
+            }
+            _ => None,
         }
     }
 

@@ -26,6 +26,7 @@ use crate::counters::Activities;
 use crate::epochs::FileEpochs;
 use crate::failure::{Failure, of_object};
 use crate::membership::{self, Herald, Life, Refusal};
+use crate::vouching::Vouching;
 use ropewalk_rpc::lines::Lines;
 
 /// Requests that wait or work at a time; what is more is told to come again later.
@@ -67,6 +68,7 @@ pub(crate) struct Inner {
     pub lines: Lines,
     pub slots: RefCell<SlotTable>,
     pub epochs: RefCell<FileEpochs>,
+    pub vouching: RefCell<Vouching>,
     pub scratch: RefCell<Vec<u8>>,
     pub requests: Cell<u64>,
     pub activities: Activities,
@@ -136,6 +138,7 @@ impl DataServer {
             lines: Lines::new(world, config.log.clone()),
             slots: RefCell::default(),
             epochs: RefCell::default(),
+            vouching: RefCell::new(Vouching::new(joined.is_some())),
             scratch: RefCell::default(),
             requests: Cell::new(0),
             activities: Activities::default(),
@@ -159,6 +162,8 @@ impl DataServer {
         let sweeper = inner.clone();
         world.spawn(async move { sweeper.sweep().await });
         if let Some((herald, meta, meta_store)) = joined {
+            let herald = Rc::new(herald);
+            world.spawn(inner.clone().vouch(herald.clone()));
             world.spawn(inner.clone().heartbeat(herald, meta, meta_store, replace));
         }
         Ok(Rc::new(DataServer { inner, recovery }))
@@ -309,7 +314,7 @@ impl Inner {
                 return Err(Failure::Superseded);
             }
         }
-        self.check_file(file)
+        self.check_file(&call, file)
     }
 
     /// Waits until the store has room for a change.
@@ -385,6 +390,7 @@ impl Inner {
                 body
             }
             Err(Failure::Status(status)) => return self.refuse(responder, status),
+            Err(Failure::Unvouched) => return self.refuse(responder, Status::Unavailable),
             // Dropping the responder tells nobody: there is nobody to tell.
             Err(Failure::Superseded) => return,
         };

@@ -197,6 +197,7 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::GetInodes { .. }
                 | MetaRequest::GetPath { .. }
                 | MetaRequest::Discard { .. }
+                | MetaRequest::Vouch { .. }
                 | MetaRequest::Admit { .. } => {
                     let ticket = self.parking.ticket();
                     self.run(0, call.slot, 0, &call.request, call.now, ticket)
@@ -566,6 +567,7 @@ fn serves_in_grace(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::RenewEpoch { .. }
             | MetaRequest::Heartbeat(_)
             | MetaRequest::GetPool { .. }
+            | MetaRequest::Vouch { .. }
             | MetaRequest::StatFileSystem
     )
 }
@@ -626,5 +628,6 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::ListInodes { .. }
             | MetaRequest::GetInodes { .. }
             | MetaRequest::GetPath { .. }
+            | MetaRequest::Vouch { .. }
     )
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ropewalk_base::ids::Origin;
-use ropewalk_wire::fs::head::SLOTS_MAX;
+use ropewalk_wire::fs::head::{CallHead, SLOTS_MAX};
 
 use crate::trust::Grantor;
 
@@ -33,11 +33,32 @@ struct Session {
     slots: Vec<(u64, Option<Vec<u8>>)>,
 }
 
+/// Whose a session was proven to be, and by which token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Owned {
+pub struct Owned {
     by: Origin,
     token: u64,
-    limited: bool,
+    /// It may act for one user only.
+    pub limited: bool,
+}
+
+impl Owned {
+    /// Whether a call of this session may come from `from`, by the token that it shows; and whether the
+    /// table knows that already.
+    pub fn checked(
+        head: &CallHead,
+        from: Origin,
+        grantor: &Grantor,
+        known: &SlotTable,
+    ) -> Option<(Owned, bool)> {
+        let (session, token) = (head.session, head.token);
+        let owner = known.sessions.get(&session).and_then(|session| session.owner);
+        if let Some(owner) = owner.filter(|owner| (owner.by, owner.token) == (from, token)) {
+            return Some((owner, true));
+        }
+        let limited = grantor.check_token(session, from, token)?;
+        Some((Owned { by: from, token, limited }, false))
+    }
 }
 
 /// The last call of each slot and its reply.
@@ -48,23 +69,10 @@ pub struct SlotTable {
 }
 
 impl SlotTable {
-    /// Whether calls of this session may come from `from`, who shows this token; and if they may, whether
-    /// the session is limited. To be asked before a call is judged: nobody else's session takes a place.
-    pub fn admit(
-        &mut self,
-        session: u64,
-        from: Origin,
-        token: u64,
-        grantor: &Grantor,
-    ) -> Option<bool> {
-        if let Some(owner) = self.sessions.get(&session).and_then(|session| session.owner)
-            && (owner.by, owner.token) == (from, token)
-        {
-            return Some(owner.limited);
-        }
-        let limited = grantor.check_token(session, from, token)?;
-        self.place(session).owner = Some(Owned { by: from, token, limited });
-        Some(limited)
+    /// Remembers whose a session is, as was checked. Not to be told of a session that may be over: one of
+    /// others would be forgotten for it.
+    pub fn own(&mut self, session: u64, owner: Owned) {
+        self.place(session).owner = Some(owner);
     }
 
     /// Judges a call. After `New` its reply is to be stored.
@@ -142,19 +150,26 @@ mod tests {
     #[test]
     fn a_session_is_its_owners_and_nobody_elses() {
         use ropewalk_base::ids::{EndpointId, Incarnation};
+        use ropewalk_wire::fs::head::Service;
         let grantor = Grantor::new(&crate::Secret::new([1; 32]));
         let [owner, other] = [1, 2]
             .map(|number| Origin { endpoint: EndpointId(number), incarnation: Incarnation(1) });
         let mut table = SlotTable::default();
+        let mut admit = |from, token| {
+            let head = CallHead { session: 7, token, ..CallHead::free(Service::Data) };
+            let (owner, _) = Owned::checked(&head, from, &grantor, &table)?;
+            table.own(7, owner);
+            Some(owner.limited)
+        };
         let token = grantor.token(7, owner, false);
-        assert_eq!(table.admit(7, other, token, &grantor), None);
-        assert!(table.sessions.is_empty(), "a stranger leaves nothing behind");
-        assert_eq!(table.admit(7, owner, token, &grantor), Some(false));
-        assert_eq!(table.admit(7, owner, token, &grantor), Some(false));
-        assert_eq!(table.admit(7, other, token, &grantor), None);
-        assert_eq!(table.admit(7, owner, token ^ 8, &grantor), None);
+        assert_eq!(admit(other, token), None);
+        assert_eq!(admit(owner, token), Some(false));
+        assert_eq!(admit(owner, token), Some(false));
+        assert_eq!(admit(other, token), None);
+        assert_eq!(admit(owner, token ^ 8), None);
         let token = grantor.token(7, owner, true);
-        assert_eq!(table.admit(7, owner, token, &grantor), Some(true));
+        assert_eq!(admit(owner, token), Some(true));
+        assert_eq!(table.sessions.len(), 1, "a stranger leaves nothing behind");
     }
 
     #[test]

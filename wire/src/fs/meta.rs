@@ -42,6 +42,8 @@ const _: () = assert!(REPORT_RUNS_MAX * 8 + 1024 <= CALL_BYTES_MAX);
 
 /// Most inodes of one `GetInodes`.
 pub const INODES_ASKED_MAX: usize = 512;
+/// Most sessions, and most inodes, of one `Vouch`.
+pub const VOUCHED_MAX: usize = 512;
 /// Most objects of one `Discard`.
 pub const DISCARDED_MAX: usize = 512;
 /// Longest path that `GetPath` tells, in bytes.
@@ -547,6 +549,14 @@ pub enum MetaRequest<'a> {
     Admit {
         server: u32,
     },
+    /// From a data server: which of these sessions there are, and what the write epochs of these inodes
+    /// are. Numbers of eight bytes each, little endian, at most `VOUCHED_MAX` of either.
+    Vouch {
+        #[serde(borrow)]
+        sessions: Bytes<'a>,
+        #[serde(borrow)]
+        inodes: Bytes<'a>,
+    },
 }
 
 impl<'a> MetaRequest<'a> {
@@ -799,6 +809,14 @@ pub enum MetaReply<'a> {
     /// Discard: how many of the objects will be removed.
     Discarded {
         count: u32,
+    },
+    /// Vouch, in the order in which they were asked for: 1 for each session that there is, and is not
+    /// being fenced, 0 for others; of each inode the object generation and the write epoch, where there
+    /// is such a file.
+    Vouched {
+        #[serde(borrow)]
+        sessions: Bytes<'a>,
+        files: Vec<Option<(u32, u32)>>,
     },
 }
 

@@ -13,6 +13,7 @@ pub mod operator;
 pub mod posix;
 pub mod servers;
 pub mod shim;
+pub mod site;
 pub mod stranger;
 pub mod worker;
 

@@ -3,6 +3,7 @@
 use ropewalk_wire::fs::head::REPLY_BYTES_MAX;
 use ropewalk_wire::fs::meta::{
     DISCARDED_MAX, INODES_ASKED_MAX, InodeFate, InodeInfo, MetaReply, PATH_BYTES_MAX, ROOT,
+    VOUCHED_MAX,
 };
 use ropewalk_wire::fs::runs::RUNS_MAX;
 use ropewalk_wire::fs::value::{Bytes, Errno};
@@ -64,6 +65,29 @@ impl<R: Rows> Operation<'_, R> {
             fates.push(InodeFate { inode, reaping });
         }
         self.answer(&MetaReply::Fates { fates })
+    }
+
+    /// What a data server may believe: which sessions there are, and the write epochs of files.
+    pub fn vouch(&mut self, sessions: &[u8], inodes: &[u8]) -> Step<()> {
+        let numbers = |bytes: &[u8]| {
+            let legal = bytes.len().is_multiple_of(8) && bytes.len() <= 8 * VOUCHED_MAX;
+            let number = |eight: &[u8]| u64::from_le_bytes(eight.try_into().expect("eight bytes"));
+            legal.then(|| bytes.chunks_exact(8).map(number).collect::<Vec<_>>())
+        };
+        let (Some(sessions), Some(inodes)) = (numbers(sessions), numbers(inodes)) else {
+            return Err(Errno::EINVAL.into());
+        };
+        let lives = |session| self.shard.sessions.get(session).is_some_and(|it| !it.row.fencing);
+        let sessions: Vec<u8> = sessions.into_iter().map(|it| u8::from(lives(it))).collect();
+        let mut files = Vec::new();
+        for number in inodes {
+            files.push(match self.inode(number) {
+                Ok(inode) => inode.is_file().then_some((inode.generation, inode.epoch)),
+                Err(Stop::Errno(Errno::ESTALE)) => None,
+                Err(stop) => return Err(stop),
+            });
+        }
+        self.answer(&MetaReply::Vouched { sessions: Bytes(&sessions), files })
     }
 
     /// The highest generation of the inode's objects that is on its way out.

@@ -64,6 +64,7 @@ fn is_administrative(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::GetPath { .. }
             | MetaRequest::Discard { .. }
             | MetaRequest::Admit { .. }
+            | MetaRequest::Vouch { .. }
     )
 }
 

@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-const KINDS: [&str; 49] = [
+const KINDS: [&str; 50] = [
     "open session",
     "renew session",
     "close session",
@@ -74,6 +74,7 @@ const KINDS: [&str; 49] = [
     "told unlocked",
     "told grown",
     "admit",
+    "vouch",
     REFUSED,
 ];
 /// Calls of those who may not make them, whatever they ask for.
@@ -183,6 +184,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::ToldUnlocked { .. } => 45,
         M::ToldGrown { .. } => 46,
         M::Admit { .. } => 47,
+        M::Vouch { .. } => 48,
     }
 }
 
@@ -202,8 +204,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::Admit { server: 1 };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("admit", KINDS.len() - 2));
+        let last = MetaRequest::Vouch { sessions: Bytes(&[]), inodes: Bytes(&[]) };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("vouch", KINDS.len() - 2));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

@@ -1,0 +1,171 @@
+//! What a plain user of the server's host gets, and for how long.
+
+mod support;
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+
+use ropewalk_rpc::CallError;
+use ropewalk_wire::fs::data::{DataRequest, FileId, ObjectRange};
+use ropewalk_wire::fs::meta::{Access, Judge, LeaseMode, MetaReply, MetaRequest, Who};
+use ropewalk_wire::fs::session::SessionRequest;
+use ropewalk_wire::fs::trust::LIMITED;
+use ropewalk_wire::fs::value::{Bytes, Errno};
+use rustix::net::{AddressFamily, SocketType};
+use serde_json::json;
+use support::site::{Site, is_root, told};
+use support::stranger::{Refused, Stranger};
+
+/// An address of this host that is not loopback's, where it has one.
+fn own_address() -> Option<IpAddr> {
+    let table = fs::read_to_string("/proc/thread-self/net/fib_trie").ok()?;
+    let lines: Vec<&str> = table.lines().collect();
+    lines.windows(2).find_map(|pair| {
+        let address: IpAddr = pair[0].split_once("|-- ")?.1.trim().parse().ok()?;
+        (pair[1].contains("/32 host LOCAL") && !address.is_loopback()).then_some(address)
+    })
+}
+
+/// An address at which one connection goes on to the server's, from another address of this host.
+fn detour(from: IpAddr, server: &str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("tcp://{}", listener.local_addr().unwrap());
+    let tcp = server.split(',').find_map(|part| part.strip_prefix("tcp://")).unwrap();
+    let server: SocketAddr = tcp.parse().unwrap();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddr::new(from, 0)).unwrap();
+    rustix::net::connect(&socket, &server).unwrap();
+    let onward = TcpStream::from(socket);
+    std::thread::spawn(move || {
+        let (client, _) = listener.accept().unwrap();
+        let (mut calls, mut to) = (client.try_clone().unwrap(), onward.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut calls, &mut to));
+        std::io::copy(&mut &onward, &mut &client)
+    });
+    at
+}
+
+#[test]
+fn a_plain_user_is_known_wherever_on_his_host_he_connects_from() {
+    if let Some(told) = told() {
+        let address = told["address"].as_str().unwrap();
+        let from = told["from"].as_str().map(|from| from.parse().unwrap());
+        let address = from.map_or(address.to_string(), |from| detour(from, address));
+        let stranger = Stranger::at(&address);
+        let (_, token) = stranger.take(stranger.open(2, b"plain").unwrap());
+        return assert_eq!(token & LIMITED, LIMITED, "he may act for everybody");
+    }
+    if !is_root() {
+        return;
+    }
+    let Some(from) = own_address() else {
+        return println!("SKIP: this host has no address but its loopback ones");
+    };
+    let site = Site::new();
+    let part = "a_plain_user_is_known_wherever_on_his_host_he_connects_from";
+    site.as_a_stranger(part, &json!({ "address": site.address }));
+    site.as_a_stranger(part, &json!({ "address": site.address, "from": from }));
+}
+
+/// A site with a file for everybody, and its inode.
+fn shared_file() -> (Site, u64) {
+    let site = Site::new();
+    let path = site.place.path().join("shared");
+    fs::write(&path, vec![7; 3_000_000]).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    site.run(&["cp", "-a", "shared", ":/"]).well();
+    let inode = site.inode(":/shared");
+    (site, inode)
+}
+
+/// Opens a file as who he is: its identity as of now, and the right to it.
+fn open(stranger: &Stranger, session: u64, inode: u64, user: u32) -> (FileId, u64) {
+    let judge = Judge::Server;
+    let who = Who { user, group: user, groups: Bytes(&[]), judge };
+    let access = Access { read: true, write: true };
+    let open = MetaRequest::Open { who, inode, access, truncate: false, execute: false };
+    let opened = |reply: MetaReply<'_>| match reply {
+        MetaReply::Opened { entry, right, .. } => {
+            let generation = entry.attributes.object_generation;
+            let epoch = entry.grant.map_or(0, |grant| grant.epoch);
+            (FileId { inode, generation, epoch }, right)
+        }
+        other => panic!("not opened: {other:?}"),
+    };
+    let (file, right) = stranger.ask(Some(session), &open, opened).unwrap();
+    let acquire = MetaRequest::Acquire { inode, mode: LeaseMode::Shared, insist: false };
+    (stranger.ask(Some(session), &acquire, opened).map_or(file, |(file, _)| file), right)
+}
+
+#[test]
+fn a_right_ends_with_its_session() {
+    if let Some(told) = told() {
+        let stranger = Stranger::at(told["address"].as_str().unwrap());
+        let inode = told["inode"].as_u64().unwrap();
+        let (session, token) = stranger.take(stranger.open(2, b"plain").unwrap());
+        let (file, right) = open(&stranger, session, inode, 65534);
+        let pieces = vec![ObjectRange { stripe: 0, offset: 0, len: 100 }];
+        let read = DataRequest::Read { file, pieces, bulk: None, verify: true };
+        let servers = stranger.data_servers();
+        let ask = |address: &String| {
+            let server = stranger.to(address);
+            server.set_session(session, 1, token);
+            stranger.ask_data(&server, right, &read, |_| ())
+        };
+        ask(&servers[0]).unwrap();
+        stranger.session(&SessionRequest::Close { session }).unwrap();
+        return assert_eq!(ask(&servers[1]), Err(Refused::Call(CallError::NoSession)));
+    }
+    if !is_root() {
+        return;
+    }
+    let (site, inode) = shared_file();
+    let told = json!({ "address": site.address, "inode": inode });
+    site.as_a_stranger("a_right_ends_with_its_session", &told);
+}
+
+#[test]
+fn an_epoch_that_somebody_invents_keeps_nobody_from_writing() {
+    let punch = |file| {
+        let pieces = vec![ObjectRange { stripe: 900, offset: 0, len: 4096 }];
+        DataRequest::Punch { file, pieces }
+    };
+    if let Some(told) = told() {
+        let stranger = Stranger::at(told["address"].as_str().unwrap());
+        let inode = told["inode"].as_u64().unwrap();
+        let (session, token) = stranger.take(stranger.open(2, b"plain").unwrap());
+        let (file, right) = open(&stranger, session, inode, 65534);
+        for address in stranger.data_servers() {
+            let server = stranger.to(&address);
+            server.set_session(session, 1, token);
+            let invented = FileId { epoch: u32::MAX, ..file };
+            stranger.ask_data(&server, right, &punch(invented), |_| ()).unwrap();
+        }
+        return stranger.session(&SessionRequest::Close { session }).map(drop).unwrap();
+    }
+    if !is_root() {
+        return;
+    }
+    let (site, inode) = shared_file();
+    let told = json!({ "address": site.address, "inode": inode });
+    site.as_a_stranger("an_epoch_that_somebody_invents_keeps_nobody_from_writing", &told);
+    let honest = Stranger::at(&site.address);
+    let (session, token) = honest.take(honest.open(1, b"honest").unwrap());
+    let (file, right) = open(&honest, session, inode, 0);
+    assert!(file.epoch > 0, "it left its inode");
+    for address in honest.data_servers() {
+        let server = honest.to(&address);
+        server.set_session(session, 1, token);
+        assert_eq!(honest.ask_data(&server, right, &punch(file), |_| ()), Ok(()));
+        // What is late is known as such still.
+        let late = FileId { epoch: file.epoch - 1, ..file };
+        let stale = Err(Refused::Errno(Errno::ESTALE));
+        assert_eq!(honest.ask_data(&server, right, &punch(late), |_| ()), stale);
+    }
+    honest.session(&SessionRequest::Close { session }).unwrap();
+    // The metadata server cuts the file, and others write it.
+    site.run(&["cp", "secret", ":/shared"]).well();
+    site.run(&["cp", ":/shared", "back"]).well();
+    assert_eq!(fs::read(site.place.path().join("back")).unwrap(), vec![7; 3_000_000]);
+}
