@@ -11,10 +11,11 @@
 //! * a failed sync decides at once which changes stay, and a later sync does not bring the others
 //!   back: the contract of `ropewalk_base::disk`.
 
+mod faults;
 mod image;
 mod names;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -22,6 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use ropewalk_base::disk::{Disk, File, Kind, Open, Space};
 use ropewalk_base::random::Random;
 
+use faults::{Faults, due};
 use image::{Change, Image, PAGE_BYTES};
 use names::{Entry, NameChange, Tree};
 
@@ -65,6 +67,8 @@ struct State {
     capacity: u64,
     used_pages: u64,
     faults: Faults,
+    /// File and page: what cannot be read.
+    spoiled: BTreeSet<(u64, u64)>,
     counts: Counts,
     random: Random,
 }
@@ -77,26 +81,6 @@ struct Node {
     handles: u64,
     linked: bool,
     locked_by: Option<u64>,
-}
-
-/// Faults that wait for their moment: each number counts down to the call that fails.
-#[derive(Default)]
-struct Faults {
-    read: u64,
-    write: u64,
-    sync: u64,
-    halt: u64,
-    halted: bool,
-    skip_sync: bool,
-}
-
-/// Counts one call down; true where this is the one that fails.
-fn due(countdown: &mut u64) -> bool {
-    if *countdown == 0 {
-        return false;
-    }
-    *countdown -= 1;
-    *countdown == 0
 }
 
 fn system(number: i32) -> io::Error {
@@ -122,6 +106,7 @@ impl VirtualDisk {
             capacity: u64::MAX,
             used_pages: 0,
             faults: Faults::default(),
+            spoiled: BTreeSet::new(),
             counts: Counts::default(),
             random: Random::from_seed(seed),
         };
@@ -160,53 +145,6 @@ impl VirtualDisk {
         self.state().capacity = bytes;
     }
 
-    /// The `number`-th read from now answers EIO (1 is the next; 0 calls it off).
-    pub fn fail_read(&self, number: u64) {
-        self.state().faults.read = number;
-    }
-
-    /// The `number`-th write from now answers EIO, and any part of it may be written.
-    pub fn fail_write(&self, number: u64) {
-        self.state().faults.write = number;
-    }
-
-    /// The `number`-th sync from now answers EIO; some of what it should have kept is lost.
-    pub fn fail_sync(&self, number: u64) {
-        self.state().faults.sync = number;
-    }
-
-    /// The machine stops at the `number`-th changing call from now: that call is made in part,
-    /// it and all later calls fail, until `crash` or `survive_process_death`.
-    pub fn halt_after(&self, number: u64) {
-        self.state().faults.halt = number;
-    }
-
-    /// Stops the machine now, as [`VirtualDisk::halt_after`] does later.
-    pub fn halt(&self) {
-        self.state().faults.halted = true;
-    }
-
-    /// Whether the machine has stopped.
-    pub fn is_halted(&self) -> bool {
-        self.state().faults.halted
-    }
-
-    /// A planted bug for tests of the tests: syncs answer success and do nothing.
-    pub fn skip_sync(&self, skip: bool) {
-        self.state().faults.skip_sync = skip;
-    }
-
-    /// Flips one bit of a file at rest. Panics where there is no such byte: the test is wrong.
-    pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) {
-        let mut state = self.state();
-        let Some(Entry::File(number)) = state.live.get(path).copied() else {
-            panic!("no file {} to flip a bit in", path.display())
-        };
-        let node = state.files.get_mut(&number).expect("a named file exists");
-        assert!(node.live.flip(offset, bit), "no byte {offset} in {}", path.display());
-        node.durable.flip(offset, bit);
-    }
-
     /// A disk of its own with the same content at rest: as if this one had lost its process now.
     pub fn copy(&self) -> VirtualDisk {
         let state = self.state();
@@ -216,6 +154,7 @@ impl VirtualDisk {
             durable: state.durable.clone(),
             pending: state.pending.clone(),
             faults: Faults::default(),
+            spoiled: state.spoiled.clone(),
             random: state.random.clone(),
             ..*state
         };
@@ -281,8 +220,8 @@ impl State {
 
     /// Drops files that no name, no change and no handle can reach any more.
     fn collect(&mut self) {
-        let mut reachable = std::collections::BTreeSet::new();
-        let mut linked = std::collections::BTreeSet::new();
+        let mut reachable = BTreeSet::new();
+        let mut linked = BTreeSet::new();
         for entry in self.live.values() {
             if let Entry::File(number) = entry {
                 linked.insert(*number);
@@ -349,8 +288,32 @@ impl State {
         }
     }
 
+    /// What a change does to pages that cannot be read.
+    fn heal(&mut self, number: u64, change: &Change) -> io::Result<()> {
+        let (from, to, writes) = match change {
+            Change::Write { offset, bytes } => (*offset, offset + bytes.len() as u64, true),
+            Change::Punch { offset, len } => (*offset, offset.saturating_add(*len), true),
+            Change::SetLen(len) => (*len, u64::MAX, false),
+            Change::Allocate { .. } => return Ok(()),
+        };
+        let pages = image::pages_of(from, to - from);
+        let hit = self.spoiled.range((number, pages.start)..(number, pages.end));
+        let hit: Vec<_> = hit.copied().collect();
+        let whole = |page: u64| from <= page * PAGE_BYTES && (page + 1) * PAGE_BYTES <= to;
+        if writes && hit.iter().any(|(_, page)| !whole(*page)) {
+            return Err(system(EIO));
+        }
+        hit.into_iter().filter(|(_, page)| whole(*page)).for_each(|page| {
+            self.spoiled.remove(&page);
+        });
+        Ok(())
+    }
+
     /// Makes a change of a file's bytes, live now and durable at the next sync.
     fn change_file(&mut self, number: u64, change: Change) -> io::Result<()> {
+        if !self.spoiled.is_empty() {
+            self.heal(number, &change)?;
+        }
         let node = self.files.get_mut(&number).expect("an open file exists");
         let before = node.live.page_count();
         let (offset, len) = match &change {
@@ -579,6 +542,12 @@ impl File for VirtualFile {
         if due(&mut state.faults.read) {
             return Err(system(EIO));
         }
+        let pages = image::pages_of(offset, bytes.len() as u64);
+        let end = state.files[&self.number].live.len().div_ceil(PAGE_BYTES).min(pages.end);
+        let spoiled = (self.number, pages.start)..(self.number, end.max(pages.start));
+        if state.spoiled.range(spoiled).next().is_some() {
+            return Err(system(EIO));
+        }
         Ok(state.files[&self.number].live.read(offset, bytes))
     }
 
@@ -589,6 +558,8 @@ impl File for VirtualFile {
     /// No call to the kernel: neither counted nor cut short.
     fn note(&self, offset: u64, words: &[u64]) -> io::Result<()> {
         let mut state = self.state()?;
+        let page = (self.number, offset / PAGE_BYTES);
+        assert!(!state.spoiled.contains(&page), "a store into a page that cannot be read kills");
         for (word, at) in words.iter().zip((offset..).step_by(8)) {
             let bytes = word.to_le_bytes().as_slice().into();
             state.change_file(self.number, Change::Write { offset: at, bytes })?;

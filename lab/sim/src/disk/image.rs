@@ -32,7 +32,7 @@ pub(super) enum Change {
 }
 
 /// The page numbers that a range touches.
-fn pages_of(offset: u64, len: u64) -> std::ops::Range<u64> {
+pub(super) fn pages_of(offset: u64, len: u64) -> std::ops::Range<u64> {
     if len == 0 {
         return 0..0;
     }

@@ -171,3 +171,19 @@ fn directories_refuse_what_posix_refuses() {
     let read_only = disk.open(Path::new("/d/f"), Open::Read).unwrap();
     assert_eq!(read_only.write_at(0, &[1]).unwrap_err().raw_os_error(), Some(EBADF));
 }
+
+#[test]
+fn a_spoiled_page_cannot_be_read_in_any_life_until_it_is_written_whole() {
+    let (disk, file) = with_file(1, 3 * 4096);
+    disk.spoil(Path::new("/d/f"), 5000);
+    drop(file);
+    let disk = disk.copy();
+    let file = disk.open(Path::new("/d/f"), Open::Write).unwrap();
+    let read = |from: u64, len: usize| file.read_at(from, &mut vec![0; len]);
+    assert!(read(4095, 1).is_ok() && read(8192, 9000).is_ok());
+    assert!(read(4095, 2).is_err() && read(8191, 1).is_err() && read(0, 9000).is_err());
+    assert!(file.write_at(4095, &[2; 2]).is_err());
+    assert!(read(4096, 1).is_err());
+    file.write_at(4096, &[2; 4096]).unwrap();
+    assert_eq!(read(0, 9000).unwrap(), 9000);
+}
