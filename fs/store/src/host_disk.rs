@@ -45,9 +45,24 @@ impl HostDisk {
     }
 }
 
+/// An error with call and path. The system's own is in its text and therefore not its source.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {doing}: {cause}")]
+struct Named {
+    doing: String,
+    cause: io::Error,
+}
+
+/// The system's number of an error of this disk, or of one that comes from the system directly.
+pub(crate) fn system_number(error: &io::Error) -> Option<i32> {
+    let named = || error.get_ref()?.downcast_ref::<Named>()?.cause.raw_os_error();
+    error.raw_os_error().or_else(named)
+}
+
 /// Adds call and path to an error and keeps its kind.
 fn named(doing: &str, path: &Path, cause: io::Error) -> io::Error {
-    io::Error::new(cause.kind(), format!("cannot {doing} {}: {cause}", path.display()))
+    let kind = cause.kind();
+    io::Error::new(kind, Named { doing: format!("{doing} {}", path.display()), cause })
 }
 
 fn kind_of(kind: fs::FileType) -> Kind {

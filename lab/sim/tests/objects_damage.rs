@@ -194,6 +194,10 @@ enum Damage {
     Cut {
         at: usize,
     },
+    /// The device does not give the page back that has this byte.
+    Unreadable {
+        at: usize,
+    },
     Older,
     Exchange {
         with: PathBuf,
@@ -241,6 +245,7 @@ fn apply(site: &Site, disk: &VirtualDisk, path: &Path, damage: &Damage) {
         Damage::Flip { at, bit } => changed[*at] ^= 1 << bit,
         Damage::Zero { from, to } => changed[*from..*to].fill(0),
         Damage::Cut { at } => changed.truncate(*at),
+        Damage::Unreadable { at } => return disk.spoil(path, *at as u64),
         Damage::Older => changed.clone_from(&site.older[path]),
         Damage::Foreign => changed.clone_from(&site.foreign[path]),
         Damage::Exchange { with } => {
@@ -273,7 +278,9 @@ impl Site {
             Err(error) => {
                 let text = error.to_string();
                 assert!(text.contains(ROOT), "{what}: {text}");
-                let clean = matches!(error, ObjectError::Format { .. });
+                let description =
+                    matches!(damage, Damage::Unreadable { .. }) && sort(path) == Sort::Description;
+                let clean = matches!(error, ObjectError::Format { .. }) || description;
                 assert!(clean, "{what}: {text}");
                 // One damaged copy of anything is no reason to refuse everything.
                 let small = matches!(damage, Damage::Flip { .. });
@@ -399,6 +406,7 @@ fn damages(site: &Site, path: &Path, places: &[usize], bit: u8) -> Vec<Damage> {
             all.push(Damage::Zero { from: at, to: at.saturating_add(bytes).min(length) });
         }
         all.push(Damage::Cut { at });
+        all.push(Damage::Unreadable { at });
     }
     all.extend(site.older.contains_key(path).then_some(Damage::Older));
     all.extend(site.foreign.contains_key(path).then_some(Damage::Foreign));
@@ -456,6 +464,38 @@ fn every_file_may_be_gone_an_older_copy_or_anothers() {
         }
     }
     println!("{outcomes:?}");
+}
+
+#[test]
+fn every_page_of_every_file_may_be_unreadable_for_ever_or_for_one_life() {
+    let mut outcomes: BTreeMap<(Sort, Outcome), u32> = BTreeMap::new();
+    for ending in [Ending::Kill, Ending::Stop, Ending::Power] {
+        let site = Site::new(ending);
+        for path in site.files() {
+            let length = site.disk.bytes(&path).unwrap().len();
+            for at in (0..length).step_by(4096) {
+                let damage = Damage::Unreadable { at };
+                let outcome = site.check(&path, &damage);
+                *outcomes.entry((sort(&path), outcome)).or_default() += 1;
+                // What a start makes of it must hold, too, where the device thinks better of it.
+                let disk = site.disk.copy();
+                disk.spoil(&path, at as u64);
+                let what = format!("{ending:?}: byte {at} of {} for one life", path.display());
+                drop(Life::new(&disk, 7).open(config(site.era())));
+                disk.survive_process_death();
+                disk.unspoil();
+                let mut life = Life::new(&disk, 8);
+                if let Ok((store, _)) = life.open(config(site.era())) {
+                    site.read_all(&store, &what);
+                    site.check_marks(&store, &what);
+                }
+            }
+        }
+    }
+    println!("{outcomes:?}");
+    let refused = |sort| outcomes.contains_key(&(sort, Outcome::Refused));
+    let sorts = [Sort::Object, Sort::Marks, Sort::Board, Sort::Roll];
+    assert!(!sorts.into_iter().any(refused), "{outcomes:?}");
 }
 
 #[test]

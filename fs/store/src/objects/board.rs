@@ -21,6 +21,7 @@ use std::sync::Arc;
 use ropewalk_base::disk::{Disk, File, Open};
 
 use super::ObjectId;
+use super::error::is_unreadable;
 use super::record::Owner;
 
 const NAME: &str = "board";
@@ -103,7 +104,8 @@ impl Chain {
 }
 
 impl Stand {
-    /// Reads what is there; `None` where it is no board of this store.
+    /// Reads what is there; `None` where it is no board of this store, or one that the device does not give
+    /// back whole: what it had beside that might be the owner of what is lost.
     pub(super) fn read(
         disk: &dyn Disk,
         directory: &Path,
@@ -112,11 +114,15 @@ impl Stand {
         let file = match disk.open(&directory.join(NAME), Open::Read) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if is_unreadable(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         let length = file.len()?.min(HEAD_BYTES + SLOTS_MAX * SLOT_BYTES) as usize;
         let mut bytes = vec![0; length];
-        let read = file.read_at(0, &mut bytes)?;
+        let read = match file.read_at(0, &mut bytes) {
+            Err(error) if is_unreadable(&error) => return Ok(None),
+            result => result?,
+        };
         let mut words = [0; 8];
         let number = |at: usize| {
             let mut word = [0; 8];
@@ -164,7 +170,19 @@ impl Board {
         slots: u32,
     ) -> io::Result<Board> {
         let make = || -> io::Result<Arc<dyn File>> {
-            let file = disk.open(&directory.join(NAME), Open::Create)?;
+            let path = directory.join(NAME);
+            let readable = disk.open(&path, Open::Create).and_then(|file| {
+                file.read_at(0, &mut vec![0; file.len()? as usize])?;
+                Ok(file)
+            });
+            let file = match readable {
+                Err(error) if is_unreadable(&error) => {
+                    // A store into a mapped page that cannot be read would kill the process.
+                    disk.remove_file(&path)?;
+                    disk.open(&path, Open::Create)?
+                }
+                result => result?,
+            };
             let wanted = HEAD_BYTES + u64::from(slots) * SLOT_BYTES;
             let length = file.len()?;
             if length < wanted {

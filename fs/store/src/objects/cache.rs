@@ -10,7 +10,7 @@ use ropewalk_base::disk::{Disk, File, Open};
 
 use super::block::BLOCK_BYTES;
 use super::board::Chain;
-use super::error::about;
+use super::error::{about, is_unreadable};
 use super::layout::Layout;
 use super::object::Object;
 use super::table::{Front, HeadState, PAIR_BYTES, Place, front_bytes};
@@ -27,6 +27,8 @@ pub(super) enum FileState {
     /// The head is gone, the table is not.
     Headless,
     Damaged,
+    /// The device does not give head and table back.
+    Unreadable(io::Error),
     Present(Arc<dyn File>, Front, Vec<u32>),
 }
 
@@ -61,13 +63,17 @@ fn read_object(
     let file = match disk.open(&layout.path(object), Open::Write) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(FileState::Absent),
+        Err(error) if is_unreadable(&error) => return Ok(FileState::Unreadable(error)),
         Err(error) => return Err(error),
     };
     let length = file.len()?;
     let blocks = length.saturating_sub(layout.data_offset()).div_ceil(BLOCK_BYTES as u64);
     let blocks = blocks.clamp(1, u64::from(layout.blocks_max())) as u32;
     let mut bytes = vec![0; front_bytes(blocks) as usize];
-    let read = file.read_at(0, &mut bytes)?;
+    let read = match file.read_at(0, &mut bytes) {
+        Err(error) if is_unreadable(&error) => return Ok(FileState::Unreadable(error)),
+        result => result?,
+    };
     let place = Place { layout, object };
     let front = match place.judge(&bytes[..read.min(PAIR_BYTES)]) {
         HeadState::Good(front) => front,
@@ -165,6 +171,7 @@ impl Inner {
                 }
             }
             FileState::Damaged | FileState::Headless => return Err(ObjectError::Header { object }),
+            FileState::Unreadable(error) => return Err(about(object, "open its file")(error)),
             FileState::Absent | FileState::Unfinished if create => {
                 Object { touched: true, ..Object::default() }
             }

@@ -5,6 +5,7 @@ use std::io;
 use ropewalk_base::error::Class;
 
 use super::ObjectId;
+use crate::host_disk::system_number;
 
 /// Why a call of the object store failed.
 #[derive(Debug, thiserror::Error)]
@@ -88,8 +89,21 @@ impl ObjectError {
 pub(super) fn is_full(error: &io::Error) -> bool {
     const ENOSPC: i32 = 28;
     const EDQUOT: i32 = 122;
-    matches!(error.raw_os_error(), Some(ENOSPC | EDQUOT))
+    matches!(system_number(error), Some(ENOSPC | EDQUOT))
         || error.kind() == io::ErrorKind::StorageFull
+}
+
+/// Whether a read met bytes that the device, or the file system's own checksum, does not give back. To be
+/// asked of reads alone: of a write it says nothing of what is there.
+pub(super) fn is_unreadable(error: &io::Error) -> bool {
+    const EIO: i32 = 5;
+    /// What block devices answer for a bad medium and for bytes whose protection does not fit.
+    const ENODATA: i32 = 61;
+    const EILSEQ: i32 = 84;
+    /// What file systems answer for their own damaged structures.
+    const EBADMSG: i32 = 74;
+    const EUCLEAN: i32 = 117;
+    matches!(system_number(error), Some(EIO | ENODATA | EILSEQ | EBADMSG | EUCLEAN))
 }
 
 /// An operating system error about one object.
@@ -100,5 +114,25 @@ pub(super) fn about(object: ObjectId, doing: &'static str) -> impl Fn(io::Error)
         } else {
             ObjectError::Io { object, doing, source }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ropewalk_base::disk::{Disk, Open};
+
+    use super::*;
+    use crate::host_disk::HostDisk;
+
+    #[test]
+    fn the_number_of_an_error_is_found_behind_call_and_path() {
+        const EISDIR: i32 = 21;
+        let directory = tempfile::tempdir().unwrap();
+        let error = HostDisk.open(directory.path(), Open::Write).err().expect("no file");
+        assert_eq!((error.raw_os_error(), system_number(&error)), (None, Some(EISDIR)));
+        assert!(error.to_string().contains(&directory.path().display().to_string()), "{error}");
+        // Who prints an error with its sources prints the system's own once.
+        assert!(std::error::Error::source(&error).is_none());
+        assert!(!is_unreadable(&error) && is_unreadable(&io::Error::from_raw_os_error(5)));
     }
 }

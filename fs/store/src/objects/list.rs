@@ -57,6 +57,7 @@ impl ObjectStore {
         match found {
             FileState::Present(_, _, entries) => Ok(Some(describe(object, &entries, 0))),
             FileState::Damaged | FileState::Headless => Err(ObjectError::Header { object }),
+            FileState::Unreadable(error) => Err(about(object, "open its file")(error)),
             FileState::Absent | FileState::Unfinished => Ok(None),
         }
     }

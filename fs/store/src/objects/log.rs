@@ -15,11 +15,14 @@ use std::sync::Arc;
 use ropewalk_base::disk::{Disk, File, Open};
 
 use super::board::{Board, Chain};
+use super::error::is_unreadable;
 use super::record::{Record, Seal, record_bytes, seal};
 use super::scan::Scan;
 
 /// Bytes of a `Start` record.
 const START_BYTES: u64 = record_bytes(0) as u64;
+/// The least that a device gives back or does not, as far as a file system lets us see.
+pub(super) const PAGE_BYTES: usize = 4096;
 
 struct Segment {
     sequence: u64,
@@ -85,6 +88,28 @@ impl LogSync {
 
 pub(super) fn slot_path(directory: &Path, slot: u32) -> PathBuf {
     directory.join(format!("segment.{slot:04x}"))
+}
+
+/// Reads a segment, also where the device does not give all of it back: zeros stand for those pages,
+/// and so they are a gap as if they had been overwritten. How many bytes, and where those pages lie.
+pub(super) fn read_pages(file: &dyn File, bytes: &mut [u8]) -> io::Result<(usize, Vec<u64>)> {
+    let mut unread = Vec::new();
+    match file.read_at(0, bytes) {
+        Err(error) if is_unreadable(&error) => (),
+        result => return Ok((result?, unread)),
+    }
+    let mut done = 0;
+    for page in bytes.chunks_mut(PAGE_BYTES) {
+        done += match file.read_at(done as u64, page) {
+            Err(error) if is_unreadable(&error) => {
+                page.fill(0);
+                unread.push(done as u64);
+                page.len()
+            }
+            result => result?,
+        };
+    }
+    Ok((done, unread))
 }
 
 impl Log {

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use ropewalk_base::checksum;
 use ropewalk_base::disk::{Disk, Open};
 
+use super::error::is_unreadable;
 use super::{ObjectId, reserve};
 
 const MAGIC: &[u8; 8] = b"RWomarks";
@@ -186,15 +187,21 @@ impl Marks {
     ) -> io::Result<Result<(Marks, Option<String>), String>> {
         let (mut best, mut damage, mut present) = (None::<Marks>, None, 0);
         for name in NAMES {
-            let file = match disk.open(&root.join(name), Open::Read) {
-                Ok(file) => file,
+            let read = || -> io::Result<Vec<u8>> {
+                let file = disk.open(&root.join(name), Open::Read)?;
+                let mut bytes = vec![0; file.len()? as usize];
+                let read = file.read_at(0, &mut bytes)?;
+                bytes.truncate(read);
+                Ok(bytes)
+            };
+            let bytes = match read() {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
+                // As damaged as bytes that are not marks.
+                Err(error) if is_unreadable(&error) => Vec::new(),
+                result => result?,
             };
             present += 1;
-            let mut bytes = vec![0; file.len()? as usize];
-            let read = file.read_at(0, &mut bytes)?;
-            match Marks::decode(&bytes[..read], store) {
+            match Marks::decode(&bytes, store) {
                 Some(marks) if best.as_ref().is_none_or(|best| best.number < marks.number) => {
                     best = Some(marks);
                 }

@@ -15,6 +15,7 @@ use ropewalk_base::disk::{Disk, File, Open};
 use super::ObjectId;
 use super::block::{BLOCK_BYTES, Block, BlockSet, UNKNOWN, entry};
 use super::cache::{FileState, begin_file, repair_object};
+use super::error::is_unreadable;
 use super::layout::Layout;
 use super::marks::Marks;
 use super::object::Object;
@@ -29,6 +30,9 @@ use super::table::{Place, Tails};
 
 /// Damaged blocks that a report names.
 const DAMAGED_NAMED_MAX: usize = 1000;
+
+/// By so much the roll's stamp exceeds that of any file whose head a start could not read.
+const STAMP_LEAP: u32 = 1 << 20;
 
 /// What opening a store found and mended.
 #[derive(Debug, Clone, Default)]
@@ -214,7 +218,7 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
     let last_batch = if process_only && scan.last_done { u64::MAX } else { story.last_batch };
     let crash = Crash { process_only, page_cache, last_batch };
     let mut report = Recovery { records: story.records, process_only, ..Recovery::default() };
-    report.damage.clone_from(&scan.damage);
+    report.damage.extend(scan.damage.iter().chain(&scan.unread).cloned());
     // The next life's log begins there, when all of this is durable.
     let tails = Tails { durable: scan.tail, next: scan.next_sequence * scan.segment_bytes };
     let (mut directories, mut changes) = (BTreeSet::new(), Changes::new());
@@ -279,7 +283,7 @@ struct Mender<'a> {
 impl<'a> Mender<'a> {
     /// The stamp that the object's file has afterwards, durably but for its name.
     fn mend(mut self) -> io::Result<Option<u32>> {
-        let Some((file, mut known, doubted)) = self.open()? else { return Ok(None) };
+        let Some((file, mut known, doubted)) = self.open()? else { return Ok(self.give_up()) };
         let is_older = file.is_some() && self.stamp.is_some_and(|stamp| known.front.stamp < stamp);
         let is_gone = file.is_none() && self.stamp.is_some();
         if (is_older || is_gone) && self.history.blocks.is_empty() {
@@ -311,6 +315,10 @@ impl<'a> Mender<'a> {
                     self.note_damaged(block);
                     UNKNOWN
                 }
+                Resolved::Unread(entry) => {
+                    self.note_damaged(block);
+                    entry
+                }
             };
             known.set_entry(block, entry);
             // Also where the file is too short to show an entry that a crash has left behind.
@@ -330,8 +338,22 @@ impl<'a> Mender<'a> {
         self.write(known, file, &restored, &holes)
     }
 
+    /// Nothing here could mend the object's file, and reading it will say what is wrong. What the log has
+    /// of it goes with the log: so the stamp that the roll asks for from now on is one that the file does
+    /// not have, should it be put back, or be readable again.
+    fn give_up(&mut self) -> Option<u32> {
+        if self.history.blocks.is_empty() && !self.history.doubted {
+            return None;
+        }
+        let object = self.place.object;
+        self.report.damage.push(format!(
+            "object {object}: the head of its file is damaged; its last changes are lost, too"
+        ));
+        Some(self.stamp.unwrap_or(0).saturating_add(STAMP_LEAP))
+    }
+
     /// `None` where reading the object will say what is wrong, and nothing here could mend it.
-    fn open(&self) -> io::Result<Option<Opened>> {
+    fn open(&mut self) -> io::Result<Option<Opened>> {
         let Place { layout, object } = self.place;
         let path = layout.path(object);
         let nothing = Object::default;
@@ -355,6 +377,10 @@ impl<'a> Mender<'a> {
                 Some((None, nothing(), doubted))
             }
             FileState::Damaged => None,
+            FileState::Unreadable(error) => {
+                self.report.damage.push(format!("object {object}: {error}"));
+                None
+            }
         })
     }
 
@@ -365,11 +391,15 @@ impl<'a> Mender<'a> {
         file: Option<&Arc<dyn File>>,
         content: &mut Block,
     ) -> io::Result<Resolved<'a>> {
-        let mut failure = None;
+        let (mut failure, mut unread) = (None, false);
         let offset = self.place.layout.block_offset(block);
         let resolved = resolve(events, self.crash, self.history.mark, || {
             match file.map(|file| read_filled(&**file, offset, &mut content[..])) {
                 Some(Ok(())) => entry(&content[..]),
+                Some(Err(error)) if is_unreadable(&error) => {
+                    unread = true;
+                    0
+                }
                 Some(Err(error)) => {
                     failure = Some(error);
                     0
@@ -379,6 +409,12 @@ impl<'a> Mender<'a> {
         });
         if let Some(error) = failure {
             return Err(error);
+        }
+        if let (true, Resolved::Damaged, Some(Event::Write { new, .. })) =
+            (unread, &resolved, events.last())
+        {
+            // Perhaps the device gives them back another day: then this tells whether they are right.
+            return Ok(Resolved::Unread(*new));
         }
         if let Resolved::InPlace(_) = resolved {
             let marked = matches!(events.last(), Some(Event::Write { position, .. })
@@ -410,7 +446,10 @@ impl<'a> Mender<'a> {
             if self.history.blocks.contains_key(&block) {
                 continue;
             }
-            read_filled(file, layout.block_offset(block), &mut content[..])?;
+            match read_filled(file, layout.block_offset(block), &mut content[..]) {
+                Err(error) if is_unreadable(&error) => content.fill(1),
+                result => result?,
+            }
             if known.entry(block) != 0 || content.iter().any(|byte| *byte != 0) {
                 self.note_damaged(block);
                 known.set_entry(block, UNKNOWN);
@@ -470,7 +509,10 @@ impl<'a> Mender<'a> {
         let mut content = Box::new([0; BLOCK_BYTES]);
         for block in self.history.suspects.iter() {
             let offset = self.place.layout.block_offset(block);
-            read_filled(file, offset, &mut content[..])?;
+            match read_filled(file, offset, &mut content[..]) {
+                Err(error) if is_unreadable(&error) => continue,
+                result => result?,
+            }
             if known.entry(block) == entry(&content[..]) {
                 file.write_at(offset, &content[..])?;
             }

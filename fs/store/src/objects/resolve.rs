@@ -44,6 +44,8 @@ pub(super) enum Resolved<'a> {
     Hole,
     /// The file's bytes match nothing, and nothing else has them.
     Damaged,
+    /// The device does not give the file's bytes back; this entry says what they should be.
+    Unread(u32),
 }
 
 /// Resolves one block. `found` gives the entry of the bytes on disk and is called at most once.

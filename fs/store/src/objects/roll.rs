@@ -24,7 +24,7 @@ use ropewalk_base::checksum;
 use ropewalk_base::disk::{Disk, File, Open};
 
 use super::ObjectId;
-use super::error::is_full;
+use super::error::{is_full, is_unreadable};
 
 pub(super) const NAME: &str = "roll";
 const PAGE_BYTES: usize = 4096;
@@ -192,7 +192,11 @@ impl Table<'_> {
             std::collections::btree_map::Entry::Occupied(held) => Ok(held.into_mut()),
             std::collections::btree_map::Entry::Vacant(empty) => {
                 let mut page = Box::new([0; PAGE_BYTES]);
-                let read = self.of.file.read_at(number * PAGE_BYTES as u64, &mut page[..])?;
+                let read = match self.of.file.read_at(number * PAGE_BYTES as u64, &mut page[..]) {
+                    // What it had is not watched; written whole, it can be read again.
+                    Err(error) if is_unreadable(&error) => 0,
+                    result => result?,
+                };
                 page[read..].fill(0);
                 Ok(empty.insert((page, false)))
             }

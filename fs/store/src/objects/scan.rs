@@ -26,7 +26,7 @@ use ropewalk_base::disk::{Disk, File, Open};
 
 use super::ObjectId;
 use super::board::{Chain, Stand};
-use super::log::slot_path;
+use super::log::{PAGE_BYTES, read_pages, slot_path};
 use super::record::{ALIGNMENT, HEAD_BYTES, Head, Owner, Record};
 
 /// Positions on the board that lie further behind everything found are none.
@@ -95,6 +95,10 @@ pub(super) struct Scan {
     pub(super) existed: BTreeSet<ObjectId>,
     /// What was found damaged, in words.
     pub(super) damage: Vec<String>,
+    /// What of the segments the device does not give back, in words, needed or not.
+    pub(super) unread: Vec<String>,
+    /// Slot and place of each page of that.
+    unread_pages: Vec<(u32, u64)>,
     /// Segments that were there.
     pub(super) found: usize,
     /// The greatest sequence of which any record is on disk, also behind an older segment's start.
@@ -230,6 +234,8 @@ impl Scan {
             last_done: false,
             existed: BTreeSet::new(),
             damage: Vec::new(),
+            unread: Vec::new(),
+            unread_pages: Vec::new(),
             found: 0,
             latest: 0,
         };
@@ -252,8 +258,16 @@ impl Scan {
             let file = disk.open(&slot_path(directory, slot), Open::Write)?;
             let length = file.len()?.min(reading.segment_bytes) as usize;
             let mut bytes = vec![0; length];
-            let read = file.read_at(0, &mut bytes)?;
+            let (read, unread) = read_pages(&*file, &mut bytes)?;
             bytes.truncate(read);
+            for at in unread {
+                let path = slot_path(directory, slot);
+                self.unread.push(format!(
+                    "{}: {PAGE_BYTES} bytes from byte {at} on cannot be read",
+                    path.display()
+                ));
+                self.unread_pages.push((slot, at));
+            }
             self.slots.push((slot, file));
             // A power cut may keep records of a recycled segment and lose its start. A segment of the same
             // sequence must not be made over them: after it they would be taken for its own.
@@ -582,6 +596,13 @@ impl Scan {
             // believes that the device has what it has not.
             file.write_at(0, &segment.bytes)?;
             file.sync_data()?;
+        }
+        // Elsewhere the log goes on: a page that cannot be read takes no record, only a whole page.
+        let stale = |slot: &u32| self.slots_in_use().all(|used| used != *slot);
+        for (slot, at) in self.unread_pages.iter().filter(|(slot, _)| stale(slot)) {
+            if let Some((_, file)) = self.slots.iter().find(|(other, _)| other == slot) {
+                file.write_at(*at, &[0; PAGE_BYTES])?;
+            }
         }
         disk.sync_directory(directory)
     }
