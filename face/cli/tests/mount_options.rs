@@ -161,7 +161,7 @@ fn mount_finds_a_helper_by_its_name() {
     for name in ["mount.ropewalk", "mount.fuse.ropewalk", "ropewalk"] {
         let helper = site.place.path().join(name);
         std::os::unix::fs::symlink(&program, &helper).unwrap();
-        let options = format!("rw,dev,noexec,_netdev,patience=5,log={}", log.display());
+        let options = format!("rw,nosuid,noexec,_netdev,patience=5,log={}", log.display());
         let mut command = Command::new(&helper);
         // A helper's source needs no scheme.
         let source = match name {
@@ -174,6 +174,12 @@ fn mount_finds_a_helper_by_its_name() {
         has(&path, &["rw", "nosuid", "noexec"], &["nodev"]);
         fs::write(path.join("file"), name).unwrap();
         assert!(log.exists());
+        // Without a line in /etc/fstab mount(8) hands over what the kernel says.
+        let again = "remount,ro,nosuid,noexec,user_id=0,group_id=0,default_permissions,allow_other";
+        let mut command = Command::new(&helper);
+        let output = command.arg(source).arg(&path).args(["-o", again]).output().unwrap();
+        assert!(output.status.success(), "{}", said(&output));
+        has(&path, &["ro", "nosuid", "noexec"], &["nodev"]);
         unmount(&path);
         // Of others' words none is ours, unless they say that some may not be.
         let call = |words: &[&str]| {

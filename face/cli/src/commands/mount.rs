@@ -36,7 +36,7 @@ use crate::stop::Stop;
                                                02:00:00:00:00:01%eth1/3 to go by
                                                eth1 where there are several
 
-Options of -o: ro, rw, exec, noexec, suid, nosuid, dev, nodev, noatime (always), allow_other, patience=SECONDS, log=FILE, remount (not from ro to rw where it was made with ro). Mounts are nosuid and nodev unless root says suid or dev.
+Options of -o: ro, rw, exec, noexec, suid, nosuid, dev, nodev, noatime (always), allow_other, patience=SECONDS, log=FILE, remount (not from ro to rw where it was made with ro). Mounts are nosuid and nodev unless root says suid or dev; those of mount(8) and /etc/fstab are suid and dev, as every file system's there, unless they say nosuid and nodev.
 
 A line of /etc/fstab, with mount.ropewalk in /sbin (cargo xtask install):
   tcp://node1:7700 /mnt ropewalk ro,noexec,_netdev 0 0
@@ -62,6 +62,9 @@ pub struct MountArguments {
     /// Words among the options that are not known are for others.
     #[arg(skip)]
     sloppy: bool,
+    /// mount(8) has these options, and drops what it takes for granted.
+    #[arg(skip)]
+    of_helper: bool,
     /// Go on in the background: the command ends when the cluster is mounted.
     #[arg(long)]
     background: bool,
@@ -87,6 +90,7 @@ impl MountArguments {
             read_only: false,
             options,
             sloppy,
+            of_helper: true,
             background: true,
             log: None,
             source: Source::default(),
@@ -134,7 +138,10 @@ pub fn start_mount(
 /// Mounts a cluster and serves the mount until it is unmounted or a signal comes.
 pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     let words = arguments.options.iter().map(String::as_str);
-    let wishes = Wishes::parse(words, arguments.sloppy)?;
+    let mut wishes = Wishes::parse(words, arguments.sloppy)?;
+    if arguments.of_helper {
+        wishes = wishes.completed(rustix::process::geteuid().is_root());
+    }
     if wishes.remount {
         let (address, directory) = (&arguments.address, &arguments.directory);
         // mount(8) names the source, too; a person mostly does not.

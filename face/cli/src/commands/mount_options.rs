@@ -29,6 +29,8 @@ const OF_FSTAB: [&str; 14] = [
 ];
 /// Words that ask for something that is so in any case.
 const ALWAYS: [&str; 2] = ["default_permissions", "noiversion"];
+/// What the kernel says of a mount of ours. Without a line in /etc/fstab mount(8) hands it back at a remount.
+const OF_KERNEL: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "blksize"];
 const KNOWN: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, noatime, allow_other, remount, \
                      patience=SECONDS, log=FILE";
 
@@ -49,10 +51,31 @@ impl Wishes {
     /// Takes lists of words. `sloppy`: words that are not known are passed over.
     pub fn parse<'a>(lists: impl Iterator<Item = &'a str>, sloppy: bool) -> anyhow::Result<Wishes> {
         let mut wishes = Wishes::default();
+        let mut of_kernel = None;
         for word in lists.flat_map(|list| list.split(',')).filter(|word| !word.is_empty()) {
-            wishes.take(word, sloppy)?;
+            let name = word.split_once('=').map(|(name, _)| name);
+            if name.is_some_and(|name| OF_KERNEL.contains(&name)) {
+                of_kernel = Some(word);
+            } else {
+                wishes.take(word, sloppy)?;
+            }
         }
-        Ok(wishes)
+        match of_kernel.filter(|_| !wishes.remount && !sloppy) {
+            Some(word) => bail!(unknown(word)),
+            None => Ok(wishes),
+        }
+    }
+
+    /// Completes what mount(8) handed to its helper: it drops `suid`, `dev` and `exec`, since they are what
+    /// it takes for granted. Only root gets the first two.
+    pub fn completed(self, root: bool) -> Wishes {
+        let granted = |wish: Option<bool>| wish.or(root.then_some(false));
+        Wishes {
+            nosuid: granted(self.nosuid),
+            nodev: granted(self.nodev),
+            noexec: self.noexec.or(Some(false)),
+            ..self
+        }
     }
 
     fn take(&mut self, word: &str, sloppy: bool) -> anyhow::Result<()> {
@@ -85,7 +108,7 @@ impl Wishes {
             _ if OF_FSTAB.contains(&name) || ALWAYS.contains(&word) => {}
             _ if name.starts_with("x-") || name.starts_with("X-") || name == "comment" => {}
             _ if sloppy => {}
-            _ => bail!("mount option '{word}' is not known; known are {KNOWN}"),
+            _ => bail!(unknown(word)),
         }
         Ok(())
     }
@@ -116,6 +139,10 @@ impl Wishes {
     }
 }
 
+fn unknown(word: &str) -> String {
+    format!("mount option '{word}' is not known; known are {KNOWN}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +164,19 @@ mod tests {
             wishes("patience=2.5,log=/var/log/x,_netdev,nofail,x-systemd.automount").unwrap();
         assert_eq!(timed.patience, Some(Duration::from_millis(2500)));
         assert_eq!(timed.log.as_deref(), Some("/var/log/x"));
+    }
+
+    #[test]
+    fn what_mount_drops_for_its_helper_is_taken_for_granted() {
+        let mount = |text: &str, root| wishes(text).unwrap().completed(root).options(root).unwrap();
+        let (open, user) = (mount("rw", true), mount("rw", false));
+        assert!(!open.nosuid && !open.nodev && !open.noexec);
+        assert!(user.nosuid && user.nodev && !user.noexec);
+        let closed = mount("rw,nosuid,nodev,noexec", true);
+        assert!(closed.nosuid && closed.nodev && closed.noexec);
+        let again = "remount,ro,user_id=0,group_id=0,default_permissions,allow_other";
+        assert_eq!(wishes(again).unwrap().read_only, Some(true));
+        assert!(wishes("user_id=0").unwrap_err().to_string().contains("'user_id=0' is not known"));
     }
 
     #[test]
