@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::RawDir;
+use rustix::fs::{OFlags, RawDir, SeekFrom as At};
 use rustix::process::{Signal, kill_process};
 use support::clock::WrongClock;
 use support::filer::{Filer, compile};
@@ -482,4 +482,27 @@ fn raw_names(directory: &File) -> BTreeSet<String> {
         }
     }
     names
+}
+
+#[test]
+fn what_was_stored_into_a_map_is_no_hole() {
+    let Some(pair) = pair("10") else { return };
+    const MIB: u64 = 1 << 20;
+    let path = pair.a.join("file");
+    let file = both(&path);
+    file.set_len(64 * MIB).unwrap();
+    let mut program = pair.mapping(&path, 64 << 20, true);
+    let seek = |from| rustix::fs::seek(&file, from);
+    assert_eq!(seek(At::Data(0)), Err(rustix::io::Errno::NXIO));
+    for at in [32 * MIB, 16 * MIB] {
+        program.well(&format!("store 0 {} 100 7", at + 5));
+        assert_eq!(seek(At::Data(0)), Ok(at));
+        assert_eq!(seek(At::Hole(at)), Ok(at + MIB));
+    }
+    assert_eq!(seek(At::Data(17 * MIB)), Ok(32 * MIB));
+    let stored = program.well(&format!("load 0 {} 100", 16 * MIB + 5));
+    let copy = pair.a.join("copy");
+    support::run(&pair.a, "cp", &["--sparse=auto", "file", "copy"]);
+    let mut reader = pair.mapping(&copy, 64 << 20, false);
+    assert_eq!(reader.well(&format!("load 0 {} 100", 16 * MIB + 5)), stored);
 }

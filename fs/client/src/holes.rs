@@ -286,6 +286,10 @@ impl Client {
     /// behind the end. As fine as stripes are.
     pub async fn seek(&self, file: &File, offset: u64, hole: bool) -> Result<u64, Errno> {
         let inode = &file.inode;
+        if inode.is_mapped() {
+            // What programs changed in memory is no hole: the kernel writes it back.
+            self.forget_in_kernel(inode).await;
+        }
         inode.doubt_stripes();
         let _lease = self.lease(inode, For::Reading).await?;
         let size = self.attributes(inode.number).await?.size;
