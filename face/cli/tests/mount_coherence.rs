@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{OFlags, RawDir, SeekFrom as At};
+use rustix::fs::{OFlags, RawDir, SeekFrom as At, fcntl_setfl};
 use rustix::process::{Signal, kill_process};
 use support::clock::WrongClock;
 use support::filer::{Filer, compile};
@@ -482,6 +482,48 @@ fn raw_names(directory: &File) -> BTreeSet<String> {
         }
     }
     names
+}
+
+#[test]
+fn a_write_goes_to_the_end_as_long_as_its_descriptor_says_so() {
+    let Some(pair) = pair("10") else { return };
+    for size in [10, 100_000] {
+        let name = format!("file{size}");
+        let (here, there) = (pair.a.join(&name), pair.b.join(&name));
+        fs::write(&here, vec![b'0'; size]).unwrap();
+        let mut expected = vec![b'0'; size];
+        let mut file = File::options().read(true).append(true).open(&here).unwrap();
+        fcntl_setfl(&file, OFlags::empty()).unwrap();
+        file.write_all_at(b"x", 0).unwrap();
+        expected[0] = b'x';
+        assert!(fs::read(&there).unwrap() == expected, "{size}");
+        fcntl_setfl(&file, OFlags::APPEND).unwrap();
+        file.write_all(b"one").unwrap();
+        expected.extend(b"one");
+        assert!(fs::read(&there).unwrap() == expected, "{size}");
+        drop(file);
+
+        // Opened to write anywhere, with the pages of the kernel.
+        let mut file = both(&here);
+        let mut other = File::options().append(true).open(&there).unwrap();
+        file.write_all_at(b"y", 1).unwrap();
+        expected[1] = b'y';
+        fcntl_setfl(&file, OFlags::APPEND).unwrap();
+        for round in 0..20 {
+            let (mine, others) = (format!("mine{round}"), vec![b'a' + round; 3000]);
+            other.write_all(&others).unwrap();
+            file.write_all(mine.as_bytes()).unwrap();
+            expected.extend(others);
+            expected.extend(mine.as_bytes());
+            if round % 4 == 0 {
+                assert!(fs::read(&here).unwrap() == expected, "{size}, round {round}, here");
+            }
+            if round % 3 == 0 {
+                assert!(fs::read(&there).unwrap() == expected, "{size}, round {round}, there");
+            }
+        }
+        assert!(fs::read(&here).unwrap() == expected && fs::read(&there).unwrap() == expected);
+    }
 }
 
 #[test]

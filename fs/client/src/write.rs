@@ -116,6 +116,11 @@ impl Client {
             Path::Direct if pages != (inode.page_reads.get(), 0) => {
                 self.invalidate().pages(inode.number, written, written + (end - offset)).await;
             }
+            // The kernel keeps what it wrote where it took the end of the file to be.
+            Path::Pages if written != offset => {
+                self.drop_pages(inode, offset, end);
+                self.drop_pages(inode, written, written + (end - offset));
+            }
             // The kernel keeps what it wrote, and others write, too.
             Path::Pages if inode.mode() < LeaseMode::Read => self.drop_pages(inode, offset, end),
             _ => {}

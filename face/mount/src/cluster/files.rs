@@ -88,8 +88,10 @@ impl ClusterFileSystem {
         self.may_change()?;
         let file = self.handles.borrow().file(header.handle)?;
         let len = data.len();
-        // What is written back from a memory map has its place, also in a file opened to append.
-        let append = file.options().append && !header.from_page_cache;
+        let asks = |flag: i32| header.open_flags as i32 & flag != 0 && !header.from_page_cache;
+        // As the descriptor is now: fcntl(2) changes it. What is written back from a memory map has its
+        // place, also in a file opened to append.
+        let append = asks(libc::O_APPEND);
         let actor = match header.from_page_cache {
             false => actor(context, header.lock_owner),
             true => Actor { path: Path::WriteBack, ..actor(context, None) },
