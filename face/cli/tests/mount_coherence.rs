@@ -484,6 +484,66 @@ fn raw_names(directory: &File) -> BTreeSet<String> {
     names
 }
 
+/// Calls to sync that the metadata server and the data server have served.
+fn syncs(pair: &Pair) -> [u64; 2] {
+    let mut command = Command::new(PROGRAM);
+    let address = pair._servers.address();
+    command.args(["status", "--json", "--interval", "0", "--address", &address]);
+    let output = command.output().unwrap();
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of = |calls: &serde_json::Value| calls["sync"]["calls"].as_u64().unwrap_or(0);
+    let data = &status["servers"][0]["answer"]["calls"];
+    assert!(data["write"].is_object(), "{status}");
+    [of(&status["metadata"]["calls"]), of(data)]
+}
+
+/// The kernel syncs by itself only behind what goes through its pages.
+#[test]
+fn a_write_past_the_pages_is_durable_when_it_returns_where_that_is_asked_for() {
+    use rustix::io::{ReadWriteFlags, pwritev2};
+    let Some(pair) = pair("10") else { return };
+    let plain = OFlags::WRONLY | OFlags::CREATE;
+    let open =
+        |path: &Path, flags| File::from(rustix::fs::open(path, flags, 0o644.into()).unwrap());
+    for (name, flags) in [("data", OFlags::DSYNC), ("all", OFlags::SYNC), ("none", OFlags::empty())]
+    {
+        let wanted = u64::from(!flags.is_empty());
+        let check = |what: &str, mut file: File| {
+            file.write_all(&[1; 200_000]).unwrap();
+            for _ in 0..3 {
+                let before = syncs(&pair);
+                file.write_all(&[1; 100]).unwrap();
+                let after = syncs(&pair);
+                let added = [after[0] - before[0], after[1] - before[1]];
+                assert_eq!(added, [wanted; 2], "{name}, {what}");
+            }
+        };
+        let path = pair.a.join(name);
+        check("appended", open(&path, plain | OFlags::APPEND | flags));
+        // Several write it: no pages.
+        let other = open(&pair.b.join(name), plain);
+        other.write_all_at(&[2; 100], 0).unwrap();
+        check("shared", open(&path, plain | flags));
+        // One write asks for it.
+        let file = open(&path, plain | OFlags::APPEND);
+        let ask = if wanted == 1 { ReadWriteFlags::DSYNC } else { ReadWriteFlags::empty() };
+        let before = syncs(&pair);
+        pwritev2(&file, &[std::io::IoSlice::new(&[3; 100])], 0, ask).unwrap();
+        assert_eq!(syncs(&pair)[1] - before[1], wanted, "{name}, one write");
+    }
+    // Bytes that the inode holds.
+    let mut file = open(&pair.a.join("small"), plain | OFlags::APPEND | OFlags::DSYNC);
+    let before = syncs(&pair)[0];
+    file.write_all(b"small").unwrap();
+    assert_eq!(syncs(&pair)[0], before + 1);
+    // Through the pages the kernel asks, and once is enough.
+    let mut file = open(&pair.a.join("alone"), plain | OFlags::DSYNC);
+    file.write_all(&[1; 200_000]).unwrap();
+    let before = syncs(&pair)[0];
+    file.write_all(&[1; 100]).unwrap();
+    assert_eq!(syncs(&pair)[0], before + 1);
+}
+
 #[test]
 fn a_write_goes_to_the_end_as_long_as_its_descriptor_says_so() {
     let Some(pair) = pair("10") else { return };

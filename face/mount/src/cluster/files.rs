@@ -42,14 +42,14 @@ impl ClusterFileSystem {
     pub(super) fn opened(&self, file: File) -> Result<Opened, Errno> {
         let number = file.number();
         let cached = self.client.is_cached(number);
-        let append = file.options().append;
-        let handle = self.handles.borrow_mut().add(Open::File(Rc::new(file)))?;
+        let direct = !cached || file.options().append;
+        let handle = self.handles.borrow_mut().add(Open::File(Rc::new(file), direct))?;
         Ok(Opened {
             handle,
             // Several clients use it and one of them writes: every read asks. Appends go direct
             // in any case: a write through the page cache that begins within a page comes as two
             // requests, and somebody else's append could get between them.
-            direct: !cached || append,
+            direct,
             keep_cache: cached,
             cache_directory: false,
             parallel_direct_writes: true,
@@ -86,7 +86,7 @@ impl ClusterFileSystem {
         data: PoolBuffer,
     ) -> Answer<u32> {
         self.may_change()?;
-        let file = self.handles.borrow().file(header.handle)?;
+        let (file, direct) = self.handles.borrow().file_to_write(header.handle)?;
         let len = data.len();
         let asks = |flag: i32| header.open_flags as i32 & flag != 0 && !header.from_page_cache;
         // As the descriptor is now: fcntl(2) changes it. What is written back from a memory map has its
@@ -99,6 +99,10 @@ impl ClusterFileSystem {
         let how = How { append, kill_privileges: header.kill_privileges, actor };
         let written = self.client.write_for_kernel(&file, header.offset, data, 0..len, how);
         written.await.map_err(errno)?;
+        // The kernel syncs behind what went through its pages, and only behind that.
+        if direct && asks(libc::O_DSYNC) {
+            self.client.sync(&file).await.map_err(errno)?;
+        }
         Ok(len as u32)
     }
 }

@@ -14,7 +14,8 @@ const HANDLES_MAX: usize = 1 << 20;
 
 /// What a handle stands for.
 pub(super) enum Open {
-    File(Rc<File>),
+    /// A file, and whether it was opened to go past the pages of the kernel.
+    File(Rc<File>, bool),
     Directory(Rc<OpenDirectory>),
 }
 
@@ -50,7 +51,15 @@ impl Handles {
 
     pub fn file(&self, handle: u64) -> Result<Rc<File>, Errno> {
         match self.slots.get(SlotId::from_u64(handle)) {
-            Some(Open::File(file)) => Ok(file.clone()),
+            Some(Open::File(file, _)) => Ok(file.clone()),
+            _ => Err(Errno::EBADF),
+        }
+    }
+
+    /// A file, and whether it was opened to go past the pages of the kernel.
+    pub fn file_to_write(&self, handle: u64) -> Result<(Rc<File>, bool), Errno> {
+        match self.slots.get(SlotId::from_u64(handle)) {
+            Some(Open::File(file, direct)) => Ok((file.clone(), *direct)),
             _ => Err(Errno::EBADF),
         }
     }

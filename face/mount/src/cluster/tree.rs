@@ -318,7 +318,7 @@ impl Filesystem for ClusterFileSystem {
 
     async fn release(&self, _context: &Context, _node: u64, release: &Release) -> Answer<()> {
         let open = self.handles.borrow_mut().remove(release.handle);
-        if let Some(Open::File(file)) = &open {
+        if let Some(Open::File(file, _)) = &open {
             self.client.forget_lost_locks(file);
         }
         drop(open);
