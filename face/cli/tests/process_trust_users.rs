@@ -59,9 +59,7 @@ fn a_plain_user_is_known_wherever_on_his_host_he_connects_from() {
     if !is_root() {
         return;
     }
-    let Some(from) = own_address() else {
-        return println!("SKIP: this host has no address but its loopback ones");
-    };
+    let from = own_address().unwrap_or(IpAddr::V4([127, 0, 0, 2].into()));
     let site = Site::new();
     let part = "a_plain_user_is_known_wherever_on_his_host_he_connects_from";
     site.as_a_stranger(part, &json!({ "address": site.address }));

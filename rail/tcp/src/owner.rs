@@ -254,9 +254,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap();
         let own_user = rustix::process::geteuid().as_raw();
-        let Some(other) = own_address() else {
-            return println!("SKIP: this host has no address but its loopback ones");
-        };
+        let other = own_address().unwrap_or(IpAddr::V4([127, 0, 0, 2].into()));
         assert_eq!(routed_here(other), Some(true));
         let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         net::bind(&socket, &SocketAddr::new(other, 0)).unwrap();
