@@ -193,6 +193,7 @@ impl Client {
             .resize(&inode, async {
                 let _opening = Opening::new(self);
                 let reply = self.ask_to_cut(number, &request, opened).await?;
+                inode.empty();
                 Ok((reply, true))
             })
             .await?;
@@ -257,7 +258,9 @@ impl Client {
         };
         let reply = self.ask_open(&request).await?;
         if options.truncate && !reply.created {
-            self.inode(reply.entry.attributes.inode).discard();
+            let inode = self.inode(reply.entry.attributes.inode);
+            inode.empty();
+            inode.discard();
         }
         let inode = self.learn_opened(&reply);
         if reply.created || options.truncate {

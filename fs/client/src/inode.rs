@@ -33,6 +33,8 @@ pub(crate) struct Inode {
     /// How often pages that programs changed were lost with the lease, and how many of these are still
     /// with the kernel, which is being told to drop them.
     pub orphans: Cell<(u64, u32)>,
+    /// Counts how often an open here has truncated the file.
+    pub emptied: Cell<u64>,
     /// One acquisition of the lease, or change of the content's place, at a time.
     pub change: Semaphore,
     /// One giving back at a time. Apart from `change`: an acquisition may be waiting at the server
@@ -222,6 +224,7 @@ impl Inode {
             pages_coming: Cell::new(0),
             settling: Cell::new(Time::ZERO),
             orphans: Cell::new((0, 0)),
+            emptied: Cell::new(0),
             idle: Notify::new(),
             change: Semaphore::new(1),
             giving: Semaphore::new(1),
@@ -395,6 +398,11 @@ impl Inode {
             state.lost |= !clean;
         }
         self.discard();
+    }
+
+    /// An open has truncated the file: what programs had changed in pages, and waits to be written, goes.
+    pub fn empty(&self) {
+        self.emptied.set(self.emptied.get() + 1);
     }
 
     /// What was written and not reported was truncated away.

@@ -142,7 +142,7 @@ impl Client {
         let mut appending = append.then(Append::default);
         let mut patience = self.patience();
         let locked = (actor.path == Path::Pages).then_some((offset, offset + len));
-        let orphans = inode.orphans.get();
+        let (orphans, emptied) = (inode.orphans.get(), inode.emptied.get());
         let purpose = if actor.path == Path::WriteBack { For::WriteBack } else { For::Writing };
         while patience.lasts().await {
             let lease = self.lease_over(inode, purpose, locked).await?;
@@ -150,6 +150,10 @@ impl Client {
             self.check_locks(file, &actor)?;
             if actor.path == Path::WriteBack {
                 self.refuse_orphans(inode, orphans, (offset, len))?;
+                if emptied != inode.emptied.get() {
+                    // Changed before an open truncated the file: the kernel drops these pages, too.
+                    return Ok(offset);
+                }
             }
             // Inline bytes and privileges change in one request.
             if !self.is_inline(inode) && privileges_fall(inode, kill_privileges) {

@@ -107,6 +107,12 @@ impl Leases {
         self.holder(inode, session).map_or(LeaseMode::None, |holder| holder.mode)
     }
 
+    /// Whether `session` was asked for `Write` on the inode, and has it yet.
+    pub fn gives_writing_back(&self, inode: u64, session: u64) -> bool {
+        let gives = |holder: &Holder| holder.mode == LeaseMode::Write && holder.is_recalled();
+        self.holder(inode, session).is_some_and(gives)
+    }
+
     /// The session that holds `Write` on the inode.
     pub fn writer(&self, inode: u64) -> Option<u64> {
         self.on(inode).find(|(_, holder)| holder.mode == LeaseMode::Write).map(|(id, _)| id)

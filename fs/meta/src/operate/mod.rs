@@ -304,9 +304,11 @@ impl<'a, R: Rows> Operation<'a, R> {
         self.conflicted |= before;
     }
 
-    /// Waits behind calls that came earlier and need the inode.
+    /// Waits behind calls that came earlier and need the inode. Not so a session that gives `Write` back: they
+    /// wait for it, and it may need this before it can write what its kernel has changed.
     pub fn need_turn(&mut self, inode: u64) {
-        self.conflicted |= self.shard.parking.is_awaited(inode, self.ticket)
+        let gives = self.shard.leases.gives_writing_back(inode, self.session);
+        self.conflicted |= !gives && self.shard.parking.is_awaited(inode, self.ticket)
             || self.shard.cuts.contains_key(&inode);
         self.needed.push(inode);
     }

@@ -7,7 +7,7 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 
 use super::{Operation, Step, Stop};
 use crate::keys::{self, Table};
-use crate::leases::{Leases, Need};
+use crate::leases::{Holder, Leases, Need};
 use crate::parking::WaitOn;
 use crate::permission::{self, EXECUTE, READ, WRITE};
 use crate::rows::Rows;
@@ -119,12 +119,18 @@ impl<R: Rows> Operation<'_, R> {
             true => Some(self.inline_bytes(number)?),
             false => None,
         };
-        let entry = Entry {
-            attributes: inode.attributes(),
-            entry_cached,
-            grant: self.present_grant(number, inode.epoch),
-            directory,
-        };
+        let mut grant = self.present_grant(number, inode.epoch);
+        if self.shard.leases.gives_writing_back(number, self.session) {
+            // It takes no lease from this: it writes the last changes under the one that goes, by this epoch.
+            let holder = self.shard.leases.holder(number, self.session);
+            let told = |holder: &Holder| Grant {
+                mode: holder.mode,
+                epoch: inode.epoch,
+                number: holder.number,
+            };
+            grant = holder.map(told);
+        }
+        let entry = Entry { attributes: inode.attributes(), entry_cached, grant, directory };
         let right = self.right(number)?;
         self.answer(&MetaReply::Opened {
             entry,
