@@ -97,15 +97,20 @@ fn is_refused(program: &mut Filer, slot: usize) {
 #[test]
 fn who_stood_still_and_lost_a_lock_neither_reads_nor_writes_until_it_unlocks_or_closes() {
     let Some(pair) = pair("2") else { return };
-    let files: Vec<(&str, usize)> =
-        KINDS.iter().flat_map(|kind| [(*kind, 4096), (*kind, 200_000)]).collect();
-    let name = |(kind, size): (&str, usize)| format!("{kind}{size}");
+    let sizes = [(4096, "unlock"), (200_000, "close"), (200_000, "unlock")];
+    let files: Vec<(&str, usize, &str)> =
+        KINDS.iter().flat_map(|kind| sizes.map(|(size, end)| (*kind, size, end))).collect();
+    let name = |(kind, size, end): (&str, usize, &str)| format!("{kind}{size}{end}");
     let (mut loser, mut winner) = (pair.program(), pair.program());
     for (slot, file) in files.iter().enumerate() {
         loser.well(&format!("open {slot} rwc {}", pair.a.join(name(*file)).display()));
         loser.well(&format!("write {slot} 0 {} 1", file.1));
         loser.well(&format!("sync {slot}"));
         loser.well(&format!("lock {slot} {} w 0 0", file.0));
+    }
+    // What the server does not know of yet is lost, too.
+    for (slot, file) in files.iter().enumerate() {
+        loser.well(&format!("write {slot} 0 {} 1", file.1 + 10));
     }
     // A page that was changed in memory and not written, and a write that waits in the kernel.
     loser.well("map 0 4096 1");
@@ -140,8 +145,9 @@ fn who_stood_still_and_lost_a_lock_neither_reads_nor_writes_until_it_unlocks_or_
         winner.well(&format!("write {slot} 0 {} 2", file.1));
         assert_eq!(winner.well(&format!("read {slot} 0 {}", file.1)), seen, "{file:?}");
         winner.well(&format!("close {slot}"));
-        match file.1 {
-            4096 => loser.well(&format!("lock {slot} {} u 0 0", file.0)),
+        // Each sync has told of what was lost: neither the close nor a later sync tells of it again.
+        match file.2 {
+            "unlock" => loser.well(&format!("lock {slot} {} u 0 0", file.0)),
             _ => {
                 loser.well(&format!("close {slot}"));
                 loser.well(&format!("open {slot} rw {}", pair.a.join(name(*file)).display()))
@@ -149,6 +155,7 @@ fn who_stood_still_and_lost_a_lock_neither_reads_nor_writes_until_it_unlocks_or_
         };
         loser.well(&format!("read {slot} 0 10"));
         loser.well(&format!("write {slot} 0 10 3"));
+        loser.well(&format!("sync {slot}"));
         loser.well(&format!("lock {slot} {} w 0 0", file.0));
         loser.well(&format!("sync {slot}"));
     }

@@ -70,7 +70,7 @@ impl Client {
         let before = inode.changed.replace(Some(self.inner.position.get()));
         if before.is_some_and(|before| !self.is_kept(before)) {
             // The change that is noted now must not hide that one.
-            inode.state.borrow_mut().lost = true;
+            inode.state.borrow_mut().losses.add();
         }
     }
 

@@ -14,6 +14,7 @@ use crate::client::{Caller, Client};
 use crate::guards::Unsynced;
 use crate::inode::{Dirty, Inode};
 use crate::lease::{For, Opened, opened};
+use crate::locks::Actor;
 
 /// Stripes whose servers are computed for a sync; a file of more has some on all.
 const STRIPES_LOOKED_AT: u64 = 4096;
@@ -44,6 +45,8 @@ pub struct File {
     options: OpenOptions,
     /// Owners of locks that were taken through it.
     pub(crate) lock_owners: RefCell<Vec<u64>>,
+    /// Losses of the inode that it was told of, or that others were told of before it was opened.
+    losses: Cell<u64>,
 }
 
 impl File {
@@ -59,6 +62,18 @@ impl File {
     /// How it was opened.
     pub fn options(&self) -> OpenOptions {
         self.options
+    }
+
+    /// Whether changes were lost of which it was not told.
+    fn misses_losses(&self) -> bool {
+        self.losses.get() < self.inode.state.borrow().losses.count
+    }
+
+    /// It is told of all that was lost: true where that is news.
+    fn learn_losses(&self) -> bool {
+        let mut state = self.inode.state.borrow_mut();
+        state.losses.tell();
+        self.losses.replace(state.losses.count) < state.losses.count
     }
 }
 
@@ -115,14 +130,15 @@ impl Drop for Opening<'_> {
 
 impl Client {
     fn file(&self, inode: Rc<Inode>, options: OpenOptions) -> File {
-        {
+        let losses = {
             let mut state = inode.state.borrow_mut();
             state.readers += u32::from(options.access.read);
             state.writers += u32::from(options.access.write);
             state.mappers += u32::from(options.access.read && options.access.write);
-        }
+            Cell::new(state.losses.told)
+        };
         let lock_owners = RefCell::default();
-        File { client: self.clone(), inode, options, lock_owners }
+        File { client: self.clone(), inode, options, lock_owners, losses }
     }
 
     /// Tells that a file was closed, unless it was opened again meanwhile: gives a lease back that
@@ -290,30 +306,63 @@ impl Client {
         Ok((reply.entry.attributes, self.file(inode, options)))
     }
 
-    /// Whether something was written to the file of which the metadata server does not know.
-    pub fn has_unreported(&self, file: &File) -> bool {
+    /// Whether [`Client::flush`] has something to do: the metadata server does not know of all that
+    /// was written to the file, or this open file does not know of a loss.
+    pub fn needs_flush(&self, file: &File) -> bool {
         let state = file.inode.state.borrow();
-        !state.dirty.is_clean() || !state.under_way.is_clean()
+        !state.dirty.is_clean() || !state.under_way.is_clean() || file.misses_losses()
     }
 
     /// Makes sure that the metadata server knows size and times of what was written: then it outlives
     /// this client. `EIO` where something of it is lost.
     pub async fn flush(&self, file: &File) -> Result<(), Errno> {
         self.report(&file.inode).await?;
-        if file.inode.state.borrow().lost { Err(Errno::EIO) } else { Ok(()) }
+        if !file.misses_losses() {
+            return Ok(());
+        }
+        // The end of a process may have closed one descriptor of several: a sync by another tells of
+        // it once more.
+        file.inode.state.borrow_mut().losses.tell();
+        Err(Errno::EIO)
     }
 
-    /// Makes everything durable that was written to the file before.
+    /// Makes everything durable that was written to the file before. `EIO` where something of it is
+    /// lost: once through each open file, and each time while a lock is lost.
     pub async fn sync(&self, file: &File) -> Result<(), Errno> {
-        self.sync_inode(&file.inode).await
+        self.sync_for_kernel(file, &Actor::OWN).await
+    }
+
+    /// As [`Client::sync`], as the kernel asks for it.
+    pub async fn sync_for_kernel(&self, file: &File, actor: &Actor) -> Result<(), Errno> {
+        let synced = match self.check_locks(file, actor) {
+            Ok(()) => self.sync_inode(&file.inode).await,
+            // What went with the lock's session is told by this.
+            refused => refused,
+        };
+        let news = file.learn_losses();
+        synced?;
+        if news { Err(Errno::EIO) } else { Ok(()) }
     }
 
     /// Makes durable what was done to an inode of any kind.
     pub async fn sync_number(&self, number: u64) -> Result<(), Errno> {
         let inode = self.inode(number);
-        self.sync_inode(&inode).await
+        self.sync_for_all(&inode).await
     }
 
+    /// Syncs an inode for nobody in particular: what nobody was told of yet is told. Open files learn
+    /// of it nevertheless.
+    async fn sync_for_all(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
+        let synced = self.sync_inode(inode).await;
+        let mut state = inode.state.borrow_mut();
+        let news = state.losses.are_untold();
+        state.losses.tell();
+        drop(state);
+        synced?;
+        if news { Err(Errno::EIO) } else { Ok(()) }
+    }
+
+    /// Makes durable what there is, and counts what turns out to be lost.
     async fn sync_inode(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
         inode.promised.set(true);
         let taken = Unsynced::take(inode);
@@ -339,15 +388,20 @@ impl Client {
         // leave the one without the other, as the reports that go out now and then do as well.
         let (synced, told) = join(data, meta).await;
         taken.settled();
+        let synced: Result<(), Errno> = synced.into_iter().collect();
+        if synced.is_err() {
+            // No later sync asks these servers for it again.
+            inode.state.borrow_mut().losses.add();
+        }
         told?;
         if alone && inode.mode() == LeaseMode::Write {
             inode.shared_before.set(false);
         }
         let kept = inode.changed.take().is_none_or(|changed| self.is_kept(changed));
-        let lost = std::mem::take(&mut inode.state.borrow_mut().lost);
-        // What could not be made durable is reported once, all of it, as POSIX has it.
-        synced.into_iter().collect::<Result<(), Errno>>()?;
-        if kept && !lost { Ok(()) } else { Err(Errno::EIO) }
+        if !kept {
+            inode.state.borrow_mut().losses.add();
+        }
+        synced
     }
 
     /// The servers that have stripes of a file, whoever wrote them.
@@ -378,10 +432,10 @@ impl Client {
         for inode in inodes {
             let pending = !inode.unsynced.borrow().is_empty()
                 || inode.changed.get().is_some()
-                || inode.state.borrow().lost
+                || inode.state.borrow().losses.are_untold()
                 || !inode.state.borrow().dirty.is_clean();
             if pending {
-                self.sync_inode(&inode).await?;
+                self.sync_for_all(&inode).await?;
             }
         }
         self.ask(&MetaRequest::Sync, |_| Ok(())).await

@@ -53,7 +53,9 @@ impl Drop for Reported<'_> {
         state.under_way = Dirty::default();
         if state.tenure == self.tenure {
             let kept = state.dirty.merge(std::mem::take(&mut self.dirty));
-            state.lost |= !kept;
+            if !kept {
+                state.losses.add();
+            }
         }
     }
 }

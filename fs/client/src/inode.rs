@@ -120,8 +120,8 @@ pub(crate) struct State {
     pub closing: bool,
     /// New users wait: the size is being set, which takes the lease's ground away.
     pub resizing: u32,
-    /// Changes that were acknowledged are lost; the next sync says so.
-    pub lost: bool,
+    /// Changes that were acknowledged and are lost.
+    pub losses: Losses,
     pub content: Option<Content>,
     /// The newest generation of the content that a reply told; within an era of the metadata server
     /// it only grows. Apart from the attributes: those may be dropped beside an operation that is
@@ -144,6 +144,30 @@ pub(crate) struct State {
     pub writers: u32,
     /// Open files whose pages programs may change in their memory: opened to read and to write.
     pub mappers: u32,
+}
+
+/// How often changes were lost. Each open file learns of each loss once, as from a local file system.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Losses {
+    pub count: u64,
+    /// Somebody was told of so many: who opens the file later has nothing to do with them.
+    pub told: u64,
+}
+
+impl Losses {
+    pub fn add(&mut self) {
+        self.count += 1;
+    }
+
+    /// Whether nobody was told of the latest.
+    pub fn are_untold(self) -> bool {
+        self.told < self.count
+    }
+
+    /// Somebody is told of all of them.
+    pub fn tell(&mut self) {
+        self.told = self.count;
+    }
 }
 
 /// Inline bytes of a file, and the version of the inode that has them.
@@ -169,6 +193,15 @@ impl Dirty {
             && self.modified.is_none()
             && self.accessed.is_none()
             && self.written.is_empty()
+    }
+
+    /// Takes older changes back in. False where not all of them have room.
+    #[must_use]
+    pub fn merge(&mut self, older: Dirty) -> bool {
+        self.size = self.size.max(older.size);
+        self.modified = self.modified.max(older.modified);
+        self.accessed = self.accessed.max(older.accessed);
+        self.written.merge(&older.written)
     }
 }
 
@@ -389,13 +422,15 @@ impl Inode {
         self.state.borrow_mut().doubtful = true;
     }
 
-    /// What was written and not reported is not the file's any more; the next sync says so.
+    /// What was written and not reported is not the file's any more; the next syncs say so.
     pub fn lose_changes(&self) {
         {
             let mut state = self.state.borrow_mut();
             // A report that is under way is not taken any more either, however it ends.
             let clean = state.dirty.is_clean() && state.under_way.is_clean();
-            state.lost |= !clean;
+            if !clean {
+                state.losses.add();
+            }
         }
         self.discard();
     }
@@ -418,7 +453,7 @@ impl Inode {
     }
 
     /// The lease is gone, and with it all that it covered. Opens stay. What was written and not
-    /// reported is lost, which the next sync says.
+    /// reported is lost, which the next syncs say.
     pub fn lose_lease(&self) {
         self.lose_changes();
         self.met_others();
@@ -503,7 +538,7 @@ mod tests {
         inode.lose_lease();
         // The server was not reached any more.
         drop(report);
-        assert!(inode.state.borrow().lost && inode.state.borrow().dirty.is_clean());
+        assert!(inode.state.borrow().losses.are_untold() && inode.state.borrow().dirty.is_clean());
     }
 
     #[test]

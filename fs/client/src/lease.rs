@@ -265,9 +265,10 @@ impl Client {
     async fn give_back(&self, inode: &Rc<Inode>, number: u64, keep: LeaseMode) {
         // A report that is under way must not come after the lease went.
         let _reporting = inode.reporting.acquire().await;
+        let losses = inode.state.borrow().losses.count;
         if self.report_now(inode).await.is_err() {
             inode.state.borrow_mut().dirty = Dirty::default();
-            self.say_lost(inode);
+            self.say_lost(inode, losses);
         }
         if let Err(errno) = self.renew_epoch(inode).await {
             (self.inner.config.log)(&format!(
@@ -356,11 +357,13 @@ impl Client {
     }
 
     /// Tells the metadata server what changed under the lease. Where the lease went with its session
-    /// the changes are not the file's any more: the next sync says so.
+    /// the changes are not the file's any more: the next syncs say so.
     pub(crate) async fn report(&self, inode: &Rc<Inode>) -> Result<(), Errno> {
-        match self.try_report(inode).await {
+        let _reporting = inode.reporting.acquire().await;
+        let losses = inode.state.borrow().losses.count;
+        match self.report_now(inode).await {
             Err(Errno::ESTALE) => {
-                self.say_lost(inode);
+                self.say_lost(inode, losses);
                 Ok(())
             }
             reported => reported,
@@ -441,9 +444,15 @@ impl Client {
         Ok(())
     }
 
-    /// Acknowledged changes are lost: people are told now, the program with its next sync.
-    fn say_lost(&self, inode: &Inode) {
-        inode.state.borrow_mut().lost = true;
+    /// Acknowledged changes are lost: people are told now, the program with its next sync. `losses`:
+    /// how many were counted before. What the session took along is counted already, and the
+    /// program may have been told.
+    fn say_lost(&self, inode: &Inode, losses: u64) {
+        let mut state = inode.state.borrow_mut();
+        if state.losses.count == losses {
+            state.losses.add();
+        }
+        drop(state);
         (self.inner.config.log)(&format!(
             "inode {}: changes of size or times could not be reported and are lost",
             inode.number
@@ -540,7 +549,7 @@ impl Client {
         // One is ours, one the table's.
         let wanted = Rc::strong_count(&inode) > 2 || inode.users.get() > 0;
         let clean = inode.unsynced.borrow().is_empty()
-            && !inode.state.borrow().lost
+            && !inode.state.borrow().losses.are_untold()
             && !inode.in_doubt.get();
         if !wanted && clean && inode.mode() == LeaseMode::None && inode.opened().is_none() {
             self.inner.inodes.borrow_mut().remove(&inode.number);
@@ -584,15 +593,4 @@ fn take_dirty(inode: &Inode) -> (Dirty, Option<Report<'static>>) {
         punched: Bytes(&[]),
     };
     (dirty, Some(report))
-}
-
-impl Dirty {
-    /// Takes older changes back in. False where not all of them have room.
-    #[must_use]
-    pub(crate) fn merge(&mut self, older: Dirty) -> bool {
-        self.size = self.size.max(older.size);
-        self.modified = self.modified.max(older.modified);
-        self.accessed = self.accessed.max(older.accessed);
-        self.written.merge(&older.written)
-    }
 }

@@ -37,6 +37,7 @@ fn who_lost_a_lock_with_its_session_is_refused_until_it_unlocks() {
             taken.await.expect("nobody has it");
             write(&client, &file, 0, &pattern(1, len)).await.expect("written");
             client.sync(&file).await.expect("synced");
+            write(&client, &file, 0, &pattern(4, len)).await.expect("written");
             Rc::new(file)
         });
         // Everything that it remembers would still do, if it were asked now.
@@ -68,6 +69,9 @@ fn who_lost_a_lock_with_its_session_is_refused_until_it_unlocks() {
                 assert_eq!(write(&client, &file, 0, b"late").await.map(drop), Err(Errno::EIO));
                 let again = client.set_lock(number, lock(LockKind::Exclusive, whole_file), false);
                 assert_eq!(again.await, Err(Errno::EIO));
+                for _ in 0..2 {
+                    assert_eq!(client.sync(&file).await, Err(Errno::EIO));
+                }
             }
         });
         simulation.run_for(Duration::from_secs(5));
@@ -75,10 +79,61 @@ fn who_lost_a_lock_with_its_session_is_refused_until_it_unlocks() {
         let found = cluster.run(&mut simulation, 0, move |client| async move {
             let unlocked = client.set_lock(number, lock(LockKind::Unlock, whole_file), false);
             unlocked.await.expect("what is lost can be given up");
-            read_all(&client, &file).await.expect("read")
+            let found = read_all(&client, &file).await.expect("read");
+            // It was told of what is lost: by each of the syncs before.
+            client.sync(&file).await.expect("nothing else is lost");
+            let fresh = open(&client, b"file", BOTH).await.expect("opened");
+            write(&client, &fresh, 0, b"anew").await.expect("written");
+            client.sync(&fresh).await.expect("synced");
+            found
         });
         assert_same(&found, &pattern(3, len));
     }
+}
+
+/// Bytes were lost with a session: each file that was open learns of it once, by a sync, and by its close
+/// before that. Who opens it when somebody was told has nothing to do with it.
+#[test]
+fn what_went_with_a_session_is_told_once_to_each_open_file() {
+    let mut simulation = Simulation::new(1);
+    let mut config = ClusterConfig { data_servers: 1, clients: 1, ..ClusterConfig::default() };
+    config.meta.shard.term = Duration::from_secs(2);
+    config.meta.tick = Duration::from_millis(100);
+    let cluster = Cluster::start(&mut simulation, config);
+    let name = cluster.client_name(0).to_owned();
+    let files = cluster.run(&mut simulation, 0, |client| async move {
+        let first = create(&client, b"file").await;
+        write(&client, &first, 0, &pattern(1, 1 << 20)).await.expect("written");
+        client.sync(&first).await.expect("synced");
+        let second = open(&client, b"file", BOTH).await.expect("opened");
+        write(&client, &first, 0, &pattern(2, 1 << 20)).await.expect("written");
+        [first, second]
+    });
+    for server in cluster.servers() {
+        simulation.network().partition(&name, &server);
+    }
+    simulation.run_for(Duration::from_secs(5));
+    for server in cluster.servers() {
+        simulation.network().heal(&name, &server);
+    }
+    cluster.run(&mut simulation, 0, |client| async move {
+        let [first, second] = files;
+        // The session's end shows with it.
+        read(&client, &first, 0, 10).await.expect("read");
+        let before = open(&client, b"file", BOTH).await.expect("opened");
+        assert!(client.needs_flush(&first));
+        assert_eq!(client.flush(&first).await, Err(Errno::EIO), "at a close");
+        let after = open(&client, b"file", BOTH).await.expect("opened");
+        for file in [&first, &second, &before] {
+            assert_eq!(client.sync(file).await, Err(Errno::EIO));
+            assert!(!client.needs_flush(file));
+        }
+        for file in [&after, &first, &second, &before] {
+            write(&client, file, 0, b"anew").await.expect("written");
+            client.sync(file).await.expect("it was told");
+        }
+        client.sync_all().await.expect("it was told");
+    });
 }
 
 fn bytes(kind: LockKind, owner: u64, start: u64, end: u64) -> LockRange {

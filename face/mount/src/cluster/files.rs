@@ -101,7 +101,7 @@ impl ClusterFileSystem {
         written.await.map_err(errno)?;
         // The kernel syncs behind what went through its pages, and only behind that.
         if direct && asks(libc::O_DSYNC) {
-            self.client.sync(&file).await.map_err(errno)?;
+            self.client.sync_for_kernel(&file, &actor).await.map_err(errno)?;
         }
         Ok(len as u32)
     }

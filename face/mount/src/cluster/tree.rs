@@ -309,8 +309,9 @@ impl Filesystem for ClusterFileSystem {
     ) -> Answer<()> {
         self.closed(node, lock_owner).await?;
         let file = self.handles.borrow().file(handle)?;
-        if file.options().access.write && self.client.has_unreported(&file) {
-            // What was closed is there also where this process is killed right behind it.
+        if file.options().access.write && self.client.needs_flush(&file) {
+            // What was closed is there also where this process is killed right behind it, or its loss
+            // is told.
             self.client.flush(&file).await.map_err(errno)?;
         }
         Ok(())
@@ -333,8 +334,7 @@ impl Filesystem for ClusterFileSystem {
         _data_only: bool,
     ) -> Answer<()> {
         let file = self.handles.borrow().file(handle)?;
-        self.client.check_locks(&file, &actor(context, None)).map_err(errno)?;
-        self.client.sync(&file).await.map_err(errno)
+        self.client.sync_for_kernel(&file, &actor(context, None)).await.map_err(errno)
     }
 
     async fn opendir(&self, _context: &Context, _node: u64, _flags: u32) -> Answer<Opened> {
