@@ -480,7 +480,10 @@ fn operations_wait_for_a_server_that_is_down_and_fail_when_patience_ends() {
         let begin = Instant::now();
         let error = fs::read(path).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(5), "{error}");
-        assert!(begin.elapsed() >= Duration::from_secs(2), "it was patient");
+        let took = begin.elapsed();
+        assert!(took >= Duration::from_secs(2), "it was patient");
+        // The kernel asks again for what failed: that is not another patience.
+        assert!(took < Duration::from_millis(3500), "{took:?}");
     };
     site.servers.data[0] = None;
     fails(&path.join("file"));

@@ -152,8 +152,12 @@ impl Client {
         bytes: Option<(u64, u64)>,
     ) -> Result<Use, Errno> {
         let mut waiting = None;
+        // A change that a program made to a page already has no other try.
+        let whole = purpose == For::WriteBack;
         for _ in 0..1000 {
-            self.sure_session().await?;
+            let patience =
+                if whole { self.inner.config.patience } else { self.inner.meta.patience() };
+            self.sure_session_within(patience).await?;
             let closing = inode.idle.notified();
             let (mode, known) = {
                 let state = inode.state.borrow();

@@ -81,6 +81,10 @@ impl Client {
             // It was closed, by us: what comes late is nobody's any more.
             return Err(Errno::EIO);
         }
+        if self.inner.meta.gave_up_lately() {
+            // Whoever had the turn before waited for this in vain, and we for its end.
+            return Err(self.gave_up(CallError::TimedOut));
+        }
         (self.inner.config.log)("the session with the metadata server ended; a new one is opened");
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {
@@ -92,7 +96,11 @@ impl Client {
         }
         self.lose_locks();
         self.inner.entries.borrow_mut().clear();
-        self.open_session().await.map_err(|_| Errno::EIO)
+        let begin = self.inner.world.now();
+        self.open_session().await.map_err(|_| {
+            self.inner.meta.give_up(begin);
+            Errno::EIO
+        })
     }
 
     /// Renews the session while the client lives.
@@ -156,20 +164,39 @@ impl Client {
     /// Makes sure that the session lives, where nobody heard of it for a term: whoever stood still for
     /// so long believes nothing of what it remembers before the server said that it may.
     pub(crate) async fn sure_session(&self) -> Result<(), Errno> {
+        self.sure_session_within(self.inner.meta.patience()).await
+    }
+
+    /// As [`Client::sure_session`], for an operation that waits so long for it.
+    pub(crate) async fn sure_session_within(&self, patience: Duration) -> Result<(), Errno> {
+        let inner = &*self.inner;
+        let is_sure = || inner.world.now() < inner.sure_until.get();
+        if is_sure() {
+            return Ok(());
+        }
+        // One patience, whoever renews and however often: a renewal may be nearly over, in vain, when
+        // this one begins to wait for it.
+        let begin = inner.world.now();
         let mut asked = false;
-        while self.inner.world.now() >= self.inner.sure_until.get() {
-            if self.inner.stopped.get() {
+        while !is_sure() {
+            if inner.stopped.get() {
                 return Ok(());
             }
-            let renewed = self.inner.renewed.notified();
-            if self.inner.renewing.get() {
-                renewed.await;
-                continue;
+            let renewed = inner.renewed.notified();
+            let left = left(begin + patience, inner.world.now());
+            if left.is_zero() {
+                inner.meta.give_up(begin);
+                return Err(self.gave_up(CallError::TimedOut));
             }
-            if std::mem::replace(&mut asked, true) {
-                return Err(Errno::EIO);
+            if !inner.renewing.get() {
+                if std::mem::replace(&mut asked, true) {
+                    return Err(Errno::EIO);
+                }
+                // It goes on when this one has given up, or is dropped.
+                let client = self.clone();
+                inner.world.spawn(async move { client.renew().await });
             }
-            self.renew().await;
+            let _ = race(renewed, inner.world.sleep(left)).await;
         }
         Ok(())
     }

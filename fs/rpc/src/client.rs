@@ -116,6 +116,8 @@ struct Inner {
     permits: Semaphore,
     free: RefCell<VecDeque<Slot>>,
     next_bits: Cell<u64>,
+    /// When a call of a program was given up, where the server has answered none since.
+    gave_up: Cell<Option<Time>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -133,6 +135,11 @@ const BACKOFF_MAX: Duration = Duration::from_millis(500);
 /// A call without an answer is sent again after this long, although the link looks well.
 const RESEND: Duration = Duration::from_secs(10);
 const TELL_AFTER: Duration = Duration::from_secs(1);
+/// A call that begins so soon after another one was given up most likely belongs to the same system
+/// call, of which the kernel makes several requests, or to the same program: it has had its patience.
+const MOMENT: Duration = Duration::from_millis(100);
+/// How long such a call waits: time enough for a server that is there again.
+const SHORT: Duration = Duration::from_millis(10);
 
 impl Connection {
     /// A connection without a session.
@@ -159,6 +166,7 @@ impl Connection {
                 permits: Semaphore::new(usize::from(SLOTS_MAX)),
                 free: RefCell::new(fresh_slots()),
                 next_bits: Cell::new(world.random_u64()),
+                gave_up: Cell::new(None),
             }),
         }
     }
@@ -181,6 +189,28 @@ impl Connection {
         self.inner.token.set(token);
         self.inner.round.set(self.inner.round.get() + 1);
         *self.inner.free.borrow_mut() = fresh_slots();
+    }
+
+    /// How long a call that begins now waits for a server that is down.
+    pub fn patience(&self) -> Duration {
+        let limit = self.inner.options.limit;
+        if self.gave_up_lately() { limit.min(SHORT) } else { limit }
+    }
+
+    /// Notes that a program waited here in vain since `begin`: where its patience ended, calls that
+    /// follow at once do not wait as long again.
+    pub fn give_up(&self, begin: Time) {
+        let now = self.inner.world.now();
+        // Those calls themselves are no reason: else a program in a loop would never wait again.
+        if now.since(begin) >= self.inner.options.limit {
+            self.inner.gave_up.set(Some(now));
+        }
+    }
+
+    /// Whether a program's patience ended just now, and the server has answered nothing since.
+    pub fn gave_up_lately(&self) -> bool {
+        let now = self.inner.world.now();
+        self.inner.gave_up.get().is_some_and(|gave_up| now < gave_up + MOMENT)
     }
 
     /// A call within the session.
@@ -243,8 +273,14 @@ impl Connection {
             right,
             ..CallHead::free(service)
         };
-        let reply = self.exchange(head, body, reply_bytes).await;
+        // A change that a lease allows is part of no other call: its bytes get all the time there is.
+        let patience = if session.is_some() { inner.options.limit } else { self.patience() };
+        let begin = inner.world.now();
+        let reply = self.exchange(head, body, reply_bytes, patience).await;
         guard.answered = reply.is_ok();
+        if matches!(reply, Err(CallError::TimedOut)) {
+            self.give_up(begin);
+        }
         reply
     }
 
@@ -264,7 +300,7 @@ impl Connection {
         // Calls about the session itself are its own, too.
         let token = self.inner.token.get();
         let head = CallHead { reply_bits, epoch, token, ..CallHead::free(service) };
-        self.exchange(head, body, reply_bytes).await
+        self.exchange(head, body, reply_bytes, self.inner.options.limit).await
     }
 
     fn next_bits(&self) -> u64 {
@@ -279,13 +315,21 @@ impl Connection {
         mut head: CallHead,
         body: &[u8],
         mut reply_bytes: usize,
+        mut patience: Duration,
     ) -> Result<Reply, CallError> {
         let inner = &*self.inner;
         let begin = inner.world.now();
         let mut backoff = BACKOFF_MIN;
         let mut told = false;
         loop {
-            let outcome = self.attempt(head, body, reply_bytes).await;
+            // A server that works at a call for longer than the patience is not down.
+            let resend = if patience > SHORT { RESEND } else { patience };
+            let outcome = self.attempt(head, body, reply_bytes, resend).await;
+            if let Ok(reply) = &outcome
+                && !matches!(reply.head.status, Status::Unavailable | Status::Unproven)
+            {
+                inner.gave_up.set(None);
+            }
             match outcome {
                 Ok(reply) => match reply.head.status {
                     Status::Done => return Ok(reply),
@@ -308,23 +352,32 @@ impl Connection {
                 Err(Attempt::Silent | Attempt::Lost) => {}
             }
             head.retry = true;
-            told = self.wait_more(begin, told)?;
-            inner.world.sleep(backoff).await;
+            if inner.gave_up.get().is_none() {
+                // It answers somebody: there is something to wait for.
+                patience = inner.options.limit;
+            }
+            let left = self.wait_more(begin, patience, &mut told)?;
+            inner.world.sleep(backoff.min(left)).await;
             backoff = (backoff * 2).min(BACKOFF_MAX);
         }
     }
 
-    fn wait_more(&self, begin: Time, told: bool) -> Result<bool, CallError> {
+    /// What is left of the patience.
+    fn wait_more(
+        &self,
+        begin: Time,
+        patience: Duration,
+        told: &mut bool,
+    ) -> Result<Duration, CallError> {
         let inner = &*self.inner;
         let waited = inner.world.now().since(begin);
-        if waited >= inner.options.limit {
+        if waited >= patience {
             return Err(CallError::TimedOut);
         }
-        if waited >= TELL_AFTER && !told {
+        if waited >= TELL_AFTER && !std::mem::replace(told, true) {
             (inner.options.on_wait)(&inner.options.name);
-            return Ok(true);
         }
-        Ok(told)
+        Ok(patience - waited)
     }
 
     /// Sends the call once and waits for its reply.
@@ -333,16 +386,17 @@ impl Connection {
         mut head: CallHead,
         body: &[u8],
         reply_bytes: usize,
+        resend: Duration,
     ) -> Result<Reply, Attempt> {
         let Some(proof) = &self.inner.options.proof else {
             let message = message_of(&head, body);
-            return self.deliver(&head, &message, reply_bytes).await;
+            return self.deliver(&head, &message, reply_bytes, resend).await;
         };
-        let channel = self.channel(proof).await?;
+        let channel = self.channel(proof, resend).await?;
         head.sealed = true;
         let mut message = message_of(&head, body);
         let counter = channel.seal(&mut message);
-        let mut reply = self.deliver(&head, &message, reply_bytes + TAG_BYTES).await?;
+        let mut reply = self.deliver(&head, &message, reply_bytes + TAG_BYTES, resend).await?;
         if !reply.head.sealed {
             self.inner.channel.borrow_mut().take();
             // Anybody may have said that: whoever is right about it gets another introduction.
@@ -358,7 +412,7 @@ impl Connection {
     }
 
     /// The channel to the server, which is begun where there is none.
-    async fn channel(&self, proof: &Proof) -> Result<Rc<Caller>, Attempt> {
+    async fn channel(&self, proof: &Proof, resend: Duration) -> Result<Rc<Caller>, Attempt> {
         let inner = &*self.inner;
         if let Some(channel) = inner.channel.borrow().clone() {
             return Ok(channel);
@@ -369,7 +423,7 @@ impl Connection {
         let mut body = Vec::new();
         encode(&proof.introduce(own, nonce), &mut body);
         let head = CallHead { reply_bits: self.next_bits(), ..CallHead::free(Service::Trust) };
-        let reply = self.deliver(&head, &message_of(&head, &body), REPLY_BYTES).await?;
+        let reply = self.deliver(&head, &message_of(&head, &body), REPLY_BYTES, resend).await?;
         let untrusted = Attempt::Final(CallError::Untrusted);
         match reply.head.status {
             Status::Done => {}
@@ -392,6 +446,7 @@ impl Connection {
         head: &CallHead,
         message: &[u8],
         reply_bytes: usize,
+        resend: Duration,
     ) -> Result<Reply, Attempt> {
         let inner = &*self.inner;
         let room = inner.pool.take(HEAD_BYTES + reply_bytes);
@@ -415,7 +470,7 @@ impl Connection {
                 Err(_) => Err(Attempt::Lost),
             }
         };
-        match race(exchanged, inner.world.sleep(RESEND)).await {
+        match race(exchanged, inner.world.sleep(resend)).await {
             Either::Left(outcome) => outcome,
             Either::Right(()) => Err(Attempt::Silent),
         }
