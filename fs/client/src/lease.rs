@@ -153,11 +153,9 @@ impl Client {
     ) -> Result<Use, Errno> {
         let mut waiting = None;
         // A change that a program made to a page already has no other try.
-        let whole = purpose == For::WriteBack;
+        let only = purpose == For::WriteBack;
         for _ in 0..1000 {
-            let patience =
-                if whole { self.inner.config.patience } else { self.inner.meta.patience() };
-            self.sure_session_within(patience).await?;
+            self.sure_session_for(only).await?;
             let closing = inode.idle.notified();
             let (mode, known) = {
                 let state = inode.state.borrow();

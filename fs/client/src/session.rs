@@ -164,11 +164,12 @@ impl Client {
     /// Makes sure that the session lives, where nobody heard of it for a term: whoever stood still for
     /// so long believes nothing of what it remembers before the server said that it may.
     pub(crate) async fn sure_session(&self) -> Result<(), Errno> {
-        self.sure_session_within(self.inner.meta.patience()).await
+        self.sure_session_for(false).await
     }
 
-    /// As [`Client::sure_session`], for an operation that waits so long for it.
-    pub(crate) async fn sure_session_within(&self, patience: Duration) -> Result<(), Errno> {
+    /// As [`Client::sure_session`]. `only`: for an operation that nobody repeats, which waits for a
+    /// whole patience also where somebody gave up just now.
+    pub(crate) async fn sure_session_for(&self, only: bool) -> Result<(), Errno> {
         let inner = &*self.inner;
         let is_sure = || inner.world.now() < inner.sure_until.get();
         if is_sure() {
@@ -177,6 +178,7 @@ impl Client {
         // One patience, whoever renews and however often: a renewal may be nearly over, in vain, when
         // this one begins to wait for it.
         let begin = inner.world.now();
+        let patience = if only { inner.config.patience } else { inner.meta.patience() };
         let mut asked = false;
         while !is_sure() {
             if inner.stopped.get() {
