@@ -27,7 +27,8 @@ pub struct Check {
     target: Target,
     #[command(flatten)]
     keys: Keys,
-    /// Read every object that a file needs, and compare each block with its checksum.
+    /// Read every object that a file needs, and compare each block with its checksum; read all metadata
+    /// of files, links and directories, too.
     #[arg(long)]
     read: bool,
     /// Have garbage removed: objects called orphan or stale.
@@ -65,6 +66,12 @@ What is found, and what to do:
               it gives EIO, writing it whole heals it. Restore the file from
               elsewhere, and look after the disk.
   unreadable  The server's disk does not give the object; its log says why.
+  metadata    The metadata server cannot read the inode, or (found with --read)
+              what it has: a small file's bytes, a link's target, attributes, a
+              directory's entries. Using that gives EIO; the server's log names
+              the place. Restore it from elsewhere, and look after the disk.
+              Where several inodes are named, 'ropewalk ls' of their directories
+              tells which files they are: those that give EIO.
 
 The cluster may be in use meanwhile: whatever looks wrong is asked for again, and counts when \
 it is certain.
@@ -138,11 +145,25 @@ fn finding_row(finding: &Finding) -> Vec<String> {
         problem => problem.name().to_string(),
     };
     let Finding { inode, generation, stripe, .. } = finding;
+    let (server, what, bytes) = match finding.problem {
+        Problem::Metadata { inodes } => {
+            let what = match inodes {
+                1 => format!("inode {inode}"),
+                _ => format!("inodes {inode} to {}", inode + (inodes - 1)),
+            };
+            ("metadata server".to_string(), what, "-".to_string())
+        }
+        _ => (
+            format!("data server {}", finding.server),
+            format!("{inode}.{generation}.{stripe}"),
+            bytes(finding.bytes),
+        ),
+    };
     vec![
         problem,
-        format!("data server {}", finding.server),
-        format!("{inode}.{generation}.{stripe}"),
-        bytes(finding.bytes),
+        server,
+        what,
+        bytes,
         finding.path.as_ref().map_or("-".to_string(), |path| path.escape_ascii().to_string()),
     ]
 }
@@ -181,6 +202,14 @@ fn print(summary: &CheckSummary, rows: Vec<Vec<String>>) -> anyhow::Result<()> {
 fn finding_json(finding: &Finding) -> Value {
     let Finding { server, inode, generation, stripe, .. } = finding;
     let path = finding.path.as_ref().map(|path| String::from_utf8_lossy(path).into_owned());
+    if let Problem::Metadata { inodes } = finding.problem {
+        return json!({
+            "problem": finding.problem.name(),
+            "inode": inode,
+            "inodes": inodes,
+            "path": path,
+        });
+    }
     let block = match finding.problem {
         Problem::Corrupt { block } => Some(block),
         _ => None,

@@ -196,6 +196,7 @@ impl<R: Rows> Shard<R> {
                 | MetaRequest::ListInodes { .. }
                 | MetaRequest::GetInodes { .. }
                 | MetaRequest::GetPath { .. }
+                | MetaRequest::Inspect { .. }
                 | MetaRequest::Discard { .. }
                 | MetaRequest::Vouch { .. }
                 | MetaRequest::Admit { .. } => {
@@ -266,7 +267,7 @@ impl<R: Rows> Shard<R> {
                 }
                 // Whoever asks for something else is served as before.
                 Err(Stop::Rows(RowsError::Damaged(text))) if operation.is_blank() => {
-                    self.damage.push_back(text);
+                    self.note_damage(text);
                     Stop::Errno(Errno::EIO)
                 }
                 Err(stop) => stop,
@@ -388,6 +389,11 @@ impl<R: Rows> Shard<R> {
             self.position = self.rows.commit(batch)?;
         }
         Ok(())
+    }
+
+    /// Has people told of what could not be read.
+    pub(crate) fn note_damage(&mut self, text: String) {
+        self.damage.push_back(text);
     }
 
     fn stop(&mut self, error: RowsError) -> Outcome {
@@ -628,6 +634,7 @@ fn serves_when_full(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::ListInodes { .. }
             | MetaRequest::GetInodes { .. }
             | MetaRequest::GetPath { .. }
+            | MetaRequest::Inspect { .. }
             | MetaRequest::Vouch { .. }
     )
 }

@@ -20,7 +20,8 @@ use ropewalk_sim::cluster::META;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cluster, ClusterConfig, Kill, Simulation};
 use ropewalk_store::objects::{ObjectId, WriteEpoch};
-use ropewalk_wire::fs::meta::ROOT;
+use ropewalk_wire::fs::meta::{Node, ROOT};
+use ropewalk_wire::fs::value::Bytes;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const PLAIN: CheckOptions = CheckOptions { read: false, repair: false, pause: Duration::ZERO };
@@ -31,6 +32,8 @@ fn cluster(seed: u64, data_servers: u32, clients: u32) -> (Simulation, Cluster) 
     let mut config = ClusterConfig { data_servers, clients, ..ClusterConfig::default() };
     // What was removed goes at once: the more can change between two looks.
     config.meta.tick = Duration::from_millis(1);
+    // Rows come from the disk, so that damage of theirs is met.
+    config.meta.store.cache_bytes = 16 << 10;
     let cluster = Cluster::start(&mut simulation, config);
     simulation.run_for(Duration::from_secs(2));
     (simulation, cluster)
@@ -398,5 +401,158 @@ fn a_data_server_that_missed_a_fence_gets_it_when_it_is_back_whoever_died_meanwh
     assert_eq!(owed(&cluster.run(&mut simulation, 0, status)), [0, 0]);
     for server in 0..2 {
         assert_eq!(cluster.data(server).store().minimum_epoch(dead), 2);
+    }
+}
+
+/// Has the metadata server's index hold everything, and flips a bit wherever it has one of these bytes.
+fn damage_index(simulation: &mut Simulation, cluster: &Cluster, places: &[&[u8]]) {
+    let meta = cluster.meta();
+    let stopped = cluster.run(simulation, 0, |_| async move { meta.stop().await });
+    stopped.expect("it ends well");
+    cluster.kill(simulation, META, Kill::Process(Duration::ZERO));
+    cluster.restart(simulation, META);
+    cluster.await_start(simulation);
+    simulation.run_for(Duration::from_secs(3));
+    let (disk, index) = (cluster.meta_disk(), Path::new("/meta/index.redb"));
+    let bytes = disk.bytes(index).expect("it is there");
+    for place in places {
+        let found = bytes.windows(place.len()).enumerate().filter(|(_, found)| found == place);
+        let found: Vec<usize> = found.map(|(at, _)| at).collect();
+        assert!(!found.is_empty(), "{}", place.escape_ascii());
+        found.iter().for_each(|at| disk.flip_bit(index, *at as u64, 2));
+    }
+}
+
+/// Those of 40 files that cannot be read.
+async fn unread_files(client: Client) -> Vec<u64> {
+    let mut unread = Vec::new();
+    for number in 0..40u64 {
+        let name = format!("file{number}");
+        let inode = client.lookup(&Caller::root(), ROOT, name.as_bytes()).await;
+        let bytes = match open(&client, name.as_bytes(), READ).await {
+            Ok(file) => read_all(&client, &file).await,
+            Err(errno) => Err(errno),
+        };
+        if bytes.is_err() {
+            unread.push(inode.expect("its row is whole").inode);
+        }
+    }
+    unread
+}
+
+#[test]
+fn damaged_contents_links_attributes_and_entries_are_found_with_the_path() {
+    let (mut simulation, cluster) = cluster(15, 1, 2);
+    let small = pattern(1, 5000);
+    let (inside, value) = (small[2000..2040].to_vec(), pattern(2, 900));
+    let attribute = value[400..440].to_vec();
+    let expected = cluster.run(&mut simulation, 0, |client| async move {
+        let root = Caller::root();
+        // What is damaged lies between others of its kind: a start needs those beside them.
+        let (mut named, mut link, mut file) = (0, 0, None);
+        for number in 0..40u64 {
+            let name = format!("file{number}");
+            let plain = write_file(&client, name.as_bytes(), 5000 + number as usize).await;
+            let other = pattern(100 + number, 900);
+            client.set_xattr(&root, plain, b"user.a", &other, (false, false)).await.expect("set");
+            if number == 10 {
+                let node = Node::Symlink { target: Bytes(b"where-the-target-is-not") };
+                let made = client.make(&root, ROOT, b"link", 0o777, node).await;
+                link = made.expect("made").inode;
+            }
+            if number == 20 {
+                let made = create(&client, b"small").await;
+                write(&client, &made, 0, &small).await.expect("written");
+                client.sync(&made).await.expect("synced");
+                file = Some(made);
+                named = create(&client, b"attributed").await.number();
+                let set = client.set_xattr(&root, named, b"user.a", &value, (false, false)).await;
+                set.expect("set");
+            }
+        }
+        let file = file.expect("made");
+        client.make_directories(&root, b"/many", 0o755).await.expect("made");
+        let many = client.resolve(&root, b"/many", true).await.expect("there").inode;
+        // So many that they are listed in several pages, and have blocks of their own.
+        for number in 0..1500 {
+            let name = format!("an-entry-of-many-{number:05}");
+            client.make(&root, many, name.as_bytes(), 0o644, Node::Fifo).await.expect("made");
+        }
+        client.sync_all().await.expect("synced");
+        let expected = [(file.number(), "/small"), (named, "/attributed"), (link, "/link")];
+        [&expected[..], &[(many, "/many")]].concat()
+    });
+    let entry = &b"an-entry-of-many-00700"[..];
+    damage_index(
+        &mut simulation,
+        &cluster,
+        &[&inside, &attribute, b"where-the-target-is-not", entry],
+    );
+    for _ in 0..2 {
+        let (found, summary) = cluster.run(&mut simulation, 0, |client| check(client, READ_ALL));
+        for (inode, path) in &expected {
+            let found = found.iter().find(|found| found.inode == *inode);
+            let found = found.unwrap_or_else(|| panic!("{path} is not found"));
+            assert_eq!(found.problem, Problem::Metadata { inodes: 1 }, "{path}");
+            assert_eq!(found.path.as_deref(), Some(path.as_bytes()));
+        }
+        // A damaged block has neighbours.
+        assert!(found.len() < 12, "{found:?}");
+        assert_eq!(summary.problems(), found.len() as u64);
+        // Whatever else answers an error is found, too.
+        let told: Vec<u64> = found.iter().map(|found| found.inode).collect();
+        let unread = cluster.run(&mut simulation, 1, unread_files);
+        assert!(unread.iter().all(|inode| told.contains(inode)), "{unread:?}, {told:?}");
+    }
+}
+
+#[test]
+fn damaged_inodes_are_found_and_the_others_are_compared_to_the_end() {
+    let (mut simulation, cluster) = cluster(16, 1, 1);
+    let count = 600u64;
+    // Known by their users, which no other row has: not even stored replies, in the end.
+    let users = [[0xd1, 0xe2, 0xc3, 0xb4, 0x05], [0xd7, 0xe8, 0xc9, 0xba, 0x05]];
+    let numbers = cluster.run(&mut simulation, 0, move |client| async move {
+        let mut numbers = Vec::new();
+        for number in 0..count {
+            let file = create(&client, number.to_string().as_bytes()).await;
+            write(&client, &file, 70_000, b"end").await.expect("written");
+            numbers.push(file.number());
+            let bytes = match number {
+                200 => users[0],
+                300 => users[1],
+                _ => continue,
+            };
+            let user = bytes.iter().rev().fold(0, |user, byte| user << 7 | u32::from(byte & 0x7f));
+            let change = AttributeChange { user: Some(user), ..AttributeChange::default() };
+            let given = client.set_attributes(&Caller::root(), file.number(), change).await;
+            given.expect("given away");
+        }
+        for name in [b"x", b"y", b"z"] {
+            numbers.push(write_file(&client, name, 5000).await);
+        }
+        client.sync_all().await.expect("synced");
+        numbers
+    });
+    damage_index(&mut simulation, &cluster, &[&users[0], &users[1]]);
+    for options in [PLAIN, READ_ALL] {
+        let (found, summary) = cluster.run(&mut simulation, 0, |client| check(client, options));
+        let mut lost = 0;
+        let spans = |found: &Finding, number: u64| match found.problem {
+            Problem::Metadata { inodes } => (found.inode..found.inode + inodes).contains(&number),
+            _ => panic!("{found:?}"),
+        };
+        for number in &numbers {
+            lost += u64::from(found.iter().any(|found| spans(found, *number)));
+        }
+        for number in [numbers[200], numbers[300]] {
+            assert!(found.iter().any(|found| spans(found, number)), "{found:?}");
+        }
+        assert!(found.len() <= 4 && lost < 120, "{lost} in {found:?}");
+        assert_eq!(summary.looked.inodes, count + 4 - lost);
+        assert_eq!(summary.looked.objects, count);
+        let needed = count + 3 - lost;
+        assert!((needed - 3..=needed).contains(&summary.looked.needed), "{summary:?}");
+        assert_eq!(summary.unsettled, 0);
     }
 }

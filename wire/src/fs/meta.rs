@@ -44,6 +44,8 @@ const _: () = assert!(REPORT_RUNS_MAX * 8 + 1024 <= CALL_BYTES_MAX);
 pub const INODES_ASKED_MAX: usize = 512;
 /// Most sessions, and most inodes, of one `Vouch`.
 pub const VOUCHED_MAX: usize = 512;
+/// Most runs of inodes that a reply to `Inspect` names.
+pub const INODES_DAMAGED_MAX: usize = 256;
 /// Most objects of one `Discard`.
 pub const DISCARDED_MAX: usize = 512;
 /// Longest path that `GetPath` tells, in bytes.
@@ -557,6 +559,13 @@ pub enum MetaRequest<'a> {
         #[serde(borrow)]
         inodes: Bytes<'a>,
     },
+    /// Reads the rows that inodes from number `from` on need, for `check`: first, of a directory `from`, the
+    /// entries behind `cookie`. Not `whole`: only as far as `ListInodes` can go on.
+    Inspect {
+        from: u64,
+        cookie: u64,
+        whole: bool,
+    },
 }
 
 impl<'a> MetaRequest<'a> {
@@ -817,6 +826,13 @@ pub enum MetaReply<'a> {
         #[serde(borrow)]
         sessions: Bytes<'a>,
         files: Vec<Option<(u32, u32)>>,
+    },
+    /// Inspect: runs of inode numbers (the first, and how many) of which something cannot be read. A run
+    /// of several is damage of inodes' own rows, some of which need not be there. `next`: inode and
+    /// cookie from which to go on.
+    Inspected {
+        damaged: Vec<(u64, u64)>,
+        next: Option<(u64, u64)>,
     },
 }
 

@@ -15,6 +15,11 @@
 //! * what a client may have written and not told of yet (it holds a lease for writing) is no suspect.
 //!
 //! What keeps changing is asked for again after a pause, a few times, and then counted as unsettled.
+//!
+//! Where the metadata server cannot read rows of an inode, this is found, and the check goes on with the
+//! others. Objects of such an inode are not judged.
+
+mod metadata;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,6 +62,7 @@ pub struct CheckOptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub problem: Problem,
+    /// The data server. Where the problem is one of metadata, only the inode and its path mean something.
     pub server: u32,
     pub inode: u64,
     pub generation: u32,
@@ -112,6 +118,10 @@ struct Check<'a> {
     options: CheckOptions,
     tell: &'a dyn Fn(Event<'_>),
     summary: RefCell<CheckSummary>,
+    /// Runs of inodes, the first and how many, that were found damaged.
+    damaged: RefCell<BTreeMap<u64, u64>>,
+    /// Inodes of objects about which the metadata server could not say anything.
+    unread: RefCell<BTreeSet<u64>>,
 }
 
 /// An object that looks wrong.
@@ -137,32 +147,49 @@ impl Operator {
         options: CheckOptions,
         tell: &dyn Fn(Event<'_>),
     ) -> Result<CheckSummary, OperatorError> {
-        let check = Check { operator: self, options, tell, summary: RefCell::default() };
+        let (damaged, unread) = (RefCell::default(), RefCell::default());
+        let check =
+            Check { operator: self, options, tell, summary: RefCell::default(), damaged, unread };
         let servers = check.begin().await?;
         for listed in join_all(servers.iter().map(|server| check.objects_of(*server))).await {
             listed?;
         }
         check.inodes().await?;
+        if options.read {
+            check.rows().await?;
+        }
+        let unread = check.unread.take();
+        for inode in unread {
+            check.damaged(&[(inode, 1)]).await?;
+        }
         Ok(check.summary.into_inner())
     }
 
-    /// What has become of some inodes.
+    /// What has become of some inodes. Those whose rows cannot be read are left out.
     async fn fates(&self, inodes: &BTreeSet<u64>) -> Result<Fates, OperatorError> {
         let mut fates = Fates::new();
         let numbers: Vec<u64> = inodes.iter().copied().collect();
-        let mut rest = &numbers[..];
+        let (mut rest, mut most) = (&numbers[..], INODES_ASKED_MAX);
         while !rest.is_empty() {
-            let some = &rest[..rest.len().min(INODES_ASKED_MAX)];
+            let some = &rest[..rest.len().min(most)];
             let bytes: Vec<u8> = some.iter().flat_map(|number| number.to_le_bytes()).collect();
             let request = MetaRequest::GetInodes { inodes: Bytes(&bytes), bytes_max: PAGE_BYTES };
             let page = self.ask_meta(&request, |reply, _| match reply {
                 MetaReply::Fates { fates } => (!fates.is_empty()).then_some(fates),
                 _ => None,
             });
-            let page = page.await?;
-            let told = page.len().min(some.len());
-            fates.extend(some.iter().copied().zip(page));
-            rest = &rest[told..];
+            match page.await {
+                Ok(page) => {
+                    let told = page.len().min(some.len());
+                    fates.extend(some.iter().copied().zip(page));
+                    rest = &rest[told..];
+                    most = (most * 2).min(INODES_ASKED_MAX);
+                }
+                // The one of them that it is, is met alone in the end.
+                Err(error) if error.is_damage() && some.len() > 1 => most = some.len() / 2,
+                Err(error) if error.is_damage() => rest = &rest[1..],
+                Err(error) => return Err(error),
+            }
         }
         Ok(fates)
     }
@@ -290,11 +317,11 @@ impl Check<'_> {
         objects: &[(ObjectName, u64)],
         inodes: &BTreeSet<u64>,
     ) -> Result<Vec<Suspect>, OperatorError> {
-        let fates = self.operator.fates(inodes).await?;
+        let fates = self.fates(inodes).await?;
         let pools = self.operator.pools_of(&fates).await?;
         let mut suspects = Vec::new();
         for (name, bytes) in objects {
-            let fate = &fates[&name.inode];
+            let Some(fate) = fates.get(&name.inode) else { continue };
             let pool = fate.inode.as_ref().and_then(layout);
             let pool = pool.and_then(|layout| pools.get(&layout.pool_version));
             let object = (name, *bytes);
@@ -360,7 +387,17 @@ impl Check<'_> {
                 MetaReply::Inodes { inodes, end } => Some((inodes, end)),
                 _ => None,
             });
-            let (inodes, end) = page.await?;
+            let (inodes, end) = match page.await {
+                Ok(page) => page,
+                Err(error) if error.is_damage() => match self.inspect((from, 0), false).await? {
+                    Some((next, _)) => {
+                        from = next;
+                        continue;
+                    }
+                    None => return Ok(()),
+                },
+                Err(error) => return Err(error),
+            };
             self.pause().await;
             self.look_for(&inodes).await?;
             self.progress(|looked| looked.inodes += inodes.len() as u64);
@@ -430,8 +467,9 @@ impl Check<'_> {
                 self.operator.world.sleep(PAUSE).await;
             }
             let inodes: BTreeSet<u64> = names.iter().map(|name| name.inode).collect();
-            let before = self.operator.fates(&inodes).await?;
-            names.retain(|name| is_expected(name, &before[&name.inode]));
+            let before = self.fates(&inodes).await?;
+            names
+                .retain(|name| before.get(&name.inode).is_some_and(|fate| is_expected(name, fate)));
             let conditions = match self.operator.examine(server, &names, self.options.read).await {
                 Ok(conditions) => conditions,
                 Err(error) => {
@@ -439,12 +477,12 @@ impl Check<'_> {
                     return Ok(());
                 }
             };
-            let after = self.operator.fates(&inodes).await?;
+            let after = self.fates(&inodes).await?;
             let (mut certain, mut open) = (Vec::new(), Vec::new());
             for (name, condition) in names.into_iter().zip(conditions) {
                 let Some(problem) = problem_of(condition) else { continue };
-                let version = version_of(&after[&name.inode]);
-                if version == version_of(&before[&name.inode]) {
+                let version = after.get(&name.inode).and_then(version_of);
+                if version == before.get(&name.inode).and_then(version_of) {
                     certain.push(Suspect { name, problem, bytes: 0, version });
                 } else {
                     open.push(name);
@@ -467,8 +505,7 @@ impl Check<'_> {
             };
             let Suspect { problem, bytes, .. } = *suspect;
             let finding = Finding { problem, server, inode, generation, stripe, bytes, path };
-            *self.summary.borrow_mut().found.entry(problem.name()).or_default() += 1;
-            (self.tell)(Event::Found(&finding));
+            self.tell(&finding);
         }
         if !self.options.repair {
             return Ok(());
@@ -483,6 +520,12 @@ impl Check<'_> {
             self.discard(server, some).await?;
         }
         Ok(())
+    }
+
+    fn tell(&self, finding: &Finding) {
+        let name = finding.problem.name();
+        *self.summary.borrow_mut().found.entry(name).or_default() += 1;
+        (self.tell)(Event::Found(finding));
     }
 
     async fn discard(&self, server: u32, objects: &[(u64, u32)]) -> Result<(), OperatorError> {

@@ -29,6 +29,8 @@ pub enum Problem {
     Corrupt { block: u32 },
     /// The disk does not give the object.
     Unreadable,
+    /// Rows of so many inodes, or of one and what it has, cannot be read at the metadata server.
+    Metadata { inodes: u64 },
 }
 
 impl Problem {
@@ -44,6 +46,7 @@ impl Problem {
             Problem::Damaged => "damaged",
             Problem::Corrupt { .. } => "corrupt",
             Problem::Unreadable => "unreadable",
+            Problem::Metadata { .. } => "metadata",
         }
     }
 

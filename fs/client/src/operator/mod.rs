@@ -62,6 +62,13 @@ pub enum OperatorError {
     Version { server: String },
 }
 
+impl OperatorError {
+    /// The server could not read what it was asked for.
+    fn is_damage(&self) -> bool {
+        matches!(self, OperatorError::Refused { errno: Errno::EIO, .. })
+    }
+}
+
 /// A server that answers requests.
 struct Server {
     /// For people.

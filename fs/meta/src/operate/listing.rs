@@ -11,7 +11,7 @@ use super::{Operation, Step};
 use crate::inode::{Damaged, Inode};
 use crate::keys::{self, Table};
 use crate::permission::{self, READ};
-use crate::rows::Rows;
+use crate::rows::{Rows, RowsError};
 
 /// Most bytes that an entry takes beside its name, without and with attributes and grant.
 const ENTRY_BYTES: usize = 32;
@@ -24,8 +24,13 @@ fn budget(bytes_max: u32) -> usize {
     (bytes_max as usize).clamp(2 * FRAME_BYTES + 512, REPLY_BYTES_MAX) - FRAME_BYTES
 }
 
-struct Row {
-    cookie: u64,
+/// What an inode takes in a list of `check`.
+fn listed_bytes(inode: &Inode) -> usize {
+    INODE_BYTES + inode.written.as_slice().len() * RUN_BYTES
+}
+
+pub(super) struct Row {
+    pub cookie: u64,
     name: Vec<u8>,
     inode: u64,
     kind: InodeKind,
@@ -72,7 +77,7 @@ impl<R: Rows> Operation<'_, R> {
         self.answer(&MetaReply::Directory { entries, end, grant })
     }
 
-    fn entries_after(
+    pub(super) fn entries_after(
         &mut self,
         number: u64,
         cookie: u64,
@@ -115,13 +120,13 @@ impl<R: Rows> Operation<'_, R> {
         let (mut inodes, mut end, mut damaged) = (Vec::new(), true, false);
         let first = keys::key(Table::Inode, &[from]);
         let last = keys::after(&[Table::Inode as u8]);
-        self.shard.rows.scan(&first, &last, &mut |key, value| {
+        let scanned = self.shard.rows.scan(&first, &last, &mut |key, value| {
             let number = keys::number(key, 0).ok_or(Damaged);
             let Ok(inode) = number.and_then(|number| Inode::decode(number, value)) else {
                 damaged = true;
                 return false;
             };
-            let takes = INODE_BYTES + inode.written.as_slice().len() * RUN_BYTES;
+            let takes = listed_bytes(&inode);
             if takes > room && !inodes.is_empty() {
                 end = false;
                 return false;
@@ -129,9 +134,28 @@ impl<R: Rows> Operation<'_, R> {
             room = room.saturating_sub(takes);
             inodes.push(inode);
             true
-        })?;
+        });
+        match scanned {
+            Err(RowsError::Damaged(_)) => damaged = true,
+            result => result?,
+        }
         if damaged {
-            return Err(Errno::EIO.into());
+            end = false;
+            if inodes.is_empty() {
+                inodes = self.inodes_before_damage(from)?;
+                let mut takes = 0;
+                let mut fits = |inode: &Inode| {
+                    takes += listed_bytes(inode);
+                    takes <= budget(bytes_max)
+                };
+                // One always has room.
+                let count = inodes.iter().take_while(|inode| fits(inode)).count();
+                inodes.truncate(count.max(1));
+            }
+            // Whoever asks for what follows meets it.
+            if inodes.is_empty() {
+                return Err(Errno::EIO.into());
+            }
         }
         let inodes = inodes.iter().map(|inode| self.info(inode)).collect();
         self.answer(&MetaReply::Inodes { inodes, end })

@@ -13,6 +13,7 @@ mod content;
 mod create;
 mod directory;
 mod garbage;
+mod inspect;
 mod lease;
 mod limits;
 mod listing;
@@ -191,6 +192,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             M::ListInodes { from, bytes_max } => self.list_inodes(from, bytes_max),
             M::GetInodes { inodes, bytes_max } => self.get_inodes(inodes.0, bytes_max),
             M::GetPath { inode } => self.get_path(inode),
+            M::Inspect { from, cookie, whole } => self.inspect(from, cookie, whole),
             M::Discard { server, objects } => self.discard(server, objects.0),
             M::Admit { server } => self.admit(server),
             M::Vouch { sessions, inodes } => self.vouch(sessions.0, inodes.0),

@@ -62,6 +62,7 @@ fn is_administrative(request: &MetaRequest<'_>) -> bool {
             | MetaRequest::ListInodes { .. }
             | MetaRequest::GetInodes { .. }
             | MetaRequest::GetPath { .. }
+            | MetaRequest::Inspect { .. }
             | MetaRequest::Discard { .. }
             | MetaRequest::Admit { .. }
             | MetaRequest::Vouch { .. }

@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-const KINDS: [&str; 50] = [
+const KINDS: [&str; 51] = [
     "open session",
     "renew session",
     "close session",
@@ -75,6 +75,7 @@ const KINDS: [&str; 50] = [
     "told grown",
     "admit",
     "vouch",
+    "inspect",
     REFUSED,
 ];
 /// Calls of those who may not make them, whatever they ask for.
@@ -185,6 +186,7 @@ pub(super) fn kind(request: &MetaRequest<'_>) -> usize {
         M::ToldGrown { .. } => 46,
         M::Admit { .. } => 47,
         M::Vouch { .. } => 48,
+        M::Inspect { .. } => 49,
     }
 }
 
@@ -204,8 +206,8 @@ mod tests {
     fn kinds_are_where_their_numbers_say() {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
-        let last = MetaRequest::Vouch { sessions: Bytes(&[]), inodes: Bytes(&[]) };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("vouch", KINDS.len() - 2));
+        let last = MetaRequest::Inspect { from: 0, cookie: 0, whole: true };
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("inspect", KINDS.len() - 2));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);
