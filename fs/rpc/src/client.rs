@@ -124,6 +124,8 @@ struct Inner {
 struct Slot {
     index: u16,
     sequence: u64,
+    /// Its last call was given up, and may still wait at the server.
+    given_up: bool,
 }
 
 /// Room for the body of most replies; a longer one is asked for again with room for any.
@@ -262,6 +264,7 @@ impl Connection {
             unreachable!("a permit stands for a free slot");
         };
         slot.sequence += 1;
+        slot.given_up = false;
         let mut guard = SlotGuard { inner, round, slot, answered: false };
         let head = CallHead {
             session: inner.session.get(),
@@ -512,7 +515,7 @@ fn read_reply(received: Completed, call: &CallHead) -> Result<Reply, Attempt> {
 }
 
 fn fresh_slots() -> VecDeque<Slot> {
-    (0..SLOTS_MAX).map(|index| Slot { index, sequence: 0 }).collect()
+    (0..SLOTS_MAX).map(|index| Slot { index, sequence: 0, given_up: false }).collect()
 }
 
 /// Puts a slot back when its call is over, answered or given up.
@@ -531,11 +534,13 @@ impl Drop for SlotGuard<'_> {
         let mut free = self.inner.free.borrow_mut();
         if self.answered {
             // Used again soon: the server's memory of few slots is enough for quiet clients.
-            free.push_front(self.slot);
+            let at = free.iter().take_while(|slot| slot.given_up).count();
+            free.insert(at, self.slot);
         } else {
             // The server may still be at it, or never have heard of it; the next number of this slot
-            // tells it to stop.
-            free.push_back(self.slot);
+            // tells it to stop. So the next call takes it, before its caller changes what the one that
+            // was given up would find.
+            free.push_front(Slot { given_up: true, ..self.slot });
         }
     }
 }

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use programs::*;
 use ropewalk_base::task::{join, race};
-use ropewalk_client::OpenOptions;
+use ropewalk_client::{Caller, OpenOptions};
+use ropewalk_sim::cluster::META;
 use ropewalk_sim::{Cluster, ClusterConfig, SimConfig, Simulation};
-use ropewalk_wire::fs::meta::INLINE_BYTES_MAX;
+use ropewalk_wire::fs::meta::{INLINE_BYTES_MAX, ROOT, RenameMode};
+use ropewalk_wire::fs::value::Errno;
 
 const PIECE: usize = 4096;
 
@@ -149,4 +151,43 @@ fn a_read_that_is_overtaken_by_a_write_leaves_nothing_old_behind() {
             assert_same(&found, &new);
         });
     }
+}
+
+/// A rename waits at the server for a client that stands still, and is given up. What the same client does
+/// from then on comes after it: it moves no file that was made since.
+#[test]
+fn a_rename_that_was_given_up_does_not_come_after_the_next_request() {
+    let mut simulation = Simulation::new(3);
+    let rail = SimConfig::stream();
+    let patience = Duration::from_secs(1);
+    let mut config =
+        ClusterConfig { data_servers: 1, clients: 2, rail, patience, ..ClusterConfig::default() };
+    config.meta.shard.term = Duration::from_secs(30);
+    config.meta.tick = Duration::from_millis(100);
+    let cluster = Cluster::start(&mut simulation, config);
+    let still = cluster.client_name(1).to_owned();
+    let held = cluster.run(&mut simulation, 1, |client| async move {
+        let held = create(&client, b"target").await;
+        write(&client, &held, 0, &pattern(1, PIECE)).await.expect("written");
+        held
+    });
+    // The directory's lease goes while it is awake.
+    cluster.run(&mut simulation, 0, |client| async move {
+        drop(create(&client, b"source").await);
+    });
+    simulation.network().partition(&still, META);
+    cluster.run(&mut simulation, 0, |client| async move {
+        let (root, mode) = (Caller::root(), RenameMode::Replace);
+        let renamed = client.rename(&root, ROOT, b"source", ROOT, b"target", mode).await;
+        assert_eq!(renamed.map(drop), Err(Errno::EIO), "it waits for who stands still");
+        client.unlink(&root, ROOT, b"source").await.expect("it was not renamed");
+        drop(create(&client, b"source").await);
+    });
+    simulation.run_for(Duration::from_secs(60));
+    cluster.run(&mut simulation, 0, |client| async move {
+        let mut names = list(&client).await;
+        names.sort_unstable();
+        assert_eq!(names, [b"source".to_vec(), b"target".to_vec()]);
+    });
+    drop(held);
 }
