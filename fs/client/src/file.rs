@@ -431,6 +431,7 @@ impl Client {
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {
             let pending = !inode.unsynced.borrow().is_empty()
+                || !inode.syncing.borrow().is_empty()
                 || inode.changed.get().is_some()
                 || inode.state.borrow().losses.are_untold()
                 || !inode.state.borrow().dirty.is_clean();

@@ -60,20 +60,30 @@ impl Drop for Reported<'_> {
     }
 }
 
-/// Servers that are being asked to make bytes durable, each with its era at the first of them.
+/// Servers that are being asked to make bytes durable, each with its era at the first of them. Those that
+/// another sync asks at this moment are among them: that one may have begun before the latest writes, and
+/// its end is not awaited.
 pub(crate) struct Unsynced<'a> {
     inode: &'a Inode,
     servers: BTreeMap<u32, u64>,
+    settled: bool,
 }
 
 impl<'a> Unsynced<'a> {
     pub fn take(inode: &'a Inode) -> Unsynced<'a> {
-        Unsynced { inode, servers: std::mem::take(&mut *inode.unsynced.borrow_mut()) }
+        let mut servers = std::mem::take(&mut *inode.unsynced.borrow_mut());
+        let mut syncing = inode.syncing.borrow_mut();
+        // The older era counts, here too.
+        servers.extend(syncing.iter().map(|(server, (era, _))| (*server, *era)));
+        for (server, era) in &servers {
+            syncing.entry(*server).or_insert((*era, 0)).1 += 1;
+        }
+        Unsynced { inode, servers, settled: false }
     }
 
     /// All of them have answered.
     pub fn settled(mut self) {
-        self.servers.clear();
+        self.settled = true;
     }
 }
 
@@ -86,8 +96,18 @@ impl Deref for Unsynced<'_> {
 
 impl Drop for Unsynced<'_> {
     fn drop(&mut self) {
-        // The older era counts: it is the one whose end takes something along.
-        self.inode.unsynced.borrow_mut().append(&mut self.servers);
+        let mut syncing = self.inode.syncing.borrow_mut();
+        for server in self.servers.keys() {
+            let (_, syncs) = syncing.get_mut(server).expect("it is noted");
+            *syncs -= 1;
+            if *syncs == 0 {
+                syncing.remove(server);
+            }
+        }
+        if !self.settled {
+            // The older era counts: it is the one whose end takes something along.
+            self.inode.unsynced.borrow_mut().append(&mut self.servers);
+        }
     }
 }
 

@@ -46,6 +46,9 @@ pub(crate) struct Inode {
     pub used: Cell<u64>,
     /// Data servers with bytes that were not made durable: their eras at the first such write.
     pub unsynced: RefCell<BTreeMap<u32, u64>>,
+    /// Of these, the servers that syncs under way ask, and how many syncs: a sync that begins meanwhile
+    /// must not end before they have answered.
+    pub syncing: RefCell<BTreeMap<u32, (u64, u32)>>,
     /// A change that a data server was asked for was given up, and may come about as long as the
     /// session lives, whatever becomes of the lease.
     pub in_doubt: Cell<bool>,
@@ -264,6 +267,7 @@ impl Inode {
             reporting: Semaphore::new(1),
             used: Cell::new(0),
             unsynced: RefCell::new(BTreeMap::new()),
+            syncing: RefCell::new(BTreeMap::new()),
             in_doubt: Cell::new(false),
             shared_before: Cell::new(true),
             promised: Cell::new(true),
