@@ -1,24 +1,17 @@
 //! Cuts of files whose objects are damaged: each comes to its end, what it keeps is right or an error, what
 //! it takes reads as zeros, and the file can be written again, in later lives too.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
-use std::rc::Rc;
-use std::sync::Arc;
+mod object_life;
 
-use ropewalk_base::checksum::crc32c;
-use ropewalk_base::disk::Disk;
-use ropewalk_base::executor::Executor;
+use std::path::PathBuf;
+
+use object_life::checksums;
 use ropewalk_base::random::Random;
-use ropewalk_base::time::Time;
-use ropewalk_base::world::{Clock, Offload, Work, World};
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_store::objects::{
     BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, WriteEpoch,
 };
 
-const ROOT: &str = "/data/store";
 const BLOCKS: usize = 160;
 const STRIPES: u32 = 4;
 const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 5 };
@@ -26,90 +19,37 @@ const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 5 };
 const STRIPE: u32 = 1;
 const KEPT: usize = 2 * BLOCK_BYTES + 100;
 
-struct StillClock;
-
-impl Clock for StillClock {
-    fn now(&self) -> Time {
-        Time(0)
-    }
-    fn unix_nanos(&self) -> i64 {
-        0
-    }
-}
-
-#[derive(Default)]
-struct Queue(RefCell<VecDeque<Work>>);
-
-impl Offload for Queue {
-    fn offload(&self, work: Work) {
-        self.0.borrow_mut().push_back(work);
-    }
-}
-
 /// One life of a process with the store.
 struct Life {
-    executor: Executor,
-    queue: Rc<Queue>,
+    process: object_life::Life,
     store: ObjectStore,
 }
 
 impl Life {
     fn new(disk: &VirtualDisk) -> Life {
-        let (executor, queue) = (Executor::new(Box::new(|| ())), Rc::new(Queue::default()));
-        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let random = Random::from_seed(3);
-        let world =
-            World::new(executor.clone(), Rc::new(StillClock), shared, queue.clone(), random);
         let config = Config {
             object_bytes: (BLOCKS * BLOCK_BYTES) as u64,
             segment_bytes: 24 * 1024,
             logged_bytes: 8 * 1024,
             ..Config::default()
         };
-        let opened = Rc::new(RefCell::new(None));
-        let out = opened.clone();
-        executor.spawn(async move {
-            let store = ObjectStore::open(Path::new(ROOT), config, &world).await;
-            *out.borrow_mut() = Some(store.expect("it opens").0);
-        });
-        run(&executor, &queue, || opened.borrow().is_some());
-        let store = opened.take().expect("just seen");
-        Life { executor, queue, store }
+        let mut process = object_life::Life::new(disk, 3);
+        let store = process.open(config).expect("it opens").0;
+        Life { process, store }
     }
 
-    fn checkpoint(&self) {
-        let (store, done) = (self.store.clone(), Rc::new(RefCell::new(false)));
-        let out = done.clone();
-        self.executor.spawn(async move {
-            store.checkpoint().await.expect("the disk is whole");
-            *out.borrow_mut() = true;
-        });
-        run(&self.executor, &self.queue, || *done.borrow());
+    fn checkpoint(&mut self) {
+        let store = self.store.clone();
+        self.process.run(async move { store.checkpoint().await }).expect("the disk is whole");
     }
 
     fn write(&self, object: ObjectId, offset: usize, bytes: &[u8]) -> Result<(), ObjectError> {
-        let sums: Vec<u32> = bytes.chunks(BLOCK_BYTES).map(crc32c).collect();
+        let sums = checksums(offset, bytes);
         self.store.write(object, offset as u64, &[bytes], &sums, BY).map(drop)
     }
 
     fn cut(&self, kept: usize) -> Result<Vec<ObjectId>, ObjectError> {
         self.store.truncate_file(object(0).inode, 1, STRIPE, kept as u64, BY)
-    }
-}
-
-impl Drop for Life {
-    fn drop(&mut self) {
-        self.executor.clear();
-        self.queue.0.borrow_mut().clear();
-    }
-}
-
-fn run(executor: &Executor, queue: &Queue, done: impl Fn() -> bool) {
-    while !done() {
-        if !executor.run_one() {
-            let work = queue.0.borrow_mut().pop_front().expect("it can go on");
-            work();
-        }
     }
 }
 
@@ -146,7 +86,7 @@ struct Site {
 impl Site {
     fn new() -> Site {
         let disk = VirtualDisk::new(1);
-        let life = Life::new(&disk);
+        let mut life = Life::new(&disk);
         (0..STRIPES).for_each(|stripe| life.write(object(stripe), 0, &content(stripe, 1)).unwrap());
         life.checkpoint();
         let mut files = disk.files();
@@ -234,7 +174,7 @@ fn a_cut_of_damaged_objects_ends_and_leaves_no_byte_behind_it() {
             // In later lives, with the log and without.
             drop(life);
             disk.survive_process_death();
-            let life = Life::new(&disk);
+            let mut life = Life::new(&disk);
             check(&life, kept, (stripe, damage), &what);
             life.checkpoint();
             drop(life);
