@@ -192,3 +192,23 @@ fn mount_finds_a_helper_by_its_name() {
         assert!(table(&path).is_none());
     }
 }
+
+#[test]
+fn a_mount_without_an_address_asks_the_one_of_the_environment() {
+    let Some(site) = Site::new() else { return };
+    let (path, address) = (site.path("mount"), site.cluster.address());
+    let run = |arguments: &[&str]| {
+        let mut command = support::program();
+        command.args(arguments).env("ROPEWALK_ADDRESS", &address).output().unwrap()
+    };
+    let place = path.to_str().unwrap();
+    let output = run(&["mount", place, "--background"]);
+    assert!(output.status.success(), "{}", said(&output));
+    has(&path, &["nosuid", "nodev"], &["ro"]);
+    let (source, ..) = table(&path).unwrap();
+    assert!(source.contains(&address), "{source} is not {address}");
+    unmount(&path);
+    // A lone word with a port is an address, not a directory.
+    let nowhere = run(&["mount", "127.0.0.1:7700"]);
+    assert!(said(&nowhere).contains("nowhere to mount"), "{}", said(&nowhere));
+}
