@@ -108,7 +108,7 @@ fn who_stood_still_and_lost_a_lock_neither_reads_nor_writes_until_it_unlocks_or_
         loser.well(&format!("sync {slot}"));
         loser.well(&format!("lock {slot} {} w 0 0", file.0));
     }
-    // What the server does not know of yet is lost, too.
+    // Unreported writes are lost, too.
     for (slot, file) in files.iter().enumerate() {
         loser.well(&format!("write {slot} 0 {} 1", file.1 + 10));
     }

@@ -160,7 +160,9 @@ pub fn down(arguments: &Down) -> anyhow::Result<()> {
             }
         }
         if begin.elapsed() > arguments.patience {
-            let pid = number(&mut file)?.map_or("that".to_string(), |pid| pid.to_string());
+            let Some(pid) = number(&mut file)? else {
+                bail!("whoever serves {directory} does not end, and left no number to find it by")
+            };
             bail!(
                 "process {pid} serves {directory} and does not end: its log says why, or a process in \
                  another mount namespace has its mount ('grep ropewalk /proc/*/mountinfo' shows which). \

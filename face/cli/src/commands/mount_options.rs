@@ -29,7 +29,8 @@ const OF_FSTAB: [&str; 14] = [
 ];
 /// Words that ask for something that is so in any case.
 const ALWAYS: [&str; 2] = ["default_permissions", "noiversion"];
-/// What the kernel says of a mount of ours. Without a line in /etc/fstab mount(8) hands it back at a remount.
+/// Options that the kernel adds to a mount of ours. Without a line in /etc/fstab mount(8) hands them back at a
+/// remount.
 const OF_KERNEL: [&str; 5] = ["user_id", "group_id", "rootmode", "max_read", "blksize"];
 const KNOWN: &str = "ro, rw, suid, nosuid, dev, nodev, exec, noexec, noatime, allow_other, remount, \
                      patience=SECONDS, log=FILE";
