@@ -11,10 +11,10 @@ use std::rc::Rc;
 use ropewalk_base::random::Random;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_store::objects::{
-    BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, WriteEpoch,
+    BLOCK_BYTES, Config, ObjectError, ObjectId, ReadOutcome, WriteEpoch,
 };
 
-use object_life::{Life, ROOT, checksums};
+use object_life::{Life, ROOT, Writer, checksums};
 
 const BLOCKS: usize = 16;
 const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 1 };
@@ -36,29 +36,6 @@ fn object(inode: u64) -> ObjectId {
     ObjectId { inode, generation: 1, stripe: 0 }
 }
 
-struct Writer {
-    store: ObjectStore,
-    expected: BTreeMap<ObjectId, Vec<u8>>,
-    version: u8,
-}
-
-impl Writer {
-    fn write(&mut self, object: ObjectId, offset: usize, length: usize) {
-        self.version = self.version.wrapping_add(1);
-        let data: Vec<u8> = (0..length).map(|at| self.version ^ (at % 251) as u8 | 1).collect();
-        let sums = checksums(offset, &data);
-        self.store.write(object, offset as u64, &[&data], &sums, BY).unwrap();
-        let whole = self.expected.entry(object).or_insert_with(|| vec![0; BLOCKS * BLOCK_BYTES]);
-        whole[offset..offset + length].copy_from_slice(&data);
-    }
-
-    fn punch(&mut self, object: ObjectId, block: usize) {
-        let (offset, length) = (block * BLOCK_BYTES, BLOCK_BYTES);
-        self.store.punch(object, offset as u64, length as u64, BY).unwrap();
-        self.expected.get_mut(&object).unwrap()[offset..offset + length].fill(0);
-    }
-}
-
 /// A store whose process died after so many steps of a checkpoint beside which somebody wrote, and what
 /// it must say; `None` where the checkpoint had ended before.
 fn died_in_checkpoint(
@@ -68,7 +45,7 @@ fn died_in_checkpoint(
     let disk = VirtualDisk::new(1);
     let mut life = Life::new(&disk, 1);
     let store = life.open(config(objects_cached)).unwrap().0;
-    let mut writer = Writer { store: store.clone(), expected: BTreeMap::new(), version: 0 };
+    let mut writer = Writer::new(&store, BLOCKS * BLOCK_BYTES, BY);
     for inode in 1..5 {
         writer.write(object(inode), 0, 8 * BLOCK_BYTES);
     }
@@ -77,7 +54,7 @@ fn died_in_checkpoint(
     for inode in 1..5 {
         // A block that becomes a hole and gets other bytes in place; and one of which the log has an
         // image and, in a later record, a part.
-        writer.punch(object(inode), 5);
+        writer.punch(object(inode), 5 * BLOCK_BYTES, BLOCK_BYTES);
         writer.write(object(inode), 5 * BLOCK_BYTES, BLOCK_BYTES);
         if inode < 3 {
             writer.write(object(inode), BLOCK_BYTES + 7, 20);
@@ -188,7 +165,7 @@ fn the_names_of_a_removed_inode_stay_away_whenever_a_checkpoint_runs_beside_the_
         let mut random = Random::from_seed(seed);
         let mut life = Life::new(&disk, seed);
         let store = life.open(config(16)).unwrap().0;
-        let mut writer = Writer { store: store.clone(), expected: BTreeMap::new(), version: 0 };
+        let mut writer = Writer::new(&store, BLOCKS * BLOCK_BYTES, BY);
         (1..3).for_each(|inode| writer.write(object(inode), 0, 2 * BLOCK_BYTES));
         let handle = store.clone();
         life.run(async move { handle.checkpoint().await.unwrap() });

@@ -19,7 +19,7 @@ use ropewalk_store::objects::{
     BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, ReadOutcome, Recovery, WriteEpoch,
 };
 
-use object_life::{Life, ROOT, checksums};
+use object_life::{Life, ROOT, Writer};
 
 const BLOCKS: usize = 160;
 const BY: WriteEpoch = WriteEpoch { session: 1, epoch: 5 };
@@ -60,28 +60,6 @@ struct Site {
     foreign: BTreeMap<PathBuf, Vec<u8>>,
 }
 
-struct Writer {
-    store: ObjectStore,
-    expected: BTreeMap<ObjectId, Vec<u8>>,
-    version: u8,
-}
-
-impl Writer {
-    fn write(&mut self, object: ObjectId, offset: usize, length: usize) {
-        self.version += 1;
-        let data: Vec<u8> = (0..length).map(|at| self.version ^ (at % 251) as u8 | 1).collect();
-        let sums = checksums(offset, &data);
-        self.store.write(object, offset as u64, &[&data], &sums, BY).unwrap();
-        let whole = self.expected.entry(object).or_insert_with(|| vec![0; BLOCKS * BLOCK_BYTES]);
-        whole[offset..offset + length].copy_from_slice(&data);
-    }
-
-    fn punch(&mut self, object: ObjectId, offset: usize, length: usize) {
-        self.store.punch(object, offset as u64, length as u64, BY).unwrap();
-        self.expected.get_mut(&object).unwrap()[offset..offset + length].fill(0);
-    }
-}
-
 fn files(disk: &VirtualDisk) -> BTreeMap<PathBuf, Vec<u8>> {
     let bytes = |path: PathBuf| disk.bytes(&path).map(|bytes| (path, bytes));
     disk.files().into_iter().filter_map(bytes).collect()
@@ -97,7 +75,7 @@ impl Site {
         let disk = VirtualDisk::new(1);
         let mut life = Life::new(&disk, identity);
         let store = life.open(config(1)).unwrap().0;
-        let mut writer = Writer { store: store.clone(), expected: BTreeMap::new(), version: 0 };
+        let mut writer = Writer::new(&store, BLOCKS * BLOCK_BYTES, BY);
         for inode in 1..5 {
             writer.write(object(inode, 0), 0, 3 * BLOCK_BYTES);
             writer.write(object(inode, 1), 2 * BLOCK_BYTES, 2 * BLOCK_BYTES);

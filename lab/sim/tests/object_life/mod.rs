@@ -1,7 +1,7 @@
 //! Lives of an object store alone, on a virtual disk, one step after the other.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_base::world::{Clock, Offload, Work, World};
 use ropewalk_sim::disk::VirtualDisk;
-use ropewalk_store::objects::{BLOCK_BYTES, Config, ObjectError, ObjectStore, Recovery};
+use ropewalk_store::objects::{
+    BLOCK_BYTES, Config, ObjectError, ObjectId, ObjectStore, Recovery, WriteEpoch,
+};
 
 /// Where the store is.
 pub const ROOT: &str = "/data/store";
@@ -114,4 +116,36 @@ pub fn checksums(offset: usize, data: &[u8]) -> Vec<u32> {
     let first = (BLOCK_BYTES - offset % BLOCK_BYTES).min(data.len());
     let (head, rest) = data.split_at(first);
     std::iter::once(head).chain(rest.chunks(BLOCK_BYTES)).map(crc32c).collect()
+}
+
+/// Writes, and keeps what must be read.
+#[allow(dead_code, reason = "not every test compares whole objects")]
+pub struct Writer {
+    pub store: ObjectStore,
+    pub expected: BTreeMap<ObjectId, Vec<u8>>,
+    object_bytes: usize,
+    by: WriteEpoch,
+    version: u8,
+}
+
+#[allow(dead_code, reason = "not every test compares whole objects")]
+impl Writer {
+    pub fn new(store: &ObjectStore, object_bytes: usize, by: WriteEpoch) -> Writer {
+        Writer { store: store.clone(), expected: BTreeMap::new(), object_bytes, by, version: 0 }
+    }
+
+    /// Writes bytes of which none is zero.
+    pub fn write(&mut self, object: ObjectId, offset: usize, length: usize) {
+        self.version = self.version.wrapping_add(1);
+        let data: Vec<u8> = (0..length).map(|at| self.version ^ (at % 251) as u8 | 1).collect();
+        let sums = checksums(offset, &data);
+        self.store.write(object, offset as u64, &[&data], &sums, self.by).unwrap();
+        let whole = self.expected.entry(object).or_insert_with(|| vec![0; self.object_bytes]);
+        whole[offset..offset + length].copy_from_slice(&data);
+    }
+
+    pub fn punch(&mut self, object: ObjectId, offset: usize, length: usize) {
+        self.store.punch(object, offset as u64, length as u64, self.by).unwrap();
+        self.expected.get_mut(&object).unwrap()[offset..offset + length].fill(0);
+    }
 }
