@@ -223,7 +223,7 @@ fn a_file_grows_on_one_mount_while_the_other_writes_its_beginning() {
     fs::create_dir(&b).unwrap();
     let cluster = Cluster::start(&place.path().join("cluster"));
     let (_one, _two) = (cluster.mount(&a), cluster.mount(&b));
-    let rounds = if std::env::var_os("ROPEWALK_DEEP").is_some() { 600 } else { 12 };
+    let rounds = if std::env::var_os("ROPEWALK_SEEDS").is_some() { 600 } else { 12 };
     for round in 0..rounds {
         let name = format!("grows{round}");
         let path = a.join(&name);

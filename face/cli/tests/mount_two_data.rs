@@ -2,7 +2,7 @@
 //! works on one of the mounts, and the same orders on local files. Every answer has to be the same, and
 //! every file in the end.
 //!
-//! The seeds are few and the same each time; `ROPEWALK_DEEP` makes them many, `ROPEWALK_SEED` chooses one.
+//! The seeds are few and the same each time; `ROPEWALK_SEEDS` makes them many, `ROPEWALK_SEED` chooses one.
 
 mod support;
 
@@ -296,7 +296,7 @@ fn random_orders_to_two_mounts_do_what_they_do_to_local_files() {
         .collect();
     let _unmounts = Unmounts(&mounts);
     let chosen = std::env::var("ROPEWALK_SEED").ok().and_then(|seed| seed.parse().ok());
-    let deep = std::env::var_os("ROPEWALK_DEEP").is_some();
+    let deep = std::env::var_os("ROPEWALK_SEEDS").is_some();
     let seeds = match chosen {
         Some(seed) => seed..seed + 1,
         None => 1..1 + if deep { 50 * SEEDS } else { SEEDS },

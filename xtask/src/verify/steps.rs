@@ -88,7 +88,11 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
     });
     steps.push(Step {
         packages: packages::MOUNT,
-        ..step("mount", 20, alone(workspace, "mount_", depth))
+        ..step(
+            "mount",
+            if depth == Depth::Deep { 60 } else { 20 },
+            alone(workspace, "mount_", depth),
+        )
     });
     if depth == Depth::Deep {
         steps.push(Step {
