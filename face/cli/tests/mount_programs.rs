@@ -251,6 +251,54 @@ fn a_file_grows_on_one_mount_while_the_other_writes_its_beginning() {
     unmount(&b);
 }
 
+/// Programs on two mounts append to one file, and others follow it, as `tail -f` does.
+#[test]
+fn who_follows_a_file_that_two_mounts_append_to_sees_no_zeros() {
+    const EACH: usize = 150;
+    const LENGTHS: [usize; 3] = [100, 60_000, 3000];
+    if !mounts_usable() {
+        return;
+    }
+    let place = tempfile::tempdir().unwrap();
+    let (a, b) = (place.path().join("a"), place.path().join("b"));
+    fs::create_dir(&a).unwrap();
+    fs::create_dir(&b).unwrap();
+    let cluster = Cluster::start(&place.path().join("cluster"));
+    let (_one, _two) = (cluster.mount(&a), cluster.mount(&b));
+    fs::write(a.join("log"), vec![9; 100_000]).unwrap();
+    let appending =
+        |mount: &Path| fs::File::options().append(true).open(mount.join("log")).unwrap();
+    // Both are open before the first record: neither mount has the file for itself.
+    let files = [(1, appending(&a)), (2, appending(&b)), (3, appending(&b))];
+    let whole = 100_000 + files.len() * EACH / LENGTHS.len() * LENGTHS.iter().sum::<usize>();
+    std::thread::scope(|scope| {
+        for (writer, mut file) in files {
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let record = vec![writer; LENGTHS[number % LENGTHS.len()]];
+                    file.write_all(&record).unwrap();
+                    assert!(file.metadata().unwrap().len() >= record.len() as u64);
+                }
+            });
+        }
+        for mount in [&a, &b] {
+            scope.spawn(move || {
+                let mut file = fs::File::open(mount.join("log")).unwrap();
+                let (mut at, mut bytes) = (0, vec![0; 1 << 17]);
+                while at < whole {
+                    let len = file.read(&mut bytes).unwrap();
+                    let zero = bytes[..len].iter().position(|byte| *byte == 0);
+                    assert_eq!(zero.map(|zero| at + zero), None, "a zero below the size");
+                    at += len;
+                }
+            });
+        }
+    });
+    assert_eq!(fs::metadata(b.join("log")).unwrap().len(), whole as u64);
+    unmount(&a);
+    unmount(&b);
+}
+
 #[test]
 fn locks_exclude_across_mounts() {
     if !mounts_usable() {

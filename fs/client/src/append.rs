@@ -2,8 +2,9 @@
 //!
 //! Invariant: a record that was given its range keeps it until it is written there or fails, however
 //! often its transfer begins anew. Otherwise it would be in the file twice, or leave zeros behind.
-//! Under the sole writer's lease the size follows the bytes, record by record: nobody sees the zeros
-//! where a record is still to come.
+//! The size follows the bytes, record by record: nobody sees the zeros where a record is still to come.
+//! The sole writer sees to that by itself; among several the metadata server does, by what each of them
+//! reports. Therefore a client reports a size only when all its records below are written or given up.
 
 use std::rc::Rc;
 
@@ -28,6 +29,8 @@ struct Claim {
     /// A truncation makes another: what lay at the end then may be others' now.
     epoch: u32,
     keeper: Keeper,
+    /// In which tenure of the lease the records behind it wait for this one.
+    listed: Option<u64>,
 }
 
 /// Who keeps others out of the range.
@@ -40,36 +43,51 @@ enum Keeper {
 }
 
 impl Append {
-    /// Completes when the records before this one are in the file, as far as the lease knows of them.
-    pub async fn turn(&self) {
-        let Some(claim) = &self.claim else { return };
-        while claim.is_behind_others() {
-            claim.inode.placed.notified().await;
-        }
-    }
-
     /// The record lies in its range, or the lease is about to go: a range that only the lease covers is
-    /// the file's then, or nobody's.
+    /// the file's then, or nobody's. The records behind it wait no longer.
     pub fn leave_lease(&mut self) {
         self.claim.take_if(|claim| matches!(claim.keeper, Keeper::Lease(_)));
+        self.claim.iter_mut().for_each(Claim::unlist);
     }
 }
 
 impl Claim {
-    fn is_behind_others(&self) -> bool {
-        let state = self.inode.state.borrow();
-        self.keeper == Keeper::Lease(state.tenure)
-            && state.claims.first().is_some_and(|first| first.0 < self.offset)
+    fn list(&mut self, end: u64) {
+        let mut state = self.inode.state.borrow_mut();
+        if self.listed == Some(state.tenure) {
+            return;
+        }
+        self.listed = Some(state.tenure);
+        let at = state.claims.partition_point(|claim| claim.0 < self.offset);
+        state.claims.insert(at, (self.offset, end));
+    }
+
+    fn unlist(&mut self) {
+        let mut state = self.inode.state.borrow_mut();
+        if self.listed.take() == Some(state.tenure) {
+            state.claims.retain(|claim| claim.0 != self.offset);
+            drop(state);
+            self.inode.placed.notify_all();
+        }
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let mut state = self.inode.state.borrow_mut();
-        if self.keeper == Keeper::Lease(state.tenure) {
-            state.claims.retain(|claim| claim.0 != self.offset);
-            drop(state);
-            self.inode.placed.notify_all();
+        self.unlist();
+    }
+}
+
+impl Inode {
+    /// Completes when no append of this client is under way that begins below `end`.
+    pub async fn appended_below(&self, end: u64) {
+        let tenure = self.state.borrow().tenure;
+        let waits = || {
+            let state = self.state.borrow();
+            state.tenure == tenure && state.claims.first().is_some_and(|first| first.0 < end)
+        };
+        while waits() {
+            self.placed.notified().await;
         }
     }
 }
@@ -87,14 +105,20 @@ impl Client {
         let era = || Keeper::Server(self.inner.position.get().era);
         let epoch = inode.state.borrow().epoch;
         append.claim.take_if(|claim| (claim.keeper, claim.epoch) != (era(), epoch));
-        if let Some(claim) = &append.claim {
+        if let Some(claim) = &mut append.claim {
+            claim.list(claim.offset + len);
             return Ok(claim.offset);
         }
+        // One at a time: whoever reports a size, or places a record by the lease, knows of all before.
+        let _placing = inode.placing.acquire().await;
+        let epoch = inode.state.borrow().epoch;
         let (offset, keeper) = match claim_here(inode, layout, len)? {
             Some(claimed) => claimed,
             None => (self.reserve(inode, epoch, len).await?, era()),
         };
-        append.claim = Some(Claim { inode: inode.clone(), offset, epoch, keeper });
+        let mut claim = Claim { inode: inode.clone(), offset, epoch, keeper, listed: None };
+        claim.list(offset + len);
+        append.claim = Some(claim);
         Ok(offset)
     }
 
@@ -114,7 +138,7 @@ impl Client {
 
 /// Takes a range by the sole writer's lease, if there is one.
 fn claim_here(inode: &Inode, layout: &Layout, len: u64) -> Result<Option<(u64, Keeper)>, Errno> {
-    let mut state = inode.state.borrow_mut();
+    let state = inode.state.borrow();
     let tenure = state.tenure;
     if state.mode != LeaseMode::Write {
         return Ok(None);
@@ -123,6 +147,6 @@ fn claim_here(inode: &Inode, layout: &Layout, len: u64) -> Result<Option<(u64, K
     // Behind those that are under way.
     let offset = state.claims.last().map_or(size, |last| last.1.max(size));
     let end = offset.checked_add(len).filter(|end| *end <= layout.size_max());
-    state.claims.push((offset, end.ok_or(Errno::EFBIG)?));
+    end.ok_or(Errno::EFBIG)?;
     Ok(Some((offset, Keeper::Lease(tenure))))
 }

@@ -42,6 +42,8 @@ pub(crate) struct Inode {
     pub giving: Semaphore,
     /// One report at a time.
     pub reporting: Semaphore,
+    /// One append gets its range at a time.
+    pub placing: Semaphore,
     /// When it was used last, on the client's own count.
     pub used: Cell<u64>,
     /// Data servers with bytes that were not made durable: their eras at the first such write.
@@ -139,7 +141,7 @@ pub(crate) struct State {
     pub layout: Option<Layout>,
     pub written: Runs,
     pub dirty: Dirty,
-    /// Ranges behind the size, in order, where appends by the sole writer's lease are under way.
+    /// Ranges, in order, where appends are under way.
     pub claims: Vec<(u64, u64)>,
     /// Changes in a report that was not answered yet: other replies may not know of them.
     pub under_way: Dirty,
@@ -265,6 +267,7 @@ impl Inode {
             change: Semaphore::new(1),
             giving: Semaphore::new(1),
             reporting: Semaphore::new(1),
+            placing: Semaphore::new(1),
             used: Cell::new(0),
             unsynced: RefCell::new(BTreeMap::new()),
             syncing: RefCell::new(BTreeMap::new()),
@@ -356,9 +359,12 @@ impl Inode {
                 attributes.modified = old.modified.max(attributes.modified);
             }
         }
-        // What is not reported yet is not in any reply.
-        let reported = state.dirty.size.max(state.under_way.size);
-        attributes.size = attributes.size.max(reported.unwrap_or(0));
+        // What is not reported yet is not in any reply. Among several writers the server says when that is
+        // to be seen: appends of others may be under way before it.
+        if state.mode != LeaseMode::Shared {
+            let reported = state.dirty.size.max(state.under_way.size);
+            attributes.size = attributes.size.max(reported.unwrap_or(0));
+        }
         state.attributes = Some(attributes);
     }
 

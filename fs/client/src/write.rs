@@ -443,9 +443,8 @@ impl Client {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
         };
-        if let Some(append) = append.as_deref() {
-            append.turn().await;
-        }
+        let behind = if append.is_some() { offset } else { offset + len };
+        inode.appended_below(behind).await;
         // Where the lease went under the transfer, what was written may be nobody's bytes. One that
         // became another mode meanwhile was ours all the time.
         let gone = || inode.state.borrow().tenure != tenure;

@@ -4,7 +4,8 @@
 //! * `Write` is alone: no other session has a mode but `None` on the inode;
 //! * `Read` and `Shared` are never held on one inode by different sessions;
 //! * a holder without mode and without open does not exist;
-//! * numbers of grants never repeat, across restarts too.
+//! * numbers of grants never repeat, across restarts too;
+//! * appends are under way only for sessions that hold `Shared`.
 //!
 //! The table is in memory. After a restart sessions reclaim what they held (see `sessions`). It does
 //! not know why somebody needs a lease to go: it is told a [`Need`].
@@ -14,6 +15,8 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 use ropewalk_wire::fs::meta::{Access, Callback, Grant, LeaseMode};
+
+use crate::appends::Appends;
 
 /// What an operation of one session demands of the other sessions' leases on an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +91,8 @@ pub struct Leases {
     /// Directories that were recalled lately: no new grants until then, since somebody is changing
     /// them and each grant would cost a recall.
     contended: BTreeMap<u64, Time>,
+    /// Ranges that sessions reserved for appends.
+    pub(crate) appends: Appends,
     next_number: u64,
 }
 
@@ -283,6 +288,7 @@ impl Leases {
             let number = self.next_number;
             self.next_number += 1;
             self.entry(inode, session).number = number;
+            self.follow_mode(inode, session);
         }
         let number = self.entry(inode, session).number;
         debug_assert_eq!(self.check_inode(inode), Ok(()));
@@ -337,7 +343,23 @@ impl Leases {
         if after.mode == LeaseMode::None && after.open.is_none() {
             self.remove(inode, session);
         }
+        self.follow_mode(inode, session);
         before != after
+    }
+
+    /// Nobody waits for appends of a session that does not share the inode with other writers any more.
+    fn follow_mode(&mut self, inode: u64, session: u64) {
+        if self.mode(inode, session) != LeaseMode::Shared {
+            self.appends.forget(inode, session);
+        }
+    }
+
+    /// A session gets a range at the end of the inode. The size that is told goes up to it, until the
+    /// session reports it, if it holds `Shared`.
+    pub(crate) fn reserve(&mut self, inode: u64, session: u64, offset: u64, end: u64) {
+        if self.mode(inode, session) == LeaseMode::Shared {
+            self.appends.add((inode, session), offset, end);
+        }
     }
 
     /// Takes everything that a session has on an inode.
@@ -349,6 +371,7 @@ impl Leases {
             if *count == 0 {
                 self.counts.remove(&session);
             }
+            self.appends.forget(inode, session);
         }
         removed
     }

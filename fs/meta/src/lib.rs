@@ -18,6 +18,7 @@
 //! Where to begin reading: `shard` for the life of a call, `operate` for what requests do, `leases`
 //! for caching between clients. Rows are described in `docs/spec/metadata-rows.md`.
 
+mod appends;
 pub mod config;
 mod graves;
 mod growth;

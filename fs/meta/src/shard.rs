@@ -315,7 +315,10 @@ impl<R: Rows> Shard<R> {
             let on = vec![WaitOn::Inode(inode)];
             return self.park((session, slot, sequence), request, on, ticket);
         }
-        if let Some(inode) = grows(request).filter(|inode| self.growth.is_awaited(*inode)) {
+        let waits = |(inode, size): &(u64, u64)| {
+            self.growth.is_awaited(*inode) || self.leases.appends.hold_back(*inode, session, *size)
+        };
+        if let Some((inode, _)) = grows(request).filter(waits) {
             let on = vec![WaitOn::Grown(inode)];
             return self.park((session, slot, sequence), request, on, ticket);
         }
@@ -409,7 +412,9 @@ impl<R: Rows> Shard<R> {
     /// Executes calls that waited for what came about meanwhile, in the order in which they came.
     fn run_woken(&mut self, now: Moment) {
         self.check_grace(now);
-        while let Some(ticket) = self.parking.next_woken() {
+        loop {
+            self.settle_appends(now);
+            let Some(ticket) = self.parking.next_woken() else { return };
             let Some(parked) = self.parking.take(ticket) else { continue };
             let Parked { session, slot, sequence, request, on } = parked;
             self.sessions.set_parked(session, slot, None);
@@ -597,13 +602,14 @@ fn frees(request: &MetaRequest<'_>) -> bool {
     )
 }
 
-/// The file that a request can make longer.
-fn grows(request: &MetaRequest<'_>) -> Option<u64> {
+/// The file that a request can make longer, and the size that it has to be told of after this.
+fn grows(request: &MetaRequest<'_>) -> Option<(u64, u64)> {
     match *request {
-        MetaRequest::Report { inode, .. }
-        | MetaRequest::WriteInline { inode, .. }
-        | MetaRequest::ReserveAppend { inode, .. }
-        | MetaRequest::SetAttributes { inode, .. } => Some(inode),
+        MetaRequest::Report { inode, report } => Some((inode, report.size.unwrap_or(0))),
+        MetaRequest::SetAttributes { inode, change, .. } => Some((inode, change.size.unwrap_or(0))),
+        MetaRequest::WriteInline { inode, .. } | MetaRequest::ReserveAppend { inode, .. } => {
+            Some((inode, 0))
+        }
         _ => None,
     }
 }

@@ -187,3 +187,118 @@ fn a_sole_writers_size_follows_the_bytes_of_its_appends() {
     assert!(ended, "the records are not all there");
     assert!(appenders.iter().all(|appender| appender.borrow().is_some()));
 }
+
+/// A file of stripes that clients 0 and 1 have open to append to it, and client 2 to read it.
+fn appending_together(seed: u64) -> (Simulation, Cluster, [Rc<File>; 3]) {
+    let mut simulation = Simulation::new(seed);
+    let patience = Duration::from_secs(120);
+    let config =
+        ClusterConfig { data_servers: SERVERS, clients: 3, patience, ..ClusterConfig::default() };
+    let cluster = Cluster::start(&mut simulation, config);
+    cluster.run(&mut simulation, 0, |client| async move {
+        let file = create(&client, b"f").await;
+        write(&client, &file, 0, &pattern(0, 100_000)).await.expect("written");
+    });
+    let files = [(0, APPEND), (1, APPEND), (2, READ)].map(|(client, how)| {
+        cluster.run(&mut simulation, client, move |client| async move {
+            Rc::new(open(&client, b"f", how).await.expect("opened"))
+        })
+    });
+    (simulation, cluster, files)
+}
+
+/// The file's size as a client is told it.
+fn size_at(simulation: &mut Simulation, cluster: &Cluster, client: usize) -> u64 {
+    cluster.run(simulation, client, |client| async move {
+        client.lookup(&Caller::root(), ROOT, b"f").await.expect("found").size
+    })
+}
+
+/// Programs of two clients append, and others look at the file, also on one of these clients.
+#[test]
+fn the_size_follows_the_bytes_of_appends_by_several_clients() {
+    const EACH: u64 = 40;
+    for seed in ropewalk_sim::seeds(0, 20) {
+        let (mut simulation, cluster, files) = appending_together(seed);
+        for (appender, client) in [(0u64, 0), (1, 1), (2, 1)] {
+            let file = files[client].clone();
+            cluster.spawn(&simulation, client, move |client| async move {
+                for number in 0..EACH {
+                    // Short ones overtake long ones on their way.
+                    let len = if (appender + number) % 2 == 0 { 200_000 } else { 100 };
+                    let record = vec![1 + appender as u8; len];
+                    let offset = write(&client, &file, 0, &record).await.expect("appended");
+                    let size = client.attributes(file.number()).await.expect("known").size;
+                    assert!(size >= offset + len as u64, "who appended sees its record");
+                    let found = read(&client, &file, offset, len).await.expect("read");
+                    assert_same(&found, &record);
+                }
+            });
+        }
+        let lookers = [1, 2].map(|client| {
+            let pause = Duration::from_micros(if client == 1 { 70 } else { 50 });
+            cluster.spawn(&simulation, client, move |client| async move {
+                let file = open(&client, b"f", READ).await.expect("opened");
+                let mut at = 100_000;
+                while at < 100_000 + 3 * EACH / 2 * 200_100 {
+                    let bytes = read(&client, &file, at, 1 << 20).await.expect("read");
+                    let zero = bytes.iter().position(|byte| *byte == 0);
+                    assert_eq!(zero.map(|zero| at + zero as u64), None, "zeros below the size");
+                    at += bytes.len() as u64;
+                    client.world().sleep(pause).await;
+                }
+            })
+        });
+        let ended = simulation
+            .run_until(PROGRAM_LIMIT, |_| lookers.iter().all(|looker| looker.borrow().is_some()));
+        assert!(ended, "seed {seed}: the records are not all there");
+    }
+}
+
+/// A client that does not get on keeps its range, and the others not for long.
+#[test]
+fn an_append_that_stands_still_holds_others_up_for_a_moment() {
+    for dies in [false, true] {
+        let (mut simulation, cluster, files) = appending_together(1);
+        isolate(&simulation, false);
+        let slow = append(&simulation, &cluster, &files[0], 1);
+        simulation.run_for(Duration::from_millis(100));
+        assert!(slow.borrow().is_none(), "no data server is to be had");
+        assert_eq!(size_at(&mut simulation, &cluster, 2), 100_000, "nothing of it is there");
+        let file = files[1].clone();
+        let begin = simulation.now();
+        let offset = cluster.run(&mut simulation, 1, move |client| async move {
+            let offset = write(&client, &file, 0, &pattern(2, RECORD)).await.expect("appended");
+            let size = client.attributes(file.number()).await.expect("known").size;
+            assert_eq!(size, offset + RECORD as u64, "who appended sees its record");
+            offset
+        });
+        assert_eq!(offset, 105_000);
+        assert!(simulation.now().since(begin) < Duration::from_secs(3));
+        assert_eq!(size_at(&mut simulation, &cluster, 2), 110_000);
+        // Nobody waits for it any more.
+        let (file, begin) = (files[1].clone(), simulation.now());
+        cluster.run(&mut simulation, 1, move |client| async move {
+            write(&client, &file, 0, &pattern(3, RECORD)).await.expect("appended");
+        });
+        assert!(simulation.now().since(begin) < Duration::from_millis(100));
+        if dies {
+            isolate(&simulation, true);
+            simulation.run_for(Duration::from_secs(30));
+            assert_eq!(size_at(&mut simulation, &cluster, 2), 115_000);
+        }
+        heal(&simulation);
+        let at = await_end(&mut simulation, &slow).expect("appended");
+        let expected: &[u64] = if at == 100_000 { &[1, 2, 3] } else { &[9, 2, 3, 1] };
+        let mut whole = pattern(0, 100_000);
+        for number in expected {
+            // What the range of a session that ended has is zeros.
+            let record = if *number == 9 { vec![0; RECORD] } else { pattern(*number, RECORD) };
+            whole.extend(record);
+        }
+        let file = files[2].clone();
+        cluster.run(&mut simulation, 2, move |client| async move {
+            assert_same(&read_all(&client, &file).await.expect("read"), &whole);
+        });
+    }
+}

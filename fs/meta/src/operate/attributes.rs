@@ -74,13 +74,16 @@ impl<R: Rows> Operation<'_, R> {
         let renews = size < inode.size && !inode.striped;
         let generation =
             if renews { self.next_generation(inode.generation)? } else { inode.generation };
+        let before = self.shown_size(number)?;
         let target = self.touch(number)?;
         target.modified = now;
         target.size = size;
         if size >= inode.size {
-            return self.note_growth(number, inode.size);
+            return self.note_growth(number, before, size);
         }
         target.epoch += 1;
+        self.shard.leases.appends.forget_all(number);
+        let target = self.change(number)?;
         if inode.striped {
             return self.begin_cut(&inode, size);
         }

@@ -1,5 +1,6 @@
 //! File content as far as it concerns the metadata: inline bytes, reports of writers, appends.
 
+use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::meta::{Callback, INLINE_BYTES_MAX, LeaseMode, MetaReply, Report};
 use ropewalk_wire::fs::value::{Bytes, Errno};
 
@@ -86,7 +87,7 @@ impl<R: Rows> Operation<'_, R> {
             true => {}
             false => self.batch.put(key, bytes),
         }
-        self.note_growth(number, inode.size)?;
+        self.note_growth(number, inode.size, size)?;
         self.kill_privileges(number, kill_privileges)?;
         let version = self.inode(number)?.version;
         self.answer(&MetaReply::Written { offset, size, version, modified: now })
@@ -119,34 +120,64 @@ impl<R: Rows> Operation<'_, R> {
         let size = offset.checked_add(len).ok_or(Errno::EFBIG)?;
         check_size(&inode, size)?;
         if len > 0 {
-            let now = self.now.calendar;
+            let (now, before) = (self.now.calendar, self.shown_size(number)?);
             let target = self.touch(number)?;
             target.size = size;
             target.modified = now;
-            self.note_growth(number, inode.size)?;
+            self.shard.leases.reserve(number, self.session, offset, size);
+            self.note_growth(number, before, 0)?;
         }
         let Inode { version, modified, .. } = *self.inode(number)?;
         self.answer(&MetaReply::Written { offset, size, version, modified })
     }
 
-    /// The file may be longer than it was (`before`): the kernels of those who look at it hear of that
-    /// before the reply.
-    pub fn note_growth(&mut self, number: u64, before: u64) -> Step<()> {
+    /// The size of an inode as everybody is told: it ends before appends that are under way.
+    pub fn shown_size(&mut self, number: u64) -> Step<u64> {
         let size = self.inode(number)?.size;
-        if size <= before {
-            return Ok(());
+        Ok(self.shard.leases.appends.shown(number, size))
+    }
+
+    /// Attributes with the size that is told.
+    pub fn shown(&self, attributes: Attributes) -> Attributes {
+        let shown = self.shard.leases.appends.shown(attributes.inode, attributes.size);
+        let reached = self.reached.filter(|(number, _)| *number == attributes.inode);
+        Attributes { size: shown.max(reached.map_or(0, |(_, size)| size)), ..attributes }
+    }
+
+    /// The file may look longer than it did (`before`), and the caller made it reach to `size`: the kernels
+    /// of those who look at it hear of that before the reply, and appends of others up to there are done.
+    pub fn note_growth(&mut self, number: u64, before: u64, size: u64) -> Step<()> {
+        self.reached = Some((number, size));
+        let shown = self.shown_size(number)?;
+        if shown > before {
+            // The caller's kernel does not know what others appended behind.
+            let knows = if shown <= size { self.session } else { 0 };
+            self.tell_growth(number, shown, knows);
+            if self.shard.growth.is_awaited(number) {
+                self.told_after_growth = Some(number);
+            }
         }
+        if self.shard.leases.appends.wait(number, self.session, size, self.now.time) {
+            self.told_after_growth = Some(number);
+        }
+        Ok(())
+    }
+
+    /// Tells those who look at a file of its size.
+    pub fn tell_size(&mut self, number: u64) -> Step<()> {
+        let shown = self.shown_size(number)?;
+        self.tell_growth(number, shown, 0);
+        Ok(())
+    }
+
+    fn tell_growth(&mut self, number: u64, size: u64, knows: u64) {
         let (call, now) = (self.ticket, self.now.time);
         let shard = &mut *self.shard;
-        for session in shard.leases.onlookers(number, self.session) {
+        for session in shard.leases.onlookers(number, knows) {
             shard.growth.tell((number, session), call, now);
             let grown = Callback::Grown { inode: number, size, number: call };
             shard.callbacks.push_back((session, grown));
         }
-        if shard.growth.is_awaited(number) {
-            self.told_after_growth = Some(number);
-        }
-        Ok(())
     }
 
     pub fn told_grown(&mut self, inode: u64, number: u64) -> Step<()> {
@@ -170,6 +201,8 @@ impl<R: Rows> Operation<'_, R> {
             return Err(Errno::ESTALE.into());
         }
         self.change(number)?.epoch += 1;
+        // Its appends take other ranges after this.
+        self.shard.leases.appends.forget(number, self.session);
         self.answer_attributes(number)
     }
 
@@ -199,6 +232,7 @@ impl<R: Rows> Operation<'_, R> {
     }
 
     fn take_report(&mut self, number: u64, report: &Report<'_>, mode: LeaseMode) -> Step<()> {
+        let shown = self.shown_size(number)?;
         let before = self.inode(number)?.clone();
         let mut after = before.clone();
         apply_report(&mut after, report)?;
@@ -213,14 +247,16 @@ impl<R: Rows> Operation<'_, R> {
             after.modified = if latest { modified } else { before.modified };
         }
         after.accessed = report.accessed.unwrap_or(before.accessed);
+        let size = report.size.unwrap_or(0);
+        self.shard.leases.appends.reported((number, self.session), size);
         if after == before {
-            return Ok(());
+            return self.note_growth(number, shown, size);
         }
         let wrote = Inode { accessed: before.accessed, ..after.clone() } != before;
         let target = if wrote { self.touch(number)? } else { self.change(number)? };
         let (version, changed) = (target.version, target.changed);
         *target = Inode { version, changed, ..after };
-        self.note_growth(number, before.size)?;
+        self.note_growth(number, shown, size)?;
         // The client lets them fall before it writes; none are left where one did not.
         if wrote { self.kill_privileges(number, false) } else { Ok(()) }
     }

@@ -40,6 +40,7 @@ impl<R: Rows> Operation<'_, R> {
         match self.inode(number) {
             Ok(inode) => {
                 let attributes = inode.attributes();
+                let attributes = self.shown(attributes);
                 self.answer(&MetaReply::Attributes { attributes, grant })
             }
             Err(Stop::Errno(Errno::ESTALE)) => self.answer(&MetaReply::Done),

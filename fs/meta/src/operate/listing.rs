@@ -67,8 +67,8 @@ impl<R: Rows> Operation<'_, R> {
             };
             if attributes && !self.is_written_by_others(row.inode) {
                 let inode = self.inode(row.inode)?;
-                let epoch = inode.epoch;
-                entry.attributes = Some(inode.attributes());
+                let (attributes, epoch) = (inode.attributes(), inode.epoch);
+                entry.attributes = Some(self.shown(attributes));
                 entry.grant = self.cache_grant(row.inode, epoch);
             }
             entries.push(entry);

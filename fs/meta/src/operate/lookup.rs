@@ -40,6 +40,7 @@ impl<R: Rows> Operation<'_, R> {
     pub fn entry(&mut self, parent: u64, number: u64) -> Step<Entry> {
         let inode = self.inode(number)?;
         let (attributes, epoch) = (inode.attributes(), inode.epoch);
+        let attributes = self.shown(attributes);
         let grant = self.cache_grant(number, epoch);
         Ok(Entry { attributes, entry_cached: self.caches_entries(parent), grant, directory: None })
     }
@@ -55,6 +56,7 @@ impl<R: Rows> Operation<'_, R> {
     pub fn answer_attributes(&mut self, number: u64) -> Step<()> {
         let inode = self.inode(number)?;
         let (attributes, epoch) = (inode.attributes(), inode.epoch);
+        let attributes = self.shown(attributes);
         let grant = self.cache_grant(number, epoch);
         self.answer(&MetaReply::Attributes { attributes, grant })
     }

@@ -93,6 +93,8 @@ pub(crate) struct Operation<'a, R> {
     pub told_after_cut: Option<u64>,
     /// The reply waits until those who look at this inode heard of its size.
     pub told_after_growth: Option<u64>,
+    /// An inode, and the size that it has for whoever gets the reply.
+    reached: Option<(u64, u64)>,
     inodes: Vec<(Inode, State)>,
     needed: Vec<u64>,
     conflicted: bool,
@@ -110,6 +112,7 @@ impl<'a, R: Rows> Operation<'a, R> {
             durable: false,
             told_after_cut: None,
             told_after_growth: None,
+            reached: None,
             inodes: Vec::new(),
             needed: Vec::new(),
             conflicted: false,

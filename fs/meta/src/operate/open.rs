@@ -130,7 +130,8 @@ impl<R: Rows> Operation<'_, R> {
             };
             grant = holder.map(told);
         }
-        let entry = Entry { attributes: inode.attributes(), entry_cached, grant, directory };
+        let attributes = self.shown(inode.attributes());
+        let entry = Entry { attributes, entry_cached, grant, directory };
         let right = self.right(number)?;
         self.answer(&MetaReply::Opened {
             entry,
@@ -172,6 +173,8 @@ impl<R: Rows> Operation<'_, R> {
             inode.epoch += 1;
             inode.layout = layout.or(inode.layout);
         }
+        self.shard.leases.appends.forget_all(number);
+        let inode = self.change(number)?;
         inode.striped = false;
         inode.written.cut(0);
         inode.inline_bytes = 0;

@@ -71,7 +71,8 @@ impl<R: Rows> Operation<'_, R> {
 
     /// An inode lost the entry `dentry` of `parent`; replies with what is left of it.
     fn drop_link(&mut self, parent: u64, dentry: Dentry, closed: u64) -> Step<()> {
-        let attributes = self.unname(parent, dentry, closed)?.attributes();
+        let left = self.unname(parent, dentry, closed)?;
+        let attributes = self.shown(left.attributes());
         let directory = self.directory_now(parent)?;
         self.answer(&MetaReply::Removed { attributes, directory })
     }

@@ -69,7 +69,7 @@ impl<R: Rows> Operation<'_, R> {
         match replaced {
             // Who holds a lease on it learns here how many names are left.
             Some(inode) => {
-                let attributes = inode.attributes();
+                let attributes = self.shown(inode.attributes());
                 self.answer(&MetaReply::Attributes { attributes, grant: None })
             }
             None => self.answer(&MetaReply::Done),

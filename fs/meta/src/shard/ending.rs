@@ -74,6 +74,7 @@ impl<R: Rows> Shard<R> {
         for inode in self.growth.overdue(now.time) {
             self.parking.wake(WaitOn::Grown(inode));
         }
+        self.leases.appends.give_up_overdue(now.time);
         self.collect_kept(now);
         let mut operation = Operation::new(self, 0, u64::MAX, now);
         operation.renew_pool();
@@ -141,6 +142,22 @@ impl<R: Rows> Shard<R> {
         if freed && self.grace.is_none() {
             self.collect_all(now);
             self.run_woken(now);
+        }
+    }
+
+    /// Appends ended: whoever waited for them goes on, and whoever looks at the file hears of its size.
+    pub(super) fn settle_appends(&mut self, now: Moment) {
+        for (inode, told) in self.leases.appends.take_ended() {
+            self.parking.wake(WaitOn::Grown(inode));
+            if told {
+                continue;
+            }
+            let ticket = self.parking.ticket();
+            let mut operation = Operation::new(self, 0, ticket, now);
+            match operation.tell_size(inode) {
+                Ok(()) | Err(Stop::Errno(_)) => {}
+                outcome => self.conclude_alone(outcome.map(|()| Batch::default())),
+            }
         }
     }
 
