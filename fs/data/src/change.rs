@@ -100,19 +100,20 @@ impl Inner {
     /// Removes the objects of inodes; tombstones are durable when it completes.
     pub(crate) async fn reap(&self, inodes: &[(u64, u32)]) -> Outcome {
         self.room().await?;
-        let mark = self.unix_seconds();
+        let (mark, mut failed) = (self.unix_seconds(), None);
         for some in inodes.chunks(REAPED_AT_ONCE) {
             let removals = some.iter().map(|&(inode, generation)| async move {
                 self.store.remove_inode(inode, generation, mark).await
             });
-            for removed in join_all(removals).await {
-                removed.map_err(|error| self.failed("reap", &error))?;
-            }
-            for &(inode, generation) in some {
-                self.epochs.borrow_mut().forget(inode, generation);
+            for (&(inode, generation), removed) in some.iter().zip(join_all(removals).await) {
+                match removed {
+                    Ok(()) => self.epochs.borrow_mut().forget(inode, generation),
+                    // The others go; all of them are asked for again.
+                    Err(error) => failed = Some(self.failed("reap", &error)),
+                }
             }
         }
-        Ok(DataReply::Done)
+        failed.map_or(Ok(DataReply::Done), Err)
     }
 
     /// Refuses a session's calls below `epoch`; durable when it completes. Calls that are under way

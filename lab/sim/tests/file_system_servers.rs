@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use programs::*;
 use ropewalk_base::disk::{Disk, Kind};
-use ropewalk_client::{Client, Errno};
+use ropewalk_client::{Caller, Client, Errno};
 use ropewalk_sim::cluster::META;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, Simulation};
+use ropewalk_wire::fs::meta::ROOT;
 
 fn cluster(data_servers: u32) -> (Simulation, Cluster) {
     let mut simulation = Simulation::new(21);
@@ -164,4 +165,81 @@ fn a_flipped_bit_on_disk_is_an_error_that_names_the_object() {
     let object = format!("object {number}.");
     let lines = cluster.logged();
     assert!(lines.iter().any(|line| line.contains(&object)), "{object} not in {lines:?}");
+}
+
+/// A data server whose log failed keeps no fence. What a client held that is gone goes to others nevertheless,
+/// for such a server takes no change from anybody, and it gets the fence when it is started anew.
+#[test]
+fn a_data_server_that_keeps_no_fence_does_not_keep_what_a_dead_client_held() {
+    let (mut simulation, cluster) = cluster(2);
+    let held = cluster.run(&mut simulation, 0, |client| async move {
+        write_files(client.clone(), "held", 4).await;
+        let mut held = Vec::new();
+        for number in 0..4 {
+            held.push(open(&client, format!("held{number}").as_bytes(), BOTH).await.expect("open"));
+        }
+        held
+    });
+    let _held = cluster.run(&mut simulation, 0, |client| async move {
+        for file in &held {
+            write(&client, file, 0, &pattern(9, 300_000)).await.expect("written");
+        }
+        held
+    });
+    cluster.data_disk(1).fail_sync(1);
+    let store = cluster.data(1).store().clone();
+    let synced = cluster.run(&mut simulation, 0, |_| async move { store.sync(&[]).await });
+    assert!(synced.is_err(), "its log failed");
+    for server in [META, "data1", "data2"] {
+        simulation.network().partition(cluster.client_name(0), server);
+    }
+    cluster.run(&mut simulation, 1, |client| async move {
+        for number in 0..4 {
+            let name = format!("held{number}");
+            open(&client, name.as_bytes(), BOTH).await.expect("its lease is to be had");
+        }
+    });
+    let told = cluster.logged();
+    assert!(
+        told.iter().any(|line| line.contains("data server 2 cannot keep the fence")),
+        "{told:?}"
+    );
+    cluster.kill(&mut simulation, "data2", Kill::Process(Duration::ZERO));
+    cluster.restart(&mut simulation, "data2");
+    simulation.run_for(Duration::from_secs(5));
+    cluster.run(&mut simulation, 1, |client| write_files(client, "new", 4));
+    cluster.run(&mut simulation, 1, |client| check_files(client, "new", 4));
+}
+
+/// Of many files that go at once the objects of one cannot be removed: those of all others are.
+#[test]
+fn an_object_that_cannot_be_removed_stands_in_no_others_way() {
+    const OTHERS: u64 = 100;
+    let (mut simulation, cluster) = cluster(1);
+    let disk = cluster.data_disk(0).clone();
+    let all = |disk: &VirtualDisk| {
+        let mut found = Vec::new();
+        files(disk, Path::new("/"), &mut found);
+        found
+    };
+    let before = all(&disk);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "bad", 1));
+    let is_new =
+        |path: &&PathBuf| !before.contains(path) && path.to_string_lossy().contains("objects");
+    let bad = all(&disk).iter().find(is_new).expect("its object").clone();
+    disk.remove_file(&bad).expect("removed");
+    disk.create_directory(&bad).expect("in its place");
+    let count = objects(&cluster, 0);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "good", OTHERS));
+    cluster.run(&mut simulation, 0, |client| async move {
+        let unlink = async |name: &str| {
+            client.unlink(&Caller::root(), ROOT, name.as_bytes()).await.expect("unlinked");
+        };
+        unlink("bad0").await;
+        for number in 0..OTHERS {
+            unlink(&format!("good{number}")).await;
+        }
+    });
+    simulation.run_for(Duration::from_secs(30));
+    assert_eq!(objects(&cluster, 0), count);
 }

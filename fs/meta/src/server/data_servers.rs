@@ -3,7 +3,8 @@
 //! Invariants:
 //! * a session's fence is up at every data server that lives before the session is taken apart; one
 //!   that was silent for too long gets it as soon as it is heard again, of whatever life of ours: a row
-//!   remembers it;
+//!   remembers it. So does one that cannot keep the fence, whose log failed: as long as it lives it refuses
+//!   the session nevertheless;
 //! * cuts and reaps leave only when their rows are durable, and are given back to the shard as done
 //!   only when every server that can hold objects of the file has answered. A data server answers
 //!   them, and fences, when its own record of them is durable;
@@ -46,6 +47,9 @@ const REAP_RETRY: Duration = Duration::from_secs(5);
 const CUTS_MAX: usize = 256;
 /// Inodes of one `Reap`: fits a call with room to spare.
 const REAP_BATCH: usize = 512;
+/// Inodes of such a batch that a server may refuse, each told apart from the others; beyond that all that
+/// is left is tried again later.
+const REFUSED_MAX: usize = 8;
 /// Confirmed reaps that are committed without asking the store for room.
 const REAPS_PER_TURN: usize = 64;
 /// Fences that are kept for a silent server; beyond that the oldest are forgotten, of whose sessions no
@@ -270,21 +274,30 @@ impl MetaServer {
         self.drain();
     }
 
-    /// Brings a fence to one server; gives up where that was silent for too long.
+    /// Brings a fence to one server; gives up where that was silent, or could not keep it, for too long.
     async fn fence_at(&self, id: u32, session: u64, epoch: u32) {
+        let until = self.world.now() + self.config.shard.server_silence;
         loop {
-            if self.deliver(id, session, epoch).await || self.is_silent(id) {
-                return;
+            match self.deliver(id, session, epoch).await {
+                Some(Ok(())) => return,
+                Some(Err(errno)) if self.world.now() >= until => {
+                    return (self.config.log)(&format!(
+                        "data server {id} cannot keep the fence of session {session}: {errno}; what the \
+                         session held goes to others, and the server gets the fence again, see its log"
+                    ));
+                }
+                _ if self.is_silent(id) => return,
+                _ => self.world.sleep(FENCE_RETRY).await,
             }
-            self.world.sleep(FENCE_RETRY).await;
         }
     }
 
-    async fn deliver(&self, id: u32, session: u64, epoch: u32) -> bool {
+    /// Sends a fence to a server; what that answers.
+    async fn deliver(&self, id: u32, session: u64, epoch: u32) -> Option<Result<(), Errno>> {
         let mut body = Vec::new();
         encode(&DataRequest::Fence { session, epoch }, &mut body);
-        let done = self.ask(id, &body, |messages| &mut messages.fences).await == Some(Ok(()));
-        if done {
+        let answer = self.ask(id, &body, |messages| &mut messages.fences).await;
+        if answer == Some(Ok(())) {
             let mut servers = self.data_servers.servers.borrow_mut();
             if let Some(server) = servers.get_mut(&id) {
                 server.owed.fences.remove(&session);
@@ -294,7 +307,7 @@ impl MetaServer {
                 shard.handle_fence_paid(id, session);
             }
         }
-        done
+        answer
     }
 
     /// A server was heard that has fences to get.
@@ -304,7 +317,7 @@ impl MetaServer {
             servers.get(&id).map_or_else(BTreeMap::new, |server| server.owed.fences.clone())
         };
         for (session, (epoch, _)) in owed {
-            if !self.deliver(id, session, epoch).await {
+            if self.deliver(id, session, epoch).await != Some(Ok(())) {
                 break;
             }
         }
@@ -444,18 +457,9 @@ impl MetaServer {
                 }
             }
         }
-        let asked = by_server.iter().map(|(id, reaps)| async move {
-            let inodes = reaps.iter().map(|reap| (reap.inode, reap.generation)).collect();
-            let mut body = Vec::new();
-            encode(&DataRequest::Reap { inodes }, &mut body);
-            !self.is_silent(*id)
-                && self.ask(*id, &body, |count| &mut count.reaps).await == Some(Ok(()))
-        });
-        let answers = join_all(asked).await;
+        let asked = by_server.iter().map(|(id, reaps)| self.reap_at(*id, reaps));
         let mut failed = unknown;
-        for (reaps, _) in by_server.values().zip(answers).filter(|(_, done)| !done) {
-            failed.extend(reaps.iter().copied());
-        }
+        failed.extend(join_all(asked).await.into_iter().flatten());
         for (number, reap) in reaps.iter().enumerate() {
             if failed.contains(reap) {
                 continue;
@@ -469,6 +473,30 @@ impl MetaServer {
         }
         self.drain();
         failed.into_iter().collect()
+    }
+
+    /// Has a server remove objects; the reaps that it did not confirm. A few that it cannot do, for damage
+    /// perhaps, do not stand in the way of the others.
+    async fn reap_at(&self, id: u32, reaps: &[Reap]) -> Vec<Reap> {
+        let (mut failed, mut left) = (Vec::new(), vec![reaps]);
+        while let Some(some) = left.pop() {
+            let inodes = some.iter().map(|reap| (reap.inode, reap.generation)).collect();
+            let mut body = Vec::new();
+            encode(&DataRequest::Reap { inodes }, &mut body);
+            let answer = match self.is_silent(id) || failed.len() > REFUSED_MAX {
+                true => None,
+                false => self.ask(id, &body, |count| &mut count.reaps).await,
+            };
+            match (answer, some) {
+                (Some(Ok(())), _) => {}
+                (Some(Err(_)), [_, _, ..]) => {
+                    let (first, second) = some.split_at(some.len() / 2);
+                    left.extend([second, first]);
+                }
+                (Some(Err(_)) | None, _) => failed.extend_from_slice(some),
+            }
+        }
+        failed
     }
 }
 

@@ -102,16 +102,16 @@ impl ObjectStore {
         Ok(())
     }
 
-    /// Refuses the session's changes below `epoch` from now on; durable when it completes. Of very many
-    /// fences those with the least marks are forgotten.
+    /// Refuses the session's changes below `epoch` from now on, also where this fails; durable when it
+    /// completes. Of very many fences those with the least marks are forgotten.
     pub async fn fence(&self, session: u64, epoch: u32, mark: u64) -> Result<(), ObjectError> {
         let end = {
             let state = &mut *self.inner.state.borrow_mut();
+            state.marks.fence(session, epoch, mark);
+            state.marks_changed = true;
             self.inner.admit(state)?;
             state.log.push(&Record::Fence { session, epoch, mark });
             state.log.commit_marks().map_err(self.inner.failed_doing("log a fence"))?;
-            state.marks.fence(session, epoch, mark);
-            state.marks_changed = true;
             state.log.end()
         };
         self.log_durable_to(end).await
