@@ -79,6 +79,12 @@ impl Drop for Claim {
 }
 
 impl Inode {
+    /// As [`Inode::appended_below`], by who has no range of its own: also appends that are about to get one.
+    pub async fn appends_below(&self, end: u64) {
+        drop(self.placing.acquire().await);
+        self.appended_below(end).await;
+    }
+
     /// Completes when no append of this client is under way that begins below `end`.
     pub async fn appended_below(&self, end: u64) {
         let tenure = self.state.borrow().tenure;
@@ -99,7 +105,7 @@ impl Client {
         &self,
         inode: &Rc<Inode>,
         append: &mut Append,
-        layout: &Layout,
+        (layout, tenure): (&Layout, u64),
         len: u64,
     ) -> Result<u64, Errno> {
         let era = || Keeper::Server(self.inner.position.get().era);
@@ -111,6 +117,10 @@ impl Client {
         }
         // One at a time: whoever reports a size, or places a record by the lease, knows of all before.
         let _placing = inode.placing.acquire().await;
+        if inode.state.borrow().tenure != tenure {
+            // The lease went meanwhile: a range would be asked for without one.
+            return Err(Errno::ESTALE);
+        }
         let epoch = inode.state.borrow().epoch;
         let (offset, keeper) = match claim_here(inode, layout, len)? {
             Some(claimed) => claimed,

@@ -72,7 +72,7 @@ impl Client {
             if end > most {
                 return Err(Errno::EFBIG);
             }
-            inode.appended_below(end).await;
+            inode.appends_below(end).await;
             self.wrote(inode, end, &Runs::default())?;
             // Told at once: appends to inline bytes go by the size that the server knows.
             match self.try_report(inode).await {

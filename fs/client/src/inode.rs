@@ -354,6 +354,10 @@ impl Inode {
             if attributes.version < old.version && state.mode >= LeaseMode::Read {
                 return;
             }
+            if attributes.version == old.version && state.mode >= LeaseMode::Read {
+                // The server shows more of a file, as appends are done, without another version.
+                attributes.size = attributes.size.max(old.size);
+            }
             if state.mode == LeaseMode::Write {
                 attributes.size = old.size;
                 attributes.modified = old.modified.max(attributes.modified);
@@ -364,6 +368,9 @@ impl Inode {
         if state.mode != LeaseMode::Shared {
             let reported = state.dirty.size.max(state.under_way.size);
             attributes.size = attributes.size.max(reported.unwrap_or(0));
+            // A record that got its range among several writers may be under way still.
+            let first = state.claims.first().map_or(u64::MAX, |first| first.0);
+            attributes.size = attributes.size.min(first);
         }
         state.attributes = Some(attributes);
     }

@@ -405,6 +405,12 @@ impl Client {
             // anew knows theirs by then, and is told before.
             Err(Errno::ESTALE | Errno::EFBIG) => {
                 dirty.settled();
+                let mut state = inode.state.borrow_mut();
+                if state.mode == LeaseMode::Write && !state.insisted {
+                    // Writes were acknowledged that nobody repeats.
+                    state.losses.add();
+                }
+                drop(state);
                 inode.lose_changes();
                 Err(Errno::ESTALE)
             }

@@ -428,7 +428,7 @@ impl Client {
         };
         let len = range.len() as u64;
         let offset = match append.as_deref_mut() {
-            Some(append) => match self.place(inode, append, &layout, len).await {
+            Some(append) => match self.place(inode, append, (&layout, tenure), len).await {
                 Ok(offset) => offset,
                 Err(errno) => return (Err(errno), Some(buffer)),
             },
@@ -443,8 +443,10 @@ impl Client {
             Ok(written) => written,
             Err(errno) => return (Err(errno), buffer),
         };
-        let behind = if append.is_some() { offset } else { offset + len };
-        inode.appended_below(behind).await;
+        match append {
+            Some(_) => inode.appended_below(offset).await,
+            None => inode.appends_below(offset + len).await,
+        }
         // Where the lease went under the transfer, what was written may be nobody's bytes. One that
         // became another mode meanwhile was ours all the time.
         let gone = || inode.state.borrow().tenure != tenure;

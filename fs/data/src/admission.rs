@@ -67,6 +67,9 @@ impl Handler for Inner {
             if head.epoch < self.store.minimum_epoch(head.session) {
                 return self.refuse(responder, Status::Fenced);
             }
+            if changes(&request) && !self.has_fences() {
+                return self.refuse(responder, Status::Unavailable);
+            }
             let verdict = self.slots.borrow_mut().judge(head.session, head.slot, head.sequence);
             match verdict {
                 Verdict::New => call.keep = !matches!(request, DataRequest::Read { .. }),
@@ -76,6 +79,12 @@ impl Handler for Inner {
         }
         self.take(call, request, responder);
     }
+}
+
+/// Whether a request of a session changes objects.
+fn changes(request: &DataRequest<'_>) -> bool {
+    use DataRequest as D;
+    matches!(request, D::Write { .. } | D::Punch { .. } | D::Truncate { .. })
 }
 
 impl Inner {

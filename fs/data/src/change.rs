@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use ropewalk_base::task::join_all;
+use ropewalk_store::objects::ObjectError;
 use ropewalk_wire::fs::data::{DataReply, FileId, ObjectRange};
 use ropewalk_wire::fs::status::DataStatus;
 use ropewalk_wire::fs::value::Errno;
@@ -108,7 +109,8 @@ impl Inner {
             for (&(inode, generation), removed) in some.iter().zip(join_all(removals).await) {
                 match removed {
                     Ok(()) => self.epochs.borrow_mut().forget(inode, generation),
-                    // The others go; all of them are asked for again.
+                    // To ask for it again and again would stand in the way of others.
+                    Err(error @ ObjectError::Left { .. }) => self.lines.say(&error.to_string()),
                     Err(error) => failed = Some(self.failed("reap", &error)),
                 }
             }

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::task::Notify;
@@ -31,6 +32,8 @@ use ropewalk_rpc::lines::Lines;
 
 /// Requests that wait or work at a time; what is more is told to come again later.
 const TASKS_MAX: usize = 4096;
+/// How long a start waits for fences from the metadata server before it takes changes.
+const FENCES_LIMIT: Duration = Duration::from_secs(5);
 /// The folder of the objects within the server's directory.
 const OBJECTS: &str = "objects";
 /// What tells in that folder whose objects they are.
@@ -78,6 +81,8 @@ pub(crate) struct Inner {
     pub boot: u64,
     pub started: Time,
     pub stopping: Cell<bool>,
+    /// There is a metadata server, which has fences for this one, perhaps.
+    pub has_meta: bool,
     /// The metadata server has taken a heartbeat.
     pub joined: Cell<bool>,
     pub joining: Notify,
@@ -146,6 +151,7 @@ impl DataServer {
             boot: claim.boot.id,
             started: world.now(),
             stopping: Cell::new(false),
+            has_meta: joined.is_some(),
             joined: Cell::new(false),
             joining: Notify::new(),
             refusal: RefCell::default(),
@@ -315,6 +321,14 @@ impl Inner {
             }
         }
         self.check_file(&call, file)
+    }
+
+    /// Whether sessions may change something. Fences of sessions that ended while this server was down
+    /// come before the answer to its first heartbeat. Where nobody answers for long, those who have leases go
+    /// on nevertheless.
+    pub(crate) fn has_fences(&self) -> bool {
+        let waited = || self.world.now().since(self.started) >= FENCES_LIMIT;
+        !self.has_meta || self.joined.get() || waited()
     }
 
     /// Waits until the store has room for a change.

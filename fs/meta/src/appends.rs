@@ -23,8 +23,8 @@ const RANGES_MAX: usize = 64;
 struct Ranges {
     /// Apart, in order, not empty.
     ranges: Vec<(u64, u64)>,
-    /// Since when somebody waits for them.
-    awaited: Option<Time>,
+    /// Since when somebody waits for those below an offset.
+    awaited: Option<(Time, u64)>,
 }
 
 /// Ranges that were not reported, by inode and session.
@@ -54,13 +54,18 @@ impl Appends {
         if ranges.first().is_none_or(|first| first.0 >= size) {
             return;
         }
-        ranges.retain(|range| range.1 > size);
-        if let Some(first) = ranges.first_mut() {
-            first.0 = first.0.max(size);
-        } else {
-            self.ranges.remove(&(inode, session));
-        }
+        self.end_below((inode, session), size);
         self.ended.push((inode, true));
+    }
+
+    fn end_below(&mut self, key: (u64, u64), size: u64) {
+        let Some(Ranges { ranges, awaited }) = self.ranges.get_mut(&key) else { return };
+        ranges.retain(|range| range.1 > size);
+        awaited.take_if(|(_, below)| *below <= size);
+        match ranges.first_mut() {
+            Some(first) => first.0 = first.0.max(size),
+            None => drop(self.ranges.remove(&key)),
+        }
     }
 
     /// The session does not write the inode any more, or begins anew.
@@ -70,10 +75,13 @@ impl Appends {
         }
     }
 
-    /// The end of the file is elsewhere.
+    /// The file was cut: its end is elsewhere, and nobody sees it grow.
     pub fn forget_all(&mut self, inode: u64) {
         let sessions: Vec<u64> = self.on(inode).map(|(session, _)| session).collect();
-        sessions.into_iter().for_each(|session| self.forget(inode, session));
+        for session in sessions {
+            self.ranges.remove(&(inode, session));
+            self.ended.push((inode, true));
+        }
     }
 
     /// The size to tell of an inode whose row has `size`.
@@ -84,18 +92,13 @@ impl Appends {
         self.on(inode).map(|(_, found)| found.ranges[0].0).fold(size, u64::min)
     }
 
-    /// Whether a session that reached `size` has to wait for ranges of others.
-    pub fn hold_back(&self, inode: u64, session: u64, size: u64) -> bool {
-        let before = |found: &Ranges| found.ranges[0].0 < size;
-        self.on(inode).any(|(other, found)| other != session && before(found))
-    }
-
-    /// The same; from now on the others have only so long.
+    /// Whether a session that reached `size` has to wait for ranges of others, which have only so long from
+    /// now on.
     pub fn wait(&mut self, inode: u64, session: u64, size: u64, now: Time) -> bool {
         let mut waits = false;
         for (key, found) in self.ranges.range_mut((inode, 0)..=(inode, u64::MAX)) {
             if key.1 != session && found.ranges[0].0 < size {
-                found.awaited.get_or_insert(now);
+                found.awaited.get_or_insert((now, size));
                 waits = true;
             }
         }
@@ -104,10 +107,13 @@ impl Appends {
 
     /// Gives up ranges that somebody waited for long enough.
     pub fn give_up_overdue(&mut self, now: Time) {
-        let late = |found: &Ranges| found.awaited.is_some_and(|since| now >= since + PATIENCE);
-        let overdue: Vec<(u64, u64)> =
-            self.ranges.iter().filter(|(_, found)| late(found)).map(|(key, _)| *key).collect();
-        overdue.into_iter().for_each(|(inode, session)| self.forget(inode, session));
+        let late = |found: &Ranges| found.awaited.filter(|(since, _)| now >= *since + PATIENCE);
+        let overdue: Vec<((u64, u64), u64)> =
+            self.ranges.iter().filter_map(|(key, found)| Some((*key, late(found)?.1))).collect();
+        for (key, below) in overdue {
+            self.end_below(key, below);
+            self.ended.push((key.0, false));
+        }
     }
 
     /// Inodes that lost ranges since the last call, and whether by a report: else nobody was told that
@@ -133,12 +139,14 @@ mod tests {
         appends.add((9, 2), 200, 300);
         appends.add((9, 1), 300, 400);
         assert_eq!((appends.shown(9, 400), appends.shown(8, 400)), (100, 400));
-        assert!(appends.hold_back(9, 2, 300) && !appends.hold_back(9, 1, 200));
+        let waits =
+            |appends: &mut Appends, session, size| appends.wait(9, session, size, Time::ZERO);
+        assert!(waits(&mut appends, 2, 300) && !waits(&mut appends, 1, 200));
         appends.reported((9, 1), 100);
         assert_eq!((appends.shown(9, 400), appends.take_ended()), (100, vec![]));
         appends.reported((9, 1), 200);
         assert_eq!((appends.shown(9, 400), appends.take_ended()), (200, vec![(9, true)]));
-        assert!(!appends.hold_back(9, 2, 300) && appends.hold_back(9, 1, 400));
+        assert!(!waits(&mut appends, 2, 300) && waits(&mut appends, 1, 400));
         appends.reported((9, 1), 350);
         appends.forget(9, 2);
         assert_eq!(appends.shown(9, 400), 350);
@@ -156,9 +164,29 @@ mod tests {
         assert_eq!(appends.shown(9, 300), 100, "nobody waits for it");
         assert!(appends.wait(9, 2, 300, at(6000)) && appends.wait(9, 3, 400, at(6400)));
         appends.give_up_overdue(at(6400));
-        assert!(appends.hold_back(9, 2, 300));
+        assert_eq!(appends.shown(9, 300), 100);
         appends.give_up_overdue(at(6500));
-        assert!(!appends.hold_back(9, 2, 300) && appends.shown(9, 300) == 300);
+        assert!(!appends.wait(9, 2, 300, at(6500)) && appends.shown(9, 300) == 300);
+    }
+
+    #[test]
+    fn who_was_waited_for_in_vain_keeps_what_nobody_waited_for() {
+        let mut appends = Appends::default();
+        let at = |milliseconds| Time::ZERO + Duration::from_millis(milliseconds);
+        appends.add((9, 1), 100, 200);
+        appends.add((9, 2), 200, 300);
+        appends.add((9, 1), 300, 400);
+        // The first range comes in time, and the wait for it ends with it.
+        assert!(appends.wait(9, 2, 300, at(0)));
+        appends.reported((9, 1), 200);
+        appends.give_up_overdue(at(900));
+        assert_eq!(appends.shown(9, 400), 200);
+        // Of two, the one that was waited for is given up.
+        appends.add((9, 1), 400, 500);
+        assert!(appends.wait(9, 3, 350, at(1000)));
+        appends.give_up_overdue(at(1500));
+        appends.reported((9, 2), 300);
+        assert_eq!(appends.shown(9, 500), 350);
     }
 
     #[test]

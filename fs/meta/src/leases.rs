@@ -253,6 +253,8 @@ impl Leases {
         let in_use = |holder: &Holder| holder.open.is_some() || holder.mode == LeaseMode::Shared;
         match wish {
             LeaseMode::None => own,
+            // Its writes may be under way, and `Read` would not cover them.
+            LeaseMode::Read if self.writes_shared(inode, session) => own,
             LeaseMode::Read => own.max(LeaseMode::Read),
             LeaseMode::Shared if own != LeaseMode::Write => LeaseMode::Shared,
             // Who is alone by insisting stays so: pages of its kernel may have changed.
@@ -263,6 +265,12 @@ impl Leases {
             }
             LeaseMode::Shared | LeaseMode::Write => LeaseMode::Write,
         }
+    }
+
+    /// Whether `session` holds `Shared` and has the inode open to write.
+    pub fn writes_shared(&self, inode: u64, session: u64) -> bool {
+        let holder = self.holder(inode, session);
+        holder.is_some_and(|holder| holder.mode == LeaseMode::Shared && holder.writes())
     }
 
     /// Whether `session` may cache the inode without asking anybody: the others neither write nor

@@ -223,7 +223,7 @@ impl<R: Rows> Shard<R> {
             Verdict::Stored(reply, position) => {
                 let (id, ticket) =
                     ((call.session, call.slot, call.sequence), self.parking.ticket());
-                return self.answer_again(id, &call.request, (reply, position), ticket);
+                return self.answer_again(id, &call.request, (reply, position), (ticket, call.now));
             }
             Verdict::New { abandoned: Some(ticket) } => self.drop_parked(ticket),
             Verdict::New { abandoned: None } | Verdict::Again => {}
@@ -307,7 +307,7 @@ impl<R: Rows> Shard<R> {
         (session, slot, sequence): (u64, u16, u64),
         request: &MetaRequest<'_>,
         (reply, position): (Vec<u8>, u64),
-        ticket: u64,
+        (ticket, now): (u64, Moment),
     ) -> Outcome {
         if let MetaRequest::SetAttributes { inode, .. } = *request
             && self.cuts.contains_key(&inode)
@@ -315,10 +315,11 @@ impl<R: Rows> Shard<R> {
             let on = vec![WaitOn::Inode(inode)];
             return self.park((session, slot, sequence), request, on, ticket);
         }
-        let waits = |(inode, size): &(u64, u64)| {
-            self.growth.is_awaited(*inode) || self.leases.appends.hold_back(*inode, session, *size)
+        let mut waits = |(inode, size): &(u64, u64)| {
+            self.leases.appends.wait(*inode, session, *size, now.time)
+                || self.growth.is_awaited(*inode)
         };
-        if let Some((inode, _)) = grows(request).filter(waits) {
+        if let Some((inode, _)) = grows(request).filter(|it| waits(it)) {
             let on = vec![WaitOn::Grown(inode)];
             return self.park((session, slot, sequence), request, on, ticket);
         }
@@ -420,9 +421,12 @@ impl<R: Rows> Shard<R> {
             self.sessions.set_parked(session, slot, None);
             let outcome = match decode::<MetaRequest<'_>>(&request) {
                 Ok(request) => match self.sessions.stored(session, slot, sequence) {
-                    Some(stored) => {
-                        self.answer_again((session, slot, sequence), &request, stored, ticket)
-                    }
+                    Some(stored) => self.answer_again(
+                        (session, slot, sequence),
+                        &request,
+                        stored,
+                        (ticket, now),
+                    ),
                     None => self.run(session, slot, sequence, &request, now, ticket),
                 },
                 Err(_) => Outcome::Refused(Status::Malformed),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use programs::*;
-use ropewalk_client::{Caller, Errno, File};
+use ropewalk_client::{Actor, Caller, Errno, File, Path};
 use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
 use ropewalk_sim::{Cluster, ClusterConfig, Simulation};
 use ropewalk_wire::fs::meta::ROOT;
@@ -96,10 +96,49 @@ fn a_lease_that_grows_under_an_append_does_not_repeat_it() {
         open(&client, b"f", BOTH).await.expect("opened")
     });
     assert!(appended.borrow().is_none());
+    let number = file.number();
+    cluster.run(&mut simulation, 0, move |client| async move {
+        let size = client.attributes(number).await.expect("known").size;
+        assert_eq!(size, 105_000, "nothing of the record is there");
+    });
     heal(&simulation);
     assert_eq!(await_end(&mut simulation, &appended), Ok(105_000));
     assert_records(&mut simulation, &cluster, &[1, 2]);
     drop((second, file));
+}
+
+/// The last of several writers has a write under way when a program of its own begins to read.
+#[test]
+fn a_lease_that_changes_under_a_write_for_a_reader_covers_the_write() {
+    for pages in [false, true] {
+        let (mut simulation, cluster, file, other) = appending(true, Duration::from_secs(120));
+        isolate(&simulation, false);
+        let appended = append(&simulation, &cluster, &file, 2);
+        simulation.run_for(Duration::from_millis(200));
+        drop(other);
+        simulation.run_for(Duration::from_millis(200));
+        let reader = cluster.run(&mut simulation, 0, move |client| async move {
+            let file = open(&client, b"f", READ).await.expect("opened");
+            let buffer = client.pool().take(100).expect("room");
+            let actor = Actor { path: Path::Pages, ..Actor::OWN };
+            if pages {
+                // For the lease alone: the data servers are not to be had.
+                let read = client.read_for_kernel(&file, 1 << 30, buffer, &actor);
+                let (_, len) = read.await.expect("read");
+                assert_eq!(len, 0);
+            }
+            file
+        });
+        assert!(appended.borrow().is_none());
+        heal(&simulation);
+        assert_eq!(await_end(&mut simulation, &appended), Ok(105_000));
+        let written = file.clone();
+        cluster.run(&mut simulation, 0, move |client| async move {
+            client.sync(&written).await.expect("nothing is lost");
+        });
+        assert_records(&mut simulation, &cluster, &[1, 2]);
+        drop((reader, file));
+    }
 }
 
 #[test]

@@ -229,7 +229,6 @@ fn an_object_that_cannot_be_removed_stands_in_no_others_way() {
     let bad = all(&disk).iter().find(is_new).expect("its object").clone();
     disk.remove_file(&bad).expect("removed");
     disk.create_directory(&bad).expect("in its place");
-    let count = objects(&cluster, 0);
     cluster.run(&mut simulation, 0, |client| write_files(client, "good", OTHERS));
     cluster.run(&mut simulation, 0, |client| async move {
         let unlink = async |name: &str| {
@@ -241,5 +240,53 @@ fn an_object_that_cannot_be_removed_stands_in_no_others_way() {
         }
     });
     simulation.run_for(Duration::from_secs(30));
-    assert_eq!(objects(&cluster, 0), count);
+    assert_eq!(objects(&cluster, 0), 1);
+    let told = cluster.logged();
+    let told = |words: &str| told.iter().filter(|line| line.contains(words)).count();
+    assert_eq!(told("files of its objects are not"), 1, "it is asked for once");
+    // A server that finds the removal in its log starts nevertheless.
+    cluster.kill(&mut simulation, "data1", Kill::Process(Duration::ZERO));
+    cluster.restart(&mut simulation, "data1");
+    simulation.run_for(Duration::from_secs(5));
+    cluster.run(&mut simulation, 0, |client| write_files(client, "new", 1));
+}
+
+/// A client is cut off and its session goes to its end while a data server is down. When that server comes
+/// back, what the client still sends to it does not come behind the writes of the next holder.
+#[test]
+fn a_data_server_that_comes_back_takes_nothing_of_sessions_that_ended_meanwhile() {
+    let (mut simulation, cluster) = cluster(2);
+    let file = cluster.run(&mut simulation, 0, |client| async move {
+        write_files(client.clone(), "f", 1).await;
+        Rc::new(open(&client, b"f0", BOTH).await.expect("opened"))
+    });
+    cluster.kill(&mut simulation, "data2", Kill::Process(Duration::ZERO));
+    let late = cluster.spawn(&simulation, 0, |client| async move {
+        write(&client, &file, 0, &pattern(7, 300_000)).await
+    });
+    simulation.run_for(Duration::from_secs(1));
+    let zombie = cluster.client_name(0).to_owned();
+    for server in [META, "data2"] {
+        simulation.network().partition(&zombie, server);
+    }
+    simulation.network().partition("data2", META);
+    simulation.run_for(Duration::from_secs(40));
+    let next = cluster.spawn(&simulation, 1, |client| async move {
+        let file = open(&client, b"f0", BOTH).await.expect("its lease is to be had");
+        write(&client, &file, 0, &pattern(8, 300_000)).await
+    });
+    simulation.run_for(Duration::from_secs(5));
+    cluster.restart(&mut simulation, "data2");
+    simulation.run_for(Duration::from_secs(2));
+    simulation.network().heal(&zombie, "data2");
+    simulation.run_for(Duration::from_secs(2));
+    assert!(late.borrow().is_none(), "nobody has told the client yet");
+    simulation.network().heal("data2", META);
+    assert!(simulation.run_until(Duration::from_secs(60), |_| next.borrow().is_some()));
+    assert_eq!(next.borrow_mut().take(), Some(Ok(0)));
+    simulation.run_for(Duration::from_secs(10));
+    cluster.run(&mut simulation, 1, |client| async move {
+        let file = open(&client, b"f0", READ).await.expect("opened");
+        assert_same(&read_all(&client, &file).await.expect("read"), &pattern(8, 300_000));
+    });
 }

@@ -79,6 +79,8 @@ impl<R: Rows> Operation<'_, R> {
         target.modified = now;
         target.size = size;
         if size >= inode.size {
+            // It waited for what it wrote itself.
+            self.shard.leases.appends.reported((number, self.session), size);
             return self.note_growth(number, before, size);
         }
         target.epoch += 1;

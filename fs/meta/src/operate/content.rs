@@ -150,9 +150,7 @@ impl<R: Rows> Operation<'_, R> {
         self.reached = Some((number, size));
         let shown = self.shown_size(number)?;
         if shown > before {
-            // The caller's kernel does not know what others appended behind.
-            let knows = if shown <= size { self.session } else { 0 };
-            self.tell_growth(number, shown, knows);
+            self.tell_growth(number, shown, shown <= size);
             if self.shard.growth.is_awaited(number) {
                 self.told_after_growth = Some(number);
             }
@@ -160,21 +158,29 @@ impl<R: Rows> Operation<'_, R> {
         if self.shard.leases.appends.wait(number, self.session, size, self.now.time) {
             self.told_after_growth = Some(number);
         }
+        if self.told_after_growth.is_some() {
+            // The reply is stored: the report must not be taken once more after the wait.
+            self.change(number)?;
+        }
         Ok(())
     }
 
     /// Tells those who look at a file of its size.
     pub fn tell_size(&mut self, number: u64) -> Step<()> {
         let shown = self.shown_size(number)?;
-        self.tell_growth(number, shown, 0);
+        self.tell_growth(number, shown, false);
         Ok(())
     }
 
-    fn tell_growth(&mut self, number: u64, size: u64, knows: u64) {
+    /// Tells those who look at a file that it grew. `knows`: the caller's kernel need not be told; where it
+    /// is, since others appended behind the caller, the caller does not wait for it.
+    fn tell_growth(&mut self, number: u64, size: u64, knows: bool) {
         let (call, now) = (self.ticket, self.now.time);
         let shard = &mut *self.shard;
-        for session in shard.leases.onlookers(number, knows) {
-            shard.growth.tell((number, session), call, now);
+        for session in shard.leases.onlookers(number, if knows { self.session } else { 0 }) {
+            if session != self.session {
+                shard.growth.tell((number, session), call, now);
+            }
             let grown = Callback::Grown { inode: number, size, number: call };
             shard.callbacks.push_back((session, grown));
         }

@@ -82,6 +82,8 @@ impl<R: Rows> Operation<'_, R> {
         self.settle()?;
         let own = self.shard.leases.mode(number, self.session);
         let mode = match insist {
+            // Nobody else holds anything that stands beside it: its writes that are under way go on.
+            true if self.shard.leases.writes_shared(number, self.session) => LeaseMode::Write,
             true => own.max(wish),
             false => self.shard.leases.possible(number, self.session, wish),
         };

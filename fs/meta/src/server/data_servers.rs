@@ -47,9 +47,6 @@ const REAP_RETRY: Duration = Duration::from_secs(5);
 const CUTS_MAX: usize = 256;
 /// Inodes of one `Reap`: fits a call with room to spare.
 const REAP_BATCH: usize = 512;
-/// Inodes of such a batch that a server may refuse, each told apart from the others; beyond that all that
-/// is left is tried again later.
-const REFUSED_MAX: usize = 8;
 /// Confirmed reaps that are committed without asking the store for room.
 const REAPS_PER_TURN: usize = 64;
 /// Fences that are kept for a silent server; beyond that the oldest are forgotten, of whose sessions no
@@ -81,6 +78,8 @@ pub(super) struct DataServer {
     owed: Owed,
     /// A task brings it the fences.
     delivering: bool,
+    /// The life that has the fences which were owed to former ones.
+    fenced: u64,
 }
 
 /// Fences that a server was not told, by session.
@@ -109,7 +108,16 @@ impl Owed {
 impl DataServer {
     fn new(now: Time) -> DataServer {
         let (connection, owed) = (None, Owed::default());
-        DataServer { address: Vec::new(), boot: 0, connection, heard: now, owed, delivering: false }
+        let (delivering, fenced) = (false, 0);
+        DataServer {
+            address: Vec::new(),
+            boot: 0,
+            connection,
+            heard: now,
+            owed,
+            delivering,
+            fenced,
+        }
     }
 }
 
@@ -166,6 +174,23 @@ impl DataServers {
         found.map(|(id, (asked, address))| (*id, *asked, address.clone())).collect()
     }
 
+    /// Whether this life of a server is to get fences before it is told that it may serve.
+    pub fn is_unfenced(&self, server: u32, boot: u64) -> bool {
+        let mut servers = self.servers.borrow_mut();
+        let Some(server) = servers.get_mut(&server) else { return false };
+        if server.owed.fences.is_empty() {
+            server.fenced = boot;
+        }
+        server.fenced != boot
+    }
+
+    /// This life of a server has got its fences.
+    pub fn is_fenced_now(&self, server: u32, boot: u64) {
+        if let Some(server) = self.servers.borrow_mut().get_mut(&server) {
+            server.fenced = boot;
+        }
+    }
+
     /// Whether another cut may be started.
     pub fn may_cut(&self) -> bool {
         self.cuts.get() < CUTS_MAX
@@ -184,14 +209,16 @@ impl MetaServer {
             server.address = address.to_vec();
             server.connection = self.connect(id, address);
         }
-        let owes = !server.owed.fences.is_empty() && !server.delivering;
+        let owes = !server.owed.fences.is_empty() && !server.delivering && server.fenced == boot;
         if owes {
             server.delivering = true;
         }
         drop(servers);
         if owes {
             let this = self.clone();
-            self.world.spawn(async move { this.deliver_owed(id).await });
+            self.world.spawn(async move {
+                this.deliver_owed(id).await;
+            });
         }
     }
 
@@ -310,20 +337,24 @@ impl MetaServer {
         answer
     }
 
-    /// A server was heard that has fences to get.
-    async fn deliver_owed(self: Rc<Self>, id: u32) {
+    /// A server was heard that has fences to get; whether it has all of them.
+    pub(super) async fn deliver_owed(self: &Rc<Self>, id: u32) -> bool {
         let owed = {
             let servers = self.data_servers.servers.borrow();
             servers.get(&id).map_or_else(BTreeMap::new, |server| server.owed.fences.clone())
         };
+        let mut all = true;
         for (session, (epoch, _)) in owed {
-            if self.deliver(id, session, epoch).await != Some(Ok(())) {
+            // One that cannot keep it refuses the session nevertheless as long as it lives.
+            if self.deliver(id, session, epoch).await.is_none() {
+                all = false;
                 break;
             }
         }
         if let Some(server) = self.data_servers.servers.borrow_mut().get_mut(&id) {
             server.delivering = false;
         }
+        all
     }
 
     pub(super) fn start_cut(self: &Rc<Self>, cut: Cut) {
@@ -457,9 +488,18 @@ impl MetaServer {
                 }
             }
         }
-        let asked = by_server.iter().map(|(id, reaps)| self.reap_at(*id, reaps));
+        let asked = by_server.iter().map(|(id, reaps)| async move {
+            let inodes = reaps.iter().map(|reap| (reap.inode, reap.generation)).collect();
+            let mut body = Vec::new();
+            encode(&DataRequest::Reap { inodes }, &mut body);
+            !self.is_silent(*id)
+                && self.ask(*id, &body, |count| &mut count.reaps).await == Some(Ok(()))
+        });
+        let answers = join_all(asked).await;
         let mut failed = unknown;
-        failed.extend(join_all(asked).await.into_iter().flatten());
+        for (reaps, _) in by_server.values().zip(answers).filter(|(_, done)| !done) {
+            failed.extend(reaps.iter().copied());
+        }
         for (number, reap) in reaps.iter().enumerate() {
             if failed.contains(reap) {
                 continue;
@@ -473,30 +513,6 @@ impl MetaServer {
         }
         self.drain();
         failed.into_iter().collect()
-    }
-
-    /// Has a server remove objects; the reaps that it did not confirm. A few that it cannot do, for damage
-    /// perhaps, do not stand in the way of the others.
-    async fn reap_at(&self, id: u32, reaps: &[Reap]) -> Vec<Reap> {
-        let (mut failed, mut left) = (Vec::new(), vec![reaps]);
-        while let Some(some) = left.pop() {
-            let inodes = some.iter().map(|reap| (reap.inode, reap.generation)).collect();
-            let mut body = Vec::new();
-            encode(&DataRequest::Reap { inodes }, &mut body);
-            let answer = match self.is_silent(id) || failed.len() > REFUSED_MAX {
-                true => None,
-                false => self.ask(id, &body, |count| &mut count.reaps).await,
-            };
-            match (answer, some) {
-                (Some(Ok(())), _) => {}
-                (Some(Err(_)), [_, _, ..]) => {
-                    let (first, second) = some.split_at(some.len() / 2);
-                    left.extend([second, first]);
-                }
-                (Some(Err(_)) | None, _) => failed.extend_from_slice(some),
-            }
-        }
-        failed
     }
 }
 

@@ -110,12 +110,26 @@ impl MetaServer {
         if let Outcome::Refused(status) = outcome {
             return self.send(responder, status, Vec::new());
         }
+        let mut unfenced = false;
         if let Outcome::Reply(reply) = &outcome
             && let Ok(Ok(MetaReply::Registered(verdict))) = decode::<MetaResult<'_>>(&reply.bytes)
         {
             self.note_verdict(beat, before, verdict);
+            unfenced = matches!(verdict, Registration::Taken { .. })
+                && self.data_servers.is_unfenced(beat.server, beat.boot);
         }
-        self.finish(responder, 0, 0, outcome);
+        if !unfenced {
+            return self.finish(responder, 0, 0, outcome);
+        }
+        // The server takes no session's changes before it has this answer: it gets its fences first.
+        let (this, server, boot) = (self.clone(), beat.server, beat.boot);
+        self.world.spawn(async move {
+            if !this.deliver_owed(server).await {
+                return this.send(responder, Status::Unavailable, Vec::new());
+            }
+            this.data_servers.is_fenced_now(server, boot);
+            this.finish(responder, 0, 0, outcome);
+        });
     }
 
     fn note_verdict(

@@ -49,8 +49,15 @@ impl<R: Rows> Shard<R> {
 
     /// Every second or so: ends what was silent for too long, and follows the data servers.
     pub fn tick(&mut self, now: Moment) {
-        if self.stopped.is_some() || self.is_full() {
+        if self.stopped.is_some() {
             return;
+        }
+        for inode in self.growth.overdue(now.time) {
+            self.parking.wake(WaitOn::Grown(inode));
+        }
+        self.leases.appends.give_up_overdue(now.time);
+        if self.is_full() {
+            return self.run_woken(now);
         }
         let grace_over = self.grace.is_some_and(|until| until <= now.time);
         let mut late: Vec<u64> = self
@@ -71,10 +78,6 @@ impl<R: Rows> Shard<R> {
         for inode in self.questions.overdue(now.time) {
             self.parking.wake(WaitOn::Locks(inode));
         }
-        for inode in self.growth.overdue(now.time) {
-            self.parking.wake(WaitOn::Grown(inode));
-        }
-        self.leases.appends.give_up_overdue(now.time);
         self.collect_kept(now);
         let mut operation = Operation::new(self, 0, u64::MAX, now);
         operation.renew_pool();
@@ -156,6 +159,7 @@ impl<R: Rows> Shard<R> {
             let mut operation = Operation::new(self, 0, ticket, now);
             match operation.tell_size(inode) {
                 Ok(()) | Err(Stop::Errno(_)) => {}
+                Err(Stop::Rows(RowsError::Damaged(text))) => self.note_damage(text),
                 outcome => self.conclude_alone(outcome.map(|()| Batch::default())),
             }
         }

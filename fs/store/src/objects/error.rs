@@ -37,6 +37,12 @@ pub enum ObjectError {
     /// The file was removed; a delayed write must not bring it back.
     #[error("object {object}: its file was removed")]
     Removed { object: ObjectId },
+    /// Nobody can use the objects any more, but files of theirs cannot be removed.
+    #[error(
+        "inode {inode}: it is removed, but files of its objects are not: {source}; they take room until \
+         'ropewalk check --repair' can remove them"
+    )]
+    Left { inode: u64, source: io::Error },
     /// The session's epoch lies below its fence.
     #[error("session {session}: epoch {epoch} is fenced, {minimum} is the least allowed")]
     Fenced { session: u64, epoch: u32, minimum: u32 },
@@ -76,6 +82,7 @@ impl ObjectError {
             ObjectError::Checksum { .. }
             | ObjectError::Fenced { .. }
             | ObjectError::NoSpace { .. }
+            | ObjectError::Left { .. }
             | ObjectError::Io { .. } => Class::Operation,
             ObjectError::LogFailed { .. }
             | ObjectError::Store { .. }

@@ -17,17 +17,23 @@ use super::{ObjectError, ObjectId, ObjectStore, State};
 pub(super) struct Removed {
     pub(super) objects: Vec<ObjectId>,
     blocks: u64,
+    /// Why not all of them are gone.
+    pub(super) left: Option<io::Error>,
 }
 
-/// Unlinks the objects of `inode` up to `generation`. Blocks.
+/// Unlinks the objects of `inode` up to `generation`, all that can be. Blocks.
 pub(super) fn unlink_inode(
     disk: &Arc<dyn Disk>,
     layout: &Layout,
     inode: u64,
     generation: u32,
-) -> io::Result<Removed> {
+) -> Removed {
     let mut removed = Removed::default();
-    for object in list_inode(&**disk, layout, inode)? {
+    let objects = list_inode(&**disk, layout, inode).unwrap_or_else(|error| {
+        removed.left = Some(error);
+        Vec::new()
+    });
+    for object in objects {
         if object.generation > generation {
             continue;
         }
@@ -38,10 +44,10 @@ pub(super) fn unlink_inode(
                 removed.blocks += blocks;
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => (),
-            Err(error) => return Err(error),
+            Err(error) => removed.left = Some(error),
         }
     }
-    Ok(removed)
+    removed
 }
 
 impl ObjectStore {
@@ -95,11 +101,10 @@ impl ObjectStore {
         let removed = work.await.ok_or(ObjectError::Closed)?;
         let state = &mut *inner.state.borrow_mut();
         state.removed_from.insert(Layout::directory_of(inode));
-        let removed = removed.map_err(inner.failed_doing("remove objects"))?;
         state.marks.objects = state.marks.objects.saturating_sub(removed.objects.len() as u64);
         state.count_bytes(-(removed.blocks as i64));
         removed.objects.into_iter().for_each(|object| state.roll.strike(object));
-        Ok(())
+        removed.left.map_or(Ok(()), |source| Err(ObjectError::Left { inode, source }))
     }
 
     /// Refuses the session's changes below `epoch` from now on, also where this fails; durable when it

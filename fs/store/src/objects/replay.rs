@@ -12,7 +12,6 @@ use std::sync::Arc;
 
 use ropewalk_base::disk::{Disk, File, Open};
 
-use super::ObjectId;
 use super::block::{BLOCK_BYTES, Block, BlockSet, UNKNOWN, entry};
 use super::cache::{FileState, begin_file, repair_object};
 use super::error::is_unreadable;
@@ -27,6 +26,7 @@ use super::resolve::{Crash, Event, Resolved, resolve};
 use super::roll::{Changes, Roll};
 use super::scan::{Entry, Scan};
 use super::table::{Place, Tails};
+use super::{ObjectError, ObjectId};
 
 /// Damaged blocks that a report names.
 const DAMAGED_NAMED_MAX: usize = 1000;
@@ -240,7 +240,11 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
     }
     for (inode, generation) in &story.buried {
         directories.insert(Layout::directory_of(*inode));
-        let removed = unlink_inode(disk, layout, *inode, *generation)?;
+        let removed = unlink_inode(disk, layout, *inode, *generation);
+        if let Some(source) = removed.left {
+            // Nobody can use them: that is no reason not to start.
+            report.damage.push(ObjectError::Left { inode: *inode, source }.to_string());
+        }
         changes.extend(removed.objects.into_iter().map(|object| (object, None)));
     }
     for directory in directories {
