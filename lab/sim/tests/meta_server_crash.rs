@@ -79,10 +79,11 @@ impl State {
         self.objects[&self.names[&name]].1
     }
 
-    /// Name and permission bits, with names of one object grouped.
+    /// Name, kind and permission bits, with names of one object grouped.
     fn listing(&self) -> BTreeMap<Vec<u8>, (u64, u16)> {
+        let bits = |(mode, directory)| mode | if directory { client::DIRECTORY } else { 0 };
         let listed = self.names.iter();
-        listed.map(|(name, object)| (text(*name), (*object, self.objects[object].0))).collect()
+        listed.map(|(name, object)| (text(*name), (*object, bits(self.objects[object])))).collect()
     }
 }
 

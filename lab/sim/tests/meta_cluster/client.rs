@@ -13,6 +13,7 @@ use ropewalk_rpc::{
     Answer, CallError, Connection, Handler, Incoming, Marks, Options, Responder, Server,
 };
 use ropewalk_sim::Node;
+use ropewalk_wire::fs::attributes::InodeKind;
 use ropewalk_wire::fs::head::{Service, Status};
 use ropewalk_wire::fs::meta::*;
 use ropewalk_wire::fs::session::{SessionReply, SessionRequest, SessionResult};
@@ -20,6 +21,8 @@ use ropewalk_wire::fs::value::{Bytes, Errno};
 use ropewalk_wire::fs::{decode, encode};
 
 pub const WRITE: Access = Access { read: true, write: true };
+/// Beside the permission bits that a list has: a directory.
+pub const DIRECTORY: u16 = 1 << 15;
 const RENEWAL: Duration = Duration::from_secs(1);
 
 /// What a session has of an inode.
@@ -248,7 +251,7 @@ impl Client {
         }
     }
 
-    /// The directory's entries: name, inode, permission bits.
+    /// The directory's entries: name, inode, permission bits and [`DIRECTORY`].
     pub async fn list(&self, directory: u64) -> BTreeMap<Vec<u8>, (u64, u16)> {
         let mut found = BTreeMap::new();
         let mut cookie = 0;
@@ -274,7 +277,8 @@ impl Client {
                         None => continue,
                     },
                 };
-                let before = found.insert(entry.name.0.to_vec(), (entry.inode, mode));
+                let kind = if entry.kind == InodeKind::Directory { DIRECTORY } else { 0 };
+                let before = found.insert(entry.name.0.to_vec(), (entry.inode, mode | kind));
                 assert_eq!(before, None, "a name came twice");
             }
             if end {
