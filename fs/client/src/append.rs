@@ -124,7 +124,11 @@ impl Client {
         let epoch = inode.state.borrow().epoch;
         let (offset, keeper) = match claim_here(inode, layout, len)? {
             Some(claimed) => claimed,
-            None => (self.reserve(inode, epoch, len).await?, era()),
+            None => {
+                // The server gives what lies behind the size that it knows.
+                self.try_report(inode).await?;
+                (self.reserve(inode, epoch, len).await?, era())
+            }
         };
         let mut claim = Claim { inode: inode.clone(), offset, epoch, keeper, listed: None };
         claim.list(offset + len);

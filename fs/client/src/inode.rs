@@ -237,13 +237,20 @@ impl State {
         inline.version = version;
     }
 
-    /// Counts what is written and not reported as allocated, too: programs take a file for a hole
-    /// where it has a size and no blocks.
-    fn with_blocks(&self, mut attributes: Attributes) -> Attributes {
+    /// Attributes as programs see them. What is written and not reported counts as allocated, too: programs
+    /// take a file for a hole where it has a size and no blocks.
+    fn shown(&self, mut attributes: Attributes) -> Attributes {
         let reported = self.dirty.is_clean() && self.under_way.is_clean();
         if let (Some(Content::Striped(layout)), false) = (&self.content, reported) {
             let bytes = self.written.bytes(layout.stripe_bytes, attributes.size);
             attributes.blocks = attributes.blocks.max(bytes.div_ceil(512));
+        }
+        if let (Some(first), Some(last)) = (self.claims.first(), self.claims.last())
+            && attributes.size <= last.1
+        {
+            // Records that got their ranges among several writers may be under way still. Nobody else has
+            // written behind them.
+            attributes.size = attributes.size.min(first.0);
         }
         attributes
     }
@@ -368,9 +375,6 @@ impl Inode {
         if state.mode != LeaseMode::Shared {
             let reported = state.dirty.size.max(state.under_way.size);
             attributes.size = attributes.size.max(reported.unwrap_or(0));
-            // A record that got its range among several writers may be under way still.
-            let first = state.claims.first().map_or(u64::MAX, |first| first.0);
-            attributes.size = attributes.size.min(first);
         }
         state.attributes = Some(attributes);
     }
@@ -395,14 +399,14 @@ impl Inode {
     /// What a reply told, with what is known here beyond it.
     pub fn seen(&self, told: Attributes) -> Attributes {
         let state = self.state.borrow();
-        state.attributes.map_or(told, |known| state.with_blocks(known))
+        state.attributes.map_or(told, |known| state.shown(known))
     }
 
     /// Attributes that a lease covers.
     pub fn cached(&self) -> Option<Attributes> {
         let state = self.state.borrow();
         let covered = state.mode >= LeaseMode::Read && !state.closing && !state.outdated;
-        state.attributes.filter(|_| covered).map(|known| state.with_blocks(known))
+        state.attributes.filter(|_| covered).map(|known| state.shown(known))
     }
 
     /// Others may write, and sync, from now on.

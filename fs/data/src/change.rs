@@ -124,6 +124,7 @@ impl Inner {
         if session == 0 {
             return Err(Errno::EINVAL.into());
         }
+        self.fenced.set(self.world.now());
         let fenced = self.store.fence(session, epoch, self.unix_seconds()).await;
         fenced.map_err(|error| self.failed("fence", &error))?;
         Ok(DataReply::Done)

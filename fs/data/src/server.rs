@@ -83,6 +83,8 @@ pub(crate) struct Inner {
     pub stopping: Cell<bool>,
     /// There is a metadata server, which has fences for this one, perhaps.
     pub has_meta: bool,
+    /// The start, or the last fence after it.
+    pub fenced: Cell<Time>,
     /// The metadata server has taken a heartbeat.
     pub joined: Cell<bool>,
     pub joining: Notify,
@@ -152,6 +154,7 @@ impl DataServer {
             started: world.now(),
             stopping: Cell::new(false),
             has_meta: joined.is_some(),
+            fenced: Cell::new(world.now()),
             joined: Cell::new(false),
             joining: Notify::new(),
             refusal: RefCell::default(),
@@ -327,7 +330,7 @@ impl Inner {
     /// come before the answer to its first heartbeat. Where nobody answers for long, those who have leases go
     /// on nevertheless.
     pub(crate) fn has_fences(&self) -> bool {
-        let waited = || self.world.now().since(self.started) >= FENCES_LIMIT;
+        let waited = || self.world.now().since(self.fenced.get()) >= FENCES_LIMIT;
         !self.has_meta || self.joined.get() || waited()
     }
 

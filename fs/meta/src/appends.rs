@@ -23,8 +23,8 @@ const RANGES_MAX: usize = 64;
 struct Ranges {
     /// Apart, in order, not empty.
     ranges: Vec<(u64, u64)>,
-    /// Since when somebody waits for those below an offset.
-    awaited: Option<(Time, u64)>,
+    /// Since when somebody waits for those below an offset; both grow.
+    awaited: Vec<(Time, u64)>,
 }
 
 /// Ranges that were not reported, by inode and session.
@@ -40,7 +40,7 @@ impl Appends {
     pub fn add(&mut self, (inode, session): (u64, u64), offset: u64, end: u64) {
         let found = self.ranges.entry((inode, session));
         let Ranges { ranges, .. } =
-            found.or_insert_with(|| Ranges { ranges: Vec::new(), awaited: None });
+            found.or_insert_with(|| Ranges { ranges: Vec::new(), awaited: Vec::new() });
         let full = ranges.len() == RANGES_MAX;
         match ranges.last_mut() {
             Some(last) if last.1 == offset || full => last.1 = end,
@@ -61,7 +61,7 @@ impl Appends {
     fn end_below(&mut self, key: (u64, u64), size: u64) {
         let Some(Ranges { ranges, awaited }) = self.ranges.get_mut(&key) else { return };
         ranges.retain(|range| range.1 > size);
-        awaited.take_if(|(_, below)| *below <= size);
+        awaited.retain(|(_, below)| *below > size);
         match ranges.first_mut() {
             Some(first) => first.0 = first.0.max(size),
             None => drop(self.ranges.remove(&key)),
@@ -98,7 +98,10 @@ impl Appends {
         let mut waits = false;
         for (key, found) in self.ranges.range_mut((inode, 0)..=(inode, u64::MAX)) {
             if key.1 != session && found.ranges[0].0 < size {
-                found.awaited.get_or_insert((now, size));
+                let last = found.awaited.last().map_or(0, |last| last.1);
+                if size > last && found.awaited.len() < RANGES_MAX {
+                    found.awaited.push((now, size));
+                }
                 waits = true;
             }
         }
@@ -107,9 +110,10 @@ impl Appends {
 
     /// Gives up ranges that somebody waited for long enough.
     pub fn give_up_overdue(&mut self, now: Time) {
-        let late = |found: &Ranges| found.awaited.filter(|(since, _)| now >= *since + PATIENCE);
+        let is_late = |wait: &&(Time, u64)| now >= wait.0 + PATIENCE;
+        let late = |found: &Ranges| found.awaited.iter().rev().find(is_late).map(|wait| wait.1);
         let overdue: Vec<((u64, u64), u64)> =
-            self.ranges.iter().filter_map(|(key, found)| Some((*key, late(found)?.1))).collect();
+            self.ranges.iter().filter_map(|(key, found)| Some((*key, late(found)?))).collect();
         for (key, below) in overdue {
             self.end_below(key, below);
             self.ended.push((key.0, false));
@@ -167,6 +171,14 @@ mod tests {
         assert_eq!(appends.shown(9, 300), 100);
         appends.give_up_overdue(at(6500));
         assert!(!appends.wait(9, 2, 300, at(6500)) && appends.shown(9, 300) == 300);
+        // Who waits for more of them does so from his own beginning on.
+        appends.add((9, 1), 300, 400);
+        appends.add((9, 2), 400, 500);
+        appends.add((9, 1), 500, 600);
+        assert!(appends.wait(9, 2, 500, at(7000)) && appends.wait(9, 3, 700, at(7100)));
+        appends.give_up_overdue(at(7600));
+        appends.forget(9, 2);
+        assert_eq!(appends.shown(9, 700), 700);
     }
 
     #[test]

@@ -107,6 +107,35 @@ fn a_lease_that_grows_under_an_append_does_not_repeat_it() {
     drop((second, file));
 }
 
+/// Another client's record went behind one that is under way. The file then is this client's alone, and
+/// what it appends goes behind both.
+#[test]
+fn what_another_appended_behind_a_record_under_way_stays() {
+    let (mut simulation, cluster, file, other) = appending(true, Duration::from_secs(120));
+    isolate(&simulation, false);
+    let first = append(&simulation, &cluster, &file, 2);
+    simulation.run_for(Duration::from_millis(200));
+    let behind = cluster.run(&mut simulation, 1, |client| async move {
+        let file = open(&client, b"f", APPEND).await.expect("opened");
+        drop(other);
+        // It waits for the one before for a moment.
+        write(&client, &file, 0, &pattern(3, RECORD)).await
+    });
+    assert_eq!(behind, Ok(110_000));
+    simulation.run_for(Duration::from_millis(200));
+    let second = cluster.run(&mut simulation, 0, |client| async move {
+        open(&client, b"f", BOTH).await.expect("opened")
+    });
+    let next = append(&simulation, &cluster, &file, 4);
+    simulation.run_for(Duration::from_millis(200));
+    assert!(first.borrow().is_none() && next.borrow().is_none());
+    heal(&simulation);
+    assert_eq!(await_end(&mut simulation, &first), Ok(105_000));
+    assert_eq!(await_end(&mut simulation, &next), Ok(115_000));
+    assert_records(&mut simulation, &cluster, &[1, 2, 3, 4]);
+    drop((second, file));
+}
+
 /// The last of several writers has a write under way when a program of its own begins to read.
 #[test]
 fn a_lease_that_changes_under_a_write_for_a_reader_covers_the_write() {

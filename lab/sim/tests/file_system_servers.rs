@@ -290,3 +290,25 @@ fn a_data_server_that_comes_back_takes_nothing_of_sessions_that_ended_meanwhile(
         assert_same(&read_all(&client, &file).await.expect("read"), &pattern(8, 300_000));
     });
 }
+
+/// A data server that lost its disk joins anew, although it was to get fences.
+#[test]
+fn a_data_server_with_an_empty_store_joins_although_fences_wait_for_it() {
+    let (mut simulation, cluster) = cluster(2);
+    cluster.run(&mut simulation, 0, |client| write_files(client, "f", 1));
+    cluster.kill(&mut simulation, "data2", Kill::Process(Duration::ZERO));
+    for server in [META, "data1"] {
+        simulation.network().partition(cluster.client_name(0), server);
+    }
+    simulation.run_for(Duration::from_secs(60));
+    let disk = cluster.data_disk(1);
+    let mut found = Vec::new();
+    files(disk, Path::new("/data"), &mut found);
+    let joined = found.iter().find(|path| path.ends_with("joined")).expect("it has joined once");
+    disk.remove_file(joined).expect("removed");
+    cluster.restart(&mut simulation, "data2");
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(3));
+    cluster.run(&mut simulation, 1, |client| write_files(client, "new", 4));
+    cluster.run(&mut simulation, 1, |client| check_files(client, "new", 4));
+}

@@ -39,6 +39,8 @@ use crate::store_rows::StoreRows;
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 /// How long to wait before a fence is sent again.
 const FENCE_RETRY: Duration = Duration::from_millis(200);
+/// Fences that a server is told together: they share a sync of its log.
+const FENCES_AT_ONCE: usize = 64;
 /// How long to wait before a cut that failed is tried again.
 const CUT_RETRY: Duration = Duration::from_millis(500);
 /// How long to wait before reaps that failed are tried again.
@@ -172,6 +174,12 @@ impl DataServers {
         let askers = self.askers.borrow();
         let found = askers.range(from..);
         found.map(|(id, (asked, address))| (*id, *asked, address.clone())).collect()
+    }
+
+    /// A task is about to bring a server its fences; false where another one does.
+    pub fn begin_delivery(&self, server: u32) -> bool {
+        let mut servers = self.servers.borrow_mut();
+        servers.get_mut(&server).is_some_and(|it| !std::mem::replace(&mut it.delivering, true))
     }
 
     /// Whether this life of a server is to get fences before it is told that it may serve.
@@ -343,11 +351,14 @@ impl MetaServer {
             let servers = self.data_servers.servers.borrow();
             servers.get(&id).map_or_else(BTreeMap::new, |server| server.owed.fences.clone())
         };
+        let owed: Vec<(u64, u32)> =
+            owed.into_iter().map(|(session, (epoch, _))| (session, epoch)).collect();
         let mut all = true;
-        for (session, (epoch, _)) in owed {
-            // One that cannot keep it refuses the session nevertheless as long as it lives.
-            if self.deliver(id, session, epoch).await.is_none() {
-                all = false;
+        for some in owed.chunks(FENCES_AT_ONCE) {
+            let sent = some.iter().map(|(session, epoch)| self.deliver(id, *session, *epoch));
+            // One that cannot keep them refuses the sessions nevertheless as long as it lives.
+            all = join_all(sent).await.iter().all(Option::is_some);
+            if !all {
                 break;
             }
         }

@@ -115,13 +115,18 @@ impl MetaServer {
             && let Ok(Ok(MetaReply::Registered(verdict))) = decode::<MetaResult<'_>>(&reply.bytes)
         {
             self.note_verdict(beat, before, verdict);
+            // A server that has yet to join serves nobody, and answers no fence.
             unfenced = matches!(verdict, Registration::Taken { .. })
+                && beat.meta_store != 0
                 && self.data_servers.is_unfenced(beat.server, beat.boot);
         }
         if !unfenced {
             return self.finish(responder, 0, 0, outcome);
         }
         // The server takes no session's changes before it has this answer: it gets its fences first.
+        if !self.data_servers.begin_delivery(beat.server) {
+            return self.send(responder, Status::Unavailable, Vec::new());
+        }
         let (this, server, boot) = (self.clone(), beat.server, beat.boot);
         self.world.spawn(async move {
             if !this.deliver_owed(server).await {

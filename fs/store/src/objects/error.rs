@@ -40,7 +40,7 @@ pub enum ObjectError {
     /// Nobody can use the objects any more, but files of theirs cannot be removed.
     #[error(
         "inode {inode}: it is removed, but files of its objects are not: {source}; they take room until \
-         'ropewalk check --repair' can remove them"
+         'ropewalk check --repair' removes them, a day later"
     )]
     Left { inode: u64, source: io::Error },
     /// The session's epoch lies below its fence.
@@ -111,6 +111,15 @@ pub(super) fn is_unreadable(error: &io::Error) -> bool {
     const EBADMSG: i32 = 74;
     const EUCLEAN: i32 = 117;
     matches!(system_number(error), Some(EIO | ENODATA | EILSEQ | EBADMSG | EUCLEAN))
+}
+
+/// Whether the system lacked something that it may have again in a moment.
+pub(super) fn is_for_now(error: &io::Error) -> bool {
+    const EINTR: i32 = 4;
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    is_full(error) || matches!(system_number(error), Some(EINTR | ENOMEM | ENFILE | EMFILE))
 }
 
 /// An operating system error about one object.

@@ -7,6 +7,7 @@ use ropewalk_base::disk::Disk;
 use ropewalk_base::task::oneshot;
 
 use super::block::BLOCK_BYTES;
+use super::error::is_for_now;
 use super::layout::Layout;
 use super::punch::{count_blocks, list_inode};
 use super::record::Record;
@@ -104,7 +105,13 @@ impl ObjectStore {
         state.marks.objects = state.marks.objects.saturating_sub(removed.objects.len() as u64);
         state.count_bytes(-(removed.blocks as i64));
         removed.objects.into_iter().for_each(|object| state.roll.strike(object));
-        removed.left.map_or(Ok(()), |source| Err(ObjectError::Left { inode, source }))
+        match removed.left {
+            None => Ok(()),
+            Some(source) if is_for_now(&source) => {
+                Err(inner.failed_doing("remove objects")(source))
+            }
+            Some(source) => Err(ObjectError::Left { inode, source }),
+        }
     }
 
     /// Refuses the session's changes below `epoch` from now on, also where this fails; durable when it

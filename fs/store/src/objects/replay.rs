@@ -14,7 +14,7 @@ use ropewalk_base::disk::{Disk, File, Open};
 
 use super::block::{BLOCK_BYTES, Block, BlockSet, UNKNOWN, entry};
 use super::cache::{FileState, begin_file, repair_object};
-use super::error::is_unreadable;
+use super::error::{is_for_now, is_unreadable};
 use super::layout::Layout;
 use super::marks::Marks;
 use super::object::Object;
@@ -242,6 +242,9 @@ pub(super) fn replay(replay: Replay<'_>, marks: &mut Marks) -> io::Result<Recove
         directories.insert(Layout::directory_of(*inode));
         let removed = unlink_inode(disk, layout, *inode, *generation);
         if let Some(source) = removed.left {
+            if is_for_now(&source) {
+                return Err(source);
+            }
             // Nobody can use them: that is no reason not to start.
             report.damage.push(ObjectError::Left { inode: *inode, source }.to_string());
         }
