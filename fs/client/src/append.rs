@@ -26,8 +26,10 @@ pub(crate) struct Append {
 struct Claim {
     inode: Rc<Inode>,
     offset: u64,
-    /// A truncation makes another: what lay at the end then may be others' now.
+    /// A truncation makes another write epoch, and breaks the ground: what lay at the end then may be others'
+    /// now. One of the two alone says nothing: a session that gave a change up makes a new epoch, too.
     epoch: u32,
+    ground: u64,
     keeper: Keeper,
     /// In which tenure of the lease the records behind it wait for this one.
     listed: Option<u64>,
@@ -109,8 +111,14 @@ impl Client {
         len: u64,
     ) -> Result<u64, Errno> {
         let era = || Keeper::Server(self.inner.position.get().era);
-        let epoch = inode.state.borrow().epoch;
-        append.claim.take_if(|claim| (claim.keeper, claim.epoch) != (era(), epoch));
+        let now = || {
+            let state = inode.state.borrow();
+            (state.epoch, state.ground)
+        };
+        let (epoch, ground) = now();
+        append.claim.take_if(|claim| {
+            claim.keeper != era() || (claim.epoch != epoch && claim.ground != ground)
+        });
         if let Some(claim) = &mut append.claim {
             claim.list(claim.offset + len);
             return Ok(claim.offset);
@@ -121,7 +129,7 @@ impl Client {
             // The lease went meanwhile: a range would be asked for without one.
             return Err(Errno::ESTALE);
         }
-        let epoch = inode.state.borrow().epoch;
+        let (epoch, ground) = now();
         let (offset, keeper) = match claim_here(inode, layout, len)? {
             Some(claimed) => claimed,
             None => {
@@ -130,7 +138,7 @@ impl Client {
                 (self.reserve(inode, epoch, len).await?, era())
             }
         };
-        let mut claim = Claim { inode: inode.clone(), offset, epoch, keeper, listed: None };
+        let mut claim = Claim { inode: inode.clone(), offset, epoch, ground, keeper, listed: None };
         claim.list(offset + len);
         append.claim = Some(claim);
         Ok(offset)

@@ -119,6 +119,8 @@ pub(crate) struct State {
     pub outdated: bool,
     /// Counts how often the lease was lost under its users.
     pub tenure: u64,
+    /// Counts how often the lease went, or the size was set here: others, or we, may have cut the file.
+    pub ground: u64,
     /// The lease was insisted on: others may have the file open, and look at its size.
     pub insisted: bool,
     /// New users wait: the lease is being given back.
@@ -338,6 +340,7 @@ impl Inode {
         }
         state.mode = state.mode.min(keep);
         state.insisted = false;
+        state.ground += u64::from(state.mode == LeaseMode::None);
         if keep < LeaseMode::Read {
             state.last = state.attributes.take().or(state.last);
             state.inline = None;
@@ -459,6 +462,7 @@ impl Inode {
     /// An open has truncated the file: what programs had changed in pages, and waits to be written, goes.
     pub fn empty(&self) {
         self.emptied.set(self.emptied.get() + 1);
+        self.state.borrow_mut().ground += 1;
     }
 
     /// What was written and not reported was truncated away.
@@ -480,6 +484,7 @@ impl Inode {
         self.met_others();
         let mut state = self.state.borrow_mut();
         (state.mode, state.insisted) = (LeaseMode::None, false);
+        state.ground += 1;
         drop(state);
         self.idle.notify_all();
     }
@@ -534,7 +539,10 @@ pub(crate) struct Resizing<'a> {
 
 impl Resizing<'_> {
     pub fn new(inode: &Inode) -> Resizing<'_> {
-        inode.state.borrow_mut().resizing += 1;
+        let mut state = inode.state.borrow_mut();
+        state.resizing += 1;
+        state.ground += 1;
+        drop(state);
         Resizing { inode }
     }
 }

@@ -307,7 +307,7 @@ impl Client {
                     state.epoch = grant.epoch;
                     state.number = state.number.max(grant.number);
                 }
-                None => state.mode = LeaseMode::None,
+                None => (state.mode, state.ground) = (LeaseMode::None, state.ground + 1),
             }
             if state.mode >= LeaseMode::Read {
                 learned = Some(attributes);

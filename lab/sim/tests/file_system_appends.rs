@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use programs::*;
+use ropewalk_base::task::race;
 use ropewalk_client::{Actor, Caller, Errno, File, Path};
 use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
 use ropewalk_sim::{Cluster, ClusterConfig, Simulation};
@@ -134,6 +135,59 @@ fn what_another_appended_behind_a_record_under_way_stays() {
     assert_eq!(await_end(&mut simulation, &next), Ok(115_000));
     assert_records(&mut simulation, &cluster, &[1, 2, 3, 4]);
     drop((second, file));
+}
+
+/// Another client gives a write up and has the file's write epoch renewed. An append under the former epoch
+/// begins anew, in the range that it has: there is no gap, and no record twice.
+#[test]
+fn an_append_under_a_former_epoch_keeps_its_range() {
+    // Before its bytes came, and before its report.
+    for moment in [0, 1] {
+        let (mut simulation, cluster, file, other) = appending(true, Duration::from_secs(120));
+        let blocked: &[&str] =
+            if moment == 0 { &["data1", "data2"] } else { &["data1", "data2", META] };
+        let appended = match moment {
+            0 => {
+                isolate(&simulation, false);
+                let appended = append(&simulation, &cluster, &file, 2);
+                simulation.run_for(Duration::from_millis(200));
+                appended
+            }
+            _ => {
+                let disk = |cluster: &Cluster| {
+                    [0, 1].map(|server| cluster.data_disk(server).counts().bytes_written)
+                };
+                let before = disk(&cluster);
+                let appended = append(&simulation, &cluster, &file, 2);
+                let written = simulation.run_until(PROGRAM_LIMIT, |_| disk(&cluster) != before);
+                assert!(written);
+                simulation.network().partition("client0", META);
+                simulation.run_for(Duration::from_millis(200));
+                appended
+            }
+        };
+        assert!(appended.borrow().is_none());
+        let other = other.expect("shared");
+        for server in ["data1", "data2"] {
+            simulation.network().partition("client1", server);
+        }
+        let other = cluster.run(&mut simulation, 1, |client| async move {
+            let bytes = pattern(0, 100_000);
+            let written = write(&client, &other, 0, &bytes[..10]);
+            race(written, client.world().sleep(Duration::from_millis(5))).await;
+            other
+        });
+        for server in ["data1", "data2"] {
+            simulation.network().heal("client1", server);
+        }
+        cluster.run(&mut simulation, 1, |client| async move {
+            write(&client, &other, 0, &pattern(0, 100_000)[..10]).await.expect("written");
+        });
+        blocked.iter().for_each(|server| simulation.network().heal("client0", server));
+        assert_eq!(await_end(&mut simulation, &appended), Ok(105_000), "moment {moment}");
+        assert_records(&mut simulation, &cluster, &[1, 2]);
+        drop(file);
+    }
 }
 
 /// The last of several writers has a write under way when a program of its own begins to read.
