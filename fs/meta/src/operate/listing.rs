@@ -10,7 +10,6 @@ use super::garbage::{INODE_BYTES, RUN_BYTES};
 use super::{Operation, Step};
 use crate::inode::{Damaged, Inode};
 use crate::keys::{self, Table};
-use crate::leases::{Leases, Need};
 use crate::permission::{self, READ};
 use crate::rows::{Rows, RowsError};
 
@@ -66,9 +65,7 @@ impl<R: Rows> Operation<'_, R> {
                 attributes: None,
                 grant: None,
             };
-            if attributes && self.is_written_by_others(row.inode) {
-                self.ask_back_unused(row.inode);
-            } else if attributes {
+            if attributes && !self.is_written_by_others(row.inode) {
                 let inode = self.inode(row.inode)?;
                 let (attributes, epoch) = (inode.attributes(), inode.epoch);
                 entry.attributes = Some(self.shown(attributes));
@@ -116,17 +113,6 @@ impl<R: Rows> Operation<'_, R> {
         let leases = &self.shard.leases;
         leases.writer(inode).is_some_and(|session| session != self.session)
             && leases.mode(inode, self.session) == LeaseMode::None
-    }
-
-    /// Asks for a lease to write that nobody seems to use. The caller is about to ask for the attributes of
-    /// one file after the other: the answers come together meanwhile.
-    fn ask_back_unused(&mut self, inode: u64) {
-        let shard = &mut *self.shard;
-        let holder = shard.leases.writer(inode).and_then(|it| shard.leases.holder(inode, it));
-        if holder.is_some_and(|holder| holder.open.is_none()) {
-            let deadline = Leases::deadline(self.now.time, shard.config.term);
-            shard.leases.recall(inode, self.session, Need::Fresh, deadline, &mut shard.callbacks);
-        }
     }
 
     pub fn list_inodes(&mut self, from: u64, bytes_max: u32) -> Step<()> {
