@@ -239,8 +239,8 @@ impl State {
         inline.version = version;
     }
 
-    /// Attributes as programs see them. What is written and not reported counts as allocated, too: programs
-    /// take a file for a hole where it has a size and no blocks.
+    /// Attributes as programs see them. Unreported stripes count as allocated, too: programs take a file for
+    /// a hole where it has a size and no blocks.
     fn shown(&self, mut attributes: Attributes) -> Attributes {
         let reported = self.dirty.is_clean() && self.under_way.is_clean();
         if let (Some(Content::Striped(layout)), false) = (&self.content, reported) {
@@ -373,8 +373,8 @@ impl Inode {
                 attributes.modified = old.modified.max(attributes.modified);
             }
         }
-        // What is not reported yet is not in any reply. Among several writers the server says when that is
-        // to be seen: appends of others may be under way before it.
+        // No reply has unreported changes. Among several writers the server says when they are to be seen:
+        // appends of others may be under way before them.
         if state.mode != LeaseMode::Shared {
             let reported = state.dirty.size.max(state.under_way.size);
             attributes.size = attributes.size.max(reported.unwrap_or(0));

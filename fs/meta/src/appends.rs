@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(appends.shown(9, 300), 100);
         appends.give_up_overdue(at(6500));
         assert!(!appends.wait(9, 2, 300, at(6500)) && appends.shown(9, 300) == 300);
-        // Who waits for more of them does so from his own beginning on.
+        // A second session waits for more of them, from its own beginning on.
         appends.add((9, 1), 300, 400);
         appends.add((9, 2), 400, 500);
         appends.add((9, 1), 500, 600);

@@ -414,7 +414,7 @@ fn an_append_that_stands_still_holds_others_up_for_a_moment() {
         let expected: &[u64] = if at == 100_000 { &[1, 2, 3] } else { &[9, 2, 3, 1] };
         let mut whole = pattern(0, 100_000);
         for number in expected {
-            // What the range of a session that ended has is zeros.
+            // A session that ended leaves zeros in its range.
             let record = if *number == 9 { vec![0; RECORD] } else { pattern(*number, RECORD) };
             whole.extend(record);
         }

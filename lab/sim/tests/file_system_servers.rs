@@ -167,7 +167,7 @@ fn a_flipped_bit_on_disk_is_an_error_that_names_the_object() {
     assert!(lines.iter().any(|line| line.contains(&object)), "{object} not in {lines:?}");
 }
 
-/// A data server whose log failed keeps no fence. What a client held that is gone goes to others nevertheless,
+/// A data server whose log failed keeps no fence. A dead client's leases go to others nevertheless,
 /// for such a server takes no change from anybody, and it gets the fence when it is started anew.
 #[test]
 fn a_data_server_that_keeps_no_fence_does_not_keep_what_a_dead_client_held() {

@@ -193,7 +193,7 @@ impl DataServers {
     }
 
     /// This life of a server has got its fences.
-    pub fn is_fenced_now(&self, server: u32, boot: u64) {
+    pub fn note_fenced(&self, server: u32, boot: u64) {
         if let Some(server) = self.servers.borrow_mut().get_mut(&server) {
             server.fenced = boot;
         }

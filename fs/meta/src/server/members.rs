@@ -132,7 +132,7 @@ impl MetaServer {
             if !this.deliver_owed(server).await {
                 return this.send(responder, Status::Unavailable, Vec::new());
             }
-            this.data_servers.is_fenced_now(server, boot);
+            this.data_servers.note_fenced(server, boot);
             this.finish(responder, 0, 0, outcome);
         });
     }
