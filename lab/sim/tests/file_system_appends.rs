@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use programs::*;
 use ropewalk_base::task::race;
-use ropewalk_client::{Actor, Caller, Errno, File, Path};
+use ropewalk_client::{Actor, Caller, Client, Errno, File, Path};
 use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
 use ropewalk_sim::{Cluster, ClusterConfig, Simulation};
 use ropewalk_wire::fs::meta::ROOT;
@@ -256,6 +256,19 @@ fn a_sole_writers_append_that_fails_takes_no_room() {
     assert_records(&mut simulation, &cluster, &[1, 3]);
 }
 
+/// Appends so many records, and looks at each. Short ones overtake long ones on their way.
+async fn append_records(client: &Client, file: &File, appender: u64, count: u64) {
+    for number in 0..count {
+        let len = if (appender + number).is_multiple_of(2) { 200_000 } else { 100 };
+        let record = vec![1 + appender as u8; len];
+        let offset = write(client, file, 0, &record).await.expect("appended");
+        let size = client.attributes(file.number()).await.expect("known").size;
+        assert!(size >= offset + len as u64, "who appended sees its record");
+        let found = read(client, file, offset, len).await.expect("read");
+        assert_same(&found, &record);
+    }
+}
+
 /// Programs of one client append to a file that is this client's alone, and others of it look at the file:
 /// whatever size they see, there are records up to it, in order.
 #[test]
@@ -278,16 +291,7 @@ fn a_sole_writers_size_follows_the_bytes_of_its_appends() {
         .map(|appender| {
             let file = file.clone();
             cluster.spawn(&simulation, 0, move |client| async move {
-                for number in 0..EACH {
-                    // Short ones overtake long ones on their way.
-                    let len = if (appender + number) % 2 == 0 { 200_000 } else { 100 };
-                    let record = vec![1 + appender as u8; len];
-                    let offset = write(&client, &file, 0, &record).await.expect("appended");
-                    let size = client.attributes(file.number()).await.expect("known").size;
-                    assert!(size >= offset + len as u64, "who appended sees its record");
-                    let found = read(&client, &file, offset, len).await.expect("read");
-                    assert_same(&found, &record);
-                }
+                append_records(&client, &file, appender, EACH).await;
             })
         })
         .collect();
@@ -345,16 +349,7 @@ fn the_size_follows_the_bytes_of_appends_by_several_clients() {
         for (appender, client) in [(0u64, 0), (1, 1), (2, 1)] {
             let file = files[client].clone();
             cluster.spawn(&simulation, client, move |client| async move {
-                for number in 0..EACH {
-                    // Short ones overtake long ones on their way.
-                    let len = if (appender + number) % 2 == 0 { 200_000 } else { 100 };
-                    let record = vec![1 + appender as u8; len];
-                    let offset = write(&client, &file, 0, &record).await.expect("appended");
-                    let size = client.attributes(file.number()).await.expect("known").size;
-                    assert!(size >= offset + len as u64, "who appended sees its record");
-                    let found = read(&client, &file, offset, len).await.expect("read");
-                    assert_same(&found, &record);
-                }
+                append_records(&client, &file, appender, EACH).await;
             });
         }
         let lookers = [1, 2].map(|client| {
