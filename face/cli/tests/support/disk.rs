@@ -59,11 +59,22 @@ impl PowerDisk {
     pub fn restore(&self) {
         let place = self.place().to_str().expect("a path in UTF-8");
         let begin = Instant::now();
-        while let Err(error) = run("umount", &[place]) {
+        loop {
+            let error = match run("umount", &[place]) {
+                Err(error) => error,
+                Ok(()) => {
+                    self.mount().expect("what was mounted once can be mounted");
+                    // A mount namespace that somebody made meanwhile keeps the dead file system,
+                    // and the image is mounted as that.
+                    match std::fs::File::create(self.place.join("alive")) {
+                        Ok(_) => return,
+                        Err(error) => format!("{place} is dead after it was mounted: {error}"),
+                    }
+                }
+            };
             assert!(begin.elapsed() < Duration::from_secs(30), "{error}");
             std::thread::sleep(Duration::from_millis(10));
         }
-        self.mount().expect("what was mounted once can be mounted");
     }
 }
 
