@@ -217,7 +217,7 @@ impl Endpoint {
 
     /// Who this endpoint is.
     pub fn identity(&self) -> Identity {
-        self.shared.identity
+        Identity { cluster: self.locked().core.cluster(), ..self.shared.identity }
     }
 
     /// The addresses under which peers reach this endpoint.

@@ -141,6 +141,13 @@ impl Endpoint {
         self.locked().core.peer_origin(peer)
     }
 
+    /// Makes this endpoint one of the peer's cluster, where it was told none when it was opened: whoever is
+    /// of another one and answers at an address of a peer is refused from now on. The peer must have answered
+    /// once. The cluster to which this endpoint belongs then.
+    pub fn join_cluster_of(&self, peer: PeerId) -> ClusterId {
+        self.locked().core.join_cluster_of(peer)
+    }
+
     /// The cluster of who answered at the peer's address, where it is not ours.
     pub fn stranger(&self, peer: PeerId) -> Option<ClusterId> {
         self.locked().core.peer_stranger(peer).map(ClusterId)

@@ -428,6 +428,7 @@ impl Core {
         let named = (state.ours, state.theirs);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.addresses = addresses.to_vec();
+        (peer.cluster, peer.stranger) = (u128::from_le_bytes(hello.cluster), 0);
         let newer = peer.incarnation.0 != hello.incarnation.get();
         if peer.session_link().is_some() && !newer && !upgrade {
             // Connected already: over a second address, or by the peer itself meanwhile.

@@ -147,6 +147,8 @@ pub(crate) struct Peer {
     pub rested_at_post: Option<u64>,
     /// 0 until it greeted us for the first time.
     pub endpoint: u128,
+    /// The cluster that it named when it answered us last; 0: none.
+    pub cluster: u128,
     /// The cluster of somebody who answered at its address and is not one of ours; 0: nobody did.
     pub stranger: u128,
     pub incarnation: Incarnation,
@@ -295,6 +297,7 @@ impl Peer {
             rested: Time::NEVER,
             rested_at_post: None,
             endpoint: 0,
+            cluster: 0,
             stranger: 0,
             incarnation: Incarnation(0),
             addresses: Vec::new(),

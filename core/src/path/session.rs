@@ -1,7 +1,7 @@
 //! Sessions: their beginning, their end, and what an end does to operations.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::ids::{EndpointId, Origin};
+use ropewalk_base::ids::{ClusterId, EndpointId, Origin};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, Token};
@@ -74,6 +74,22 @@ impl Core {
         let peer = self.peers.get(self.resolve(id).0)?;
         let origin = Origin { endpoint: EndpointId(peer.endpoint), incarnation: peer.incarnation };
         (peer.endpoint != 0).then_some(origin)
+    }
+
+    /// The cluster of this endpoint; 0: it was told none, and has joined none.
+    pub fn cluster(&self) -> ClusterId {
+        self.identity.cluster
+    }
+
+    /// This endpoint, where it has no cluster, belongs to that of the peer from now on: strangers who answer
+    /// at its peers' addresses are refused. The cluster that it belongs to then.
+    pub fn join_cluster_of(&mut self, id: PeerId) -> ClusterId {
+        if self.identity.cluster.0 == 0
+            && let Some(peer) = self.peers.get(self.resolve(id).0)
+        {
+            self.identity.cluster = ClusterId(peer.cluster);
+        }
+        self.identity.cluster
     }
 
     /// The cluster of a stranger who answered at the peer's address.

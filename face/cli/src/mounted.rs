@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{Command, Stdio};
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub struct Mounted {
     path: PathBuf,
     unmounter: Unmounter,
+    /// The mount's thread shall end, whoever uses the mount.
+    leave: Arc<AtomicBool>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
 }
 
@@ -66,6 +69,8 @@ impl Mounted {
     ) -> anyhow::Result<Mounted> {
         let (sender, receiver) = mpsc::channel();
         let stop = stop.clone();
+        let leave = Arc::new(AtomicBool::new(false));
+        let leaves = leave.clone();
         // The first column of df and of /proc/mounts: which cluster it is.
         let options = MountOptions { name: address.to_string(), ..options };
         let (address, place) = (address.to_string(), path.to_path_buf());
@@ -91,7 +96,7 @@ impl Mounted {
             // Whoever started us may have given up.
             let _ = sender.send(unmounter);
             reactor.block_on(async {
-                while !mount.is_closed() {
+                while !mount.is_closed() && !leaves.load(Ordering::SeqCst) {
                     world.sleep(LOOK).await;
                 }
                 client.stop().await;
@@ -102,7 +107,7 @@ impl Mounted {
         })?;
         match receiver.recv() {
             Ok(unmounter) => {
-                Ok(Mounted { path: path.to_path_buf(), unmounter, thread: Some(thread) })
+                Ok(Mounted { path: path.to_path_buf(), unmounter, leave, thread: Some(thread) })
             }
             Err(_) => match thread.join() {
                 Ok(Err(error)) => Err(error),
@@ -121,15 +126,36 @@ impl Mounted {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Unmounts and waits for the end.
+    /// Unmounts and waits for the end. Where somebody uses the mount still, all that was written is with
+    /// the servers, and what he does from now on fails.
     pub fn stop(mut self) -> anyhow::Result<()> {
-        self.end()
+        self.end(None)
     }
 
-    fn end(&mut self) -> anyhow::Result<()> {
+    /// Unmounts and waits for the end. Where somebody uses the mount still it serves him, outside of the
+    /// tree, until he has left or `stop` is asked for once more.
+    pub fn stop_unused(mut self, stop: &Stop) -> anyhow::Result<()> {
+        self.end(Some(stop))
+    }
+
+    fn end(&mut self, stop: Option<&Stop>) -> anyhow::Result<()> {
         let Some(thread) = self.thread.take() else { return Ok(()) };
+        stop.into_iter().for_each(Stop::expect_another);
         if !thread.is_finished() && !unmount_beside(&self.unmounter)? {
-            return Ok(());
+            let path = self.unmounter.path().display();
+            if let Some(stop) = stop {
+                complain!(
+                    "{path} is unmounted, and in use still: it is served until its last user has left, or \
+                     until a second signal (Ctrl-C)"
+                );
+                while !thread.is_finished() && !stop.is_asked_again() {
+                    std::thread::sleep(LOOK);
+                }
+            }
+            if !thread.is_finished() {
+                complain!("{path} is in use still: what was written is kept, the rest fails");
+            }
+            self.leave.store(true, Ordering::SeqCst);
         }
         let begin = Instant::now();
         while !thread.is_finished() && begin.elapsed() < SOON {
@@ -190,7 +216,10 @@ pub fn unmount_if_child() {
         // Somebody else was faster.
         Ok(()) | Err(UnmountError::NotMounted(_)) => Ok(0),
         Err(error) => {
-            complain!("{error}; it goes when its last user has left");
+            if !matches!(error, UnmountError::Busy(_)) {
+                complain!("{error}; it is out of the tree now");
+            }
+            write_back(unmounter.path());
             unmounter.unmount_lazily().map(|()| BUSY)
         }
     };
@@ -200,9 +229,18 @@ pub fn unmount_if_child() {
     }));
 }
 
+/// Has the kernel write what programs wrote into its cache and into maps.
+fn write_back(path: &Path) {
+    let synced = std::fs::File::open(path)
+        .and_then(|root| rustix::fs::syncfs(root).map_err(std::io::Error::from));
+    if let Err(error) = synced {
+        complain!("not all that was written on {} could be kept: {error}", path.display());
+    }
+}
+
 impl Drop for Mounted {
     fn drop(&mut self) {
-        if let Err(error) = self.end() {
+        if let Err(error) = self.end(None) {
             complain!("ropewalk: {error:#}");
         }
     }

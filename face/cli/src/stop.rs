@@ -21,6 +21,9 @@ pub struct Stop {
 #[derive(Default)]
 struct Shared {
     asked: AtomicBool,
+    /// The next signal ends what the first one only began, in good order.
+    expected: AtomicBool,
+    asked_again: AtomicBool,
     words: Mutex<Words>,
 }
 
@@ -91,6 +94,10 @@ impl Stop {
             }
             return;
         }
+        if self.shared.expected.swap(false, Ordering::SeqCst) {
+            self.shared.asked_again.store(true, Ordering::SeqCst);
+            return;
+        }
         if let Some(left) = &words.left {
             complain!("ended at once; {left}");
         }
@@ -115,6 +122,17 @@ impl Stop {
     /// Whether a signal came.
     pub fn is_asked(&self) -> bool {
         self.shared.asked.load(Ordering::SeqCst)
+    }
+
+    /// From now on a second signal is seen by [`Stop::is_asked_again`], and only a third one ends the process
+    /// at once.
+    pub fn expect_another(&self) {
+        self.shared.expected.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a second signal came, where it was expected.
+    pub fn is_asked_again(&self) -> bool {
+        self.shared.asked_again.load(Ordering::SeqCst)
     }
 
     /// Fails when a signal came.

@@ -26,6 +26,7 @@ use crate::error::ClientError;
 use crate::inode::{Inode, Position};
 use crate::locks::Locks;
 use crate::patience::Patience;
+use crate::recognition::Recognition;
 use crate::underway::UnderWay;
 
 /// On whose behalf something is done.
@@ -176,6 +177,7 @@ pub(crate) struct Inner {
     pub epoch: Cell<u32>,
     /// By which data servers know the session.
     pub token: Cell<u64>,
+    pub recognition: Recognition,
     /// The session is limited to the rights of one user: files have rights of their own.
     pub limited: Cell<bool>,
     pub boot: Cell<u64>,
@@ -251,6 +253,7 @@ impl Client {
             counts: Cell::new(Counts::default()),
             epoch: Cell::new(0),
             token: Cell::new(0),
+            recognition: Recognition::default(),
             limited: Cell::new(false),
             boot: Cell::new(0),
             reclaimed: Cell::new(0),

@@ -37,6 +37,7 @@ pub mod operator;
 pub mod paths;
 mod patience;
 mod read;
+mod recognition;
 mod session;
 mod underway;
 mod write;

@@ -35,7 +35,16 @@ impl Client {
             _ => ClientError::Unreachable { address: address() },
         })?;
         match reply {
-            Ok(SessionReply::Opened { session, epoch, token, term_milliseconds, now }) => {
+            Ok(SessionReply::Opened {
+                session,
+                epoch,
+                token,
+                recognition,
+                term_milliseconds,
+                now,
+            }) => {
+                inner.endpoint.endpoint().join_cluster_of(inner.meta.peer());
+                inner.recognition.learn(recognition);
                 inner.meta.set_session(session, epoch, token);
                 inner.epoch.set(epoch);
                 inner.token.set(token);
@@ -55,7 +64,7 @@ impl Client {
         }
     }
 
-    async fn session_call(
+    pub(crate) async fn session_call(
         &self,
         request: &SessionRequest<'_>,
     ) -> Result<(SessionResult, u64), CallError> {
@@ -85,6 +94,7 @@ impl Client {
             // Whoever had the turn before waited for this in vain, and we for its end.
             return Err(self.gave_up(CallError::TimedOut));
         }
+        self.await_own_cluster(lost).await?;
         (self.inner.config.log)("the session with the metadata server ended; a new one is opened");
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
         for inode in inodes {

@@ -384,6 +384,13 @@ impl Leases {
         removed
     }
 
+    /// All recalls have so much longer to be answered.
+    pub fn postpone(&mut self, by: Duration) {
+        for recall in self.holders.values_mut().filter_map(|holder| holder.recall.as_mut()) {
+            recall.deadline = recall.deadline + by;
+        }
+    }
+
     /// Sessions that did not answer a recall in time, in order.
     pub fn overdue(&self, now: Time) -> Vec<u64> {
         let late = |holder: &Holder| holder.recall.is_some_and(|recall| recall.deadline <= now);

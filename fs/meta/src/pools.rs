@@ -156,6 +156,13 @@ impl Pools {
         versions.find(|pool| pool.servers.contains(&server)).map(|pool| pool.version)
     }
 
+    /// Nobody was listened to for so long: servers were not silent.
+    pub fn postpone(&mut self, by: Duration) {
+        for server in self.servers.values_mut() {
+            server.heard = server.heard + by;
+        }
+    }
+
     /// Whether the server was heard of lately.
     pub fn is_alive(&self, server: u32, now: Time, silence: Duration) -> bool {
         self.servers.get(&server).is_some_and(|server| now.since(server.heard) < silence)

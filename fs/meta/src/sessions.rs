@@ -7,6 +7,7 @@
 //! * a session that is being fenced is served no more, and holds what it held until the fence is up.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ropewalk_base::ids::{EndpointId, Incarnation, Origin};
 use ropewalk_base::text::printable;
@@ -136,6 +137,13 @@ impl Sessions {
         let called = reclaiming;
         let session = Session { row, deadline, reclaiming, called, slots: Vec::new() };
         self.sessions.insert(id, session);
+    }
+
+    /// All sessions have so much longer to be renewed.
+    pub fn postpone(&mut self, by: Duration) {
+        for session in self.sessions.values_mut() {
+            session.deadline = session.deadline + by;
+        }
     }
 
     /// To whose rights a session is limited, if it is.

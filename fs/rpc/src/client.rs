@@ -60,8 +60,8 @@ pub struct Options {
     pub on_wait: Rc<dyn Fn(&str)>,
     /// The server's name, for people.
     pub name: String,
-    /// A call fails at once where another cluster's server answers. Without, its address may have
-    /// gone to a stranger while the server got another one.
+    /// Before there is a session a call fails at once where another cluster's server answers. Without, and
+    /// later, its address may have gone to a stranger while the server got another one, or is down.
     pub refuses_strangers: bool,
     /// By what each call proves that a member of the cluster makes it; the replies have to, too.
     pub proof: Option<Proof>,
@@ -378,7 +378,14 @@ impl Connection {
             return Err(CallError::TimedOut);
         }
         if waited >= TELL_AFTER && !std::mem::replace(told, true) {
-            (inner.options.on_wait)(&inner.options.name);
+            let name = &inner.options.name;
+            match inner.endpoint.endpoint().stranger(inner.peer) {
+                Some(found) => {
+                    let named = format!("{name}, where another cluster ({found}) answers");
+                    (inner.options.on_wait)(&named);
+                }
+                None => (inner.options.on_wait)(name),
+            }
         }
         Ok(patience - waited)
     }
@@ -465,7 +472,9 @@ impl Connection {
             // Waits, too, where the server stands still and gives no credit any more.
             match send.await.outcome {
                 Ok(()) => read_reply(receive.await, head),
-                Err(Fault::OtherCluster) if inner.options.refuses_strangers => {
+                Err(Fault::OtherCluster)
+                    if inner.options.refuses_strangers && inner.session.get() == 0 =>
+                {
                     let found = inner.endpoint.endpoint().stranger(peer).unwrap_or(ClusterId(0));
                     Err(Attempt::Final(CallError::OtherCluster(found)))
                 }

@@ -336,6 +336,7 @@ fn make_room(channels: &mut BTreeMap<(Origin, u128), Channel>, now: Time) -> boo
 pub struct Grantor {
     sessions: Hmac<Sha256>,
     files: Hmac<Sha256>,
+    recognitions: Hmac<Sha256>,
 }
 
 impl fmt::Debug for Grantor {
@@ -347,7 +348,19 @@ impl fmt::Debug for Grantor {
 impl Grantor {
     /// The one of this cluster.
     pub fn new(secret: &Secret) -> Grantor {
-        Grantor { sessions: secret.tag(b"ropewalk session"), files: secret.tag(b"ropewalk file") }
+        Grantor {
+            sessions: secret.tag(b"ropewalk session"),
+            files: secret.tag(b"ropewalk file"),
+            recognitions: secret.tag(b"ropewalk recognition"),
+        }
+    }
+
+    /// By what the owner of a session recognises the cluster: told once, when the session is opened.
+    pub fn recognition(&self, session: u64, owner: Origin) -> u128 {
+        let mut tag = self.recognitions.clone();
+        tag.update(&session.to_le_bytes());
+        note_origin(&mut tag, owner);
+        wide_number(tag)
     }
 
     /// The token of a session: a number that only members can compute, by which data servers know in
@@ -386,6 +399,17 @@ impl Grantor {
 
 fn number(tag: Hmac<Sha256>) -> u64 {
     u64::from_le_bytes(finish(tag)[..8].try_into().expect("a tag has more bytes"))
+}
+
+/// What a server of the cluster answers to a nonce of somebody who recognises the cluster by `recognition`.
+pub fn recognised(recognition: u128, nonce: u128) -> u128 {
+    let mut tag = keyed(&recognition.to_le_bytes(), b"ropewalk recognised");
+    tag.update(&nonce.to_le_bytes());
+    wide_number(tag)
+}
+
+fn wide_number(tag: Hmac<Sha256>) -> u128 {
+    u128::from_le_bytes(finish(tag)[..16].try_into().expect("a tag has more bytes"))
 }
 
 /// Compares all bits, whatever the first ones are.

@@ -9,6 +9,7 @@ use programs::*;
 use ropewalk_client::{AttributeChange, Caller};
 use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
 use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, Simulation};
+use ropewalk_wire::fs::meta::ROOT;
 
 /// One client wrote so many bytes, another one changes the size; the metadata server dies `steps`
 /// after that began. True where the change was done before.
@@ -91,4 +92,31 @@ fn link_lost_at_the_end_of_a_reclaim(steps: u64) {
 #[test]
 fn what_was_reclaimed_is_not_lost_with_the_link() {
     (0..40).for_each(link_lost_at_the_end_of_a_reclaim);
+}
+
+/// A server that was stopped for longer than a term, while its clients lived, takes nothing from them.
+#[test]
+fn a_server_that_stood_still_ends_no_session_that_lived() {
+    let mut simulation = Simulation::new(3);
+    let config = ClusterConfig { clients: 2, ..ClusterConfig::default() };
+    let cluster = Cluster::start(&mut simulation, config);
+    let file = cluster.run(&mut simulation, 0, |client| async move {
+        let file = create(&client, b"f").await;
+        write(&client, &file, 0, &pattern(1, 100_000)).await.expect("written");
+        client.unlink(&Caller::root(), ROOT, b"f").await.expect("removed");
+        file
+    });
+    for seconds in [11, 60, 600] {
+        simulation.pause(META);
+        simulation.run_for(Duration::from_secs(seconds));
+        simulation.resume(META);
+        simulation.run_for(Duration::from_secs(20));
+    }
+    cluster.run(&mut simulation, 0, |client| async move {
+        assert_same(&read_all(&client, &file).await.expect("it is open"), &pattern(1, 100_000));
+        client.sync(&file).await.expect("nothing is lost");
+    });
+    let lines = cluster.logged();
+    let ended = lines.iter().any(|line| line.contains("the session with"));
+    assert!(!ended, "{lines:?}");
 }

@@ -19,6 +19,9 @@ pub enum SessionRequest<'a> {
     Renew { session: u64 },
     /// The client is done and has reported everything.
     Close { session: u64 },
+    /// Who answers shall show that it is of the cluster that opened the session, whether the session
+    /// is still there or not.
+    Recognise { session: u64, nonce: u128 },
 }
 
 /// The reply to a [`SessionRequest`] that succeeded.
@@ -30,6 +33,8 @@ pub enum SessionReply {
         epoch: u32,
         /// Carried by every call: data servers know by it that the session is the caller's.
         token: u64,
+        /// By what the client recognises the cluster later. Nobody says it again.
+        recognition: u128,
         /// The session ends when nothing was heard for so long.
         term_milliseconds: u32,
         /// The server's calendar as it answers: the clock of all times that the system sets.
@@ -39,6 +44,8 @@ pub enum SessionReply {
     Renewed { now: Timestamp },
     /// Close.
     Done,
+    /// What follows from the session's recognition and the nonce.
+    Recognised { tag: u128 },
 }
 
 /// The body of a reply of the session service.

@@ -178,7 +178,7 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     while !stop.is_asked() && !mounted.is_gone() {
         std::thread::sleep(LOOK);
     }
-    mounted.stop()?;
+    mounted.stop_unused(&stop)?;
     if log.is_none() {
         background::drop_empty_log();
     }

@@ -25,7 +25,7 @@ impl DataMessages {
 }
 
 /// Names of the kinds, in the order of [`session_kind`] and [`kind`].
-const KINDS: [&str; 51] = [
+const KINDS: [&str; 52] = [
     "open session",
     "renew session",
     "close session",
@@ -76,6 +76,7 @@ const KINDS: [&str; 51] = [
     "admit",
     "vouch",
     "inspect",
+    "recognise",
     REFUSED,
 ];
 /// Calls of those who may not make them, whatever they ask for.
@@ -133,6 +134,7 @@ pub(super) fn session_kind(request: &SessionRequest<'_>) -> usize {
         SessionRequest::Open { .. } => 0,
         SessionRequest::Renew { .. } => 1,
         SessionRequest::Close { .. } => 2,
+        SessionRequest::Recognise { .. } => KINDS.len() - 2,
     }
 }
 
@@ -207,7 +209,7 @@ mod tests {
         assert_eq!(KINDS[session_kind(&SessionRequest::Close { session: 1 })], "close session");
         assert_eq!(KINDS[kind(&MetaRequest::ReclaimDone)], "reclaim done");
         let last = MetaRequest::Inspect { from: 0, cookie: 0, whole: true };
-        assert_eq!((KINDS[kind(&last)], kind(&last)), ("inspect", KINDS.len() - 2));
+        assert_eq!((KINDS[kind(&last)], kind(&last)), ("inspect", KINDS.len() - 3));
         let counters = Counters::default();
         counters.count(kind(&MetaRequest::Sync), 0);
         counters.count(kind(&MetaRequest::Sync), 7);

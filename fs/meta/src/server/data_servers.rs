@@ -199,6 +199,13 @@ impl DataServers {
         }
     }
 
+    /// Nobody was listened to for so long: servers were not silent.
+    pub fn postpone(&self, by: Duration) {
+        for server in self.servers.borrow_mut().values_mut() {
+            server.heard = server.heard + by;
+        }
+    }
+
     /// Whether another cut may be started.
     pub fn may_cut(&self) -> bool {
         self.cuts.get() < CUTS_MAX

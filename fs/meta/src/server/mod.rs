@@ -32,6 +32,7 @@ mod status;
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::task::Notify;
@@ -59,6 +60,8 @@ use serving::{Arrived, Openings, Waiting};
 pub use config::{MetaConfig, MetaError};
 pub use counters::DataMessages;
 
+/// A server that was late by so much was stopped, or its machine stood still.
+const STOOD_STILL: Duration = Duration::from_secs(1);
 /// Places of damage that people are told of, at most.
 const DAMAGE_TOLD_MAX: usize = 64;
 
@@ -336,13 +339,24 @@ impl MetaServer {
     /// Terms, grace period, heartbeats, and the durable mark, which the journal moves by itself
     /// within its sync interval.
     async fn keep_time(self: Rc<Self>) {
+        let mut last = self.world.now();
         loop {
             self.world.sleep(self.config.tick).await;
             self.store.look();
             let room = self.store.ready().await;
             self.note_room(room.err().as_ref());
             let now = self.now();
+            let stood_still = now.time.since(last).saturating_sub(self.config.tick);
+            last = now.time;
             let Some(mut shard) = self.shard() else { return };
+            if stood_still >= STOOD_STILL {
+                self.lines.say(&format!(
+                    "this server stood still for {:.1} s: sessions have as much longer to be renewed",
+                    stood_still.as_secs_f64()
+                ));
+                shard.postpone(stood_still);
+                self.data_servers.postpone(stood_still);
+            }
             shard.tick(now);
             drop(shard);
             self.follow_durable();

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use ropewalk_base::ids::Origin;
 use ropewalk_net::PeerId;
+use ropewalk_rpc::trust::recognised;
 use ropewalk_rpc::{Answer, Handler, Incoming, Responder, Secret};
 use ropewalk_store::error::bytes;
 use ropewalk_store::{MetaStore, Room, StoreError};
@@ -333,7 +334,15 @@ impl MetaServer {
                 // A late copy of the request may come when its sender is known less well.
                 let limited = self.is_limited(session);
                 let token = self.grantor.token(session, incoming.origin, limited);
-                let opened = SessionReply::Opened { session, epoch, token, term_milliseconds, now };
+                let recognition = self.grantor.recognition(session, incoming.origin);
+                let opened = SessionReply::Opened {
+                    session,
+                    epoch,
+                    token,
+                    recognition,
+                    term_milliseconds,
+                    now,
+                };
                 (Ok(opened), position)
             }
             SessionRequest::Renew { session } | SessionRequest::Close { session }
@@ -345,6 +354,10 @@ impl MetaServer {
                 }
             }
             SessionRequest::Renew { session } => (self.renew(session, incoming.peer), 0),
+            SessionRequest::Recognise { session, nonce } => {
+                let recognition = self.grantor.recognition(session, incoming.origin);
+                (Ok(SessionReply::Recognised { tag: recognised(recognition, nonce) }), 0)
+            }
             SessionRequest::Close { session } => {
                 // One that is not there was closed by the first copy of this, or ended by itself.
                 (Ok(SessionReply::Done), self.close(session).unwrap_or(0))

@@ -1,5 +1,7 @@
 //! How sessions end: closed by their clients, or expired, fenced, and then taken apart.
 
+use std::time::Duration;
+
 use ropewalk_wire::fs::meta::LeaseMode;
 use ropewalk_wire::fs::value::Errno;
 
@@ -45,6 +47,17 @@ impl<R: Rows> Shard<R> {
             self.drop_parked(ticket);
         }
         self.run_woken(now);
+    }
+
+    /// The server stood still for so long (stopped, suspended, or its machine was): what others said
+    /// meanwhile waits to be read, and their terms begin where they had been.
+    pub fn postpone(&mut self, stood_still: Duration) {
+        self.sessions.postpone(stood_still);
+        self.leases.postpone(stood_still);
+        self.pools.postpone(stood_still);
+        if let Some(until) = &mut self.grace {
+            *until = *until + stood_still;
+        }
     }
 
     /// Every second or so: ends what was silent for too long, and follows the data servers.

@@ -1,0 +1,79 @@
+//! Whether who answers at the metadata server's address is of the cluster to which this client belongs.
+//!
+//! While a cluster is down its port is anybody's, on its host, and may be another cluster's by mistake.
+//! Neither knows our session. Were that believed, programs would go on in the other one, by the numbers of
+//! inodes that they have open. So the cluster tells each session a secret when it opens it, and whoever
+//! says that a session is gone answers a question first that nobody else can answer.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use ropewalk_rpc::CallError;
+use ropewalk_rpc::trust::recognised;
+use ropewalk_wire::fs::session::{SessionReply, SessionRequest};
+use ropewalk_wire::fs::value::Errno;
+
+use crate::client::Client;
+use crate::clock::left;
+
+/// How long a stranger is left alone until he is asked again.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// What a client knows its cluster by.
+#[derive(Default)]
+pub(crate) struct Recognition {
+    /// Told when the session was opened, and never said since.
+    secret: Cell<u128>,
+    /// People know of the stranger.
+    told: Cell<bool>,
+}
+
+impl Recognition {
+    pub fn learn(&self, secret: u128) {
+        self.secret.set(secret);
+        self.told.set(false);
+    }
+}
+
+impl Client {
+    /// Waits until the cluster that opened a session answers; `EIO` where it does not within the patience.
+    pub(crate) async fn await_own_cluster(&self, session: u64) -> Result<(), Errno> {
+        let inner = &*self.inner;
+        let begin = inner.world.now();
+        loop {
+            match self.is_own_cluster(session).await {
+                Ok(true) => {
+                    inner.recognition.told.set(false);
+                    return Ok(());
+                }
+                Ok(false) => {}
+                Err(error) => return Err(self.gave_up(error)),
+            }
+            if !inner.recognition.told.replace(true) {
+                (inner.config.log)(&format!(
+                    "who answers at {} is not of the cluster that is mounted: nothing is done there, and calls \
+                     wait; if the cluster was made anew, mount it again",
+                    inner.address
+                ));
+            }
+            let left = left(begin + inner.config.patience, inner.world.now());
+            if left.is_zero() {
+                inner.meta.give_up(begin);
+                return Err(self.gave_up(CallError::TimedOut));
+            }
+            inner.world.sleep(PAUSE.min(left)).await;
+        }
+    }
+
+    async fn is_own_cluster(&self, session: u64) -> Result<bool, CallError> {
+        let nonce = self.inner.world.random_u128();
+        match self.session_call(&SessionRequest::Recognise { session, nonce }).await {
+            Ok((Ok(SessionReply::Recognised { tag }), _)) => {
+                Ok(tag == recognised(self.inner.recognition.secret.get(), nonce))
+            }
+            Err(error @ (CallError::TimedOut | CallError::NoMemory)) => Err(error),
+            // It does not even know what it is asked.
+            Ok(_) | Err(_) => Ok(false),
+        }
+    }
+}
