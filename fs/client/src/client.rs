@@ -13,6 +13,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::world::World;
 use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
+use ropewalk_rpc::lines::Lines;
 use ropewalk_rpc::{Connection, Options, Secret};
 use ropewalk_wire::fs::attributes::Attributes;
 use ropewalk_wire::fs::layout::Pool as ServerPool;
@@ -157,6 +158,8 @@ pub(crate) struct Inner {
     pub world: World,
     pub endpoint: LocalEndpoint,
     pub config: ClientConfig,
+    /// The log, for what programs can bring about as often as they like.
+    pub lines: Lines,
     /// This life of the client.
     pub number: u128,
     pub address: String,
@@ -237,6 +240,7 @@ impl Client {
         let inner = Rc::new(Inner {
             world: world.clone(),
             endpoint: endpoint.clone(),
+            lines: Lines::new(world, config.log.clone()),
             number: world.random_u128(),
             address: address.into(),
             meta: Connection::new(world, endpoint, peer, options),

@@ -114,7 +114,7 @@ impl Client {
             // It did not tell its address since the metadata server started.
             self.inner.world.sleep(ADDRESS_PAUSE).await;
         }
-        (self.inner.config.log)(&format!("data server {server} is not known to be running"));
+        self.inner.lines.say(&format!("data server {server} is not known to be running"));
         Err(self.gave_up(CallError::TimedOut))
     }
 

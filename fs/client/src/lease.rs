@@ -273,10 +273,7 @@ impl Client {
             self.say_lost(inode, losses);
         }
         if let Err(errno) = self.renew_epoch(inode).await {
-            (self.inner.config.log)(&format!(
-                "inode {}: no new write epoch: {errno}",
-                inode.number
-            ));
+            self.inner.lines.say(&format!("inode {}: no new write epoch: {errno}", inode.number));
         }
         let open = inode.opened();
         inode.lower(number, keep);
@@ -461,7 +458,7 @@ impl Client {
             state.losses.add();
         }
         drop(state);
-        (self.inner.config.log)(&format!(
+        self.inner.lines.say(&format!(
             "inode {}: changes of size or times could not be reported and are lost",
             inode.number
         ));
@@ -488,7 +485,7 @@ impl Client {
     pub(crate) async fn report_all(&self) {
         for inode in self.dirty() {
             if let Err(errno) = self.report(&inode).await {
-                (self.inner.config.log)(&format!("inode {}: report: {errno}", inode.number));
+                self.inner.lines.say(&format!("inode {}: report: {errno}", inode.number));
             }
         }
     }

@@ -242,7 +242,7 @@ impl Client {
     /// The locks of a session that ended are others' now, or will be.
     pub(crate) fn lose_locks(&self) {
         for (inode, process) in self.inner.locks.lose_all() {
-            (self.inner.config.log)(&format!(
+            self.inner.lines.say(&format!(
                 "inode {inode}: a lock of process {process} was lost with the session; what it reads \
                  and writes there fails (EIO) until it unlocks or closes the file"
             ));

@@ -191,7 +191,7 @@ impl Client {
             }
             match damaged {
                 None => return (Ok(()), Some(buffer)),
-                Some(server) if verify => (self.inner.config.log)(&format!(
+                Some(server) if verify => self.inner.lines.say(&format!(
                     "inode {}: bytes from data server {server} do not have their checksums",
                     inode.number
                 )),
@@ -204,7 +204,7 @@ impl Client {
     /// Tells which bytes a data server does not give: who reads the file learns no more than EIO.
     fn tell_of_lost(&self, inode: &Inode, part: &Part, offset: u64) {
         let begin = offset + part.begin as u64;
-        (self.inner.config.log)(&format!(
+        self.inner.lines.say(&format!(
             "inode {}: data server {} does not give bytes {begin} to {}; 'ropewalk check --read' names \
              what is damaged, or lost",
             inode.number,
@@ -279,7 +279,7 @@ impl Client {
             at += piece.len as usize;
             if *found == Found::Absent {
                 if written.contains(piece.stripe) {
-                    (self.inner.config.log)(&format!(
+                    self.inner.lines.say(&format!(
                         "inode {}: stripe {} was written, but data server {} does not have it; \
                          see 'ropewalk check'",
                         inode.number, piece.stripe, part.server

@@ -217,7 +217,7 @@ impl Client {
         if before.1 == 0 && before == inode.orphans.get() {
             return Ok(());
         }
-        (self.inner.config.log)(&format!(
+        self.inner.lines.say(&format!(
             "inode {}: bytes {offset} to {} were changed in memory under a lease that was lost; they \
              are not written",
             inode.number,

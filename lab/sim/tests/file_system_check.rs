@@ -440,6 +440,20 @@ async fn unread_files(client: Client) -> Vec<u64> {
     unread
 }
 
+/// All entries of the root: their inodes, and whether their attributes came with them.
+async fn list_all(client: Client) -> Vec<(u64, bool)> {
+    let (mut all, mut cookie) = (Vec::new(), 0);
+    loop {
+        let read = client.read_directory(&Caller::root(), ROOT, cookie, true).await;
+        let (listed, end) = read.expect("listed");
+        cookie = listed.last().map_or(cookie, |last| last.cookie);
+        all.extend(listed.iter().map(|entry| (entry.inode, entry.attributes.is_some())));
+        if end {
+            return all;
+        }
+    }
+}
+
 #[test]
 fn damaged_contents_links_attributes_and_entries_are_found_with_the_path() {
     let (mut simulation, cluster) = cluster(15, 1, 2);
@@ -535,6 +549,11 @@ fn damaged_inodes_are_found_and_the_others_are_compared_to_the_end() {
         numbers
     });
     damage_index(&mut simulation, &cluster, &[&users[0], &users[1]]);
+    let listed = cluster.run(&mut simulation, 0, list_all);
+    assert_eq!(listed.len() as u64, count + 3, "names are whole");
+    let nothing_known = |number: &u64| listed.iter().any(|it| *it == (*number, false));
+    let bare = numbers.iter().filter(|number| nothing_known(number)).count();
+    assert!((2..120).contains(&bare), "{bare} inodes are damaged");
     for options in [PLAIN, READ_ALL] {
         let (found, summary) = cluster.run(&mut simulation, 0, |client| check(client, options));
         let mut lost = 0;

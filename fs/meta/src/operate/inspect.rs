@@ -84,7 +84,7 @@ impl<R: Rows> Operation<'_, R> {
     }
 
     /// Takes note of damage; all else ends the operation.
-    fn note_damage(&mut self, stop: Stop) -> Step<()> {
+    pub(super) fn note_damage(&mut self, stop: Stop) -> Step<()> {
         match stop {
             Stop::Rows(RowsError::Damaged(text)) => self.shard.note_damage(text),
             // A row that does not fit its inode, or does not decode.

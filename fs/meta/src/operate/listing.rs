@@ -66,10 +66,15 @@ impl<R: Rows> Operation<'_, R> {
                 grant: None,
             };
             if attributes && !self.is_written_by_others(row.inode) {
-                let inode = self.inode(row.inode)?;
-                let (attributes, epoch) = (inode.attributes(), inode.epoch);
-                entry.attributes = Some(self.shown(attributes));
-                entry.grant = self.cache_grant(row.inode, epoch);
+                match self.inode(row.inode) {
+                    Ok(inode) => {
+                        let (attributes, epoch) = (inode.attributes(), inode.epoch);
+                        entry.attributes = Some(self.shown(attributes));
+                        entry.grant = self.cache_grant(row.inode, epoch);
+                    }
+                    // Its name is whole, and so are the others. Whoever asks for it is told.
+                    Err(stop) => self.note_damage(stop)?,
+                }
             }
             entries.push(entry);
         }
