@@ -156,6 +156,11 @@ impl Pools {
         versions.find(|pool| pool.servers.contains(&server)).map(|pool| pool.version)
     }
 
+    /// Whether each server that ever registered was heard of since the start.
+    pub fn all_heard(&self) -> bool {
+        self.members.keys().all(|server| self.servers.contains_key(server))
+    }
+
     /// Nobody was listened to for so long: servers were not silent.
     pub fn postpone(&mut self, by: Duration) {
         for server in self.servers.values_mut() {

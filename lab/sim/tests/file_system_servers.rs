@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use programs::*;
-use ropewalk_base::disk::{Disk, Kind};
+use ropewalk_base::disk::{Disk, Kind, Open};
 use ropewalk_client::{Caller, Client, Errno};
 use ropewalk_sim::cluster::META;
 use ropewalk_sim::disk::VirtualDisk;
@@ -311,4 +311,52 @@ fn a_data_server_with_an_empty_store_joins_although_fences_wait_for_it() {
     simulation.run_for(Duration::from_secs(3));
     cluster.run(&mut simulation, 1, |client| write_files(client, "new", 4));
     cluster.run(&mut simulation, 1, |client| check_files(client, "new", 4));
+}
+
+/// An older copy of the metadata store acknowledges nothing before the data servers, which met a newer one,
+/// have said so.
+#[test]
+fn an_older_copy_of_the_metadata_serves_nobody_before_it_is_known_as_one() {
+    let (mut simulation, cluster) = cluster(2);
+    let snapshot = |disk: &VirtualDisk| {
+        let mut found = Vec::new();
+        files(disk, Path::new("/meta"), &mut found);
+        found.into_iter().map(|path| (disk.bytes(&path).expect("read"), path)).collect::<Vec<_>>()
+    };
+    let end = |simulation: &mut Simulation| {
+        let meta = cluster.meta();
+        let stopped = cluster.run(simulation, 1, |_| async move { meta.stop().await });
+        stopped.expect("it ends well");
+        cluster.kill(simulation, META, Kill::Process(Duration::ZERO));
+    };
+    end(&mut simulation);
+    let older = snapshot(cluster.meta_disk());
+    cluster.restart(&mut simulation, META);
+    cluster.await_start(&mut simulation);
+    simulation.run_for(Duration::from_secs(20));
+    cluster.run(&mut simulation, 0, |client| write_files(client, "new", 1));
+    end(&mut simulation);
+    let disk = cluster.meta_disk();
+    for (_, path) in snapshot(disk) {
+        disk.remove_file(&path).expect("removed");
+    }
+    for (bytes, path) in &older {
+        let file = disk.open(path, Open::Create).expect("made");
+        file.write_at(0, bytes).expect("written");
+    }
+    for server in ["data1", "data2"] {
+        simulation.network().partition(server, META);
+    }
+    cluster.restart(&mut simulation, META);
+    let made = cluster.spawn(&simulation, 0, |client| async move {
+        client.create(&Caller::root(), ROOT, b"later", 0o644, true, BOTH).await.map(drop)
+    });
+    simulation.run_for(Duration::from_millis(100));
+    for server in ["data1", "data2"] {
+        simulation.network().heal(server, META);
+    }
+    simulation.run_for(Duration::from_secs(30));
+    assert!(!matches!(*made.borrow(), Some(Ok(()))), "it is lost with the older copy");
+    let told = cluster.logged();
+    assert!(told.iter().any(|line| line.contains("is an older copy")), "{told:?}");
 }

@@ -75,6 +75,8 @@ pub struct MetaServer {
     shard: RefCell<Option<Shard<StoreRows<EmbeddedStore>>>>,
     claim: RefCell<Option<ClaimedDirectory>>,
     started: Time,
+    /// Sessions are served, see [`MetaServer::is_confirmed`].
+    confirmed: Cell<bool>,
     failure: RefCell<Option<String>>,
     damage_told: RefCell<BTreeSet<String>>,
     /// What the store takes.
@@ -123,6 +125,7 @@ impl MetaServer {
             shard: RefCell::new(Some(shard)),
             claim: RefCell::new(Some(claimed)),
             started: world.now(),
+            confirmed: Cell::new(false),
             failure: RefCell::default(),
             damage_told: RefCell::default(),
             admission: Cell::new(Admission::All),

@@ -32,6 +32,8 @@ use super::status;
 use crate::sessions::SessionOwner;
 use crate::shard::{Admission, Call, Completed, Opening, Outcome, Reply};
 
+/// How long after a start sessions wait for the first heartbeats of all data servers.
+const CONFIRMATION_LIMIT: Duration = Duration::from_millis(500);
 /// How long to wait before a full disk is asked again.
 const FULL_RETRY: Duration = Duration::from_millis(100);
 
@@ -210,13 +212,31 @@ impl MetaServer {
             return self.send(responder, Status::Unavailable, Vec::new());
         }
         match incoming.head.service {
+            Service::Meta if incoming.head.session != 0 && !self.is_confirmed() => {
+                self.send(responder, Status::Unavailable, Vec::new());
+            }
             Service::Meta => self.serve_meta(incoming, responder),
+            Service::Session if !self.is_confirmed() => {
+                self.send(responder, Status::Unavailable, Vec::new());
+            }
             Service::Session => self.serve_session(&incoming, responder),
             Service::Data | Service::Callback | Service::Trust => {
                 self.send(responder, Status::Malformed, Vec::new());
             }
         }
         self.drain();
+    }
+
+    /// Whether sessions are served. A data server that met a newer start of this store says so in its first
+    /// heartbeat; before that, what clients do could be acknowledged by an older copy, and be lost with it.
+    /// Data servers that are down are not waited for.
+    fn is_confirmed(&self) -> bool {
+        if !self.confirmed.get() {
+            let heard = self.shard().is_none_or(|shard| shard.pools.all_heard());
+            let waited = self.world.now().since(self.started) >= CONFIRMATION_LIMIT;
+            self.confirmed.set(heard || waited);
+        }
+        self.confirmed.get()
     }
 
     fn serve_meta(self: &Rc<Self>, incoming: Incoming, responder: Responder) {
