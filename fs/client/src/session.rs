@@ -97,6 +97,16 @@ impl Client {
         self.await_own_cluster(lost).await?;
         (self.inner.config.log)("the session with the metadata server ended; a new one is opened");
         let inodes: Vec<_> = self.inner.inodes.borrow().values().cloned().collect();
+        let is_nameless = |inode: &&Rc<Inode>| {
+            let attributes = inode.state.borrow().attributes;
+            inode.opened().is_some() && attributes.is_some_and(|it| it.link_count == 0)
+        };
+        let nameless = inodes.iter().filter(is_nameless).count();
+        if nameless > 0 {
+            (self.inner.config.log)(&format!(
+                "{nameless} open files without a name went with the session"
+            ));
+        }
         for inode in inodes {
             inode.lose_lease();
             inode.right.set(0);
