@@ -544,14 +544,14 @@ impl Endpoint {
         engine.drain();
         self.shared.pass(&mut engine);
         // Whoever sleeps learns that nothing will come any more.
-        engine.queues.iter().for_each(|queue| queue.ring());
+        engine.queues.iter().flatten().for_each(|queue| queue.ring());
         drop(engine);
         self.shared.nudge();
     }
 
     /// Wakes all who sleep, to look whether the endpoint is closed.
     pub fn wake_sleepers(&self) {
-        self.locked().queues.iter().for_each(|queue| queue.ring());
+        self.locked().queues.iter().flatten().for_each(|queue| queue.ring());
         self.shared.nudge();
     }
 
