@@ -458,7 +458,7 @@ impl Rail for TcpRail {
             }
             _ => return false,
         }
-        if let Some(listener) = &self.listener {
+        if let Some(listener) = &mut self.listener {
             listener.resize(&self.config);
         }
         true

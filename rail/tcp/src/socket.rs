@@ -32,12 +32,13 @@ pub struct Listener {
     pub socket: OwnedFd,
     /// The address that it got.
     pub address: SocketAddr,
-    /// The sizes of its buffers before anybody chose some.
+    /// The sizes of its buffers before anybody chose some, and those that somebody chose.
     usual: Sizes,
+    chosen: Sizes,
 }
 
 /// What the kernel's buffers of a socket are asked for, in bytes.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Sizes {
     send: Option<u32>,
     receive: Option<u32>,
@@ -63,11 +64,12 @@ fn try_listen(address: SocketAddr, config: &TcpConfig) -> Result<Listener, Errno
     }
     let usual = Sizes::of(socket.as_fd());
     // Before it listens: what a connection may have under way is agreed on when it is made.
-    Sizes::chosen(config).ask_for(socket.as_fd());
+    let chosen = Sizes::chosen(config);
+    chosen.ask_for(socket.as_fd());
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
     let address = local_address(socket.as_fd()).ok_or(Errno::AFNOSUPPORT)?;
-    Ok(Listener { socket, address, usual })
+    Ok(Listener { socket, address, usual, chosen })
 }
 
 impl Sizes {
@@ -97,10 +99,18 @@ impl Sizes {
 
 impl Listener {
     /// Connections that are accepted from now on have buffers as configured.
-    pub fn resize(&self, config: &TcpConfig) {
-        let (socket, Sizes { send, receive }) = (self.socket.as_fd(), Sizes::chosen(config));
-        let wanted =
-            Sizes { send: send.or(self.usual.send), receive: receive.or(self.usual.receive) };
+    pub fn resize(&mut self, config: &TcpConfig) {
+        let before = std::mem::replace(&mut self.chosen, Sizes::chosen(config));
+        if before == self.chosen {
+            return;
+        }
+        let (socket, usual, Sizes { send, receive }) =
+            (self.socket.as_fd(), self.usual, self.chosen);
+        // What nobody chose is not touched.
+        let wanted = Sizes {
+            send: send.or(before.send.and(usual.send)),
+            receive: receive.or(before.receive.and(usual.receive)),
+        };
         wanted.ask_for(socket);
         // Those that nobody chose are the kernel's to adapt again. Kernels before 5.16 cannot be told so.
         let mut chosen: libc::c_int = 0;
