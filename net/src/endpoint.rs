@@ -287,7 +287,8 @@ impl Endpoint {
         self.post(context, what, memory, user)
     }
 
-    /// Posts a receive.
+    /// Posts a receive. One from a peer that was looked up and has no session calls it, and fails where it cannot
+    /// be reached.
     #[expect(clippy::too_many_arguments, reason = "what a receive is")]
     pub fn post_receive(
         &self,
