@@ -177,7 +177,7 @@ impl Core {
         }
         self.match_receive(id, wanted(&receive), post);
         if let Some(source) = receive.source {
-            self.want_known(source);
+            self.want_heard(source, id);
         }
     }
 

@@ -320,12 +320,12 @@ impl Boards {
         }
         let (peers, has_table) = match variable(PEERS_VARIABLE) {
             Some(path) => {
-                let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-                let peers = text.and_then(|text| table(&text));
+                let bytes = std::fs::read(&path).map_err(|error| error.to_string());
+                let peers = bytes.and_then(|bytes| table(&bytes));
                 (peers.map_err(|why| BoardsError::Peers { path, why })?, true)
             }
-            None => match std::fs::read_to_string(PEERS_FILE) {
-                Ok(text) => (table(&text).map_err(BoardsError::UsualPeers)?, true),
+            None => match std::fs::read(PEERS_FILE) {
+                Ok(bytes) => (table(&bytes).map_err(BoardsError::UsualPeers)?, true),
                 Err(_) => (Vec::new(), false),
             },
         };
@@ -502,11 +502,22 @@ fn usual() -> Vec<Board> {
     vec![Board::at(place, String::new())]
 }
 
+/// What editors of some systems put before a text.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// The table of peers: a name and a place on each line, `#` begins a comment.
-fn table(text: &str) -> Result<Vec<Peer>, String> {
+fn table(bytes: &[u8]) -> Result<Vec<Peer>, String> {
+    let bytes = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let mut peers = Vec::new();
-    for (number, line) in (1..).zip(text.lines()) {
-        let line = line.split('#').next().unwrap_or_default();
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        // Nobody reads comments, whatever they are written in.
+        let line = line.split(|byte| *byte == b'#').next().unwrap_or_default();
+        let line = std::str::from_utf8(line).map_err(|_| {
+            format!(
+                "line {number}: a name or place is not written in UTF-8; \
+                 `iconv -f ENCODING -t UTF-8` translates other texts"
+            )
+        })?;
         let mut words = line.split_whitespace();
         match (words.next(), words.next(), words.next()) {
             (None, ..) => {}
@@ -591,7 +602,7 @@ mod tests {
     #[test]
     fn a_table_has_names_and_places_and_says_which_line_is_wrong() {
         let peers =
-            table("# all\nnode1:0 udp://10.0.0.1 # first\n\nnode2:0 02:0:0:0:0:2\n").unwrap();
+            table(b"# all\nnode1:0 udp://10.0.0.1 # first\n\nnode2:0 02:0:0:0:0:2\r\n").unwrap();
         assert_eq!(peers.len(), 2);
         let mut boards = Boards { peers, has_table: true, ..Boards::default() };
         let nic = boards.nic_of_name("node2:0").unwrap();
@@ -606,7 +617,19 @@ mod tests {
         boards.peers.push(other.clone());
         let found = boards.place_of(other.place.nic(), &from);
         assert_eq!(found, Some(other.place), "the same place twice");
-        assert!(table("node1").unwrap_err().contains("line 1"));
-        assert!(table("\nnode1 there").unwrap_err().contains("line 2"));
+        assert!(table(b"node1").unwrap_err().contains("line 1"));
+        assert!(table(b"\nnode1 there").unwrap_err().contains("line 2"));
+    }
+
+    #[test]
+    fn a_table_is_written_in_utf_8_but_for_comments() {
+        let peers = table(b"\xef\xbb\xbfnode1:0 udp://10.0.0.1 # Z\xfcrich\n# \xff\n").unwrap();
+        assert_eq!((peers.len(), peers[0].name.as_str()), (1, "node1:0"));
+        let peers = table("z\u{fc}rich:0 udp://10.0.0.1".as_bytes()).unwrap();
+        assert_eq!(peers[0].name, "z\u{fc}rich:0");
+        let error = table(b"node1:0 udp://10.0.0.1\nz\xfcrich:0 udp://10.0.0.2\n").unwrap_err();
+        assert!(error.contains("line 2") && error.contains("UTF-8"), "{error}");
+        // UTF-16.
+        assert!(table(b"\xff\xfen\0o\0d\0e\0").unwrap_err().contains("line 1"));
     }
 }

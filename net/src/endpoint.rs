@@ -287,7 +287,8 @@ impl Endpoint {
         self.post(context, what, memory, user)
     }
 
-    /// Posts a receive.
+    /// Posts a receive. One from a peer that was looked up and has no session calls it, and fails where it cannot
+    /// be reached.
     #[expect(clippy::too_many_arguments, reason = "what a receive is")]
     pub fn post_receive(
         &self,
@@ -544,14 +545,14 @@ impl Endpoint {
         engine.drain();
         self.shared.pass(&mut engine);
         // Whoever sleeps learns that nothing will come any more.
-        engine.queues.iter().for_each(|queue| queue.ring());
+        engine.queues.iter().flatten().for_each(|queue| queue.ring());
         drop(engine);
         self.shared.nudge();
     }
 
     /// Wakes all who sleep, to look whether the endpoint is closed.
     pub fn wake_sleepers(&self) {
-        self.locked().queues.iter().for_each(|queue| queue.ring());
+        self.locked().queues.iter().flatten().for_each(|queue| queue.ring());
         self.shared.nudge();
     }
 

@@ -55,8 +55,8 @@ pub(crate) struct Engine {
     /// By rail: when it was polled last.
     polled: Vec<Time>,
     clock: SharedClock,
-    /// The contexts by their numbers.
-    pub(crate) queues: Vec<Arc<Queue>>,
+    /// The contexts by their numbers; none where nobody uses it any more.
+    pub(crate) queues: Vec<Option<Arc<Queue>>>,
     pub(crate) slots: Vec<Slot>,
     pub(crate) free: Vec<u32>,
     pub(crate) slots_max: usize,
@@ -68,8 +68,6 @@ pub(crate) struct Engine {
     requests: Arc<Requests>,
     /// Those that are told of requests.
     request_queues: Vec<Arc<Queue>>,
-    /// Where completions go whose context was retired.
-    nowhere: Option<Arc<Queue>>,
     pub(crate) caller: Caller,
     /// Where the caller was answered.
     pub(crate) answer: Completion,
@@ -176,7 +174,6 @@ impl Engine {
             looked_up: HashMap::new(),
             requests,
             request_queues: Vec::new(),
-            nowhere: None,
             caller: Caller::Nobody,
             answer: NO_ANSWER,
             events: VecDeque::new(),
@@ -204,7 +201,7 @@ impl Engine {
     /// A new context. `wants_requests`: it is told of requests, too.
     pub fn add_context(&mut self, wants_requests: bool) -> std::io::Result<Arc<Queue>> {
         let queue = Arc::new(Queue::new(self.queues.len() as u32, wants_requests)?);
-        self.queues.push(queue.clone());
+        self.queues.push(Some(queue.clone()));
         if wants_requests {
             self.request_queues.push(queue.clone());
         }
@@ -217,19 +214,8 @@ impl Engine {
         self.request_queues.retain(|other| other.number != queue.number);
         self.arrival_queues.retain(|other| other.number != queue.number);
         self.event_queues.retain(|other| other.number != queue.number);
-        let nowhere = match &self.nowhere {
-            Some(nowhere) => nowhere.clone(),
-            // Without a descriptor to spare the old one stays; it drops everything as well.
-            None => match Queue::new(u32::MAX, false) {
-                Ok(fresh) => {
-                    fresh.retire();
-                    self.nowhere.insert(Arc::new(fresh)).clone()
-                }
-                Err(_) => return,
-            },
-        };
         if let Some(place) = self.queues.get_mut(queue.number as usize) {
-            *place = nowhere;
+            *place = None;
         }
     }
 

@@ -127,6 +127,23 @@ pub enum ModuleError {
     Other(String),
 }
 
+impl ModuleError {
+    /// Whether descriptors or memory of the kernel were used up.
+    pub fn is_shortage(&self) -> bool {
+        match self {
+            ModuleError::Descriptors(_)
+            | ModuleError::Shm(ShmError::Resources { .. })
+            | ModuleError::Tcp(TcpError::Descriptors(_)) => true,
+            ModuleError::Tcp(TcpError::Listen { cause, .. })
+            | ModuleError::Udp(UdpError::Socket { cause, .. })
+            | ModuleError::Ether(EtherError::Socket { cause, .. }) => {
+                ropewalk_rail::host::is_shortage(cause)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A module of every build.
 struct BuiltIn {
     scheme: &'static str,
@@ -578,10 +595,10 @@ fn joined(host: &str, port: u16) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Parts `host:port`, `host`, `[v6]:port`, `[v6]`; without a port it is 0.
+/// Parts `host:port`, `host`, `[v6]:port`, `[v6]`; without a port it is 0. A path behind it is passed over.
 fn host_and_port(address: &str) -> Result<(&str, u16), ModuleError> {
     let bad = || ModuleError::BadAddress(address.to_string());
-    let address = address.trim_end_matches('/');
+    let address = address.split_once('/').map_or(address, |(address, _)| address);
     let (host, port) = match address.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']').ok_or_else(bad)?;
@@ -614,6 +631,8 @@ mod tests {
         assert_eq!(host_and_port("[::1]:9").unwrap(), ("::1", 9));
         assert_eq!(host_and_port("[::1]").unwrap(), ("::1", 0));
         assert_eq!(host_and_port("h:7/").unwrap(), ("h", 7));
+        assert_eq!(host_and_port("h:7/fs/x:1").unwrap(), ("h", 7));
+        assert_eq!(host_and_port("[::1]:9/fs").unwrap(), ("::1", 9));
         assert!(host_and_port("::1").is_err() && host_and_port("[::1").is_err());
         assert!(host_and_port("h:99999").is_err() && host_and_port("[::1]9").is_err());
     }

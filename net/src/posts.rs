@@ -310,7 +310,10 @@ impl Engine {
             Caller::Nobody | Caller::Answered => false,
             Caller::Posts(id) => id == completion.operation,
             // What already lies in the queue comes first.
-            Caller::Tests(number) => context == number && self.queues[number as usize].is_empty(),
+            Caller::Tests(number) => {
+                let queue = &self.queues[number as usize];
+                context == number && queue.as_ref().is_none_or(|queue| queue.is_empty())
+            }
         };
         if wanted {
             // Its memory stays where it is until the caller takes it.
@@ -325,7 +328,9 @@ impl Engine {
     fn deliver(&mut self, completion: &Completion) {
         let context = self.slots[completion.operation.0.index as usize].context;
         let completed = self.end(completion);
-        self.queues[context as usize].push(completed);
+        if let Some(queue) = &self.queues[context as usize] {
+            queue.push(completed);
+        }
     }
 
     /// Frees an operation's number and gives its memory back.

@@ -22,6 +22,12 @@ pub fn reachable(bound: SocketAddr) -> Vec<String> {
     hosts.into_iter().map(|host| SocketAddr::new(host, bound.port()).to_string()).collect()
 }
 
+/// Whether descriptors or memory of the kernel were used up: later there may be some again.
+pub fn is_shortage(error: &std::io::Error) -> bool {
+    let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_some_and(|number| short.contains(&number))
+}
+
 /// Addresses of all interfaces that are up, without those that hold on one wire only.
 fn interfaces() -> Vec<IpAddr> {
     let mut first = ptr::null_mut();

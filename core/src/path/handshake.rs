@@ -70,7 +70,9 @@ impl Core {
     /// No address is left to try.
     pub fn unreachable(&mut self, peer: PeerId) {
         if !self.connect_later(peer) {
-            self.end_session(peer, Fault::Unreachable);
+            let babbled = self.peers.get(peer.0).is_some_and(|peer| peer.babbled);
+            let fault = if babbled { Fault::Protocol } else { Fault::Unreachable };
+            self.end_session(peer, fault);
         }
     }
 
@@ -625,6 +627,7 @@ impl Core {
         if let PeerStage::Connecting { attempt } = peer.stage {
             // A link that was up and broke while we greeted was there: perhaps the greeting suffered.
             let greeted = state.stage == LinkStage::Greeting;
+            peer.babbled |= greeted && fault == Fault::Protocol;
             peer.greetings_lost += 1;
             let again = greeted && lossy && peer.greetings_lost < GREETINGS_MAX;
             self.connect_next(id, if again { attempt } else { attempt + 1 });

@@ -173,6 +173,8 @@ pub(crate) struct Peer {
     pub greeted_until: Time,
     pub greeted_over: Option<LinkId>,
     pub greetings_lost: u32,
+    /// Somebody answered at its address who does not keep to the protocol.
+    pub babbled: bool,
     /// Since when there is no descriptor for a link to it.
     pub crowded_since: Option<Time>,
     /// That was so in the present round of attempts.
@@ -312,6 +314,7 @@ impl Peer {
             greeted_until: Time::NEVER,
             greeted_over: None,
             greetings_lost: 0,
+            babbled: false,
             crowded_since: None,
             crowded: false,
             caller: None,
@@ -355,6 +358,14 @@ impl Peer {
             PeerStage::Idle | PeerStage::Parked { .. } => None,
         };
         due.unwrap_or(Time::NEVER)
+    }
+
+    /// Whether an attempt to make a link to it is under way.
+    pub fn is_called(&self) -> bool {
+        matches!(
+            self.stage,
+            PeerStage::Connecting { .. } | PeerStage::Yielded { .. } | PeerStage::Crowded { .. }
+        )
     }
 
     /// The link that carries the session now.

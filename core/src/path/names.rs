@@ -250,6 +250,9 @@ impl Core {
         self.repost(reposted);
         for head in heads {
             self.want_waiting(*head);
+            if self.is_awaited(*head) {
+                self.want_session(*head);
+            }
         }
     }
 

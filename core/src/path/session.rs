@@ -167,6 +167,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.stage = PeerStage::Up { link };
         peer.greetings_lost = 0;
+        peer.babbled = false;
         (peer.crowded, peer.crowded_since) = (false, None);
         peer.rested_at_post = None;
         peer.incarnation = incarnation;
@@ -287,21 +288,43 @@ impl Core {
         let sends = peer.waiting.iter().any(|queue| !queue.is_empty());
         let waits = sends || !peer.waiting_accesses.is_empty();
         peer.stage = PeerStage::Idle;
-        if peer.session != 0 {
+        let rests = peer.session != 0;
+        if rests {
             self.rest(id);
         }
-        if waits {
+        if waits || !rests && self.is_awaited(id) {
             self.want_session(id);
         }
     }
 
-    /// Finds out which endpoint a peer is that was only looked up: it may have called us already, under
-    /// a name that nobody compared, and what it sends would not be known to come from this peer.
+    /// A receive from this peer alone was posted. A peer that was looked up and has no session is called: it
+    /// may be gone, which nobody would notice otherwise. Or it has called us already, under a name that nobody
+    /// compared, and what it sends would not be known to come from this peer.
     #[inline]
-    pub(crate) fn want_known(&mut self, id: PeerId) {
-        if self.peers.get(id.0).is_some_and(|peer| peer.endpoint == 0 && peer.reachable) {
+    pub(crate) fn want_heard(&mut self, id: PeerId, receive: OperationId) {
+        if self.peers.get(id.0).is_some_and(|peer| peer.session == 0 && peer.reachable)
+            && self.awaits_from(receive, id)
+        {
             self.want_session(id);
         }
+    }
+
+    /// Whether receives from this peer alone wait for a message.
+    pub(super) fn is_awaited(&mut self, id: PeerId) -> bool {
+        let owned = self.operations.owned_by(id);
+        owned.into_iter().any(|owned| self.awaits_from(owned, id))
+    }
+
+    /// Whether an operation is a receive that waits for a message from this peer alone.
+    fn awaits_from(&self, id: OperationId, peer: PeerId) -> bool {
+        let operation = self.operations.get(id).filter(|operation| operation.ending.is_none());
+        operation.is_some_and(|operation| match &operation.kind {
+            Kind::Receive(state) => {
+                let posted = matches!(state.stage, ReceiveStage::Posted { .. });
+                posted && state.receive.source == Some(peer)
+            }
+            _ => false,
+        })
     }
 
     /// Connects to a peer with a parked session, where something waits for it.
@@ -370,6 +393,7 @@ impl Core {
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         let session = std::mem::take(&mut peer.session);
         let had_session = session != 0;
+        let was_called = peer.is_called();
         peer.stage = PeerStage::Idle;
         peer.foreign = false;
         peer.puts.clear();
@@ -382,6 +406,7 @@ impl Core {
         peer.waiting_accesses = List::EMPTY;
         peer.rested_at_post = None;
         peer.deferred.clear();
+        peer.babbled = false;
         (peer.crowded, peer.crowded_since) = (false, None);
         let reliable = peer.reliable.take();
         streams.iter().for_each(|stream| self.stream_ended(&stream.kind));
@@ -392,7 +417,7 @@ impl Core {
         if let Some(reliable) = reliable {
             self.drop_spans(id, session, *reliable);
         }
-        self.fail_operations(id, fault, had_session, spared);
+        self.fail_operations(id, fault, had_session || was_called, spared);
         for found in self.matching.messages_of(id) {
             let announced = self
                 .matching
@@ -412,15 +437,9 @@ impl Core {
         self.answer(caller);
     }
 
-    /// Fails every operation with this peer. Receives from it alone fail only where there was a
-    /// session: one that could not be reached yet may still connect to us.
-    fn fail_operations(
-        &mut self,
-        id: PeerId,
-        fault: Fault,
-        had_session: bool,
-        spared: Option<u64>,
-    ) {
+    /// Fails every operation with this peer. `receives`: those that wait for a message from it alone, too.
+    /// They go on where there was no session and nobody called it: it may still connect to us.
+    fn fail_operations(&mut self, id: PeerId, fault: Fault, receives: bool, spared: Option<u64>) {
         let is_later = |post: u64| spared.is_some_and(|before| post > before);
         for owned in self.operations.owned_by(id) {
             let Some(operation) = self.operations.get(owned) else { continue };
@@ -434,7 +453,7 @@ impl Core {
                 Kind::Access(_) => self.operations.peer(operation) == Some(id),
                 Kind::Receive(state) => match &state.stage {
                     ReceiveStage::Posted { post } => {
-                        had_session && state.receive.source == Some(id) && !is_later(*post)
+                        receives && state.receive.source == Some(id) && !is_later(*post)
                     }
                     ReceiveStage::Placing => false,
                     ReceiveStage::Fetching { .. } => self

@@ -302,6 +302,16 @@ fn host_of(urls: &str) -> Option<String> {
     (!host.is_empty()).then(|| host.to_string())
 }
 
+/// Whether URLs of this scheme may have a path behind host and port, as OrangeFS names its file systems.
+fn has_path(scheme: &str) -> bool {
+    matches!(scheme, "tcp" | "udp")
+}
+
+/// What leads to a process: its file systems are none of the network's.
+fn before_path(place: &str) -> &str {
+    place.split_once('/').map_or(place, |(place, _)| place)
+}
+
 /// The parts of a list of URLs whose modules are there, in the way that the layer below writes them.
 pub fn reachable_parts<'a>(urls: &'a str, schemes: &[&str]) -> Vec<(&'a str, String)> {
     let words = urls.split(BETWEEN_URLS).filter(|word| !word.is_empty());
@@ -309,9 +319,8 @@ pub fn reachable_parts<'a>(urls: &'a str, schemes: &[&str]) -> Vec<(&'a str, Str
         let (begin, rest) = url.split_once("://")?;
         // A zone of OrangeFS: `tcp-name://`.
         let scheme = begin.split_once('-').map_or(begin, |(scheme, _)| scheme);
-        schemes
-            .contains(&scheme)
-            .then(|| (scheme, format!("{scheme}://{}", rest.trim_end_matches('/'))))
+        let place = if has_path(scheme) { before_path(rest) } else { rest.trim_end_matches('/') };
+        schemes.contains(&scheme).then(|| (scheme, format!("{scheme}://{place}")))
     });
     parts.collect()
 }
@@ -333,6 +342,17 @@ mod tests {
         let urls: Vec<&str> = parts.iter().map(|(_, url)| url.as_str()).collect();
         assert_eq!(urls, ["tcp://h:3334", "tcp://[::1]:9"]);
         assert!(reachable_parts("gm://x, nothing", &["tcp"]).is_empty());
+    }
+
+    #[test]
+    fn a_path_behind_the_port_names_no_process() {
+        let schemes = ["tcp", "udp", "ether"];
+        let of = |url| reachable_parts(url, &schemes)[0].1.clone();
+        assert_eq!(of("tcp://h:3334/pvfs2-fs"), "tcp://h:3334");
+        assert_eq!(of("udp://[::1]:9/a/b"), "udp://[::1]:9");
+        assert_eq!(of("ether://02:00:00:00:00:01/3"), "ether://02:00:00:00:00:01/3");
+        assert_eq!(host_of("tcp://node1:7000/pvfs2-fs").as_deref(), Some("node1"));
+        assert_eq!(host_of("tcp://node1/fs:a").as_deref(), Some("node1"));
     }
 
     #[test]

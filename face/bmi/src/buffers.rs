@@ -44,5 +44,6 @@ impl Drop for Buffers {
                 unsafe { shared_memory::free(address, bytes) };
             }
         }
+        shared_memory::give_up_idle();
     }
 }

@@ -220,6 +220,9 @@ fn plan<'a>(start: &Start<'a>) -> Result<Vec<Planned<'a>>, ErrorCode> {
         }
         planned.push((scheme, listen.map(|(_, rest)| rest)));
     }
+    if server && planned.is_empty() {
+        return Err(-EINVAL);
+    }
     Ok(planned)
 }
 
@@ -236,7 +239,6 @@ fn code_of(error: &ModuleError) -> ErrorCode {
         ModuleError::Tcp(TcpError::PortInUse(_)) => EADDRINUSE,
         ModuleError::Tcp(TcpError::NoSuchAddress(_)) => EADDRNOTAVAIL,
         ModuleError::Tcp(TcpError::PortReserved(_)) => EACCES,
-        ModuleError::Tcp(TcpError::Descriptors(_)) => EMFILE,
         ModuleError::Udp(UdpError::PortInUse(_)) => EADDRINUSE,
         ModuleError::Udp(UdpError::NoSuchAddress(_)) => EADDRNOTAVAIL,
         ModuleError::Ether(
@@ -249,9 +251,8 @@ fn code_of(error: &ModuleError) -> ErrorCode {
             | EtherError::Several { .. }
             | EtherError::Down(_),
         ) => EADDRNOTAVAIL,
-        ModuleError::Descriptors(_) => EMFILE,
         ModuleError::Shm(modules::ShmError::NameInUse { .. }) => EADDRINUSE,
-        ModuleError::Shm(modules::ShmError::Resources { .. }) => EMFILE,
+        error if error.is_shortage() => EMFILE,
         _ => EINVAL,
     }
 }
@@ -354,6 +355,9 @@ mod tests {
         assert_eq!(planned(None, listen, INIT_SERVER), Err(-EINVAL));
         assert_eq!(planned(both, None, INIT_SERVER), Err(-EINVAL));
         assert_eq!(planned(Some("tcp"), Some("tcp://h:1"), INIT_SERVER), Err(-EINVAL));
+        for none in ["", " ", ",", "\n"] {
+            assert_eq!(planned(Some(none), Some("tcp://h:1"), INIT_SERVER), Err(-EINVAL));
+        }
         let lines = planned(Some("bmi_tcp\n"), Some("tcp://h:1\n"), INIT_SERVER).unwrap();
         assert_eq!(lines, [("tcp", Some("h:1"))], "a newline ends an address");
     }

@@ -224,6 +224,61 @@ fn a_host_that_is_not_listened_at_need_not_exist_and_a_newline_ends_an_address()
     run(&["lives.c"], ORANGEFS, &["unused_host", "tcp"]);
 }
 
+/// Cases of `reach.c`, over each medium.
+fn reach(case: &str, media: &[&str]) {
+    for medium in media {
+        run(&["reach.c"], C, &[case, medium]);
+    }
+}
+
+#[test]
+fn receives_from_a_peer_that_cannot_be_reached_end_as_sends_do() {
+    reach("deserted", &["tcp", "shm"]);
+    run(&["reach.c"], ORANGEFS, &["deserted", "tcp"]);
+}
+
+#[test]
+fn a_receive_from_a_server_that_has_died_does_not_wait_for_ever() {
+    reach("server_gone", &["tcp", "shm"]);
+    run(&["reach.c"], ORANGEFS, &["server_gone", "tcp"]);
+}
+
+#[test]
+fn who_speaks_another_protocol_is_told_from_nobody() {
+    reach("strangers", &["tcp"]);
+}
+
+#[test]
+fn a_path_behind_the_port_is_passed_over() {
+    reach("paths", &["tcp"]);
+    run(&["reach.c"], ORANGEFS, &["paths", "tcp"]);
+}
+
+#[test]
+fn contexts_end_with_their_descriptors_also_where_there_are_no_more() {
+    run(&["ends.c"], C, &["contexts"]);
+}
+
+#[test]
+fn memory_of_the_library_ends_with_it() {
+    run(&["ends.c"], C, &["memory"]);
+}
+
+#[test]
+fn a_server_listens_somewhere() {
+    run(&["ends.c"], C, &["nowhere"]);
+}
+
+#[test]
+fn the_longest_unexpected_message_is_no_longer_than_any_message() {
+    run(&["ends.c"], C, &["unexpected_size"]);
+}
+
+#[test]
+fn connections_with_small_buffers_move_on() {
+    run(&["ends.c"], C, &["small_buffers"]);
+}
+
 /// Both sides, and both ways into the library, where each access to memory is watched.
 #[test]
 #[ignore = "for --deep: runs under valgrind"]

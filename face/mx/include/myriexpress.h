@@ -263,6 +263,18 @@ typedef mx_unexp_handler_action_t (*mx_unexp_handler_t)(void *context, mx_endpoi
 mx_return_t mx_register_unexp_handler(mx_endpoint_t endpoint, mx_unexp_handler_t handler,
                                       void *context);
 
+/* These four were declared by MX, which had none of them: they are here to be linked to, and end a program that calls
+ * them. */
+typedef void (*mx_matching_callback_t)(void *context, uint64_t match_value, int length);
+mx_return_t mx_register_unexp_callback(mx_endpoint_t endpoint, mx_matching_callback_t callback,
+                                       void *context);
+mx_return_t mx_buffered(mx_endpoint_t endpoint, mx_request_t *request, uint32_t timeout,
+                        uint32_t *result);
+mx_return_t mx_iput(mx_endpoint_t endpoint, void *local, uint32_t length, mx_endpoint_addr_t to,
+                    uint64_t remote, void *context, mx_request_t *request);
+mx_return_t mx_iget(mx_endpoint_t endpoint, void *local, uint32_t length, mx_endpoint_addr_t from,
+                    uint64_t remote, void *context, mx_request_t *request);
+
 #ifdef __cplusplus
 }
 #endif

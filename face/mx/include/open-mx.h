@@ -138,8 +138,11 @@ typedef enum omx_info_key {
     OMX_INFO_COUNTER_LABEL = 9
 } omx_info_key_t;
 
-#define omx_init() omx__init_api(OMX_API)
 omx_return_t omx__init_api(int api);
+static __inline__ omx_return_t omx_init(void)
+{
+    return omx__init_api(OMX_API);
+}
 omx_return_t omx_finalize(void);
 omx_error_handler_t omx_set_error_handler(omx_endpoint_t endpoint, omx_error_handler_t handler);
 const char *omx_strerror(omx_return_t code);

@@ -137,7 +137,7 @@ pub fn code_of(error: &ModuleError) -> Code {
             | EtherError::RawTaken(_),
         ) => BUSY,
         ModuleError::Ether(EtherError::NotPermitted(_)) => NO_PERMISSION,
-        ModuleError::Descriptors(_) | ModuleError::Shm(ShmError::Resources { .. }) => NO_RESOURCES,
+        error if error.is_shortage() => NO_RESOURCES,
         _ => NO_DEVICE,
     };
     let is_held = matches!(error, ModuleError::Ether(EtherError::Held { .. }));
@@ -149,6 +149,12 @@ pub fn code_of(error: &ModuleError) -> Code {
         _ => eprintln!("libmyriexpress: {error}"),
     }
     code
+}
+
+/// What an endpoint that lacks something of the system's is called; what that is is printed.
+fn short(error: std::io::Error) -> Code {
+    eprintln!("libmyriexpress: no endpoint: {error}; raise the limit (`ulimit -n`, `ulimit -u`)");
+    NO_RESOURCES
 }
 
 /// Opens an endpoint at this place of the table. `ANY`: the first number that is free on any board.
@@ -208,9 +214,9 @@ impl Ep {
         config.core.operations_max = REQUESTS_MAX;
         config.core.peers_max = PEERS_MAX;
         config.same_host_checksum = false;
-        let net = Endpoint::open(config, rails).map_err(|_| NO_RESOURCES)?;
-        let main = net.context(false).map_err(|_| NO_RESOURCES)?;
-        let control = net.context(true).map_err(|_| NO_RESOURCES)?;
+        let net = Endpoint::open(config, rails).map_err(short)?;
+        let main = net.context(false).map_err(short)?;
+        let control = net.context(true).map_err(short)?;
         net.tell_of_arrivals(&main);
         net.follow_fetches();
         [&main, &control].into_iter().for_each(|context| net.tell_of_events(context));
@@ -242,7 +248,7 @@ impl Ep {
             keeper: Mutex::new(None),
             _alive: alive,
         });
-        let keeper = crate::keeper::start(&endpoint).map_err(|_| NO_RESOURCES)?;
+        let keeper = crate::keeper::start(&endpoint).map_err(short)?;
         *endpoint.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
         Ok(endpoint)
     }

@@ -114,6 +114,17 @@ fn one_process_finds_its_boards_and_itself() {
 }
 
 #[test]
+fn an_endpoint_without_a_descriptor_for_it_is_one_for_which_there_are_no_resources() {
+    run("crowded.c", "gcc", &["shm"]);
+    run("crowded.c", "gcc", &["udp"]);
+    let Some(program) = compile("crowded.c", "gcc", "myriexpress") else { return };
+    let output = succeed(&mut clean(&program, &["udp"]));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.lines().count() > 10, "each says why: {said}");
+    assert!(said.lines().all(|line| line.contains("Too many open files")), "{said}");
+}
+
+#[test]
 fn the_environment_decides_what_it_says() {
     run("variables.c", "gcc", &[]);
 }
@@ -215,7 +226,8 @@ fn what_the_headers_declare_is_there() {
         let text = std::fs::read_to_string(here().join("include").join(header)).expect("a header");
         // A function is declared at the beginning of a line, and its name ends with a bracket.
         let lines = text.lines().filter(|line| line.starts_with(|it: char| it.is_alphabetic()));
-        let calls = lines.filter(|line| !line.starts_with("typedef")).filter_map(|line| {
+        let is_call = |line: &&str| !line.starts_with("typedef") && !line.starts_with("static");
+        let calls = lines.filter(is_call).filter_map(|line| {
             let name = line.split('(').next()?.split([' ', '*']).next_back()?;
             let is_name = name.starts_with("mx_") || name.starts_with("omx_");
             (line.contains('(') && is_name).then_some(name)

@@ -40,5 +40,6 @@ pub use settings::{Settings, numa_node, settings};
 
 /// Whether this process has the right to raw frames.
 pub fn may_open() -> bool {
-    socket::open().is_ok()
+    // Who has it may lack a descriptor for the moment.
+    socket::open().err().is_none_or(|error| ropewalk_rail::host::is_shortage(&error))
 }

@@ -5,7 +5,7 @@
 //! size for the next caller, since populating fresh pages costs more than copying them.
 //!
 //! Invariants: an arena stays mapped while a part of it is allocated; arenas do not overlap; one that is
-//! wholly free is given up when more than [`IDLE_BYTES_MAX`] bytes are.
+//! wholly free is given up when more than [`IDLE_BYTES_MAX`] bytes are, or when its users say so.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -86,6 +86,15 @@ pub fn allocate(bytes: usize) -> Option<NonNull<u8>> {
 pub unsafe fn free(address: NonNull<u8>, bytes: usize) -> bool {
     let Some(bytes) = rounded(bytes) else { return false };
     write().as_mut().is_some_and(|arenas| arenas.free(address.as_ptr().addr(), bytes))
+}
+
+/// Gives up all arenas of which nothing is allocated: nobody will allocate for long.
+pub fn give_up_idle() {
+    if let Some(arenas) = write().as_mut() {
+        let idle = arenas.by_base.iter().filter(|(_, arena)| arena.used == 0);
+        let idle: Vec<usize> = idle.map(|(base, _)| *base).collect();
+        idle.into_iter().for_each(|base| arenas.give_up(base));
+    }
 }
 
 /// The arena in which all these bytes lie.

@@ -22,7 +22,7 @@ use crate::config::{TcpConfig, TcpError};
 use crate::link::{Link, Outgoing, State};
 use crate::receive::BUFFER_BYTES;
 use crate::send;
-use crate::socket;
+use crate::socket::{self, Listener};
 use crate::timers::Timers;
 
 /// Names of the listener and of the look-ups in the epoll set; no link has them, since a generation
@@ -51,7 +51,7 @@ pub struct TcpRail {
     pub(crate) config: TcpConfig,
     pub(crate) index: u8,
     pub(crate) epoll: OwnedFd,
-    pub(crate) listener: Option<(OwnedFd, SocketAddr)>,
+    pub(crate) listener: Option<Listener>,
     pub(crate) accept_again: Option<Time>,
     pub(crate) lookups: Lookups,
     pub(crate) links: Slots<Link>,
@@ -83,14 +83,14 @@ impl TcpRail {
     pub fn open(config: TcpConfig) -> Result<TcpRail, TcpError> {
         let failed = |errno: Errno| TcpError::Descriptors(errno.into());
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let listener = config.listen.map(socket::listen).transpose()?;
+        let listener = config.listen.map(|address| socket::listen(address, &config)).transpose()?;
         let lookups = Lookups::new().map_err(failed)?;
         let watch = |fd: BorrowedFd<'_>, name| {
             epoll::add(&epoll, fd, EventData::new_u64(name), EventFlags::IN).map_err(failed)
         };
         watch(lookups.bell(), LOOKUPS)?;
-        if let Some((socket, _)) = &listener {
-            watch(socket.as_fd(), LISTENER)?;
+        if let Some(listener) = &listener {
+            watch(listener.socket.as_fd(), LISTENER)?;
         }
         Ok(TcpRail {
             index: 0,
@@ -120,7 +120,7 @@ impl TcpRail {
 
     /// Where it listens.
     pub fn local_address(&self) -> Option<SocketAddr> {
-        self.listener.as_ref().map(|(_, address)| *address)
+        self.listener.as_ref().map(|listener| listener.address)
     }
 
     /// Counters beyond those that all rails have.
@@ -151,7 +151,7 @@ impl TcpRail {
         let link = self.links.get_mut(slot).ok_or(Fault::Invalid)?;
         while let Some(address) = link.candidates.pop() {
             self.counters.system_calls += 3;
-            let socket = match socket::connect(&address) {
+            let socket = match socket::connect(&address, &self.config) {
                 Ok(socket) => socket,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     return Err(Fault::Busy);
@@ -285,8 +285,8 @@ impl TcpRail {
 impl Drop for TcpRail {
     /// Its port is free from here on, also where a child of this process was forked with its sockets.
     fn drop(&mut self) {
-        if let Some((socket, _)) = &self.listener {
-            let _ = rustix::net::shutdown(socket, Shutdown::Both);
+        if let Some(listener) = &self.listener {
+            let _ = rustix::net::shutdown(&listener.socket, Shutdown::Both);
         }
     }
 }
@@ -327,7 +327,7 @@ impl Rail for TcpRail {
         match &self.listener {
             None => Vec::new(),
             Some(_) if !self.config.advertise.is_empty() => self.config.advertise.clone(),
-            Some((_, bound)) => ropewalk_rail::host::reachable(*bound),
+            Some(listener) => ropewalk_rail::host::reachable(listener.address),
         }
     }
 
@@ -457,6 +457,9 @@ impl Rail for TcpRail {
                 self.config.receive_buffer_bytes = NonZeroU32::new(bytes).map(NonZeroU32::get);
             }
             _ => return false,
+        }
+        if let Some(listener) = &mut self.listener {
+            listener.resize(&self.config);
         }
         true
     }

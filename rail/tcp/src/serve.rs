@@ -199,9 +199,9 @@ impl TcpRail {
     fn accept(&mut self, report: &mut dyn Report) -> bool {
         let mut progress = false;
         for _ in 0..ACCEPTS_MAX {
-            let Some((listener, _)) = &self.listener else { break };
+            let Some(listener) = &self.listener else { break };
             self.counters.system_calls += 1;
-            match socket::accept(listener.as_fd()) {
+            match socket::accept(listener.socket.as_fd()) {
                 Ok(socket) => {
                     progress = true;
                     self.welcome(socket, report);
@@ -247,11 +247,12 @@ impl TcpRail {
     }
 
     fn watch_listener(&mut self, wanted: bool) {
-        let Some((listener, _)) = &self.listener else { return };
+        let Some(listener) = &self.listener else { return };
         let interest = if wanted { EventFlags::IN } else { EventFlags::empty() };
         self.counters.system_calls += 1;
         // The listener is in the set as long as it lives, so that this cannot fail.
-        let _ = epoll::modify(&self.epoll, listener, EventData::new_u64(LISTENER), interest);
+        let _ =
+            epoll::modify(&self.epoll, &listener.socket, EventData::new_u64(LISTENER), interest);
         self.accept_again = if wanted { None } else { Some(self.now + ACCEPT_PAUSE) };
     }
 

@@ -16,6 +16,9 @@ const BACKLOG: i32 = 4096;
 /// Bytes that may wait unsent in the kernel: what is queued there cannot be overtaken any more, so
 /// it is one data frame.
 const UNSENT_BYTES_MAX: libc::c_int = 256 * 1024;
+/// Bits of `SO_BUF_LOCK`: which sizes of buffers somebody chose.
+const SEND_CHOSEN: libc::c_int = 1;
+const RECEIVE_CHOSEN: libc::c_int = 2;
 
 fn open(address: &SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -23,9 +26,27 @@ fn open(address: &SocketAddr) -> Result<OwnedFd, Errno> {
     net::socket_with(family, SocketType::STREAM, flags, None)
 }
 
-/// A listening socket and the address that it got.
-pub fn listen(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), TcpError> {
-    try_listen(address).map_err(|errno| match errno {
+/// A socket that listens.
+#[derive(Debug)]
+pub struct Listener {
+    pub socket: OwnedFd,
+    /// The address that it got.
+    pub address: SocketAddr,
+    /// The sizes of its buffers before anybody chose some, and those that somebody chose.
+    usual: Sizes,
+    chosen: Sizes,
+}
+
+/// What the kernel's buffers of a socket are asked for, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sizes {
+    send: Option<u32>,
+    receive: Option<u32>,
+}
+
+/// A listening socket, whose connections have the buffers that are configured.
+pub fn listen(address: SocketAddr, config: &TcpConfig) -> Result<Listener, TcpError> {
+    try_listen(address, config).map_err(|errno| match errno {
         Errno::ADDRINUSE => TcpError::PortInUse(address),
         Errno::ADDRNOTAVAIL => TcpError::NoSuchAddress(address),
         Errno::ACCESS | Errno::PERM => TcpError::PortReserved(address),
@@ -33,7 +54,7 @@ pub fn listen(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), TcpError> {
     })
 }
 
-fn try_listen(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+fn try_listen(address: SocketAddr, config: &TcpConfig) -> Result<Listener, Errno> {
     let socket = open(&address)?;
     // A server that restarts finds connections of its former life in TIME_WAIT; without this option
     // they would keep it from its port. Two listeners on one port it does not allow.
@@ -41,15 +62,77 @@ fn try_listen(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
     if address.is_ipv6() && address.ip().is_unspecified() {
         sockopt::set_ipv6_v6only(&socket, false)?;
     }
+    let usual = Sizes::of(socket.as_fd());
+    // Before it listens: what a connection may have under way is agreed on when it is made.
+    let chosen = Sizes::chosen(config);
+    chosen.ask_for(socket.as_fd());
     net::bind(&socket, &address)?;
     net::listen(&socket, BACKLOG)?;
-    let bound = local_address(socket.as_fd()).ok_or(Errno::AFNOSUPPORT)?;
-    Ok((socket, bound))
+    let address = local_address(socket.as_fd()).ok_or(Errno::AFNOSUPPORT)?;
+    Ok(Listener { socket, address, usual, chosen })
+}
+
+impl Sizes {
+    /// Those that a socket has. The kernel tells twice of what it was asked for.
+    fn of(socket: BorrowedFd<'_>) -> Sizes {
+        let asked = |told: usize| u32::try_from(told / 2).ok();
+        Sizes {
+            send: sockopt::socket_send_buffer_size(socket).ok().and_then(asked),
+            receive: sockopt::socket_recv_buffer_size(socket).ok().and_then(asked),
+        }
+    }
+
+    fn chosen(config: &TcpConfig) -> Sizes {
+        Sizes { send: config.send_buffer_bytes, receive: config.receive_buffer_bytes }
+    }
+
+    /// Asks for buffers of these sizes. A socket that refuses works with others.
+    fn ask_for(self, socket: BorrowedFd<'_>) {
+        if let Some(bytes) = self.send {
+            let _ = sockopt::set_socket_send_buffer_size(socket, bytes as usize);
+        }
+        if let Some(bytes) = self.receive {
+            let _ = sockopt::set_socket_recv_buffer_size(socket, bytes as usize);
+        }
+    }
+}
+
+impl Listener {
+    /// Connections that are accepted from now on have buffers as configured.
+    pub fn resize(&mut self, config: &TcpConfig) {
+        let before = std::mem::replace(&mut self.chosen, Sizes::chosen(config));
+        if before == self.chosen {
+            return;
+        }
+        let (socket, usual, Sizes { send, receive }) =
+            (self.socket.as_fd(), self.usual, self.chosen);
+        // What nobody chose is not touched.
+        let wanted = Sizes {
+            send: send.or(before.send.and(usual.send)),
+            receive: receive.or(before.receive.and(usual.receive)),
+        };
+        wanted.ask_for(socket);
+        // Those that nobody chose are the kernel's to adapt again. Kernels before 5.16 cannot be told so.
+        let mut chosen: libc::c_int = 0;
+        chosen |= if send.is_some() { SEND_CHOSEN } else { 0 };
+        chosen |= if receive.is_some() { RECEIVE_CHOSEN } else { 0 };
+        // SAFETY: the option takes an int, which lives until the call returns.
+        unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_BUF_LOCK,
+                (&raw const chosen).cast(),
+                size_of_val(&chosen) as libc::socklen_t,
+            );
+        }
+    }
 }
 
 /// A socket whose connect is under way.
-pub fn connect(address: &SocketAddr) -> Result<OwnedFd, Errno> {
+pub fn connect(address: &SocketAddr, config: &TcpConfig) -> Result<OwnedFd, Errno> {
     let socket = open(address)?;
+    Sizes::chosen(config).ask_for(socket.as_fd());
     match net::connect(&socket, address) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(errno) => Err(errno),
@@ -66,12 +149,6 @@ pub fn accept(listener: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 pub fn tune(socket: BorrowedFd<'_>, config: &TcpConfig) {
     let dead_after = config.dead_after;
     let _ = sockopt::set_tcp_nodelay(socket, true);
-    if let Some(bytes) = config.send_buffer_bytes {
-        let _ = sockopt::set_socket_send_buffer_size(socket, bytes as usize);
-    }
-    if let Some(bytes) = config.receive_buffer_bytes {
-        let _ = sockopt::set_socket_recv_buffer_size(socket, bytes as usize);
-    }
     let _ = sockopt::set_socket_keepalive(socket, true);
     // Three probes fit into the time; the user timeout then judges probes and data alike.
     let pause = (dead_after / 4).max(Duration::from_secs(1));

@@ -97,7 +97,9 @@ pub unsafe extern "C" fn BMI_get_info(
         };
         match option {
             option::CHECK_MAXSIZE => int(library.options.message_bytes_max),
-            option::GET_UNEXP_SIZE => int(UNEXPECTED_BYTES_MAX),
+            option::GET_UNEXP_SIZE => {
+                int(UNEXPECTED_BYTES_MAX.min(library.options.message_bytes_max))
+            }
             option::TCP_GET_PORT => match library.port() {
                 Some(port) => int(port.into()),
                 None => Err(-ENETDOWN),

@@ -6,10 +6,12 @@
 
 #include <bmi.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -147,6 +149,27 @@ static inline void serve(const char *medium, char *url, size_t room)
         CHECK(BMI_get_info(0, GET_PORT, &port) == 0 && port > 0);
         snprintf(url, room, "tcp://%s:%d", host, port);
     }
+}
+
+/* A URL where nobody answers before the program ends: over tcp a connection is made, and that is all. 1 where a
+ * peer like that is noticed soon, since there is nobody at all. */
+static inline int unanswered(const char *medium, char *url, size_t room)
+{
+    struct sockaddr_in address;
+    socklen_t length = sizeof address;
+    int listener;
+    snprintf(url, room, "%s://nobody-is-here", medium);
+    if (strcmp(medium, "tcp") != 0)
+        return 1;
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    memset(&address, 0, sizeof address);
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(bind(listener, (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(listen(listener, 8) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)&address, &length) == 0);
+    snprintf(url, room, "tcp://127.0.0.1:%d", ntohs(address.sin_port));
+    return 0;
 }
 
 /* Runs both sides, the server in a child that begins with `server(medium, pipe)`; it writes its URL. */

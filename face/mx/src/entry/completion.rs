@@ -1,6 +1,6 @@
 //! Completion: tests, waits, peeks, probes; cancel and forget.
 
-use super::{ask, limit, pointed, put, report, returned, status_of};
+use super::{ask, limit, pointed, put, report, returned, status_of, tell};
 use crate::abi::{Handle, Status};
 use crate::codes::{BAD_REQUEST, CANCEL_NOT_SUPPORTED, Code, Family};
 use crate::requests::Outcome;
@@ -199,10 +199,11 @@ unsafe fn peeked(
     request: *mut Handle,
     result: *mut u32,
 ) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { tell(result, matches!(answer, Ok(Some(_)))) };
     let answer = answer.map(|found| {
         // SAFETY: the caller vouches for it.
         unsafe {
-            put(result, u32::from(found.is_some()));
             if let Some(found) = found {
                 put(request, found);
             }
@@ -277,10 +278,11 @@ unsafe fn probed(
     status: *mut Status,
     result: *mut u32,
 ) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { tell(result, matches!(answer, Ok(Some(_)))) };
     let answer = answer.map(|found| {
         // SAFETY: the caller vouches for it.
         unsafe {
-            put(result, u32::from(found.is_some()));
             if let Some(found) = found {
                 put(status, status_of(family, &found, std::ptr::null_mut()));
             }
@@ -371,7 +373,8 @@ unsafe fn ibuffered(
     unsafe {
         let handle = pointed(request);
         let answer = ask(endpoint, c"is it buffered", |endpoint| endpoint.ibuffered(handle));
-        returned(family, answer.map(|buffered| put(result, u32::from(buffered))))
+        tell(result, matches!(answer, Ok(true)));
+        returned(family, answer.map(drop))
     }
 }
 
@@ -419,8 +422,8 @@ unsafe fn cancel(
                 (_, code) => code,
             })
         });
+        tell(result, matches!(answer, Ok(true)));
         let answer = answer.map(|cancelled| {
-            put(result, u32::from(cancelled));
             if cancelled && !keep {
                 put(request, std::ptr::null_mut());
             }

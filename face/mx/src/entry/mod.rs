@@ -114,6 +114,15 @@ fn status_of(family: Family, outcome: &Outcome, context: *mut std::ffi::c_void) 
     }
 }
 
+/// Writes the result of a call, also of one that failed: programs look at it before they look at the code.
+///
+/// # Safety
+/// `result` is null or may be written.
+unsafe fn tell(result: *mut u32, is_so: bool) {
+    // SAFETY: the caller vouches for it.
+    unsafe { put(result, u32::from(is_so)) }
+}
+
 /// Reports a request that was taken, or that none was.
 ///
 /// # Safety
@@ -125,10 +134,11 @@ unsafe fn report(
     status: *mut Status,
     result: *mut u32,
 ) -> u32 {
+    // SAFETY: the caller vouches for it.
+    unsafe { tell(result, matches!(answer, Ok(Some(_)))) };
     let answer = answer.map(|taken| {
         // SAFETY: the caller vouches for all of it.
         unsafe {
-            put(result, u32::from(taken.is_some()));
             if let Some(taken) = taken {
                 put(status, status_of(family, &taken.outcome, taken.context));
                 put(request, std::ptr::null_mut());

@@ -225,6 +225,45 @@ static void to_a_neighbour(void)
     OK(mx_close_endpoint(right.endpoint));
 }
 
+/* What a call that fails says beside its code. */
+#define FAILS(call, wanted)                                                                       \
+    do {                                                                                          \
+        result = 9;                                                                               \
+        CHECK((call) == (wanted));                                                                \
+        CHECK(result == 0);                                                                       \
+    } while (0)
+
+static void failures(void)
+{
+    mx_endpoint_t bad = NULL;
+    mx_request_t none, left = NULL;
+    mx_status_t status;
+    uint32_t result;
+    struct side side;
+    OK(mx_open_endpoint(0, 2, KEY, NULL, 0, &side.endpoint));
+    OK(mx_get_endpoint_addr(side.endpoint, &side.peer));
+    FAILS(mx_test_any(side.endpoint, 5, 2, &status, &result), MX_BAD_MATCH_MASK);
+    FAILS(mx_wait_any(side.endpoint, 10, 5, 2, &status, &result), MX_BAD_MATCH_MASK);
+    FAILS(mx_iprobe(side.endpoint, 5, 2, &status, &result), MX_BAD_MATCH_MASK);
+    FAILS(mx_probe(side.endpoint, 10, 5, 2, &status, &result), MX_BAD_MATCH_MASK);
+    memset(&none, 0, sizeof none);
+    FAILS(mx_test(side.endpoint, &none, &status, &result), MX_BAD_REQUEST);
+    FAILS(mx_wait(side.endpoint, &none, 10, &status, &result), MX_BAD_REQUEST);
+    FAILS(mx_test(side.endpoint, NULL, &status, &result), MX_BAD_REQUEST);
+    FAILS(mx_ibuffered(side.endpoint, &none, &result), MX_BAD_REQUEST);
+    FAILS(mx_cancel(side.endpoint, &none, &result), MX_BAD_REQUEST);
+    FAILS(mx_ipeek(bad, &left, &result), MX_BAD_ENDPOINT);
+    FAILS(mx_peek(bad, 10, &left, &result), MX_BAD_ENDPOINT);
+    FAILS(mx_test_any(bad, 0, 0, &status, &result), MX_BAD_ENDPOINT);
+    left = begin_send(side, one, 40000, 0x10);
+    FAILS(mx_cancel(side.endpoint, &left, &result), MX_CANCEL_NOT_SUPPORTED);
+    CHECK(receive_one(side, two, 40000, 0x10).code == MX_STATUS_SUCCESS);
+    CHECK(finish(side, left).code == MX_STATUS_SUCCESS);
+    /* Nobody has to want it. */
+    CHECK(mx_test_any(side.endpoint, 5, 2, &status, NULL) == MX_BAD_MATCH_MASK);
+    OK(mx_close_endpoint(side.endpoint));
+}
+
 int main(void)
 {
     int base = base_port();
@@ -238,6 +277,7 @@ int main(void)
     information();
     mapper();
     opening();
+    failures();
     to_oneself();
     to_a_neighbour();
     OK(mx_finalize());

@@ -12,7 +12,6 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
-#include <mx_extensions.h>
 #include <myriexpress.h>
 #include <sched.h>
 #include <signal.h>

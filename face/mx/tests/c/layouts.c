@@ -1,4 +1,5 @@
 /* Layouts and numbers that programs were compiled with. usage: layouts */
+#include <mx_extensions.h>
 #include <mx_io.h>
 #include <mx_raw.h>
 #include <myriexpress.h>
@@ -56,6 +57,21 @@ STATIC(sizeof(((omx_endpoint_addr_t *)0)->data) == OMX_SIZEOF_ADDR);
 STATIC(sizeof(mx_segment_ptr_t) == sizeof(void *) && sizeof(omx_seg_ptr_t) == sizeof(void *));
 STATIC(OMX_MESSAGE_TRUNCATED == 95 && OMX_CANCELLED == 90 && OMX_NOT_IMPLEMENTED == 99);
 
+/* Names that programs know from these headers, with what they take. */
+static int names(void)
+{
+    mx_matching_callback_t callback = NULL;
+    mx_return_t (*all_put)(mx_endpoint_t, void *, uint32_t, mx_endpoint_addr_t, uint64_t, void *,
+                           mx_request_t *) = mx_iput;
+    mx_return_t (*all_got)(mx_endpoint_t, void *, uint32_t, mx_endpoint_addr_t, uint64_t, void *,
+                           mx_request_t *) = mx_iget;
+    mx_return_t (*kept)(mx_endpoint_t, mx_request_t *, uint32_t, uint32_t *) = mx_buffered;
+    mx_return_t (*called)(mx_endpoint_t, mx_matching_callback_t, void *) =
+        mx_register_unexp_callback;
+    omx_return_t (*begin)(void) = omx_init;
+    return callback == NULL && all_put != all_got && kept != NULL && called != NULL && begin != NULL;
+}
+
 int main(void)
 {
     /* Data, whose addresses a program may have in tables of its own. */
@@ -68,6 +84,8 @@ int main(void)
     if ((void *)(size_t)OMX_ERRORS_RETURN == NULL || mx__get_mapper_state(0, &state) != -1)
         return 1;
     mx__regcache_clean(&state, sizeof state);
+    if (!names())
+        return 1;
     printf("ok\n");
     return 0;
 }
