@@ -189,12 +189,17 @@ pub fn claim(
     expect: Expect,
     random: (u64, u128),
 ) -> Result<ClaimedDirectory, ClaimError> {
+    let hold = || disk.hold(path).map_err(|cause| ClaimError::io("use", path, cause));
+    hold()?;
     if expect == Expect::Existing && read(disk, path)?.is_none() {
         // Nothing is made where something should be: it may be below the mount point of a disk.
         check_empty(disk, path, identity.server, expect)?;
     }
     let made = disk.kind(path).map_err(|cause| ClaimError::io("look for", path, cause))?.is_none();
     disk.create_directory(path).map_err(|cause| ClaimError::io("make", path, cause))?;
+    if made {
+        hold()?;
+    }
     let lock_path = path.join(LOCK_NAME);
     let lock = disk
         .open(&lock_path, Open::Create)

@@ -118,6 +118,8 @@ impl Opener {
     fn open(self) -> Result<Opened, ObjectError> {
         let disk = &self.disk;
         disk.create_directory(&self.directory).map_err(self.failed("make the directory"))?;
+        // It may be on a disk of its own.
+        disk.hold(&self.directory).map_err(self.failed("use the directory"))?;
         let lock = disk
             .open(&self.directory.join("lock"), Open::Create)
             .map_err(self.failed("open the lock file"))?;
