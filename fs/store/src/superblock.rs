@@ -23,6 +23,8 @@ use ropewalk_base::disk::{Disk, File, Open};
 use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
 
+use crate::host_disk::cause_at;
+
 pub use starts::Starts;
 
 const NAME: &str = "superblock";
@@ -132,9 +134,12 @@ pub enum ClaimError {
     Emptied { path: PathBuf, server: ServerId },
     #[error("there is no room for {}: free at least 64 KiB on its disk", path.display())]
     Full { path: PathBuf },
-    #[error("{} cannot be written ({cause}): check owner, rights and mount options", path.display())]
+    #[error(
+        "{} cannot be written ({}): check owner, rights and mount options",
+        path.display(), cause_at(path, cause)
+    )]
     ReadOnly { path: PathBuf, cause: io::Error },
-    #[error("cannot {doing} {}: {cause}", path.display())]
+    #[error("cannot {doing} {}: {}", path.display(), cause_at(path, cause))]
     Io { doing: &'static str, path: PathBuf, cause: io::Error },
 }
 
