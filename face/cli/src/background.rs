@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ropewalk_net::threads;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FlockOperation, flock};
 
@@ -84,7 +85,7 @@ pub fn enter(stop: &Stop) -> anyhow::Result<()> {
     }
     rustix::process::setsid().context("no session of its own")?;
     let stop = stop.clone();
-    std::thread::Builder::new().name("starter".into()).spawn(move || {
+    threads::start("starter", move || {
         let out = std::io::stdout();
         // Readable it never is: an error says that its other end was closed.
         let mut set = [PollFd::new(&out, PollFlags::empty())];
