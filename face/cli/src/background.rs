@@ -36,13 +36,17 @@ pub fn is_wanted(asked: bool) -> bool {
     asked && !is_it()
 }
 
-/// Starts this command again, and returns when it serves. It logs into `log`, which goes again, if it
-/// is `new`, where nothing was started.
-pub fn start(log: &Path, new: bool) -> anyhow::Result<()> {
+/// Starts this command again, and returns when it serves. It logs into `log`, which is opened by `open` and
+/// goes again, if it is `new`, where nothing was started.
+pub fn start(
+    log: &Path,
+    new: bool,
+    open: impl Fn(&mut OpenOptions, &Path) -> std::io::Result<File>,
+) -> anyhow::Result<()> {
     let cannot = || format!("cannot write the log {}", log.display());
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(0o600);
-    let file = options.open(log).with_context(cannot)?;
+    let file = open(&mut options, log).with_context(cannot)?;
     let begin = file.metadata()?.len();
     let mut command = again();
     command.args(std::env::args_os().skip(1)).env(BACKGROUND, std::path::absolute(log)?);
@@ -63,7 +67,7 @@ pub fn start(log: &Path, new: bool) -> anyhow::Result<()> {
     }
     let status = child.wait()?;
     let mut said = Vec::new();
-    let mut file = File::open(log).with_context(cannot)?;
+    let mut file = open(OpenOptions::new().read(true), log).with_context(cannot)?;
     file.seek(SeekFrom::Start(begin))?;
     file.read_to_end(&mut said)?;
     let said = String::from_utf8_lossy(&said);

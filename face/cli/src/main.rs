@@ -2,6 +2,7 @@
 
 mod background;
 mod bench;
+mod beside;
 mod check;
 mod cluster;
 mod commands;
