@@ -51,6 +51,15 @@ pub struct Space {
 
 /// A tree of files.
 pub trait Disk: Send + Sync {
+    /// From now on this path means the directory that is there now, whatever happens to the name, and
+    /// so do all paths below it. Where nothing is there the path means what it says.
+    ///
+    /// # Errors
+    /// Where it is no directory, or one of a user who should not have it.
+    fn hold(&self, root: &Path) -> io::Result<()> {
+        let _ = root;
+        Ok(())
+    }
     /// Opens a file.
     fn open(&self, path: &Path, open: Open) -> io::Result<Arc<dyn File>>;
     /// Makes a directory and its missing parents; existing ones are fine.

@@ -37,6 +37,7 @@ mod requests;
 mod service;
 mod shared;
 mod spin;
+pub mod threads;
 pub mod turn;
 mod upper;
 mod waiting;

@@ -131,14 +131,14 @@ impl Reactor {
 
     /// A world on this thread, with the host's clock and randomness, this disk, and `threads`
     /// threads for blocking work.
-    pub fn world(&self, disk: Arc<dyn Disk>, threads: usize) -> World {
-        World::new(
+    pub fn world(&self, disk: Arc<dyn Disk>, threads: usize) -> std::io::Result<World> {
+        Ok(World::new(
             self.executor.clone(),
             Rc::new(HostClock { start: self.start }),
             disk,
-            Rc::new(ThreadPool::new(threads)),
+            Rc::new(ThreadPool::new(threads)?),
             Random::from_seed(crate::host::random_seed()),
-        )
+        ))
     }
 
     /// The clock of deadlines, for endpoints of this reactor.
@@ -298,25 +298,23 @@ struct ThreadPool {
 }
 
 impl ThreadPool {
-    fn new(threads: usize) -> ThreadPool {
+    fn new(threads: usize) -> std::io::Result<ThreadPool> {
         let (queue, jobs) = mpsc::channel::<Work>();
         let jobs = Arc::new(std::sync::Mutex::new(jobs));
         for number in 0..threads.max(1) {
             let jobs = jobs.clone();
-            std::thread::Builder::new()
-                .name(format!("ropewalk-disk-{number}"))
-                .spawn(move || {
-                    loop {
-                        let job = jobs.lock().expect("a job runs outside of the lock").recv();
-                        match job {
-                            Ok(job) => job(),
-                            Err(_) => return,
-                        }
+            // Where one cannot be started, those before it end with the queue.
+            crate::threads::start(&format!("ropewalk-disk-{number}"), move || {
+                loop {
+                    let job = jobs.lock().expect("a job runs outside of the lock").recv();
+                    match job {
+                        Ok(job) => job(),
+                        Err(_) => return,
                     }
-                })
-                .expect("a thread for blocking work can be started");
+                }
+            })?;
         }
-        ThreadPool { queue }
+        Ok(ThreadPool { queue })
     }
 }
 

@@ -40,9 +40,7 @@ pub(crate) struct Service {
 pub(crate) fn start(shared: &Arc<Shared>) -> std::io::Result<Service> {
     let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
     let (weak, inner) = (Arc::downgrade(shared), bell.clone());
-    let thread = std::thread::Builder::new()
-        .name("ropewalk-service".into())
-        .spawn(move || run(&weak, &inner))?;
+    let thread = crate::threads::start("ropewalk-service", move || run(&weak, &inner))?;
     Ok(Service { bell, thread: Some(thread) })
 }
 

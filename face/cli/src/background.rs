@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use ropewalk_net::threads;
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{FlockOperation, flock};
 
@@ -35,13 +36,17 @@ pub fn is_wanted(asked: bool) -> bool {
     asked && !is_it()
 }
 
-/// Starts this command again, and returns when it serves. It logs into `log`, which goes again, if it
-/// is `new`, where nothing was started.
-pub fn start(log: &Path, new: bool) -> anyhow::Result<()> {
+/// Starts this command again, and returns when it serves. It logs into `log`, which is opened by `open` and
+/// goes again, if it is `new`, where nothing was started.
+pub fn start(
+    log: &Path,
+    new: bool,
+    open: impl Fn(&mut OpenOptions, &Path) -> std::io::Result<File>,
+) -> anyhow::Result<()> {
     let cannot = || format!("cannot write the log {}", log.display());
     let mut options = OpenOptions::new();
     options.create(true).append(true).mode(0o600);
-    let file = options.open(log).with_context(cannot)?;
+    let file = open(&mut options, log).with_context(cannot)?;
     let begin = file.metadata()?.len();
     let mut command = again();
     command.args(std::env::args_os().skip(1)).env(BACKGROUND, std::path::absolute(log)?);
@@ -62,7 +67,7 @@ pub fn start(log: &Path, new: bool) -> anyhow::Result<()> {
     }
     let status = child.wait()?;
     let mut said = Vec::new();
-    let mut file = File::open(log).with_context(cannot)?;
+    let mut file = open(OpenOptions::new().read(true), log).with_context(cannot)?;
     file.seek(SeekFrom::Start(begin))?;
     file.read_to_end(&mut said)?;
     let said = String::from_utf8_lossy(&said);
@@ -84,7 +89,7 @@ pub fn enter(stop: &Stop) -> anyhow::Result<()> {
     }
     rustix::process::setsid().context("no session of its own")?;
     let stop = stop.clone();
-    std::thread::Builder::new().name("starter".into()).spawn(move || {
+    threads::start("starter", move || {
         let out = std::io::stdout();
         // Readable it never is: an error says that its other end was closed.
         let mut set = [PollFd::new(&out, PollFlags::empty())];

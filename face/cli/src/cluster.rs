@@ -1,6 +1,8 @@
 //! A cluster in one process: each server on a thread of its own, joined by the loop form of shared
 //! memory. Client and servers talk through `net`, as separate processes would.
 
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
@@ -18,6 +20,7 @@ use ropewalk_rail_shm::{ShmConfig, ShmRail};
 use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
+use crate::beside;
 use crate::identity::{self, Identity};
 use crate::node::{Node, NodeThread};
 use crate::report::complain;
@@ -250,10 +253,14 @@ pub fn known_below(directory: &Path) -> Option<ClusterId> {
 /// The text in a small file; `Some(None)` where it is none, and None where there is no file.
 #[allow(clippy::option_option)]
 fn read_text(path: &Path) -> anyhow::Result<Option<Option<String>>> {
-    match std::fs::read(path) {
-        Ok(bytes) => Ok(Some(String::from_utf8(bytes).ok())),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    let read = || -> std::io::Result<_> {
+        let mut bytes = Vec::new();
+        beside::open(OpenOptions::new().read(true), path)?.read_to_end(&mut bytes)?;
+        Ok(Some(String::from_utf8(bytes).ok()))
+    };
+    match read() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => read.with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
@@ -285,7 +292,7 @@ fn data_server_of(name: &str) -> Option<u32> {
 /// Notes how many data servers `up` serves below `directory`.
 pub fn write_data_servers(directory: &Path, count: u32) -> anyhow::Result<()> {
     let path = directory.join(DATA_SERVERS);
-    if std::fs::read_to_string(&path).is_ok_and(|text| text.trim() == count.to_string()) {
+    if read_text(&path)?.flatten().is_some_and(|text| text.trim() == count.to_string()) {
         return identity::keep_name(&path);
     }
     identity::write_line(&path, &count.to_string())
@@ -333,7 +340,7 @@ fn stranger_in(directory: &Path) -> anyhow::Result<Option<String>> {
 fn names_in(directory: &Path) -> anyhow::Result<Vec<String>> {
     let cannot = || format!("cannot list {}", directory.display());
     let entries = match std::fs::read_dir(directory) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.with_context(cannot)?,
     };
     let name = |entry: std::io::Result<std::fs::DirEntry>| {

@@ -4,7 +4,7 @@
 //! Invariants: whoever reads the file is a member of the cluster, so it is made for its owner only, and one
 //! that others can read is refused; it is written after the metadata, and says that they were made.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use ropewalk_base::ids::ClusterId;
 use ropewalk_rpc::Secret;
 use ropewalk_store::HostDisk;
 
+use crate::beside;
 use crate::cluster::known_below;
 
 /// The file's name in a cluster's directory.
@@ -84,13 +85,34 @@ fn parse_secret(text: &str) -> Option<Secret> {
     Some(Secret::new(bytes))
 }
 
-/// What a file says; none where there is no file.
+/// What the file that somebody named says; none where there is no file. He may have named a link.
 pub fn read_file(path: &Path) -> anyhow::Result<Option<Said>> {
+    match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        file => said_in(file, path).map(Some),
+    }
+}
+
+/// As `read_file`, for a server: whoever owns the file decides who is a member.
+fn read_for_server(path: &Path) -> anyhow::Result<Option<Said>> {
     let cannot = || format!("cannot read {}", path.display());
     let file = match File::open(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         file => file.with_context(cannot)?,
     };
+    if let Some(owner) = beside::stranger(&file.metadata().with_context(cannot)?) {
+        bail!(
+            "{} belongs to user {owner}, who can change the secret in it: make a copy that belongs to \
+             who runs the server (chown, and mode 600)",
+            path.display()
+        );
+    }
+    said_in(Ok(file), path).map(Some)
+}
+
+fn said_in(file: std::io::Result<File>, path: &Path) -> anyhow::Result<Said> {
+    let cannot = || format!("cannot read {}", path.display());
+    let file = file.with_context(cannot)?;
     let mode = file.metadata().with_context(cannot)?.permissions().mode() & 0o777;
     let mut bytes = Vec::new();
     file.take(BYTES_MAX).read_to_end(&mut bytes).with_context(cannot)?;
@@ -114,7 +136,7 @@ pub fn read_file(path: &Path) -> anyhow::Result<Option<Said>> {
             path.display()
         );
     }
-    Ok(Some(Said { id, secret }))
+    Ok(Said { id, secret })
 }
 
 /// What a damaged file leads to.
@@ -135,7 +157,11 @@ fn damaged(path: &Path, what: &str) -> anyhow::Error {
 
 /// What the file in a directory says; none where there is none.
 pub fn read(directory: &Path) -> anyhow::Result<Option<Said>> {
-    read_file(&directory.join(IDENTITY))
+    let path = directory.join(IDENTITY);
+    match beside::open_own(OpenOptions::new().read(true), &path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        file => said_in(file, &path).map(Some),
+    }
 }
 
 /// The identity in a directory whose metadata are served here: one without a secret gets one.
@@ -174,10 +200,13 @@ pub fn keep_name(path: &Path) -> anyhow::Result<()> {
 pub fn write_line(path: &Path, line: &str) -> anyhow::Result<()> {
     let new = path.with_extension("new");
     let write = || {
+        // What a start left behind may be wider, or of somebody else.
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => (),
+        }
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        // One that a start left behind long ago may have been wider.
-        file.set_permissions(Permissions::from_mode(0o600))?;
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(format!("{line}\n").as_bytes())?;
         file.sync_all()?;
         std::fs::rename(&new, path)?;
@@ -195,7 +224,7 @@ pub fn find(
 ) -> anyhow::Result<Option<(PathBuf, Said)>> {
     let found = match named {
         Some(path) => {
-            let said = read_file(path)?;
+            let said = read_for_server(path)?;
             Some((
                 path.to_path_buf(),
                 said.with_context(|| format!("there is no file {}", path.display()))?,
@@ -226,6 +255,8 @@ pub fn find(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+
     use super::*;
 
     #[test]

@@ -2,6 +2,7 @@
 
 mod background;
 mod bench;
+mod beside;
 mod check;
 mod cluster;
 mod commands;
@@ -18,6 +19,8 @@ mod remote;
 mod report;
 mod status;
 mod stop;
+
+use std::sync::Arc;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use report::complain;
@@ -105,6 +108,7 @@ enum Command {
 }
 
 fn main() -> std::process::ExitCode {
+    survive_long_files();
     ropewalk_bench::serve_if_child(&bench::InThisProcess);
     mounted::unmount_if_child();
     demo::work_if_child();
@@ -139,6 +143,12 @@ fn main() -> std::process::ExitCode {
         }
     };
     ended(outcome)
+}
+
+/// A write beyond the limit on the size of files (`ulimit -f`) is an error of that write, and kills nobody.
+fn survive_long_files() {
+    // Any handler will do. Where there can be none the signal does what it did.
+    let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
 }
 
 fn ended(outcome: anyhow::Result<()>) -> std::process::ExitCode {

@@ -24,6 +24,7 @@ use ropewalk_client::{Client, ClientConfig};
 use ropewalk_mount::MountOptions;
 use ropewalk_mount::cluster::ClusterMount;
 use ropewalk_mount::session::{UnmountError, Unmounter};
+use ropewalk_net::threads;
 use ropewalk_rail::Rail;
 
 use crate::node;
@@ -74,7 +75,7 @@ impl Mounted {
         // The first column of df and of /proc/mounts: which cluster it is.
         let options = MountOptions { name: address.to_string(), ..options };
         let (address, place) = (address.to_string(), path.to_path_buf());
-        let thread = std::thread::Builder::new().name("mount".into()).spawn(move || {
+        let thread = threads::start("mount", move || {
             let (reactor, world, endpoint) = node::calling(cluster, rails, &address)?;
             let usual = ClientConfig::default();
             let config = ClientConfig {

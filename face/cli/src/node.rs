@@ -11,9 +11,9 @@ use ropewalk_base::disk::Disk;
 use ropewalk_base::ids::ClusterId;
 use ropewalk_base::task::{Either, Receiver, Sender, oneshot, race};
 use ropewalk_base::world::World;
-use ropewalk_net::Address;
 use ropewalk_net::local::LocalEndpoint;
 use ropewalk_net::reactor::Reactor;
+use ropewalk_net::{Address, threads};
 use ropewalk_rail::Rail;
 use ropewalk_store::HostDisk;
 
@@ -114,7 +114,7 @@ const KEEP_AWAKE: &str = "ROPEWALK_KEEP_AWAKE";
 pub fn offline() -> anyhow::Result<(Reactor, World)> {
     let reactor = Reactor::new().context("no reactor")?;
     let disk: Arc<dyn Disk> = HostDisk::shared();
-    let world = reactor.world(disk, DISK_THREADS);
+    let world = reactor.world(disk, DISK_THREADS)?;
     Ok((reactor, world))
 }
 
@@ -163,7 +163,7 @@ impl NodeThread {
         let asked = inquiry.clone();
         let failure = Failure::default();
         let told = failure.clone();
-        let thread = std::thread::Builder::new().name(name.to_string()).spawn(move || {
+        let thread = threads::start(name, move || {
             let (reactor, world, endpoint) = match local(cluster, rails) {
                 Ok(parts) => parts,
                 Err(error) => {

@@ -39,9 +39,10 @@ impl Keys {
     /// The secret, where a file was named.
     fn secret(&self) -> anyhow::Result<Option<Secret>> {
         let Some(path) = &self.cluster_file else { return Ok(None) };
-        let found = identity::find(Some(path), &[], None)?.and_then(|(_, said)| said.secret);
+        let none = || format!("there is no file {}", path.display());
+        let found = identity::read_file(path)?.with_context(none)?;
         let none = || format!("{} has no secret: copy it anew", path.display());
-        Ok(Some(found.with_context(none)?))
+        Ok(Some(found.secret.with_context(none)?))
     }
 }
 

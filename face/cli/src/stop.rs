@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ropewalk_base::world::World;
+use ropewalk_net::threads;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::report::complain;
@@ -61,7 +62,7 @@ impl Stop {
         let stop = Stop::default();
         let seen = stop.clone();
         let mut signals = signal_hook::iterator::Signals::new(signals())?;
-        std::thread::Builder::new().name("signals".into()).spawn(move || {
+        threads::start("signals", move || {
             for signal in signals.forever() {
                 seen.came(signal);
             }

@@ -37,7 +37,7 @@ pub fn tour(address: &str) -> Outcome<Vec<String>> {
             Box::new(TcpRail::open(TcpConfig::default())?),
         ],
     )?;
-    let world = reactor.world(Arc::new(NoDisk), 1);
+    let world = reactor.world(Arc::new(NoDisk), 1)?;
     let config = ClientConfig { name: "tour".into(), ..ClientConfig::default() };
     let said = reactor.block_on(async {
         let client = Client::connect(&world, &endpoint, address, config).await?;

@@ -7,6 +7,7 @@ use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
 use ropewalk_net::PeerId;
 use ropewalk_rpc::Secret;
+use ropewalk_store::host_disk::cause_at;
 use ropewalk_store::objects::{Config, ObjectError};
 use ropewalk_store::superblock::{ClaimError, Expect};
 
@@ -80,7 +81,7 @@ pub enum DataError {
     ObjectsGone { path: PathBuf, server: ServerId },
     #[error(transparent)]
     Refused(Refusal),
-    #[error("cannot {doing} {}: {cause}", path.display())]
+    #[error("cannot {doing} {}: {}", path.display(), cause_at(path, cause))]
     Io { doing: &'static str, path: PathBuf, cause: std::io::Error },
     #[error("the executor ended while the server started")]
     Closed,

@@ -6,12 +6,14 @@ use std::sync::Arc;
 
 use ropewalk_base::error::Class;
 
+use crate::host_disk::cause_at;
+
 /// Why a store could not do what it was asked. Cloning is cheap: one error answers many waiters.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
     /// A call to the disk failed.
-    #[error("{doing} {}: {cause}", path.display())]
+    #[error("{doing} {}: {}", path.display(), cause_at(path, cause))]
     Io { doing: &'static str, path: PathBuf, cause: Arc<io::Error> },
     /// An earlier error stopped the store for good: which bytes are durable is no longer known.
     #[error("{0}; the store takes nothing since")]

@@ -4,39 +4,38 @@
 //! callers decide by it (`StorageFull`, `WouldBlock`, `NotFound`); nothing is cached here; what is made
 //! here only its owner can read, whatever the process's umask: the file system's own rights begin above.
 
+mod anchored;
+
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use ropewalk_base::disk::{Disk, File, Kind, Open, Space};
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, StatxFlags};
+use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::mm::{MapFlags, ProtFlags};
+
+use anchored::Anchored;
 
 /// Zeros for file systems that can neither reserve nor punch.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 
-/// `STATX_MNT_ID_UNIQUE` of linux/stat.h, which libraries do not name yet.
-const MOUNT_UNIQUE: u32 = 0x4000;
-
-/// Rights of files and directories that are made here.
-const FILE_MODE: u32 = 0o600;
-const DIRECTORY_MODE: u32 = 0o700;
-
 /// Syncs of this process, of files and directories.
 static SYNCS: AtomicU64 = AtomicU64::new(0);
 
-/// The host's file system. Paths are taken as they are given; use absolute ones.
+/// The host's file system. Paths are taken as they are given; use absolute ones. What stores use is
+/// [`HostDisk::shared`], which holds their directories; this one only checks whose they are.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostDisk;
 
 impl HostDisk {
     /// The disk as the `World` wants it.
     pub fn shared() -> Arc<dyn Disk> {
-        Arc::new(HostDisk)
+        Arc::new(Anchored::new())
     }
 
     /// Syncs that this process asked its file systems for since its start. For figures and displays.
@@ -47,118 +46,70 @@ impl HostDisk {
 
 /// An error with call and path. The system's own is in its text and therefore not its source.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {doing}: {cause}")]
+#[error("cannot {doing} {}: {cause}", path.display())]
 struct Named {
     doing: String,
+    path: PathBuf,
     cause: io::Error,
+}
+
+fn named_of(error: &io::Error) -> Option<&Named> {
+    error.get_ref()?.downcast_ref()
 }
 
 /// The system's number of an error of this disk, or of one that comes from the system directly.
 pub(crate) fn system_number(error: &io::Error) -> Option<i32> {
-    let named = || error.get_ref()?.downcast_ref::<Named>()?.cause.raw_os_error();
-    error.raw_os_error().or_else(named)
+    error.raw_os_error().or_else(|| named_of(error)?.cause.raw_os_error())
+}
+
+/// What went wrong, for a text that names `path` already.
+pub fn cause_at(path: &Path, error: &io::Error) -> impl fmt::Display {
+    let named = named_of(error).filter(|named| named.path == path);
+    named.map_or(error, |named| &named.cause).to_string()
 }
 
 /// Adds call and path to an error and keeps its kind.
 fn named(doing: &str, path: &Path, cause: io::Error) -> io::Error {
     let kind = cause.kind();
-    io::Error::new(kind, Named { doing: format!("{doing} {}", path.display()), cause })
+    io::Error::new(kind, Named { doing: doing.to_owned(), path: path.to_path_buf(), cause })
 }
 
-fn kind_of(kind: fs::FileType) -> Kind {
-    if kind.is_file() {
-        Kind::File
-    } else if kind.is_dir() {
-        Kind::Directory
-    } else {
-        Kind::Other
-    }
-}
+/// Holds nothing.
+static PLAIN: Anchored = Anchored::new();
 
 impl Disk for HostDisk {
+    fn hold(&self, root: &Path) -> io::Result<()> {
+        PLAIN.checked(root).map(drop)
+    }
     fn open(&self, path: &Path, open: Open) -> io::Result<Arc<dyn File>> {
-        let mut options = fs::OpenOptions::new();
-        options.read(true).write(open != Open::Read).mode(FILE_MODE);
-        match open {
-            Open::Read | Open::Write => (),
-            Open::Create => {
-                options.create(true);
-            }
-            Open::CreateNew => {
-                options.create_new(true);
-            }
-        }
-        let file = options.open(path).map_err(|cause| named("open", path, cause))?;
-        Ok(Arc::new(HostFile { file, path: path.to_path_buf(), map: OnceLock::new() }))
+        PLAIN.open(path, open)
     }
-
     fn create_directory(&self, path: &Path) -> io::Result<()> {
-        let made = fs::DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(path);
-        made.map_err(|cause| named("make the directory", path, cause))
+        PLAIN.create_directory(path)
     }
-
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path).map_err(|cause| named("remove", path, cause))
+        PLAIN.remove_file(path)
     }
-
     fn remove_directory(&self, path: &Path) -> io::Result<()> {
-        fs::remove_dir(path).map_err(|cause| named("remove the directory", path, cause))
+        PLAIN.remove_directory(path)
     }
-
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        fs::rename(from, to)
-            .map_err(|cause| named(&format!("rename {} to", from.display()), to, cause))
+        PLAIN.rename(from, to)
     }
-
     fn list(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>> {
-        let list = || -> io::Result<Vec<(OsString, Kind)>> {
-            let mut names = Vec::new();
-            for entry in fs::read_dir(path)? {
-                let entry = entry?;
-                names.push((entry.file_name(), kind_of(entry.file_type()?)));
-            }
-            names.sort_by(|a, b| a.0.cmp(&b.0));
-            Ok(names)
-        };
-        list().map_err(|cause| named("list", path, cause))
+        PLAIN.list(path)
     }
-
     fn kind(&self, path: &Path) -> io::Result<Option<Kind>> {
-        match fs::symlink_metadata(path) {
-            Ok(metadata) => Ok(Some(kind_of(metadata.file_type()))),
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(cause) => Err(named("look at", path, cause)),
-        }
+        PLAIN.kind(path)
     }
-
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        SYNCS.fetch_add(1, Ordering::Relaxed);
-        // The parent of a plain relative name.
-        let opened = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        fs::File::open(opened)
-            .and_then(|directory| directory.sync_all())
-            .map_err(|cause| named("sync the directory", path, cause))
+        PLAIN.sync_directory(path)
     }
-
     fn space(&self, path: &Path) -> io::Result<Space> {
-        let space = rustix::fs::statvfs(path)
-            .map_err(|cause| named("ask for the free space of", path, cause.into()))?;
-        Ok(Space {
-            total: space.f_blocks.saturating_mul(space.f_frsize),
-            free: space.f_bfree.saturating_mul(space.f_frsize),
-            available: space.f_bavail.saturating_mul(space.f_frsize),
-            identity: identity_of(path).unwrap_or(0),
-        })
+        PLAIN.space(path)
     }
-
-    /// Unsynced bytes live in the page cache: as long as this run of the kernel, this mount and this
-    /// file. Mounts are told apart by a number that the kernel (6.8 and later) gives only once.
     fn memory_of(&self, path: &Path) -> Option<u128> {
-        let kernel = run_of_kernel()?;
-        let wanted = StatxFlags::INO | StatxFlags::from_bits_retain(MOUNT_UNIQUE);
-        let found = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::empty(), wanted).ok()?;
-        let told = found.stx_mask & MOUNT_UNIQUE != 0;
-        told.then(|| kernel ^ (u128::from(found.stx_mnt_id) << 64) ^ u128::from(found.stx_ino))
+        PLAIN.memory_of(path)
     }
 }
 
@@ -169,12 +120,6 @@ fn run_of_kernel() -> Option<u128> {
         let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
     })
-}
-
-/// The number of the device on this host. Two subvolumes of btrfs have two.
-fn identity_of(path: &Path) -> Option<u128> {
-    let device = rustix::fs::stat(path).ok()?.st_dev;
-    Some((run_of_kernel()? ^ (u128::from(device) << 64)).max(1))
 }
 
 struct HostFile {
@@ -248,6 +193,10 @@ impl Drop for Map {
 }
 
 impl HostFile {
+    fn new(file: fs::File, path: &Path) -> HostFile {
+        HostFile { file, path: path.to_path_buf(), map: OnceLock::new() }
+    }
+
     fn zero(&self, offset: u64, len: u64) -> io::Result<()> {
         let mut done = 0;
         while done < len {
@@ -397,6 +346,111 @@ mod tests {
         HostDisk.open(&file, Open::Create).unwrap();
         HostDisk.create_directory(&inner).unwrap();
         assert_eq!(mode(&file), 0o640);
+    }
+
+    #[test]
+    fn a_directory_that_is_held_stays_the_one_it_was() {
+        let place = tempfile::tempdir().unwrap();
+        let (root, moved) = (place.path().join("store"), place.path().join("moved"));
+        let disk = HostDisk::shared();
+        // Nothing is there yet: the path means what it says.
+        disk.hold(&root).unwrap();
+        disk.create_directory(&root.join("a")).unwrap();
+        disk.hold(&root).unwrap();
+        fs::rename(&root, &moved).unwrap();
+        fs::create_dir(&root).unwrap();
+        disk.create_directory(&root.join("a/b/c")).unwrap();
+        let file = root.join("a/b/c/f");
+        disk.open(&file, Open::Create).unwrap().write_at(0, b"hello").unwrap();
+        disk.open(&file, Open::Write).unwrap().sync_data().unwrap();
+        disk.rename(&file, &root.join("g")).unwrap();
+        for directory in [&root, &root.join("a/b/c")] {
+            disk.sync_directory(directory).unwrap();
+        }
+        disk.remove_directory(&root.join("a/b/c")).unwrap();
+        let names = [("a".into(), Kind::Directory), ("g".into(), Kind::File)];
+        assert_eq!(disk.list(&root).unwrap(), names);
+        assert_eq!(disk.kind(&root).unwrap(), Some(Kind::Directory));
+        assert_eq!(disk.kind(&root.join("g")).unwrap(), Some(Kind::File));
+        let memory = disk.memory_of(&root.join("g"));
+        assert_eq!(memory, HostDisk.memory_of(&moved.join("g")));
+        assert_eq!(fs::read(moved.join("g")).unwrap(), b"hello");
+        assert_eq!(HostDisk.list(&root).unwrap(), []);
+        // One within it is held for itself.
+        disk.hold(&root.join("a")).unwrap();
+        fs::rename(moved.join("a"), place.path().join("inner")).unwrap();
+        disk.open(&root.join("a/h"), Open::CreateNew).unwrap();
+        assert!(place.path().join("inner/h").exists() && !moved.join("a").exists());
+        // Its name belongs to the one around it.
+        disk.remove_directory(&root.join("a")).unwrap_err();
+        fs::create_dir(moved.join("a")).unwrap();
+        disk.remove_directory(&root.join("a")).unwrap();
+        assert!(!moved.join("a").exists());
+        // Held anew, it is the one that is there now.
+        disk.hold(&root).unwrap();
+        assert_eq!(disk.list(&root).unwrap(), []);
+        // One that is gone for good takes nothing.
+        fs::remove_dir(&root).unwrap();
+        let error = disk.open(&root.join("f"), Open::Create).err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        disk.create_directory(&root.join("a")).unwrap_err();
+        assert!(!root.exists());
+        // What is no directory cannot be held.
+        disk.hold(&moved.join("g")).unwrap_err();
+    }
+
+    #[test]
+    fn the_directory_of_another_user_is_not_held() {
+        let place = tempfile::tempdir().unwrap();
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        std::os::unix::fs::chown(place.path(), Some(65534), None).unwrap();
+        for disk in [HostDisk::shared(), Arc::new(HostDisk)] {
+            let error = disk.hold(place.path()).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 65534") && error.contains("chown"), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_regular_files_are_opened_and_nobody_is_waited_for() {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let place = tempfile::tempdir().unwrap();
+        let at = |name: &str| place.path().join(name);
+        mknodat(CWD, at("FIFO"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        drop(std::os::unix::net::UnixListener::bind(at("socket")).unwrap());
+        fs::write(at("file"), "").unwrap();
+        std::os::unix::fs::symlink(at("file"), at("symbolic link")).unwrap();
+        std::os::unix::fs::symlink(at("nothing"), at("dangling symbolic link")).unwrap();
+        for name in ["FIFO", "socket", "symbolic link", "dangling symbolic link"] {
+            for open in [Open::Read, Open::Write, Open::Create] {
+                let error = HostDisk.open(&at(name), open).err().unwrap().to_string();
+                let what = name.trim_start_matches("dangling ");
+                assert!(
+                    error.ends_with(&format!("it is a {what}, and not a regular file")),
+                    "{error}"
+                );
+            }
+        }
+        assert!(!at("nothing").exists());
+        // A directory on the way may be a link.
+        fs::create_dir(at("folder")).unwrap();
+        std::os::unix::fs::symlink(at("folder"), at("way")).unwrap();
+        let disk = HostDisk::shared();
+        disk.hold(&at("way")).unwrap();
+        disk.open(&at("way").join("f"), Open::CreateNew).unwrap();
+        assert!(at("folder/f").exists());
+    }
+
+    #[test]
+    fn an_error_says_call_and_path_once() {
+        let path = Path::new("/nowhere/at/all");
+        let error = HostDisk.open(path, Open::Read).err().unwrap();
+        let cause = cause_at(path, &error).to_string();
+        assert_eq!(error.to_string(), format!("cannot open /nowhere/at/all: {cause}"));
+        assert!(!cause.contains("nowhere"), "{cause}");
+        // A path that the text does not have stays.
+        assert_eq!(cause_at(Path::new("/nowhere"), &error).to_string(), error.to_string());
     }
 
     #[test]

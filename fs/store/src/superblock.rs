@@ -23,6 +23,8 @@ use ropewalk_base::disk::{Disk, File, Open};
 use ropewalk_base::error::Class;
 use ropewalk_base::ids::{ClusterId, ServerId};
 
+use crate::host_disk::cause_at;
+
 pub use starts::Starts;
 
 const NAME: &str = "superblock";
@@ -132,9 +134,12 @@ pub enum ClaimError {
     Emptied { path: PathBuf, server: ServerId },
     #[error("there is no room for {}: free at least 64 KiB on its disk", path.display())]
     Full { path: PathBuf },
-    #[error("{} cannot be written ({cause}): check owner, rights and mount options", path.display())]
+    #[error(
+        "{} cannot be written ({}): check owner, rights and mount options",
+        path.display(), cause_at(path, cause)
+    )]
     ReadOnly { path: PathBuf, cause: io::Error },
-    #[error("cannot {doing} {}: {cause}", path.display())]
+    #[error("cannot {doing} {}: {}", path.display(), cause_at(path, cause))]
     Io { doing: &'static str, path: PathBuf, cause: io::Error },
 }
 
@@ -189,12 +194,17 @@ pub fn claim(
     expect: Expect,
     random: (u64, u128),
 ) -> Result<ClaimedDirectory, ClaimError> {
+    let hold = || disk.hold(path).map_err(|cause| ClaimError::io("use", path, cause));
+    hold()?;
     if expect == Expect::Existing && read(disk, path)?.is_none() {
         // Nothing is made where something should be: it may be below the mount point of a disk.
         check_empty(disk, path, identity.server, expect)?;
     }
     let made = disk.kind(path).map_err(|cause| ClaimError::io("look for", path, cause))?.is_none();
     disk.create_directory(path).map_err(|cause| ClaimError::io("make", path, cause))?;
+    if made {
+        hold()?;
+    }
     let lock_path = path.join(LOCK_NAME);
     let lock = disk
         .open(&lock_path, Open::Create)

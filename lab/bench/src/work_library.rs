@@ -65,7 +65,7 @@ impl Session {
             None => (ClusterId(0), order.text("address")?.to_string(), rails()?),
         };
         let reactor = Reactor::new()?;
-        let world = reactor.world(HostDisk::shared(), THREADS);
+        let world = reactor.world(HostDisk::shared(), THREADS)?;
         let mut config = EndpointConfig::new(id);
         config.service_thread = false;
         config.clock = reactor.shared_clock();

@@ -1,8 +1,8 @@
 //! `ropewalk down`, and how it finds whoever serves a directory.
 //!
 //! Whoever serves holds a lock on a file in the directory for as long as it lives, and has written
-//! its number there: the number of a process that is gone is never taken for one that serves. At its
-//! end it takes the file away; only one that was killed leaves it.
+//! its number there: only a process that has the lock, by what the kernel says, is taken for one that
+//! serves. At its end it takes the file away; only one that was killed leaves it.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -16,12 +16,16 @@ use ropewalk_store::HostDisk;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{LOOK, seconds};
+use crate::beside;
 use crate::report::{announce, complain};
 
 /// The file in a cluster's directory.
 const RUNNING: &str = "running";
 /// How long one waits for a process that is being killed.
 const DYING: Duration = Duration::from_secs(5);
+
+/// How long whoever has the lock may take to write its number.
+const NUMBERED: Duration = Duration::from_secs(2);
 
 /// Arguments of `ropewalk down`.
 #[derive(Debug, clap::Args)]
@@ -44,13 +48,15 @@ pub struct Running {
     /// The directory was made for it.
     made: bool,
     // Locked: closed last.
-    _file: File,
+    file: File,
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Nobody else has the lock, so the file is ours. Where it stays, the lock says that nobody serves.
-        let _ = std::fs::remove_file(&self.path);
+        // Another directory may have the name by now. Where the file stays, the lock says that nobody serves.
+        if is_at(&self.file, &self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
         if self.made
             && let Some(directory) = self.path.parent()
         {
@@ -60,13 +66,13 @@ impl Drop for Running {
     }
 }
 
-/// Makes a cluster's directory, where it is not there.
+/// Makes a cluster's directory, where it is not there, and refuses one of another user.
 pub fn make_directory(directory: &Path) -> anyhow::Result<()> {
     if directory.exists() && !directory.is_dir() {
         bail!("{} is not a directory: name one, or one that is to be made", directory.display());
     }
     HostDisk.create_directory(directory)?;
-    Ok(())
+    beside::check_directory(directory)
 }
 
 /// Takes the right to serve a directory.
@@ -74,16 +80,23 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
     let made = !directory.exists();
     make_directory(directory)?;
     let path = directory.join(RUNNING);
-    let cannot = || format!("cannot use {}: its owner or root can", path.display());
+    let cannot = |error: std::io::Error| {
+        let hint = match error.kind() {
+            ErrorKind::PermissionDenied => ": its owner or root can",
+            _ => "",
+        };
+        anyhow::Error::new(error).context(format!("cannot use {}{hint}", path.display()))
+    };
     let open = || {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&path)
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        beside::open_own(&mut options, &path)
     };
     let begin = Instant::now();
     let mut file = loop {
-        let mut file = open().with_context(cannot)?;
+        let mut file = open().map_err(cannot)?;
         // One that ended meanwhile has taken its file away: a lock on that one says nothing.
-        if is_free(&file).with_context(cannot)? && is_at(&file, &path) {
+        if is_free(&file).map_err(cannot)? && is_at(&file, &path) {
             break file;
         }
         if begin.elapsed() > DYING {
@@ -93,7 +106,7 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
         }
         std::thread::sleep(LOOK);
     };
-    file.set_len(0).with_context(cannot)?;
+    file.set_len(0).map_err(cannot)?;
     file.seek(SeekFrom::Start(0))?;
     match writeln!(file, "{}", std::process::id()) {
         // The lock is what counts, and the stores have room of their own.
@@ -103,9 +116,9 @@ pub fn hold(directory: &Path) -> anyhow::Result<Running> {
             path.display(),
             std::process::id()
         ),
-        written => written.with_context(cannot)?,
+        written => written.map_err(cannot)?,
     }
-    Ok(Running { path, made, _file: file })
+    Ok(Running { path, made, file })
 }
 
 fn is_full(error: &std::io::Error) -> bool {
@@ -115,7 +128,7 @@ fn is_full(error: &std::io::Error) -> bool {
 /// Whether this file is the one of that name.
 fn is_at(file: &File, path: &Path) -> bool {
     let number = |found: std::fs::Metadata| (found.dev(), found.ino());
-    let (ours, there) = (file.metadata().map(number), path.metadata().map(number));
+    let (ours, there) = (file.metadata().map(number), path.symlink_metadata().map(number));
     ours.is_ok_and(|ours| there.is_ok_and(|there| ours == there))
 }
 
@@ -126,6 +139,57 @@ fn is_free(file: &File) -> std::io::Result<bool> {
         Err(TryLockError::WouldBlock) => Ok(false),
         Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// Fails where a process does not serve what this file is beside. Anybody who owns the file can write any
+/// number into it: the kernel says who has the lock, and nobody's file speaks for another user's process.
+fn serves(pid: Pid, file: &File) -> anyhow::Result<()> {
+    let found = file.metadata()?;
+    let user = effective_user(pid)?;
+    if user != found.uid() {
+        bail!("it is a process of user {user}, and the file belongs to user {}", found.uid());
+    }
+    if is_locked_by(pid, &found) {
+        return Ok(());
+    }
+    // Some file systems have other numbers in that list.
+    let place = format!("/proc/{pid}");
+    let list = || format!("cannot list {place}/fd");
+    for entry in std::fs::read_dir(format!("{place}/fd")).with_context(list)? {
+        let entry = entry.with_context(list)?;
+        let name = entry.file_name();
+        // One may be closed meanwhile.
+        let told = std::fs::read_to_string(format!("{place}/fdinfo/{}", name.display()));
+        let is_lock = |line: &str| line.starts_with("lock:") && line.contains("FLOCK");
+        if told.is_ok_and(|told| told.lines().any(is_lock))
+            && let Ok(other) = std::fs::metadata(entry.path())
+            && (other.dev(), other.ino()) == (found.dev(), found.ino())
+        {
+            return Ok(());
+        }
+    }
+    bail!("it does not hold the lock on the file")
+}
+
+/// Whether the kernel's list of locks has one of this process on this file. Everybody may read it, also
+/// where a program with capabilities hides its descriptors from its own user.
+fn is_locked_by(pid: Pid, found: &std::fs::Metadata) -> bool {
+    let (major, minor) = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+    let place = format!("{major:02x}:{minor:02x}:{}", found.ino());
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], [_, "FLOCK", _, _, by, at, ..] if by == pid.to_string() && at == place)
+    })
+}
+
+/// For whom a process acts.
+fn effective_user(pid: Pid) -> anyhow::Result<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    let status = status.with_context(|| format!("there is no process {pid}"))?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    let user = users.and_then(|users| users.split_whitespace().nth(1)?.parse().ok());
+    user.with_context(|| format!("nobody says whose process {pid} is"))
 }
 
 fn number(file: &mut File) -> anyhow::Result<Option<i32>> {
@@ -139,7 +203,7 @@ fn number(file: &mut File) -> anyhow::Result<Option<i32>> {
 pub fn down(arguments: &Down) -> anyhow::Result<()> {
     let directory = arguments.directory.display();
     let path = arguments.directory.join(RUNNING);
-    let file = OpenOptions::new().read(true).write(true).open(&path);
+    let file = beside::open(OpenOptions::new().read(true).write(true), &path);
     let mut file = match file {
         Err(error) if error.kind() == ErrorKind::NotFound => bail!("nothing is up in {directory}"),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -151,12 +215,21 @@ pub fn down(arguments: &Down) -> anyhow::Result<()> {
     let mut asked = false;
     while !is_free(&file)? {
         if !asked && let Some(pid) = number(&mut file)?.and_then(Pid::from_raw) {
+            // Opened first: what is found out of the number afterwards is true of this process, or it is gone.
             let process = pidfd_open(pid, PidfdFlags::empty());
-            // Who still holds the lock after the process was opened is that process.
-            if let (Ok(process), false) = (process, is_free(&file)?) {
-                pidfd_send_signal(&process, Signal::TERM)
-                    .with_context(|| format!("process {pid} cannot be asked to end"))?;
-                asked = true;
+            match (process, serves(pid, &file)) {
+                (Ok(process), Ok(())) => {
+                    pidfd_send_signal(&process, Signal::TERM)
+                        .with_context(|| format!("process {pid} cannot be asked to end"))?;
+                    asked = true;
+                }
+                // One that just begins to serve has not written its number yet.
+                (_, Err(why)) if begin.elapsed() > NUMBERED.min(arguments.patience) => bail!(
+                    "{} names process {pid}, and nothing says that this one serves {directory} ({why:#}): \
+                     it was not ended. 'fuser -v {0}' shows who holds the file; end that one by 'kill'",
+                    path.display()
+                ),
+                _ => (),
             }
         }
         if begin.elapsed() > arguments.patience {

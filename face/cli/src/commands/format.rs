@@ -7,6 +7,7 @@ use ropewalk_meta::server::MetaServer;
 use ropewalk_store::HostDisk;
 use ropewalk_store::superblock::{self, Expect};
 
+use crate::beside;
 use crate::cluster::{self, MetaPlace, meta_config};
 use crate::config::Source;
 use crate::identity::{self, Identity};
@@ -42,8 +43,11 @@ pub fn format(arguments: &Format) -> anyhow::Result<()> {
     let directory = named.context(
         "no directory to format: name one, or give the config file a line 'directory = \"…\"'",
     )?;
+    if directory.is_dir() {
+        beside::check_directory(&directory)?;
+    }
     let file = directory.join(identity::IDENTITY);
-    if file.exists() {
+    if file.is_symlink() || file.exists() {
         bail!(
             "{} is a cluster's directory already: 'ropewalk serve' and 'ropewalk up' serve it; a new \
              cluster wants another directory",

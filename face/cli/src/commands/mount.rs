@@ -1,5 +1,6 @@
 //! `ropewalk mount` and `umount`.
 
+use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -152,9 +153,11 @@ pub fn mount(arguments: &MountArguments) -> anyhow::Result<()> {
     // Before anybody goes to the background with it.
     let mut options = wishes.options(rustix::process::geteuid().is_root())?;
     if background::is_wanted(arguments.background) {
+        // Whoever named it may mean a device, or a link.
+        let open = |options: &mut OpenOptions, log: &Path| options.open(log);
         return match &log {
-            Some(log) => background::start(log, !log.exists()),
-            None => background::start(&background::new_log("mount")?, true),
+            Some(log) => background::start(log, !log.exists(), open),
+            None => background::start(&background::new_log("mount")?, true, open),
         };
     }
     let stop = Stop::watch_aloud().context("signals cannot be watched")?;

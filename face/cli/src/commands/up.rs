@@ -11,7 +11,7 @@ use super::serve::{Servers, below};
 use crate::network::{self, LISTEN, Listen};
 use crate::report::announce;
 use crate::stop::Stop;
-use crate::{background, cluster};
+use crate::{background, beside, cluster};
 
 /// Arguments of `ropewalk up`.
 #[derive(Debug, clap::Args)]
@@ -66,7 +66,7 @@ pub fn up(arguments: &Up) -> anyhow::Result<()> {
         let made = !directory.exists();
         make_directory(&directory)?;
         let log = directory.join("log");
-        return background::start(&log, !log.exists()).inspect_err(|_| {
+        return background::start(&log, !log.exists(), beside::open_own).inspect_err(|_| {
             if made {
                 // Only where nothing is in there.
                 let _ = std::fs::remove_dir(&directory);

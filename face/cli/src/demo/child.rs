@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ropewalk_base::pool::Pool;
 use ropewalk_net::reactor::Reactor;
+use ropewalk_net::threads;
 use ropewalk_store::HostDisk;
 
 use super::work::{News, work};
@@ -77,7 +78,7 @@ pub fn work_beside(
 
 fn lines(output: ChildStdout) -> anyhow::Result<Receiver<String>> {
     let (sender, receiver) = channel();
-    std::thread::Builder::new().name("news".into()).spawn(move || {
+    threads::start("news", move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
                 return;
@@ -109,7 +110,7 @@ fn serve(arguments: Vec<OsString>) -> anyhow::Result<()> {
     let [source, mount, except @ ..] = &*arguments else { bail!("no source and mount") };
     let stop = Stop::default();
     let leash = stop.clone();
-    std::thread::Builder::new().name("leash".into()).spawn(move || {
+    threads::start("leash", move || {
         // Nothing is ever sent: the end is all there is to read.
         if let Err(error) = std::io::stdin().read_to_end(&mut Vec::new()) {
             complain!("ropewalk: {error}");
@@ -117,7 +118,7 @@ fn serve(arguments: Vec<OsString>) -> anyhow::Result<()> {
         leash.ask();
     })?;
     let reactor = Reactor::new().context("no reactor")?;
-    let world = reactor.world(HostDisk::shared(), THREADS);
+    let world = reactor.world(HostDisk::shared(), THREADS)?;
     let (from, to) = (copy::Host::new(&world), copy::Host::new(&world));
     let keep = copy::Keep { attributes: true, umask: 0 };
     let mut copy = copy::Copy::new(from, to, &Pool::with_budget(POOL_BYTES), keep, true);

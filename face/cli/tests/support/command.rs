@@ -70,6 +70,11 @@ impl Plain {
         Plain { program }
     }
 
+    /// Where it is.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// A command as a plain user: as ourselves, where that is what we are.
     pub fn command(&self, arguments: &[&str]) -> Command {
         if !rustix::process::geteuid().is_root() {

@@ -37,7 +37,7 @@ impl Library {
     /// Connects to the metadata server at this address.
     pub fn connect(address: &str) -> Library {
         let reactor = Reactor::new().expect("a reactor");
-        let world = reactor.world(HostDisk::shared(), 1);
+        let world = reactor.world(HostDisk::shared(), 1).unwrap();
         let rails: Vec<Box<dyn Rail>> = vec![
             Box::new(ShmRail::open(ShmConfig::default()).expect("shared memory")),
             Box::new(TcpRail::open(TcpConfig::default()).expect("sockets")),

@@ -101,7 +101,7 @@ impl Servers {
     /// Puts an object into a stopped data server's store.
     pub fn plant(&self, number: usize, object: ObjectId, bytes: &[u8]) {
         let reactor = Reactor::new().expect("a reactor");
-        let world = reactor.world(HostDisk::shared(), 1);
+        let world = reactor.world(HostDisk::shared(), 1).unwrap();
         let directory = self.data_path(number).join("objects");
         reactor.block_on(async {
             let opened = ObjectStore::open(&directory, Config::default(), &world).await;

@@ -50,7 +50,7 @@ impl Stranger {
 
     fn as_endpoint(address: &str, other: Option<(EndpointId, Incarnation)>) -> Stranger {
         let reactor = Reactor::new().expect("a reactor");
-        let world = reactor.world(HostDisk::shared(), 1);
+        let world = reactor.world(HostDisk::shared(), 1).unwrap();
         let rails: Vec<Box<dyn Rail>> =
             vec![Box::new(TcpRail::open(TcpConfig::default()).expect("sockets"))];
         let mut config = EndpointConfig::new(ClusterId(0));

@@ -89,7 +89,9 @@ fn read(
     accept_loss: bool,
 ) -> Result<Parts, StoreError> {
     let journal_path = directory.join(JOURNAL_NAME);
+    // It may be on a disk of its own.
     disk.create_directory(&journal_path)
+        .and_then(|()| disk.hold(&journal_path))
         .and_then(|()| disk.sync_directory(&directory))
         .map_err(|cause| StoreError::io("cannot make", &journal_path, cause))?;
     let (cache_bytes, reserve_bytes) = (config.cache_bytes, config.reserve_bytes);

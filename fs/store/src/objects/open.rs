@@ -118,6 +118,8 @@ impl Opener {
     fn open(self) -> Result<Opened, ObjectError> {
         let disk = &self.disk;
         disk.create_directory(&self.directory).map_err(self.failed("make the directory"))?;
+        // It may be on a disk of its own.
+        disk.hold(&self.directory).map_err(self.failed("use the directory"))?;
         let lock = disk
             .open(&self.directory.join("lock"), Open::Create)
             .map_err(self.failed("open the lock file"))?;
@@ -148,6 +150,7 @@ impl Opener {
             config.check().map_err(|reason| self.format(reason))?;
         }
         let layout = Layout::new(&self.directory, description.object_bytes, description.store);
+        self.check_folders(&layout)?;
         let (scan, mut marks, notes) = self.read_log(&layout, description)?;
         let page_cache = scan.process_only || self.config.era == 0;
         let (mut roll, unwatched) = self.open_roll(&layout)?;
@@ -158,6 +161,31 @@ impl Opener {
         let log = self.begin_log(&layout, scan, &marks);
         let log = log.map_err(self.failed("begin a new intent log"))?;
         Ok(Opened { description, log, marks, roll, recovery, lock })
+    }
+
+    /// What the description was made after is there.
+    fn check_folders(&self, layout: &Layout) -> Result<(), ObjectError> {
+        let is_gone = |path: &Path| {
+            let kind = self.disk.kind(path).map_err(self.failed("look for its folders"))?;
+            Ok::<bool, ObjectError>(kind.is_none())
+        };
+        let (log, objects) = (layout.log(), layout.objects());
+        if is_gone(&log)? {
+            return Err(self.format(format!(
+                "its intent log is gone (there is no folder {}): restore it, or, to give up what it held, \
+                 make the folder with the empty file {} in it, and start again",
+                log.display(),
+                log.join(GIVE_UP).display()
+            )));
+        }
+        if is_gone(&objects)? {
+            return Err(self.format(format!(
+                "the folder {} is gone: mount the right disk, or restore it; to give up what the server \
+                 had, move its directory away and say --replace (every stripe on it is lost then)",
+                objects.display()
+            )));
+        }
+        Ok(())
     }
 
     /// What log and marks say, after each was judged by the other.
