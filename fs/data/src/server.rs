@@ -16,7 +16,7 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::slots::{SlotTable, Verdict};
 use ropewalk_rpc::{Answer, Grantor, Marks, Responder, Secret, Server};
 use ropewalk_store::objects::{Config as Objects, ObjectError, ObjectId, ObjectStore, Recovery};
-use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Role};
+use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Keeper, Role};
 use ropewalk_wire::fs::data::{DataReply, DataResult, FileId};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{CallHead, Status};
@@ -97,6 +97,7 @@ pub(crate) struct Inner {
     turned_away: Cell<u64>,
     tasks: Cell<usize>,
     task_ended: Notify,
+    keeper: Keeper,
     _claim: ClaimedDirectory,
 }
 
@@ -136,6 +137,7 @@ impl DataServer {
         let objects = Objects { era: claim.boot.era, ..config.objects.clone() };
         let (store, recovery) = ObjectStore::open(&directory, objects, world).await?;
         mark_made(world, &config).await?;
+        let keeper = bind(world, &config, claim.keeper()).await?;
         tell_of_damage(&config, &recovery);
         let inner = Rc::new(Inner {
             world: world.clone(),
@@ -165,6 +167,7 @@ impl DataServer {
             turned_away: Cell::new(0),
             tasks: Cell::new(0),
             task_ended: Notify::new(),
+            keeper,
             _claim: claim,
         });
         Server::start(world, endpoint, inner.clone());
@@ -237,7 +240,10 @@ impl DataServer {
             }
             ended.await;
         }
-        Ok(self.inner.store.close().await?)
+        self.inner.store.close().await?;
+        let (disk, mut keeper) = (self.inner.world.disk(), self.inner.keeper.clone());
+        let ended = self.inner.world.offload(move || keeper.end(&*disk));
+        Ok(ended.await.ok_or(DataError::Closed)??)
     }
 }
 
@@ -264,6 +270,17 @@ async fn claim(world: &World, config: &DataConfig) -> Result<(ClaimedDirectory, 
         (config.log)(&note);
     }
     Ok(claimed)
+}
+
+/// Tells the objects whose they are, where nobody has yet.
+async fn bind(world: &World, config: &DataConfig, mut keeper: Keeper) -> Result<Keeper, DataError> {
+    let disk = world.disk();
+    let bound = world.offload(move || keeper.bind(&*disk).map(|note| (keeper, note)));
+    let (keeper, note) = bound.await.ok_or(DataError::Closed)??;
+    if let Some(note) = note {
+        (config.log)(&note);
+    }
+    Ok(keeper)
 }
 
 /// Tells what of the objects was found damaged: `check --read` finds it again.
