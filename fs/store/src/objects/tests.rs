@@ -250,3 +250,40 @@ fn a_death_between_the_marks_of_a_start_and_its_log_is_no_damage() {
         assert_eq!(get(&store, OBJECT, 0, 10_000), vec![5; 10_000]);
     });
 }
+
+#[test]
+fn files_of_the_store_may_be_links_to_other_places() {
+    with_store(|world, path| async move {
+        let store = open(&path, &world).await;
+        put(&store, OBJECT, 0, &[1; 5000]);
+        store.remove_inode(9, 1, 1).await.unwrap();
+        store.checkpoint().await.unwrap();
+        put(&store, OBJECT, 100, &[2; 300]);
+        drop(store);
+        let elsewhere = path.with_extension("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        let logs = std::fs::read_dir(path.join("log")).unwrap();
+        let mut files: Vec<PathBuf> = logs.map(|entry| entry.unwrap().path()).collect();
+        assert!(files.len() > 2, "{files:?}");
+        files.extend(["marks", "marks.copy", "board", "roll", "store"].map(|it| path.join(it)));
+        for file in &files {
+            let target = elsewhere.join(file.file_name().unwrap());
+            std::fs::rename(file, &target).unwrap();
+            std::os::unix::fs::symlink(&target, file).unwrap();
+        }
+        for life in 3..9 {
+            let store = open(&path, &world).await;
+            assert_eq!(get(&store, OBJECT, 100, 300), [life - 1; 300]);
+            for _ in 0..40 {
+                put(&store, OBJECT, 100, &[life; 300]);
+                put(&store, OBJECT, 8192, &[life; 8192]);
+            }
+            store.remove_inode(u64::from(life) + 20, 1, 1).await.unwrap();
+            if life % 2 == 0 {
+                store.checkpoint().await.unwrap();
+            }
+            put(&store, OBJECT, 0, &[life; 99]);
+            assert_eq!(store.usage().tombstones, usize::from(life) - 1);
+        }
+    });
+}
