@@ -3,6 +3,7 @@
 //! Invariant: at most `TASKS_MAX` requests wait or work at a time.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -306,6 +307,10 @@ fn tell_of_damage(config: &DataConfig, recovery: &Recovery) {
     }
 }
 
+fn is_full(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 fn is_there(disk: &dyn Disk, directory: &Path, name: &str) -> Result<bool, DataError> {
     let path = directory.join(name);
     let kind = disk.kind(&path);
@@ -313,7 +318,8 @@ fn is_there(disk: &dyn Disk, directory: &Path, name: &str) -> Result<bool, DataE
     Ok(kind.is_some())
 }
 
-/// Notes, durably, that the folder of objects exists.
+/// Notes, durably, that the folder of objects exists. On a full disk that has to wait: what the folder
+/// has must be reached all the same.
 async fn mark_made(world: &World, config: &DataConfig) -> Result<(), DataError> {
     let (disk, directory) = (world.disk(), config.directory.clone());
     let made = world.offload(move || {
@@ -324,7 +330,10 @@ async fn mark_made(world: &World, config: &DataConfig) -> Result<(), DataError> 
             disk.open(&path, Open::Create)?.sync_data()?;
             disk.sync_directory(&directory)
         };
-        mark().map_err(|cause| DataError::Io { doing: "write", path: path.clone(), cause })
+        match mark() {
+            Err(cause) if is_full(&cause) => Ok(()),
+            done => done.map_err(|cause| DataError::Io { doing: "write", path, cause }),
+        }
     });
     made.await.unwrap_or(Err(DataError::Closed))
 }

@@ -160,8 +160,8 @@ pub enum ClaimError {
     )]
     OlderSuperblock { path: PathBuf, part: PathBuf, remedy: &'static str },
     #[error(
-        "there is no room for {}: free at least 64 KiB on its disk, and some files (inodes) where it has \
-         none left", path.display()
+        "there is no room for {}: free at least 64 KiB on its disk (df), or a file where it has no inode \
+         left (df -i)", path.display()
     )]
     Full { path: PathBuf },
     #[error("{} cannot be written ({cause}): check owner, rights and mount options", path.display())]
