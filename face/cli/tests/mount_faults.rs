@@ -176,8 +176,8 @@ fn a_full_data_server_is_no_space_for_the_program_and_freed_space_is_used_again(
         return;
     }
     let mut site = Site::new(place.path(), 1);
-    // Of these the logs reserve 16 MiB.
-    let Some(small) = Small::new(&site.servers.place("data0"), "28m") else { return };
+    // Of these the logs reserve 24 MiB.
+    let Some(small) = Small::new(&site.servers.place("data0"), "36m") else { return };
     site.servers.start();
     let path = site.mount("mount", &[]);
     fs::write(path.join("before"), vec![9; 1 << 20]).unwrap();

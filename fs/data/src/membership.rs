@@ -5,6 +5,7 @@
 //!   objects clients would take for holes;
 //! * the identity of the metadata store is noted durably before the first object is made, and every
 //!   heartbeat carries it;
+//! * the note is there twice and written in its place, so that a disk that is full takes it;
 //! * a new store that is refused leaves its directory as empty as it was.
 
 use std::cell::Cell;
@@ -40,6 +41,9 @@ const MAGIC: &[u8; 8] = b"RWJOINED";
 const BYTES: usize = 36;
 /// Of the format that had no start of the metadata server.
 const SHORT_BYTES: usize = 28;
+/// Where the second copy lies: in a sector of its own.
+const SECOND_AT: usize = 512;
+const FILE_BYTES: usize = SECOND_AT + BYTES;
 
 /// Why the metadata server does not take this server. It is final: the server ends.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -353,16 +357,25 @@ pub(crate) fn read(disk: &dyn Disk, directory: &Path) -> Result<Option<(u128, u6
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened.map_err(fail)?,
     };
-    let mut bytes = [0; BYTES];
+    let mut bytes = [0; FILE_BYTES];
     let count = file.read_at(0, &mut bytes).map_err(fail)?;
-    let whole = matches!(count, BYTES | SHORT_BYTES) && bytes[..8] == *MAGIC;
-    let (body, sum) = bytes[..count].split_at(count.saturating_sub(4));
-    if !whole || checksum::crc32c(body).to_le_bytes() != sum {
-        return Err(fail(io::Error::new(io::ErrorKind::InvalidData, "it is damaged: remove it")));
+    let copies = [(0, BYTES), (SECOND_AT, BYTES), (0, SHORT_BYTES)];
+    let copies = copies.into_iter().filter_map(|(at, len)| bytes[..count].get(at..at + len));
+    match copies.filter_map(decode_note).next() {
+        Some(noted) => Ok(Some(noted)),
+        None => Err(fail(io::Error::new(io::ErrorKind::InvalidData, "it is damaged: remove it"))),
+    }
+}
+
+/// One copy of the note.
+fn decode_note(bytes: &[u8]) -> Option<(u128, u64)> {
+    let (body, sum) = bytes.split_at(bytes.len() - 4);
+    if body[..8] != *MAGIC || checksum::crc32c(body).to_le_bytes() != sum {
+        return None;
     }
     let number: [u8; 16] = body[8..24].try_into().expect("sixteen bytes");
     let met = body[24..].try_into().map_or(0, u64::from_le_bytes);
-    Ok(Some((u128::from_le_bytes(number), met)))
+    Some((u128::from_le_bytes(number), met))
 }
 
 fn write(disk: &dyn Disk, directory: &Path, meta_store: u128, met: u64) -> io::Result<()> {
@@ -371,9 +384,21 @@ fn write(disk: &dyn Disk, directory: &Path, meta_store: u128, met: u64) -> io::R
     bytes.extend_from_slice(&met.to_le_bytes());
     bytes.extend_from_slice(&checksum::crc32c(&bytes).to_le_bytes());
     let (path, new) = (directory.join(NAME), directory.join(NEW_NAME));
+    match disk.open(&path, Open::Write) {
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => (),
+        opened => {
+            let file = opened?;
+            for at in [SECOND_AT, 0] {
+                file.write_at(at as u64, &bytes)?;
+                file.sync_data()?;
+            }
+            return Ok(());
+        }
+    }
     let file = disk.open(&new, Open::Create)?;
     file.set_len(0)?;
     file.write_at(0, &bytes)?;
+    file.write_at(SECOND_AT as u64, &bytes)?;
     file.sync_data()?;
     disk.rename(&new, &path)?;
     disk.sync_directory(directory)

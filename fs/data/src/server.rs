@@ -3,6 +3,7 @@
 //! Invariant: at most `TASKS_MAX` requests wait or work at a time.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use ropewalk_net::local::LocalEndpoint;
 use ropewalk_rpc::slots::{SlotTable, Verdict};
 use ropewalk_rpc::{Answer, Grantor, Marks, Responder, Secret, Server};
 use ropewalk_store::objects::{Config as Objects, ObjectError, ObjectId, ObjectStore, Recovery};
-use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Role};
+use ropewalk_store::superblock::{self, ClaimedDirectory, Expect, Identity, Keeper, Role};
 use ropewalk_wire::fs::data::{DataReply, DataResult, FileId};
 use ropewalk_wire::fs::encode;
 use ropewalk_wire::fs::head::{CallHead, Status};
@@ -97,6 +98,7 @@ pub(crate) struct Inner {
     turned_away: Cell<u64>,
     tasks: Cell<usize>,
     task_ended: Notify,
+    keeper: Keeper,
     _claim: ClaimedDirectory,
 }
 
@@ -136,6 +138,7 @@ impl DataServer {
         let objects = Objects { era: claim.boot.era, ..config.objects.clone() };
         let (store, recovery) = ObjectStore::open(&directory, objects, world).await?;
         mark_made(world, &config).await?;
+        let keeper = bind(world, &config, claim.keeper()).await?;
         tell_of_damage(&config, &recovery);
         let inner = Rc::new(Inner {
             world: world.clone(),
@@ -165,6 +168,7 @@ impl DataServer {
             turned_away: Cell::new(0),
             tasks: Cell::new(0),
             task_ended: Notify::new(),
+            keeper,
             _claim: claim,
         });
         Server::start(world, endpoint, inner.clone());
@@ -237,7 +241,10 @@ impl DataServer {
             }
             ended.await;
         }
-        Ok(self.inner.store.close().await?)
+        self.inner.store.close().await?;
+        let (disk, mut keeper) = (self.inner.world.disk(), self.inner.keeper.clone());
+        let ended = self.inner.world.offload(move || keeper.end(&*disk));
+        Ok(ended.await.ok_or(DataError::Closed)??)
     }
 }
 
@@ -266,6 +273,17 @@ async fn claim(world: &World, config: &DataConfig) -> Result<(ClaimedDirectory, 
     Ok(claimed)
 }
 
+/// Tells the objects whose they are, where nobody has yet.
+async fn bind(world: &World, config: &DataConfig, mut keeper: Keeper) -> Result<Keeper, DataError> {
+    let disk = world.disk();
+    let bound = world.offload(move || keeper.bind(&*disk).map(|note| (keeper, note)));
+    let (keeper, note) = bound.await.ok_or(DataError::Closed)??;
+    if let Some(note) = note {
+        (config.log)(&note);
+    }
+    Ok(keeper)
+}
+
 /// Tells what of the objects was found damaged: `check --read` finds it again.
 fn tell_of_damage(config: &DataConfig, recovery: &Recovery) {
     for line in recovery.damage.iter().take(DAMAGE_LINES_MAX) {
@@ -289,6 +307,10 @@ fn tell_of_damage(config: &DataConfig, recovery: &Recovery) {
     }
 }
 
+fn is_full(cause: &io::Error) -> bool {
+    matches!(cause.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 fn is_there(disk: &dyn Disk, directory: &Path, name: &str) -> Result<bool, DataError> {
     let path = directory.join(name);
     let kind = disk.kind(&path);
@@ -296,7 +318,8 @@ fn is_there(disk: &dyn Disk, directory: &Path, name: &str) -> Result<bool, DataE
     Ok(kind.is_some())
 }
 
-/// Notes, durably, that the folder of objects exists.
+/// Notes, durably, that the folder of objects exists. On a full disk that has to wait: what the folder
+/// has must be reached all the same.
 async fn mark_made(world: &World, config: &DataConfig) -> Result<(), DataError> {
     let (disk, directory) = (world.disk(), config.directory.clone());
     let made = world.offload(move || {
@@ -307,7 +330,10 @@ async fn mark_made(world: &World, config: &DataConfig) -> Result<(), DataError> 
             disk.open(&path, Open::Create)?.sync_data()?;
             disk.sync_directory(&directory)
         };
-        mark().map_err(|cause| DataError::Io { doing: "write", path: path.clone(), cause })
+        match mark() {
+            Err(cause) if is_full(&cause) => Ok(()),
+            done => done.map_err(|cause| DataError::Io { doing: "write", path, cause }),
+        }
     });
     made.await.unwrap_or(Err(DataError::Closed))
 }

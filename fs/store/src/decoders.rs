@@ -7,9 +7,9 @@
 
 use crate::{batch, index, journal, objects, superblock};
 
-/// The block that says whose directory it is.
+/// The blocks that say whose directory it is, and whose part of one.
 pub fn superblock(bytes: &[u8]) -> bool {
-    superblock::accepts(&mut bytes.to_vec())
+    superblock::accepts(&mut bytes.to_vec()) | superblock::accepts_starts(&mut bytes.to_vec())
 }
 
 /// The header of a segment of the journal.

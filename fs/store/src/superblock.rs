@@ -9,9 +9,12 @@
 //! * an era goes on only where every byte that earlier starts in it wrote is still seen;
 //! * a directory of another cluster, server, role or a later format is never written to;
 //! * data without a superblock is never taken for an empty directory;
+//! * a part of another directory, or an older copy of one, is never taken for this one's ([`part`]);
 //! * a start on a directory that exists needs no room on its disk.
 
 mod copies;
+mod keeper;
+mod part;
 mod starts;
 
 use std::io;
@@ -25,6 +28,8 @@ use ropewalk_base::ids::{ClusterId, ServerId};
 
 use crate::host_disk::cause_at;
 
+pub use keeper::Keeper;
+pub(crate) use part::accepts as accepts_starts;
 pub use starts::Starts;
 
 const NAME: &str = "superblock";
@@ -33,9 +38,10 @@ const NEW_NAME: &str = "superblock.new";
 const LOCK_NAME: &str = "lock";
 const MAGIC: &[u8; 8] = b"RWSUPERB";
 /// The format that this program writes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const BYTES: usize = 512;
 const STARTS_AT: usize = 96;
+const PART_AT: usize = STARTS_AT + starts::BYTES;
 
 /// What a directory is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,6 +57,14 @@ impl Role {
         match self {
             Role::Metadata => 1,
             Role::Data => 2,
+        }
+    }
+
+    /// The part of the directory that holds the data.
+    fn part(self) -> &'static str {
+        match self {
+            Role::Metadata => "journal",
+            Role::Data => "objects",
         }
     }
 
@@ -132,7 +146,25 @@ pub enum ClaimError {
          had by --replace", path.display()
     )]
     Emptied { path: PathBuf, server: ServerId },
-    #[error("there is no room for {}: free at least 64 KiB on its disk", path.display())]
+    #[error(
+        "{} is of another directory than {}, as its file 'starts' says: put each of them back where it came \
+         from", part.display(), path.display()
+    )]
+    OtherPart { path: PathBuf, part: PathBuf },
+    #[error(
+        "{} is an older copy than {} beside it: it does not know the last start, or how that ended. \
+         Put the newer one back{remedy}", part.display(), path.display()
+    )]
+    OlderPart { path: PathBuf, part: PathBuf, remedy: &'static str },
+    #[error(
+        "{} is an older copy than {} beside it, which had later starts: put the newer one back{remedy}",
+        path.display(), part.display()
+    )]
+    OlderSuperblock { path: PathBuf, part: PathBuf, remedy: &'static str },
+    #[error(
+        "there is no room for {}: free at least 64 KiB on its disk (df), or a file where it has no inode \
+         left (df -i)", path.display()
+    )]
     Full { path: PathBuf },
     #[error(
         "{} cannot be written ({}): check owner, rights and mount options",
@@ -149,6 +181,9 @@ impl ClaimError {
         match self {
             ClaimError::Damaged { .. }
             | ClaimError::Disagree { .. }
+            | ClaimError::OtherPart { .. }
+            | ClaimError::OlderPart { .. }
+            | ClaimError::OlderSuperblock { .. }
             | ClaimError::Emptied { .. } => Class::Data,
             ClaimError::Full { .. } | ClaimError::ReadOnly { .. } | ClaimError::Io { .. } => {
                 Class::Node
@@ -180,6 +215,7 @@ pub struct ClaimedDirectory {
     pub made: bool,
     /// A copy of the superblock that was damaged or missing, and was made anew from the other one.
     pub mended: Option<PathBuf>,
+    keeper: Keeper,
     _lock: Arc<dyn File>,
 }
 
@@ -217,29 +253,35 @@ pub fn claim(
     let memory = disk.memory_of(&lock_path).unwrap_or(0);
     let copies::Copies { found, broken: mended } = copies::read(disk, path)?;
     let id_of = |counter: u64| counter << 32 | random.0 >> 32;
-    let (boot, starts) = match found {
+    let (boot, starts, asked) = match found {
         Some(found) => {
             check(path, &found, identity)?;
             let Boot { counter, era, store, .. } = found.boot;
             let counter = counter + 1;
             let id = id_of(counter).max(1);
             let era = if memory != 0 && memory == found.memory { era } else { id };
-            (Boot { counter, id, era, store }, found.starts)
+            (Boot { counter, id, era, store }, found.starts, found.part)
         }
         None => {
             check_empty(disk, path, identity.server, expect)?;
             sync_ancestors(disk, path)?;
             let id = id_of(1);
-            (Boot { counter: 1, id, era: id, store: random.1 }, Starts::default())
+            (Boot { counter: 1, id, era: id, store: random.1 }, Starts::default(), 0)
         }
     };
     let starts = starts.and(boot.id);
-    write(disk, path, identity, boot, memory, starts)?;
     let path = path.to_path_buf();
-    Ok(ClaimedDirectory { path, identity, boot, starts, made, mended, _lock: lock })
+    let mut keeper = Keeper { path: path.clone(), identity, boot, memory, starts, part: asked };
+    keeper.begin(disk)?;
+    Ok(ClaimedDirectory { path, identity, boot, starts, made, mended, keeper, _lock: lock })
 }
 
 impl ClaimedDirectory {
+    /// Tells the part that holds the data of this start and of its end.
+    pub fn keeper(&self) -> Keeper {
+        self.keeper.clone()
+    }
+
     /// What people should know of the start.
     pub fn note(&self) -> Option<String> {
         let mended = self.mended.as_ref()?;
@@ -271,6 +313,8 @@ struct Found {
     /// What [`Disk::memory_of`] said at that start, or 0.
     memory: u128,
     starts: Starts,
+    /// The last start or end of which the part that holds the data was told; 0 where of none.
+    part: u64,
 }
 
 impl Found {
@@ -317,6 +361,7 @@ fn parse(bytes: &[u8]) -> Result<Found, Unreadable> {
             wide(48),
             bytes[STARTS_AT..][..starts::BYTES].try_into().expect("so many bytes"),
         ),
+        part: wide(PART_AT),
     })
 }
 
@@ -383,34 +428,6 @@ fn sync_ancestors(disk: &dyn Disk, path: &Path) -> Result<(), ClaimError> {
         }
     }
     Ok(())
-}
-
-fn write(
-    disk: &dyn Disk,
-    directory: &Path,
-    identity: Identity,
-    boot: Boot,
-    memory: u128,
-    starts: Starts,
-) -> Result<(), ClaimError> {
-    let mut bytes = Vec::with_capacity(BYTES);
-    bytes.extend_from_slice(MAGIC);
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(&identity.cluster.0.to_le_bytes());
-    bytes.extend_from_slice(&identity.server.0.to_le_bytes());
-    bytes.extend_from_slice(&identity.role.number().to_le_bytes());
-    bytes.extend_from_slice(&boot.counter.to_le_bytes());
-    bytes.extend_from_slice(&boot.id.to_le_bytes());
-    bytes.extend_from_slice(&boot.store.to_le_bytes());
-    bytes.extend_from_slice(&boot.era.to_le_bytes());
-    bytes.extend_from_slice(&memory.to_le_bytes());
-    debug_assert_eq!(bytes.len(), STARTS_AT);
-    starts.encode(&mut bytes);
-    bytes.resize(BYTES, 0);
-    let crc = crc_of(&bytes);
-    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
-    copies::write(disk, directory, &bytes)
 }
 
 #[cfg(test)]

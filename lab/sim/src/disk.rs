@@ -65,6 +65,7 @@ struct State {
     /// Power cuts so far.
     memory: u64,
     capacity: u64,
+    files_max: usize,
     used_pages: u64,
     faults: Faults,
     /// File and page: what cannot be read.
@@ -104,6 +105,7 @@ impl VirtualDisk {
             life: 1,
             memory: 0,
             capacity: u64::MAX,
+            files_max: usize::MAX,
             used_pages: 0,
             faults: Faults::default(),
             spoiled: BTreeSet::new(),
@@ -143,6 +145,11 @@ impl VirtualDisk {
     /// Room for so many bytes, counted in pages of 4096; beyond it writes answer ENOSPC.
     pub fn set_capacity(&self, bytes: u64) {
         self.state().capacity = bytes;
+    }
+
+    /// Places for so many files and no more; beyond it making one answers ENOSPC.
+    pub fn set_files_max(&self, count: usize) {
+        self.state().files_max = count;
     }
 
     /// A disk of its own with the same content at rest: as if this one had lost its process now.
@@ -349,6 +356,9 @@ impl Disk for VirtualDisk {
             (None, Open::Read | Open::Write) => return Err(io::ErrorKind::NotFound.into()),
             (None, Open::Create | Open::CreateNew) => {
                 state.require_parent(path)?;
+                if state.files.len() >= state.files_max {
+                    return Err(system(ENOSPC));
+                }
                 state.begin()?;
                 let number = state.next_file;
                 state.next_file += 1;

@@ -667,8 +667,8 @@ fn the_names_of_a_young_store_are_durable_before_a_later_start_relies_on_them() 
     let mut synced = 0;
     // The first start makes the store and is killed at the call `made`, the second one finds what is
     // there and is killed at the call `found`. The third one ends by a power cut at the call `cut`.
-    for (made, found, cut) in (1..15)
-        .flat_map(|made| (1..8).flat_map(move |found| (1..40).map(move |cut| (made, found, cut))))
+    for (made, found, cut) in (1..28)
+        .flat_map(|made| (1..8).flat_map(move |found| (1..56).map(move |cut| (made, found, cut))))
     {
         for seed in 0..4 {
             let told = format!("made {made}, found {found}, cut {cut}, seed {seed}");

@@ -165,8 +165,11 @@ impl MetaServer {
         drop(self.shard.borrow_mut().take());
         self.store.wait_durable(self.store.position()).await?;
         self.store.checkpoint().await?;
-        drop(self.claim.borrow_mut().take());
-        Ok(())
+        let Some(claimed) = self.claim.borrow_mut().take() else { return Ok(()) };
+        let (disk, mut keeper) = (self.world.disk(), claimed.keeper());
+        let ended = self.world.offload(move || keeper.end(&*disk)).await;
+        drop(claimed);
+        Ok(ended.ok_or(MetaError::ShuttingDown)??)
     }
 
     /// Why the server serves no more, if store or shard failed.
@@ -417,6 +420,12 @@ async fn open(world: &World, config: &mut MetaConfig) -> Result<Opened, MetaErro
     // Inode numbers of this life are given out only once their range is durable.
     store.wait_durable(Position(shard.position())).await?;
     shard.handle_durable(moment(world));
+    // Not before there was a file system: in its place there may be an empty store.
+    let (disk, mut keeper) = (world.disk(), claimed.keeper());
+    let bound = world.offload(move || keeper.bind(&*disk)).await;
+    if let Some(note) = bound.ok_or(MetaError::ShuttingDown)?? {
+        (config.log)(&note);
+    }
     Ok((claimed, store, shard))
 }
 

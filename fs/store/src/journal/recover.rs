@@ -148,8 +148,13 @@ fn scan(disk: &dyn Disk, directory: &Path, store: u128) -> Result<Scan, StoreErr
     let mut scan =
         Scan { found: Vec::new(), blank: Vec::new(), suspects: Vec::new(), next_sequence: 1 };
     for (name, kind) in names {
-        let (Some(sequence), Kind::File) = (parse_name(&name), kind) else { continue };
+        let Some(sequence) = parse_name(&name) else { continue };
         let path = directory.join(name);
+        if kind != Kind::File {
+            let what = "it is a link, or something else than a file, and files of the journal are renamed \
+                        and removed: put the file itself in its place";
+            return Err(StoreError::Damaged { path, what: what.to_owned() });
+        }
         let fail = |cause| StoreError::io("cannot read the journal segment", &path, cause);
         let file = disk.open(&path, Open::Write).map_err(fail)?;
         let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];

@@ -300,3 +300,21 @@ fn an_older_copy_of_the_whole_directory_is_a_loss() {
     let error = open(&directory.path(), boot(3)).err().unwrap();
     assert!(matches!(error, StoreError::Lost { from: 21, through: 25, .. }), "{error}");
 }
+
+#[test]
+fn a_segment_that_is_a_link_is_refused_by_name() {
+    let place = Place::new();
+    let directory = place.path();
+    append(&directory, boot(1), 5);
+    let path = segments(&directory)[0].clone();
+    let elsewhere = place.0.path().join("elsewhere");
+    std::fs::rename(&path, &elsewhere).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+    for accept_loss in [false, true] {
+        let how = OpenJournal { accept_loss, ..boot(2) };
+        let error = open(&directory, how).err().expect("it is refused").to_string();
+        assert!(error.contains(path.to_str().unwrap()) && error.contains("link"), "{error}");
+    }
+    std::fs::rename(&elsewhere, &path).unwrap();
+    assert_eq!(open(&directory, boot(2)).unwrap().1.len(), 5);
+}

@@ -267,6 +267,7 @@ impl Inner {
     pub(super) fn checkpoint_due(&self, state: &State, times: usize) -> bool {
         let config = &self.config;
         state.log.live_bytes() > config.checkpoint_bytes * times as u64
+            || state.log.is_short(times)
             || state.overlay_blocks * super::BLOCK_BYTES > config.overlay_bytes * times
             || state.objects.len() > config.objects_cached.saturating_mul(times)
     }

@@ -47,7 +47,7 @@ pub enum ObjectError {
     #[error("session {session}: epoch {epoch} is fenced, {minimum} is the least allowed")]
     Fenced { session: u64, epoch: u32, minimum: u32 },
     /// The device is full. Nothing that was acknowledged is lost; free room and try again.
-    #[error("object {object}: no space left on the device")]
+    #[error("object {object}: no space left on the device, or no inode (df, df -i)")]
     NoSpace { object: ObjectId },
     /// The operating system refused.
     #[error("object {object}: {doing}: {source}")]

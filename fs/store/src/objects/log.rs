@@ -15,12 +15,16 @@ use std::sync::Arc;
 use ropewalk_base::disk::{Disk, File, Open};
 
 use super::board::{Board, Chain};
-use super::error::is_unreadable;
+use super::error::{is_full, is_unreadable};
 use super::record::{Record, Seal, record_bytes, seal};
 use super::scan::Scan;
 
 /// Bytes of a `Start` record.
 const START_BYTES: u64 = record_bytes(0) as u64;
+/// Free segments that stay for the next opening, which must not fail on a full device.
+const KEPT_FOR_OPENING: usize = 1;
+/// Those that stay when the log goes on by itself: a checkpoint, which frees room, begins in one more.
+const KEPT: usize = KEPT_FOR_OPENING + 1;
 /// The least that a device gives back or does not, as far as a file system lets us see.
 pub(super) const PAGE_BYTES: usize = 4096;
 
@@ -53,6 +57,8 @@ pub(super) struct Log {
     closed: bool,
     /// Files were made whose names are not durable yet.
     names_unsynced: bool,
+    /// The segment after this one could not be made, for want of room most likely.
+    short: bool,
 }
 
 /// What a new life of the log needs to know.
@@ -144,6 +150,7 @@ impl Log {
             failures: 0,
             closed: false,
             names_unsynced: true,
+            short: false,
         };
         // Slots of the chain are needed until the new start is durable; others are not.
         let needed = |slot: u32| scan.slots_in_use().any(|used| used == slot);
@@ -163,10 +170,12 @@ impl Log {
         log.board.begin(scan.next_sequence, era, tail)?;
         log.board.durable(log.end);
         log.free.extend(old.into_iter().map(segment));
-        if log.free.is_empty() {
-            // The spare that lets a store open on a full device.
-            let spare = log.make_segment()?;
-            log.free.push(spare);
+        while log.free.len() < KEPT {
+            match log.make_segment() {
+                Ok(spare) => log.free.push(spare),
+                Err(error) if is_full(&error) && log.free.len() >= KEPT_FOR_OPENING => break,
+                Err(error) => return Err(error),
+            }
         }
         Ok(log)
     }
@@ -254,7 +263,7 @@ impl Log {
         );
         let limit = self.current().sequence * self.segment_bytes + self.segment_bytes;
         if self.end + needed > limit {
-            self.rotate()?;
+            self.go_on(KEPT)?;
         }
         let position = self.end;
         let (owner, last) = seal(batch, self.seal(position, chain.last));
@@ -267,7 +276,30 @@ impl Log {
         if owner.is_some() {
             (chain.owner, chain.last) = (owner, last);
         }
+        self.look_ahead();
         Ok(position)
+    }
+
+    /// Makes the next segment in time: where there is no room for it, a checkpoint has to come before this
+    /// one is full.
+    fn look_ahead(&mut self) {
+        let half = self.end % self.segment_bytes > self.segment_bytes / 2;
+        if !half || self.short || self.free.len() > KEPT {
+            return;
+        }
+        match self.make_segment() {
+            Ok(segment) => self.free.insert(0, segment),
+            // Not tried again before that one begins.
+            Err(_) => self.short = true,
+        }
+    }
+
+    /// Whether only a checkpoint makes room for what comes when this segment is full. Where `times` is
+    /// greater it is full sooner.
+    pub(super) fn is_short(&self, times: usize) -> bool {
+        let used = (self.end % self.segment_bytes) as usize;
+        let most = self.segment_bytes as usize;
+        self.short && self.free.len() <= KEPT && used * 4 > most * (1 + times).min(3)
     }
 
     fn seal(&self, position: u64, before: u64) -> Seal {
@@ -284,12 +316,16 @@ impl Log {
         if self.batch.is_empty() { Ok(()) } else { self.commit(chain, 0).map(|_| ()) }
     }
 
-    /// Goes on in another segment; where that begins.
+    /// Goes on in another segment, for a checkpoint; where that begins.
     pub(super) fn rotate(&mut self) -> io::Result<u64> {
-        // One free segment always stays for the next opening, which must not fail on a full device.
-        let segment = match self.free.len() {
-            0 | 1 => self.make_segment()?,
-            _ => self.free.pop().expect("two are there"),
+        self.go_on(KEPT_FOR_OPENING)
+    }
+
+    /// Goes on in another segment while `kept` free ones stay.
+    fn go_on(&mut self, kept: usize) -> io::Result<u64> {
+        let segment = match self.free.len() > kept {
+            true => self.free.pop().expect("one is there"),
+            false => self.make_segment()?,
         };
         let sequence = self.current().sequence + 1;
         self.start(segment, sequence)?;
@@ -311,6 +347,7 @@ impl Log {
             return Err(error);
         }
         segment.sequence = sequence;
+        self.short = false;
         self.live.push_back(segment);
         self.end = position + start.len() as u64;
         Ok(())

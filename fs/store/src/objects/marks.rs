@@ -4,7 +4,8 @@
 //! * a tombstone's generation and a fence's epoch never sink while they are remembered;
 //! * both are bounded in number: those with the least marks are forgotten first;
 //! * the file `marks` is replaced whole (write, sync, rename, sync of the directory), so that it is
-//!   either the old or the new one after any crash; then its copy is, in the same way;
+//!   either the old or the new one after any crash; then its copy is, in the same way. Where the device has
+//!   no place for one more file both are written where they are, one after the other;
 //! * its number grows with each time. The log says the least number that will do, so an older file
 //!   is not taken for the newest: a forgotten tombstone brings removed bytes back, and a forgotten
 //!   fence lets somebody write who lost his lease.
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use ropewalk_base::checksum;
 use ropewalk_base::disk::{Disk, Open};
 
-use super::error::is_unreadable;
+use super::error::{is_full, is_unreadable};
 use super::{ObjectId, reserve};
 
 const MAGIC: &[u8; 8] = b"RWomarks";
@@ -187,14 +188,7 @@ impl Marks {
     ) -> io::Result<Result<(Marks, Option<String>), String>> {
         let (mut best, mut damage, mut present) = (None::<Marks>, None, 0);
         for name in NAMES {
-            let read = || -> io::Result<Vec<u8>> {
-                let file = disk.open(&root.join(name), Open::Read)?;
-                let mut bytes = vec![0; file.len()? as usize];
-                let read = file.read_at(0, &mut bytes)?;
-                bytes.truncate(read);
-                Ok(bytes)
-            };
-            let bytes = match read() {
+            let bytes = match read(disk, &root.join(name)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 // As damaged as bytes that are not marks.
                 Err(error) if is_unreadable(&error) => Vec::new(),
@@ -227,18 +221,59 @@ impl Marks {
     /// Replaces the files durably, also on a full device. Blocks.
     pub(super) fn save(&self, disk: &Arc<dyn Disk>, root: &Path, store: u128) -> io::Result<()> {
         let bytes = self.encode(store);
-        for name in NAMES {
-            reserve::spend(&**disk, root, bytes.len() as u64, || {
+        let length = bytes.len() as u64;
+        let replaced = NAMES.into_iter().try_for_each(|name| {
+            reserve::spend(&**disk, root, length, || {
                 let new = root.join(name).with_extension("new");
                 let file = disk.open(&new, Open::Create)?;
                 file.set_len(0)?;
                 file.write_at(0, &bytes)?;
                 file.sync_data()?;
                 disk.rename(&new, &root.join(name))
-            })?;
+            })
+        });
+        match replaced {
+            Err(error) if is_full(&error) && are_there(&**disk, root)? => {
+                let write = || write_in_place(&**disk, root, store, &bytes);
+                reserve::spend(&**disk, root, length, write)?;
+            }
+            result => result?,
         }
         disk.sync_directory(root)
     }
+}
+
+fn read(disk: &dyn Disk, path: &Path) -> io::Result<Vec<u8>> {
+    let file = disk.open(path, Open::Read)?;
+    let mut bytes = vec![0; file.len()? as usize];
+    let read = file.read_at(0, &mut bytes)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Whether both copies have a file.
+fn are_there(disk: &dyn Disk, root: &Path) -> io::Result<bool> {
+    let kinds = NAMES.map(|name| disk.kind(&root.join(name)));
+    Ok(kinds.into_iter().collect::<io::Result<Vec<_>>>()?.iter().all(Option::is_some))
+}
+
+/// Writes both copies where they are, the worse one first: one of them is whole at every moment.
+fn write_in_place(disk: &dyn Disk, root: &Path, store: u128, bytes: &[u8]) -> io::Result<()> {
+    let number = |name: &&str| {
+        let marks = read(disk, &root.join(name)).ok().and_then(|it| Marks::decode(&it, store));
+        marks.map(|marks| marks.number)
+    };
+    let mut names = NAMES;
+    names.sort_by_cached_key(number);
+    for name in names {
+        let file = disk.open(&root.join(name), Open::Write)?;
+        // A device without room for it leaves what there is.
+        file.allocate(0, bytes.len() as u64)?;
+        file.write_at(0, bytes)?;
+        file.set_len(bytes.len() as u64)?;
+        file.sync_data()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

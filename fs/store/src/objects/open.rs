@@ -301,6 +301,8 @@ impl Opener {
         self.disk.create_directory(&layout.log())?;
         self.disk.create_directory(&layout.objects())?;
         self.disk.sync_directory(&self.directory)?;
+        // Later they are found where the device has no place for one more file.
+        Marks::default().save(&self.disk, &self.directory, self.new_store)?;
         let new = self.directory.join("store.new");
         let file = self.disk.open(&new, Open::Create)?;
         file.set_len(0)?;

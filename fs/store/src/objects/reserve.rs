@@ -32,7 +32,10 @@ pub(super) fn spend(
             again.map_err(|error| match is_full(&error) {
                 true => io::Error::new(
                     error.kind(),
-                    format!("{error}: free {} on that disk", bytes(needed.max(BYTES_MIN))),
+                    format!(
+                        "{error}: free {} on that disk (df), or a file where it has no inode left (df -i)",
+                        bytes(needed.max(BYTES_MIN))
+                    ),
                 ),
                 false => error,
             })

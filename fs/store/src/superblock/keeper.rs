@@ -1,0 +1,142 @@
+//! Who writes the superblock, and tells the part of the directory that holds the data.
+//!
+//! Invariant: the superblock asks for nothing of which the part was not told before, durably.
+
+use std::path::PathBuf;
+
+use ropewalk_base::disk::Disk;
+
+use super::part::{self, Known};
+use super::starts::Starts;
+use super::{
+    BYTES, Boot, ClaimError, Identity, MAGIC, NAME, PART_AT, Role, STARTS_AT, VERSION, copies,
+    crc_of,
+};
+
+/// Keeps a superblock and what the part knows of it. Of a [`super::ClaimedDirectory`], which must live on.
+#[derive(Debug, Clone)]
+pub struct Keeper {
+    pub(super) path: PathBuf,
+    pub(super) identity: Identity,
+    pub(super) boot: Boot,
+    pub(super) memory: u128,
+    pub(super) starts: Starts,
+    /// What the superblock asks the part for.
+    pub(super) part: u64,
+}
+
+impl Keeper {
+    /// Notes the start, in a part that is there and is the right one. One that is not there may be on a
+    /// disk that is not mounted: it is asked for the same then when it is.
+    pub(super) fn begin(&mut self, disk: &dyn Disk) -> Result<(), ClaimError> {
+        if let Some(known) = self.read(disk)? {
+            self.check(&known)?;
+            self.tell(disk, known, self.boot.id)?;
+        }
+        self.write(disk)
+    }
+
+    /// Tells the part of this start where nobody has yet, because it is new or its own file was lost: to be
+    /// called when the data were found to be there. What people should know of it. Blocks.
+    pub fn bind(&mut self, disk: &dyn Disk) -> Result<Option<String>, ClaimError> {
+        if self.part == self.boot.id || self.read(disk)?.is_some() {
+            return Ok(None);
+        }
+        let path = part::path_in(&self.part_path());
+        let was_lost = self.part != 0;
+        let bound = self.tell(disk, Known::new(self.boot.store), self.boot.id);
+        let state = match bound {
+            // A store opens on a full disk, too.
+            Err(ClaimError::Full { .. }) => {
+                "cannot be made, since the disk is full: until a start with room"
+            }
+            Ok(()) if was_lost => "was damaged or missing and is made anew: until then",
+            other => return other.and_then(|()| self.write(disk)).map(|()| None),
+        };
+        if self.part == self.boot.id {
+            self.write(disk)?;
+        }
+        let part = self.identity.role.part();
+        let path = path.display();
+        Ok(Some(format!("{path} {state}, nobody notices an older copy of {part}")))
+    }
+
+    /// Notes that the server ended well: what was copied while it ran is an older copy. Blocks.
+    pub fn end(&mut self, disk: &dyn Disk) -> Result<(), ClaimError> {
+        match self.read(disk)? {
+            Some(known) if known.store == self.boot.store && known.has(self.boot.id) => {
+                // Another number than any start has.
+                self.tell(disk, known, self.boot.id ^ 1)?;
+                self.write(disk)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn part_path(&self) -> PathBuf {
+        self.path.join(self.identity.role.part())
+    }
+
+    fn read(&self, disk: &dyn Disk) -> Result<Option<Known>, ClaimError> {
+        let part = self.part_path();
+        part::read(disk, &part)
+            .map_err(|cause| ClaimError::io("read", &part::path_in(&part), cause))
+    }
+
+    fn check(&self, known: &Known) -> Result<(), ClaimError> {
+        let (path, part) = (self.path.join(NAME), self.part_path());
+        let remedy = match self.identity.role {
+            Role::Metadata => {
+                ", or, where that is lost, the whole directory of the metadata from one copy"
+            }
+            Role::Data => {
+                "; where that is lost, begin with an empty directory and say --replace (every stripe on it \
+                 is lost then, files that have some there give errors, and 'ropewalk check' names them)"
+            }
+        };
+        let counter = |id: u64| id >> 32;
+        if known.store != self.boot.store {
+            return Err(ClaimError::OtherPart { path, part });
+        }
+        if known.has(self.part) {
+            return Ok(());
+        }
+        if counter(known.newest()) > counter(self.part) {
+            return Err(ClaimError::OlderSuperblock { path, part, remedy });
+        }
+        Err(ClaimError::OlderPart { path, part, remedy })
+    }
+
+    fn tell(&mut self, disk: &dyn Disk, known: Known, id: u64) -> Result<(), ClaimError> {
+        let part = self.part_path();
+        let told = part::write(disk, &part, &known.and(self.part, id));
+        told.map_err(|cause| ClaimError::io("write", &part::path_in(&part), cause))?;
+        self.part = id;
+        Ok(())
+    }
+
+    /// Writes the superblock.
+    fn write(&self, disk: &dyn Disk) -> Result<(), ClaimError> {
+        let Keeper { identity, boot, .. } = self;
+        let mut bytes = Vec::with_capacity(BYTES);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&identity.cluster.0.to_le_bytes());
+        bytes.extend_from_slice(&identity.server.0.to_le_bytes());
+        bytes.extend_from_slice(&identity.role.number().to_le_bytes());
+        bytes.extend_from_slice(&boot.counter.to_le_bytes());
+        bytes.extend_from_slice(&boot.id.to_le_bytes());
+        bytes.extend_from_slice(&boot.store.to_le_bytes());
+        bytes.extend_from_slice(&boot.era.to_le_bytes());
+        bytes.extend_from_slice(&self.memory.to_le_bytes());
+        debug_assert_eq!(bytes.len(), STARTS_AT);
+        self.starts.encode(&mut bytes);
+        debug_assert_eq!(bytes.len(), PART_AT);
+        bytes.extend_from_slice(&self.part.to_le_bytes());
+        bytes.resize(BYTES, 0);
+        let crc = crc_of(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        copies::write(disk, &self.path, &bytes)
+    }
+}
