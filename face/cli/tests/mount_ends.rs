@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
+use support::filer::{Filer, compile};
 use support::{Cluster, Process, mounts_usable};
 
 /// Two mounts of a cluster; a program works on the first one and looks from the second one.
@@ -32,7 +33,7 @@ impl Scene {
     }
 
     /// Writes, and leaves all of it where programs leave it: in caches, in a map, unsynced.
-    fn work(&self) -> (File, File, Map) {
+    fn work(&self) -> (File, File, Filer) {
         let at = |name: &str| self.place.path().join("first").join(name);
         let made = |name: &str| {
             let mut options = OpenOptions::new();
@@ -47,7 +48,11 @@ impl Scene {
         let mut mapped = made("mapped");
         mapped.write_all(&[b'.'; 8192]).unwrap();
         mapped.sync_all().unwrap();
-        (written, synced, Map::new(&mapped, b"stored"))
+        let mut filer = Filer::start(&compile(self.place.path()).expect("a C compiler"));
+        filer.well(&format!("open 0 rw {}", at("mapped").display()));
+        filer.well("map 0 8192 1");
+        filer.well("store 0 0 6 7");
+        (written, synced, filer)
     }
 
     fn check(&self) {
@@ -58,7 +63,7 @@ impl Scene {
             read("synced") == [vec![2; 100_000], vec![3; 100_000]].concat(),
             "and after a sync"
         );
-        assert_eq!(&read("mapped")[..6], b"stored");
+        assert_ne!(&read("mapped")[..6], b"......", "what was stored in a map");
         // Nobody waits for the end of a session that was left behind.
         assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
     }
@@ -66,29 +71,6 @@ impl Scene {
     fn end(mut self) {
         self.second.stop();
         self.cluster.process.stop();
-    }
-}
-
-/// A shared map of a file.
-struct Map(*mut std::ffi::c_void);
-
-impl Map {
-    fn new(file: &File, bytes: &[u8]) -> Map {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new map at a place of the kernel's choice; nobody has references into it.
-        let map = unsafe { mmap(std::ptr::null_mut(), 8192, access, MapFlags::SHARED, file, 0) };
-        let map = map.unwrap();
-        // SAFETY: the map is longer than the bytes, which lie elsewhere.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), map.cast(), bytes.len()) };
-        Map(map)
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: made in `new` with this length, and used by nobody any more.
-        unsafe { rustix::mm::munmap(self.0, 8192) }.unwrap();
     }
 }
 

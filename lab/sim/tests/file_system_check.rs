@@ -551,7 +551,7 @@ fn damaged_inodes_are_found_and_the_others_are_compared_to_the_end() {
     damage_index(&mut simulation, &cluster, &[&users[0], &users[1]]);
     let listed = cluster.run(&mut simulation, 0, list_all);
     assert_eq!(listed.len() as u64, count + 3, "names are whole");
-    let nothing_known = |number: &u64| listed.iter().any(|it| *it == (*number, false));
+    let nothing_known = |number: &u64| listed.contains(&(*number, false));
     let bare = numbers.iter().filter(|number| nothing_known(number)).count();
     assert!((2..120).contains(&bare), "{bare} inodes are damaged");
     for options in [PLAIN, READ_ALL] {
