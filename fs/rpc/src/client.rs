@@ -343,7 +343,7 @@ impl Connection {
                     // In a channel that the server does not know (any more): another one is begun.
                     Status::Unproven if inner.options.proof.is_some() && !reply.head.sealed => {}
                     Status::Unproven => return Err(CallError::Unproven),
-                    Status::Unavailable => {}
+                    Status::Unavailable | Status::Starting => {}
                 },
                 Err(Attempt::Truncated) if reply_bytes < REPLY_BYTES_MAX => {
                     // The server has the reply still, or executes again what changed nothing.

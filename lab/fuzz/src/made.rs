@@ -89,6 +89,7 @@ fn reply_head(random: &mut Random) -> Vec<u8> {
         Status::Malformed,
         Status::Unavailable,
         Status::Unproven,
+        Status::Starting,
     ];
     let head = ReplyHead {
         status: statuses[random.below(statuses.len() as u64) as usize],

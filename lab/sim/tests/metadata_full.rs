@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ropewalk_base::disk::Disk;
+use ropewalk_base::disk::{Disk, Open};
 use ropewalk_base::random::Random;
 use ropewalk_sim::disk::VirtualDisk;
 use ropewalk_store::journal::JournalConfig;
@@ -94,6 +94,17 @@ fn fill_disk(disk: &VirtualDisk) {
     disk.set_capacity(space.total - space.free);
 }
 
+/// The server died while it made one more segment.
+fn half_made_segment(disk: &VirtualDisk) {
+    let directory = Path::new(STORE).join("journal");
+    let names = disk.list(&directory).unwrap().into_iter().map(|(name, _)| name);
+    let numbers = names
+        .filter_map(|name| u64::from_str_radix(name.to_str()?.strip_suffix(".journal")?, 16).ok());
+    let next = numbers.max().expect("there is a journal") + 1;
+    disk.open(&directory.join(format!("{next:016x}.journal")), Open::CreateNew).unwrap();
+    disk.sync_directory(&directory).unwrap();
+}
+
 /// Lets the store look, and time go by.
 fn settle(life: &mut Life, store: &EmbeddedStore) {
     for _ in 0..8 {
@@ -128,7 +139,10 @@ fn a_full_disk_is_freed_and_started_on_whoever_filled_it() {
         let rows = full(&disk, &mut random, capacity, bytes);
         fill_disk(&disk);
         let mut gone = 0;
-        for _ in 0..4 {
+        for round in 0..4 {
+            if round % 2 == 0 {
+                half_made_segment(&disk);
+            }
             let (mut life, store) = start(&disk, &mut random);
             let store = store.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             // It gives back what it can do without, and somebody else takes that, too.

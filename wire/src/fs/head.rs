@@ -91,8 +91,10 @@ pub enum Status {
     BadSequence,
     /// The body does not decode, or the version differs.
     Malformed,
-    /// The server cannot serve now (starting, full, stopping); try again later.
+    /// The server cannot serve now (full, stopping); try again later.
     Unavailable,
+    /// The server has just started and will serve in a moment: it is there.
+    Starting,
     /// Only for members of the cluster, and the call does not prove that it comes from one.
     Unproven,
 }
@@ -227,6 +229,7 @@ impl ReplyHead {
                 Status::Malformed => 4,
                 Status::Unavailable => 5,
                 Status::Unproven => 6,
+                Status::Starting => 7,
             },
             flags: if self.sealed { SEALED } else { 0 },
             slot: self.slot.into(),
@@ -252,6 +255,7 @@ impl ReplyHead {
             4 => Status::Malformed,
             5 => Status::Unavailable,
             6 => Status::Unproven,
+            7 => Status::Starting,
             _ => return Err(Malformed),
         };
         let sealed = bytes.flags == SEALED;

@@ -213,11 +213,11 @@ impl MetaServer {
         }
         match incoming.head.service {
             Service::Meta if incoming.head.session != 0 && !self.is_confirmed() => {
-                self.send(responder, Status::Unavailable, Vec::new());
+                self.send(responder, Status::Starting, Vec::new());
             }
             Service::Meta => self.serve_meta(incoming, responder),
             Service::Session if !self.is_confirmed() => {
-                self.send(responder, Status::Unavailable, Vec::new());
+                self.send(responder, Status::Starting, Vec::new());
             }
             Service::Session => self.serve_session(&incoming, responder),
             Service::Data | Service::Callback | Service::Trust => {

@@ -155,8 +155,12 @@ impl FoundJournal {
         let (sequence, bytes) = (self.found.next_sequence, self.config.segment_bytes);
         let prepare =
             |old: Option<&Path>| segment::prepare(disk, &self.directory, sequence, bytes, old);
-        if let Some(blank) = self.found.blank.pop() {
-            return prepare(Some(&blank));
+        while let Some(blank) = self.found.blank.pop() {
+            match prepare(Some(&blank)) {
+                // One that was being made when the server died takes more room, and is gone now.
+                Err(error) if error.is_full() => {}
+                result => return result,
+            }
         }
         // The others prove meanwhile that there was a journal.
         if covered && self.found.old.len() > 1 {
