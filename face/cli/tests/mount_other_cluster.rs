@@ -37,7 +37,7 @@ fn fill(place: &Path, directory: &Path, letter: u8) {
     serving.stop();
 }
 
-/// What the mount's log must say of the other one.
+/// Has another cluster answer at the address; `said`: the mount's log must contain it.
 fn check(place: &Path, other: &Path, said: &str) {
     let own = place.join("own");
     let mounted = place.join("mount");

@@ -273,7 +273,10 @@ impl Client {
             self.say_lost(inode, losses);
         }
         if let Err(errno) = self.renew_epoch(inode).await {
-            self.inner.lines.say(&format!("inode {}: no new write epoch: {errno}", inode.number));
+            (self.inner.config.log)(&format!(
+                "inode {}: no new write epoch: {errno}",
+                inode.number
+            ));
         }
         let open = inode.opened();
         inode.lower(number, keep);
@@ -458,7 +461,7 @@ impl Client {
             state.losses.add();
         }
         drop(state);
-        self.inner.lines.say(&format!(
+        (self.inner.config.log)(&format!(
             "inode {}: changes of size or times could not be reported and are lost",
             inode.number
         ));

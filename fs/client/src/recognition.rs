@@ -1,9 +1,10 @@
-//! Whether who answers at the metadata server's address is of the cluster to which this client belongs.
+//! Whether the server at the metadata server's address is of the cluster to which this client belongs.
 //!
-//! While a cluster is down its port is anybody's, on its host, and may be another cluster's by mistake.
-//! Neither knows our session. Were that believed, programs would go on in the other one, by the numbers of
-//! inodes that they have open. So the cluster tells each session a secret when it opens it, and whoever
-//! says that a session is gone answers a question first that nobody else can answer.
+//! While a cluster is down, any program of its host can take its port; another cluster may do so by mistake.
+//! Such a server does not know our session. A client that believed it would open one there, and programs
+//! would go on in the other cluster, by the numbers of inodes that they have open. So the metadata server
+//! tells each session a secret when it opens it. A server that denies the session has to answer a
+//! question first, which takes that secret.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use crate::clock::left;
 /// How long a stranger is left alone until he is asked again.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// What a client knows its cluster by.
+/// The secret by which a client recognises its cluster.
 #[derive(Default)]
 pub(crate) struct Recognition {
     /// Told when the session was opened, and never said since.
@@ -51,7 +52,7 @@ impl Client {
             }
             if !inner.recognition.told.replace(true) {
                 (inner.config.log)(&format!(
-                    "who answers at {} is not of the cluster that is mounted: nothing is done there, and calls \
+                    "the server at {} is not of the cluster that is mounted: nothing is done there, and calls \
                      wait; if the cluster was made anew, mount it again",
                     inner.address
                 ));

@@ -401,7 +401,8 @@ fn number(tag: Hmac<Sha256>) -> u64 {
     u64::from_le_bytes(finish(tag)[..8].try_into().expect("a tag has more bytes"))
 }
 
-/// What a server of the cluster answers to a nonce of somebody who recognises the cluster by `recognition`.
+/// The answer of a server of the cluster to a nonce (`SessionRequest::Recognise`): the first 16 bytes of an
+/// HMAC-SHA-256 of it under the session's `recognition`.
 pub fn recognised(recognition: u128, nonce: u128) -> u128 {
     let mut tag = keyed(&recognition.to_le_bytes(), b"ropewalk recognised");
     tag.update(&nonce.to_le_bytes());

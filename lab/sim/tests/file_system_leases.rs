@@ -107,7 +107,7 @@ fn server_that_stood_still(seed: u64) {
     });
     for seconds in [11, 60, 600] {
         simulation.pause(META);
-        // What clients say meanwhile is lost, as where the machine stood still, and is said again soon.
+        // The network loses the client's renewals meanwhile; the client sends them again soon.
         simulation.network().partition(META, cluster.client_name(0));
         simulation.run_for(Duration::from_secs(seconds));
         simulation.network().heal(META, cluster.client_name(0));

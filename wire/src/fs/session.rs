@@ -19,8 +19,8 @@ pub enum SessionRequest<'a> {
     Renew { session: u64 },
     /// The client is done and has reported everything.
     Close { session: u64 },
-    /// Who answers shall show that it is of the cluster that opened the session, whether the session
-    /// is still there or not.
+    /// The server shows that it is of the cluster that opened the session, also where the session has
+    /// ended.
     Recognise { session: u64, nonce: u128 },
 }
 
@@ -44,7 +44,7 @@ pub enum SessionReply {
     Renewed { now: Timestamp },
     /// Close.
     Done,
-    /// What follows from the session's recognition and the nonce.
+    /// HMAC-SHA-256 of the nonce under the session's recognition, the first 16 bytes.
     Recognised { tag: u128 },
 }
 

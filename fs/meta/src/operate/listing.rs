@@ -72,7 +72,7 @@ impl<R: Rows> Operation<'_, R> {
                         entry.attributes = Some(self.shown(attributes));
                         entry.grant = self.cache_grant(row.inode, epoch);
                     }
-                    // Its name is whole, and so are the others. Whoever asks for it is told.
+                    // The name is whole, and so are the others. A request for the inode itself answers EIO.
                     Err(stop) => self.note_damage(stop)?,
                 }
             }
