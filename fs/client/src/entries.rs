@@ -4,7 +4,7 @@
 //! other names than those here; names are bounded over all directories, and one that is not here is
 //! asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Names that are remembered, over all directories. Beyond that what others have is forgotten, and
 /// then nothing more is taken in.
@@ -15,8 +15,8 @@ const MISSES: u32 = 4;
 /// What is remembered of one directory.
 #[derive(Debug)]
 struct Directory {
-    /// `None`: known to be absent.
-    names: BTreeMap<Vec<u8>, Option<u64>>,
+    /// `None`: known to be absent. A name is only ever asked for as a whole, so no order is kept.
+    names: HashMap<Vec<u8>, Option<u64>>,
     complete: bool,
     /// A listing from the beginning, all under this lease, has come to this cookie.
     listed_to: Option<u64>,
@@ -147,7 +147,7 @@ impl Entries {
 impl Default for Directory {
     fn default() -> Directory {
         Directory {
-            names: BTreeMap::new(),
+            names: HashMap::new(),
             complete: false,
             listed_to: None,
             misses: 0,
