@@ -204,3 +204,70 @@ fn the_names_of_a_removed_inode_stay_away_whenever_a_checkpoint_runs_beside_the_
     }
     assert!(gone > 100 && there > 20, "{gone} gone, {there} there");
 }
+
+/// How a block changes once more beside a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Beside {
+    Part,
+    Whole,
+    Hole,
+}
+
+/// Block 1 of an object: changed in part, synced, and changed again beside a checkpoint that a power cut
+/// ends. True where the later change is there, false where the synced one is; `None` where it is an error.
+fn cut_in_checkpoint(seed: u64, beside: Beside) -> Option<bool> {
+    let disk = VirtualDisk::new(seed);
+    let mut random = Random::from_seed(seed);
+    let mut life = Life::new(&disk, seed);
+    let store = life.open(config(16)).unwrap().0;
+    let mut writer = Writer::new(&store, BLOCKS * BLOCK_BYTES, BY);
+    writer.write(object(1), 0, 8 * BLOCK_BYTES);
+    let handle = store.clone();
+    life.run(async move { handle.checkpoint().await.unwrap() });
+    writer.write(object(1), BLOCK_BYTES + 7, 20);
+    let handle = store.clone();
+    life.run(async move { handle.sync_all().await.unwrap() });
+    let block =
+        |writer: &Writer| writer.expected[&object(1)][BLOCK_BYTES..2 * BLOCK_BYTES].to_vec();
+    let synced = block(&writer);
+    life.world.spawn(async move {
+        let _ = store.checkpoint().await;
+    });
+    for _ in 0..random.below(12) {
+        life.step_any(&mut random);
+    }
+    match beside {
+        Beside::Part => writer.write(object(1), BLOCK_BYTES + 900, 20),
+        // So long that it goes in place.
+        Beside::Whole => writer.write(object(1), BLOCK_BYTES, 3 * BLOCK_BYTES),
+        Beside::Hole => writer.punch(object(1), BLOCK_BYTES, BLOCK_BYTES),
+    }
+    let later = block(&writer);
+    for _ in 0..random.below(40) {
+        life.step_any(&mut random);
+    }
+    drop((writer, life));
+    disk.crash(&mut random);
+    let mut life = Life::new(&disk, 7);
+    let store = life.open(Config { era: 2, ..config(16) }).unwrap().0;
+    let mut bytes = vec![0xee; BLOCK_BYTES];
+    let outcome = store.read(object(1), BLOCK_BYTES as u64, &mut bytes, &mut Vec::new());
+    match outcome {
+        Ok(ReadOutcome::Present { .. }) if bytes == later => Some(true),
+        Ok(ReadOutcome::Present { .. }) if bytes == synced => Some(false),
+        Err(ObjectError::Corrupt { .. }) if beside != Beside::Part => None,
+        other => panic!("{beside:?}, seed {seed}: neither of its last two states: {other:?}"),
+    }
+}
+
+#[test]
+fn a_synced_change_outlives_a_later_one_that_a_checkpoint_meets() {
+    for beside in [Beside::Part, Beside::Whole, Beside::Hole] {
+        let mut outcomes: BTreeMap<Option<bool>, u32> = BTreeMap::new();
+        for seed in 0..600 {
+            *outcomes.entry(cut_in_checkpoint(seed, beside)).or_default() += 1;
+        }
+        let count = |outcome| outcomes.get(&outcome).copied().unwrap_or(0);
+        assert!(count(Some(true)) > 30 && count(Some(false)) > 30, "{beside:?}: {outcomes:?}");
+    }
+}

@@ -34,6 +34,8 @@ struct Flushed {
     failures: u64,
     /// What its file's head says now, where it has one.
     stamp: Option<u32>,
+    /// The log has to be durable so far before the tail passes what the object's file does not have.
+    relies_on: u64,
     result: Result<(), ObjectError>,
 }
 
@@ -144,7 +146,8 @@ impl ObjectStore {
             }
             // Each one is looked after, also when another could not be: nobody asks again later.
             let mut carried = Ok(());
-            for Flushed { object, round, failures, stamp, result } in rounds {
+            for Flushed { object, round, failures, stamp, relies_on, result } in rounds {
+                carried_to = carried_to.max(relies_on);
                 let synced = self.sync_round(object, round).await;
                 let failed =
                     synced.and(result).is_err() || self.inner.sync_failures(object) != failures;
@@ -170,7 +173,7 @@ impl ObjectStore {
         }
         self.removals_done_before(tail).await?;
         self.sync_removals_marks_and_roll().await?;
-        // A power cut may leave the record of the new tail and not those before it.
+        // A power cut may leave what says the new tail, and not what that relies on.
         self.log_durable_to(carried_to).await?;
         let end = {
             let state = &mut *self.inner.state.borrow_mut();
@@ -196,6 +199,11 @@ impl ObjectStore {
             return None;
         }
         let failures = known.sync_failures;
+        // Blocks that have changed since the checkpoint began: of what they were then the log alone may
+        // have a part, before the tail, and the file gets none of it. The later records stand for it.
+        let has_changed = known.as_of.as_ref().is_some_and(|entries| !entries.is_empty())
+            || known.overlay.values().any(|patch| patch.changed_at >= tail);
+        let relies_on = if has_changed { state.log.end() } else { 0 };
         known.flushing = true;
         let result = self.inner.flush_object(state, object, tail);
         let known = state.objects.get_mut(&object)?;
@@ -206,7 +214,7 @@ impl ObjectStore {
             self.begin_sync(state, object);
             round = state.objects[&object].sync_started;
         }
-        Some(Flushed { object, round, failures, stamp, result })
+        Some(Flushed { object, round, failures, stamp, relies_on, result })
     }
 
     /// Completes when the names are gone of all removals of which the log has the tombstone before `tail`:
