@@ -17,6 +17,7 @@ pub mod disk;
 pub mod error;
 pub mod executor;
 mod followed;
+pub mod hash;
 pub mod ids;
 pub mod limits;
 pub mod memory;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
@@ -184,16 +184,17 @@ impl Core {
             greeting.len <= u64::from(frame::HELLO_PAYLOAD_BYTES_MAX),
             "the addresses of an endpoint fit a frame"
         );
+        let hash = HashSeed::peek(&random);
         Core {
             greeting,
             rails,
             random,
             now: Time::ZERO,
             peers: Slots::with_limit(config.peers_max),
-            by_endpoint: HashMap::new(),
+            by_endpoint: HashMap::with_hasher(hash.clone()),
             links: Links::default(),
             operations: Operations::with_limit(config.operations_max),
-            matching: Matching::new(),
+            matching: Matching::new(hash),
             regions: Regions::with_limit(config.regions_max),
             orders: Slots::with_limit(ORDERS_MAX),
             landings: Landings::with_limit(ORDERS_MAX),

@@ -1,10 +1,11 @@
 //! The engine: the core, its rails and the buffers between them, worked by one thread at a time.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ropewalk_base::error::Fault;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::memory::{BufferId, BufferTable, Memory, Slice};
 use ropewalk_base::pool::{Pool, PoolBuffer};
 use ropewalk_base::time::Time;
@@ -171,7 +172,7 @@ impl Engine {
             slots_max,
             exposures: Vec::new(),
             addresses: Vec::new(),
-            looked_up: HashMap::new(),
+            looked_up: HashMap::with_hasher(HashSeed::OWN_KEYS),
             requests,
             request_queues: Vec::new(),
             caller: Caller::Nobody,

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::HashMap;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::{SlotId, Slots};
 
 use super::{Content, Unmatched, Wanted};
@@ -129,13 +129,13 @@ impl View {
 }
 
 impl Messages {
-    pub fn new() -> Messages {
+    pub fn new(hash: HashSeed) -> Messages {
         Messages {
             entries: Slots::with_limit(MESSAGES_MAX),
             all: List::EMPTY,
-            by_key: HashMap::new(),
+            by_key: HashMap::with_hasher(hash.clone()),
             by_peer: Vec::new(),
-            announced: HashMap::new(),
+            announced: HashMap::with_hasher(hash),
             views: VecDeque::new(),
         }
     }
@@ -235,7 +235,8 @@ impl Messages {
             self.views.pop_front();
         }
         let (sourced, mask) = (wanted.source.is_some(), wanted.mask);
-        let mut view = View { sourced, mask, queues: HashMap::new(), entries: 0 };
+        let queues = HashMap::with_hasher(self.by_key.hasher().clone());
+        let mut view = View { sourced, mask, queues, entries: 0 };
         for index in self.all.collect(&mut OfAll(&mut self.entries)) {
             if let Some(id) = self.entries.id_at(index)
                 && let Some(entry) = self.entries.get(id)

@@ -10,6 +10,7 @@ mod receives;
 
 pub(crate) use receives::Found;
 
+use ropewalk_base::hash::HashSeed;
 use ropewalk_base::memory::BufferId;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{Help, RemoteKey};
@@ -75,8 +76,9 @@ pub(crate) struct Matching {
 }
 
 impl Matching {
-    pub fn new() -> Matching {
-        Matching { receives: Receives::default(), messages: Messages::new(), arrivals: 0 }
+    pub fn new(hash: HashSeed) -> Matching {
+        let receives = Receives::new(hash.clone());
+        Matching { receives, messages: Messages::new(hash), arrivals: 0 }
     }
 
     /// The turn of a receive that is posted now.
@@ -236,7 +238,7 @@ mod tests {
     #[test]
     fn what_is_found_is_what_a_walk_would_find() {
         let mut random = Random::from_seed(5);
-        let (mut matching, mut posted) = (Matching::new(), BTreeMap::new());
+        let (mut matching, mut posted) = (Matching::new(HashSeed::OWN_KEYS), BTreeMap::new());
         let mut waiting: BTreeMap<u64, (PeerId, u64, SlotId)> = BTreeMap::new();
         let mut most = 0;
         for round in 0..20_000u32 {
@@ -294,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_earliest_posted_receive_wins_whether_exact_or_wildcard() {
-        let mut matching = Matching::new();
+        let mut matching = Matching::new(HashSeed::OWN_KEYS);
         let all = [
             wanted(Some(peer(1)), 5, u64::MAX),
             wanted(None, 0, 0),
@@ -314,7 +316,7 @@ mod tests {
 
     #[test]
     fn the_earliest_message_wins_and_claimed_ones_are_passed_over() {
-        let mut matching = Matching::new();
+        let mut matching = Matching::new(HashSeed::OWN_KEYS);
         let mut add = |bits, number, content| {
             matching.arrive(message(peer(1), bits, number, content)).unwrap()
         };
@@ -335,7 +337,7 @@ mod tests {
 
     #[test]
     fn an_announced_message_is_found_by_its_number() {
-        let mut matching = Matching::new();
+        let mut matching = Matching::new(HashSeed::OWN_KEYS);
         let key = RemoteKey { slot: SlotId { index: 1, generation: 1 }, secret: 2 };
         let found =
             matching.arrive(message(peer(1), 7, 3, Content::Announced(key, Help::None))).unwrap();

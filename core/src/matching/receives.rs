@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::HashMap;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::slots::SlotId;
 
 use super::Wanted;
@@ -23,7 +23,7 @@ const QUEUE_KEPT: usize = 16;
 const EMPTY_MAX: usize = 64;
 
 /// Receives that wait for messages.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Receives {
     posts: u64,
     /// In the order of their posts, but not before all others.
@@ -34,6 +34,7 @@ pub(super) struct Receives {
     /// The queues of all classes, and those that none has.
     queues: Vec<Queue>,
     spare: Vec<u32>,
+    hash: HashSeed,
 }
 
 #[derive(Debug)]
@@ -150,6 +151,18 @@ impl Queue {
 }
 
 impl Receives {
+    pub fn new(hash: HashSeed) -> Receives {
+        Receives {
+            posts: 0,
+            early: VecDeque::new(),
+            classes: Vec::new(),
+            hashed: 0,
+            queues: Vec::new(),
+            spare: Vec::new(),
+            hash,
+        }
+    }
+
     /// A turn for a receive.
     #[inline(always)]
     pub fn next_post(&mut self) -> u64 {
@@ -233,7 +246,7 @@ impl Receives {
             mask: wanted.mask,
             count: 0,
             filled: 0,
-            queues: HashMap::new(),
+            queues: HashMap::with_hasher(self.hash.clone()),
         });
         self.classes.len() - 1
     }

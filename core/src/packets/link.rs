@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
@@ -118,6 +118,7 @@ impl<S> Link<S> {
         theirs: u32,
         stage: Stage,
         packet_bytes: usize,
+        hash: HashSeed,
     ) -> Link<S> {
         Link {
             station,
@@ -138,10 +139,10 @@ impl<S> Link<S> {
             early: Vec::new(),
             record: 0,
             incoming: None,
-            exposed: HashMap::new(),
-            offers: Offers::default(),
+            exposed: HashMap::with_hasher(hash.clone()),
+            offers: Offers::new(hash.clone()),
             listed: Listed::default(),
-            takings: HashMap::new(),
+            takings: HashMap::with_hasher(hash),
             asks: Asks::default(),
             serving: VecDeque::new(),
             refusals: VecDeque::new(),

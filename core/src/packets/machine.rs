@@ -17,8 +17,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
 use ropewalk_base::shared::{Leaving, SharedBytes};
@@ -192,14 +192,15 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         assert!(config.links_max <= LINKS_MAX, "a tag has no bits for more links");
         let lengths = packets::PACKET_BYTES_MIN..=packets::PACKET_BYTES_MAX;
         assert!(lengths.contains(&config.packet_bytes), "no packet is so long");
+        let hash = HashSeed::peek(&random);
         Machine {
             links: Slots::with_limit(config.links_max),
             share: Share::new(config.pieces_max, PIECES_PER_ASK),
             config,
             random,
             now: Time::ZERO,
-            by_theirs: HashMap::new(),
-            called: HashMap::new(),
+            by_theirs: HashMap::with_hasher(hash.clone()),
+            called: HashMap::with_hasher(hash.clone()),
             half_open: VecDeque::new(),
             closing: VecDeque::new(),
             ready: VecDeque::new(),
@@ -207,7 +208,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             timers: BTreeSet::new(),
             readings: Slots::with_limit(READINGS_MAX),
             accesses: Slots::with_limit(1 << 20),
-            by_token: HashMap::new(),
+            by_token: HashMap::with_hasher(HashSeed::OWN_KEYS),
             late: Late::default(),
             early_bytes: 0,
             listed_all: 0,
@@ -313,7 +314,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         stage: Stage,
     ) -> Option<SlotId> {
         let packet_bytes = self.config.packet_bytes;
-        let link = Link::new(station, endpoint, theirs, stage, packet_bytes);
+        let hash = self.by_theirs.hasher().clone();
+        let link = Link::new(station, endpoint, theirs, stage, packet_bytes, hash);
         let id = match self.links.insert(link) {
             Ok(id) => id,
             Err(link) => {

@@ -6,11 +6,11 @@
 //! * the offers of a list are told behind each other or not at all, and judged when the last one is here: where one of
 //!   them is refused all are, and nothing is written.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::Hash;
 
-use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
+use ropewalk_base::hash::{HashMap, HashSeed, HashSet};
 use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
@@ -79,7 +79,7 @@ struct Untold {
 }
 
 /// The offers of one link.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Offers {
     by_number: HashMap<u64, Offer>,
     /// Those that were not told yet, list behind list; some may be gone.
@@ -91,6 +91,12 @@ pub(super) struct Offers {
 }
 
 impl Offers {
+    pub fn new(hash: HashSeed) -> Offers {
+        let (by_number, withdrawn) =
+            (HashMap::with_hasher(hash.clone()), HashSet::with_hasher(hash));
+        Offers { by_number, untold: VecDeque::new(), withdrawn, told: 0 }
+    }
+
     pub fn get(&self, number: u64) -> Option<&Offer> {
         self.by_number.get(&number)
     }

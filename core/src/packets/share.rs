@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use hashbrown::HashSet;
+use ropewalk_base::hash::{HashSeed, HashSet};
 use ropewalk_base::slots::SlotId;
 
 /// Asks that a ring has room for at least where one of them is kept for a link that has nothing under way.
@@ -32,7 +32,8 @@ pub struct Share {
 impl Share {
     /// A ring that takes `room` packets at a time, of links that ask for `ask` of them at most.
     pub fn new(room: u32, ask: u32) -> Share {
-        let (held, queue, members) = (Vec::new(), VecDeque::new(), HashSet::new());
+        let (held, queue) = (Vec::new(), VecDeque::new());
+        let members = HashSet::with_hasher(HashSeed::OWN_KEYS);
         Share { room, ask, under_way: 0, held, asking: 0, queue, members }
     }
 

@@ -324,7 +324,8 @@ impl Core {
         if self.peers.is_full() {
             self.evict_peer();
         }
-        let peer = Peer { learnt: true, endpoint, ..Peer::new(false) };
+        let peer =
+            Peer { learnt: true, endpoint, ..Peer::new(false, self.by_endpoint.hasher().clone()) };
         let id = self.peers.insert(peer).map(PeerId).ok()?;
         self.by_endpoint.insert(endpoint, id);
         self.note_stranger(id);

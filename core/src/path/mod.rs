@@ -15,7 +15,7 @@ pub(crate) use names::Name;
 
 use std::collections::VecDeque;
 
-use hashbrown::HashMap;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::ids::Incarnation;
 use ropewalk_base::limits::{QUEUED_FRAMES_MAX, REMOTE_SEGMENTS_MAX};
 use ropewalk_base::memory::Slice;
@@ -291,7 +291,7 @@ impl Peer {
         self.fetching.len() >= FETCHES_AHEAD
     }
 
-    pub fn new(reachable: bool) -> Peer {
+    pub fn new(reachable: bool, hash: HashSeed) -> Peer {
         Peer {
             stage: PeerStage::Idle,
             timer: Time::NEVER,
@@ -329,8 +329,8 @@ impl Peer {
             waiting_accesses: List::EMPTY,
             granted: Granted::default(),
             received: Received::default(),
-            unfinished: HashMap::new(),
-            fetching: HashMap::new(),
+            unfinished: HashMap::with_hasher(hash.clone()),
+            fetching: HashMap::with_hasher(hash),
             streams: VecDeque::new(),
             throttled: false,
             puts: VecDeque::new(),

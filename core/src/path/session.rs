@@ -21,7 +21,8 @@ use crate::reliable::Reliable;
 impl Core {
     /// Adds a peer; `reachable`: the driver has an address for it.
     pub fn add_peer(&mut self, reachable: bool) -> Result<PeerId, Fault> {
-        self.peers.insert(Peer::new(reachable)).map(PeerId).map_err(|_| Fault::Busy)
+        let hash = self.by_endpoint.hasher().clone();
+        self.peers.insert(Peer::new(reachable, hash)).map(PeerId).map_err(|_| Fault::Busy)
     }
 
     /// Forgets a peer: its operations end as cancelled, its link is closed.

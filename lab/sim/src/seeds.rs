@@ -19,6 +19,11 @@ const COUNT_VARIABLE: &str = "ROPEWALK_SEEDS";
 /// How long such a test goes on.
 const MINUTES_VARIABLE: &str = "ROPEWALK_SEED_MINUTES";
 
+/// Tells a child of [`in_two_processes`] that it is one.
+const CHILD_VARIABLE: &str = "ROPEWALK_TRACE_OF_CHILD";
+/// Stands before what the child found.
+const CHILD_MARK: &str = "trace of child ";
+
 /// The seeds of a test that can run many: `usual` of them from `first` on, unless the environment
 /// says otherwise. What was left out for lack of time is printed.
 pub fn seeds(first: u64, usual: u64) -> Seeds {
@@ -61,6 +66,34 @@ pub fn run_seeds(seeds: impl IntoIterator<Item = u64>, scenario: impl Fn(&mut Si
         Some(named) => named.for_each(|seed| run_twice(seed, &scenario)),
         None => seeds.into_iter().for_each(|seed| run_twice(seed, &scenario)),
     }
+}
+
+/// Computes a trace in two further processes and insists on equal ones: nothing that a process has for
+/// itself, like the places of its memory or its random state, has a say. `test` is the full name of the test
+/// that calls this, and nothing but this.
+pub fn in_two_processes(test: &str, trace: impl FnOnce() -> u64) {
+    if std::env::var_os(CHILD_VARIABLE).is_some() {
+        println!("{CHILD_MARK}{:016x}", trace());
+        return;
+    }
+    let [first, second] = [(); 2].map(|()| trace_of_child(test));
+    assert_eq!(first, second, "two processes differ: something beside the seed has a say");
+}
+
+/// What the child said, which runs this one test.
+fn trace_of_child(test: &str) -> String {
+    let program = std::env::current_exe().expect("a test program knows its path");
+    let output = std::process::Command::new(program)
+        .args([test, "--exact", "--nocapture"])
+        .env(CHILD_VARIABLE, "1")
+        .output()
+        .expect("the test program runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let at = text.find(CHILD_MARK).filter(|_| output.status.success());
+    let at = at.unwrap_or_else(|| {
+        panic!("no trace of {test}: {text}{}", String::from_utf8_lossy(&output.stderr))
+    });
+    text[at..].chars().take(CHILD_MARK.len() + 16).collect()
 }
 
 /// The seeds that the environment names.
@@ -142,6 +175,26 @@ mod tests {
         assert_eq!(of(None).collect::<Vec<_>>(), [5, 6, 7, 8]);
         assert_eq!(of(Some(Duration::from_secs(600))).count(), 4);
         assert_eq!(of(Some(Duration::ZERO)).collect::<Vec<_>>(), [5]);
+    }
+
+    #[test]
+    fn a_seed_has_one_trace_in_every_process() {
+        in_two_processes("seeds::tests::a_seed_has_one_trace_in_every_process", || {
+            run_once(7, &|simulation: &mut Simulation| {
+                simulation.run_for(Duration::from_millis(1));
+            })
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "something beside the seed has a say")]
+    fn a_trace_that_depends_on_its_process_is_found_out() {
+        let name = "seeds::tests::a_trace_that_depends_on_its_process_is_found_out";
+        in_two_processes(name, || {
+            // The child must end well: only its parent is to panic.
+            println!("{CHILD_MARK}{:016x}", std::process::id());
+            std::process::exit(0);
+        });
     }
 
     #[test]

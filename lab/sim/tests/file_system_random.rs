@@ -15,7 +15,9 @@ use programs::*;
 use ropewalk_base::random::Random;
 use ropewalk_client::{Caller, Errno, Node};
 use ropewalk_sim::cluster::{META, PROGRAM_LIMIT};
-use ropewalk_sim::{Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, run_seeds, seeds};
+use ropewalk_sim::{
+    Cluster, ClusterConfig, Cut, Kill, SimConfig, Simulation, in_two_processes, run_seeds, seeds,
+};
 use ropewalk_wire::fs::meta::ROOT;
 
 const OPERATIONS: u64 = 60;
@@ -471,6 +473,17 @@ fn scenario(simulation: &mut Simulation, power: bool, plant: Plant) {
 #[test]
 fn clients_see_one_file_system_whatever_dies() {
     run_seeds(seeds(0, 100), |simulation| scenario(simulation, false, Plant::Nothing));
+}
+
+#[test]
+fn one_seed_has_one_trace_in_two_processes() {
+    in_two_processes("one_seed_has_one_trace_in_two_processes", || {
+        (0..4).fold(0, |all: u64, seed| {
+            let mut simulation = Simulation::new(seed);
+            scenario(&mut simulation, seed % 2 == 1, Plant::Nothing);
+            all.rotate_left(7) ^ simulation.trace_hash()
+        })
+    });
 }
 
 #[test]

@@ -24,8 +24,8 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 
-use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::verb::{Help, RemoteKey, RemoteLayout, Token};
 use rustix::process::Pid;
@@ -70,7 +70,8 @@ impl Exposures {
     /// Nothing exposed to a peer so reached.
     pub fn to(peer: PeerMemory) -> Exposures {
         let within_process = peer == PeerMemory::Own;
-        Exposures { within_process, live: HashMap::new(), revoking: Vec::new(), spare: Vec::new() }
+        let live = HashMap::with_hasher(HashSeed::OWN_KEYS);
+        Exposures { within_process, live, revoking: Vec::new(), spare: Vec::new() }
     }
 
     /// Makes `region` accessible.

@@ -17,6 +17,7 @@ mod peers;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use ropewalk_base::hash::HashSeed;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
 use ropewalk_wire::mxoe::{
@@ -178,6 +179,7 @@ impl Agent {
     /// An agent that knows nobody.
     pub fn new(mut config: AgentConfig, mut random: Random, now: Time) -> Agent {
         config.name = fitting(config.name);
+        let table = Table::with_limit(PEERS_MAX, HashSeed::peek(&random));
         Agent {
             serial: random.next_u64() as u32,
             config,
@@ -186,7 +188,7 @@ impl Agent {
             burst: BURST,
             beacon_at: now,
             beaconed_at: None,
-            table: Table::with_limit(PEERS_MAX),
+            table,
             map: None,
             sought: VecDeque::new(),
             out: VecDeque::new(),

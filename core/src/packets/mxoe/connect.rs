@@ -176,7 +176,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     fn add(&mut self, station: S, endpoint: u8, receive_next: Sequence) -> Option<SlotId> {
         let former = self.former(station, endpoint);
         let own = former.map_or(self.session, |former| former.own);
-        let partner = Partner::new(station, endpoint, own, receive_next);
+        let hash = self.by_name.hasher().clone();
+        let partner = Partner::new(station, endpoint, own, receive_next, hash);
         if self.by_name.len() >= self.config.partners_max {
             self.make_room();
         }

@@ -16,8 +16,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::hash::Hash;
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use ropewalk_base::error::Fault;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
 use ropewalk_base::shared::SharedBytes;
@@ -227,7 +227,13 @@ pub(super) struct Partner<S> {
 }
 
 impl<S> Partner<S> {
-    pub fn new(station: S, endpoint: u8, own: u32, receive_next: Sequence) -> Partner<S> {
+    pub fn new(
+        station: S,
+        endpoint: u8,
+        own: u32,
+        receive_next: Sequence,
+        hash: HashSeed,
+    ) -> Partner<S> {
         Partner {
             station,
             endpoint,
@@ -255,9 +261,9 @@ impl<S> Partner<S> {
             acks_heard: 0,
             retry: false,
             awaits_region: false,
-            announced: HashMap::new(),
+            announced: HashMap::with_hasher(hash.clone()),
             regions: 0,
-            exposed: HashMap::new(),
+            exposed: HashMap::with_hasher(hash),
             asks: Asks::default(),
             serving: VecDeque::new(),
         }
@@ -358,6 +364,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// The same in this session, which is neither 0 nor [`SESSION_UNKNOWN`], and which no other opening of the
     /// endpoint has had.
     pub fn in_session(config: MxoeConfig, random: Random, session: u32) -> Mxoe<S> {
+        let hash = HashSeed::peek(&random);
         Mxoe {
             partners: Slots::with_limit(config.partners_max),
             share: Share::new(config.frames_max, config.dialect.replies_per_block()),
@@ -365,18 +372,18 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             random,
             now: Time::ZERO,
             session,
-            by_name: HashMap::new(),
-            formers: HashMap::new(),
+            by_name: HashMap::with_hasher(hash.clone()),
+            formers: HashMap::with_hasher(hash.clone()),
             former_names: VecDeque::new(),
             half_open: VecDeque::new(),
-            table: HashMap::new(),
+            table: HashMap::with_hasher(hash),
             ready: VecDeque::new(),
             stateless: VecDeque::new(),
             timers: BTreeSet::new(),
             spare: Vec::new(),
             pulls: Slots::with_limit(super::pulling::PULLS_MAX),
-            by_token: HashMap::new(),
-            by_handle: HashMap::new(),
+            by_token: HashMap::with_hasher(HashSeed::OWN_KEYS),
+            by_handle: HashMap::with_hasher(HashSeed::OWN_KEYS),
             regions: super::regions::table(),
             awaiting_region: Vec::new(),
             retries: Vec::new(),

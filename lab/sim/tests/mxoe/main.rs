@@ -25,7 +25,7 @@ use std::time::Duration;
 use ropewalk_base::error::Fault;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
-use ropewalk_sim::seeds;
+use ropewalk_sim::{in_two_processes, seeds};
 use ropewalk_wire::mxoe::{Dialect, Order};
 use world::*;
 
@@ -127,29 +127,42 @@ impl Scene {
     }
 }
 
+/// Messages of many lengths; the trace of all packets.
+fn lengths(seed: u64) -> u64 {
+    let weather = if seed.is_multiple_of(3) { Weather::FAIR } else { ROUGH };
+    let mut scene = Scene::new(seed, weather);
+    scene.world.nodes.0.seen.later = [0, 0, 200][(seed % 3) as usize];
+    scene.world.nodes.1.seen.later = [0, 100, 0][(seed % 3) as usize];
+    let count = 20 + scene.world.random.below(300);
+    for _ in 0..count {
+        let node = scene.world.random.below(2) as usize;
+        let edge = scene.world.random.below(EDGES.len() as u64) as usize;
+        let edge = if edge > 14 && scene.world.random.below(3) > 0 { edge - 10 } else { edge };
+        scene.send(node, EDGES[edge]);
+        for _ in 0..scene.world.random.below(4) {
+            scene.world.step();
+        }
+        if scene.world.random.below(4) == 0 {
+            scene.world.nodes.0.read();
+            scene.world.nodes.1.read();
+        }
+    }
+    scene.check();
+    scene.world.trace
+}
+
 #[test]
 fn messages_of_every_length_arrive_once_and_in_order() {
     for seed in seeds(0, 60) {
-        let weather = if seed.is_multiple_of(3) { Weather::FAIR } else { ROUGH };
-        let mut scene = Scene::new(seed, weather);
-        scene.world.nodes.0.seen.later = [0, 0, 200][(seed % 3) as usize];
-        scene.world.nodes.1.seen.later = [0, 100, 0][(seed % 3) as usize];
-        let count = 20 + scene.world.random.below(300);
-        for _ in 0..count {
-            let node = scene.world.random.below(2) as usize;
-            let edge = scene.world.random.below(EDGES.len() as u64) as usize;
-            let edge = if edge > 14 && scene.world.random.below(3) > 0 { edge - 10 } else { edge };
-            scene.send(node, EDGES[edge]);
-            for _ in 0..scene.world.random.below(4) {
-                scene.world.step();
-            }
-            if scene.world.random.below(4) == 0 {
-                scene.world.nodes.0.read();
-                scene.world.nodes.1.read();
-            }
-        }
-        scene.check();
+        lengths(seed);
     }
+}
+
+#[test]
+fn one_seed_has_one_trace_in_two_processes() {
+    in_two_processes("one_seed_has_one_trace_in_two_processes", || {
+        (0..10).fold(0, |all: u64, seed| all.rotate_left(7) ^ lengths(seed))
+    });
 }
 
 #[test]

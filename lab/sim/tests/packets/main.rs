@@ -14,7 +14,7 @@ use ropewalk_base::error::Fault;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{Help, RemoteKey, RemoteLayout, RemoteSegment, Token, Urgency, Verb};
-use ropewalk_sim::seeds;
+use ropewalk_sim::{in_two_processes, seeds};
 use world::*;
 
 /// Region bytes, and those of an access at most.
@@ -278,6 +278,13 @@ fn everything_arrives_once_in_order_and_whole_whatever_the_weather() {
             assert_eq!(trace, traffic(seed, FOUL, false), "seed {seed} is not reproduced");
         }
     }
+}
+
+#[test]
+fn one_seed_has_one_trace_in_two_processes() {
+    in_two_processes("one_seed_has_one_trace_in_two_processes", || {
+        (0..10).fold(0, |all: u64, seed| all.rotate_left(7) ^ traffic(seed, FOUL, true))
+    });
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use hashbrown::HashMap;
+use ropewalk_base::hash::{HashMap, HashSeed};
 use ropewalk_base::time::Time;
 use ropewalk_wire::mxoe::{Announcement, INDEX_UNKNOWN, Order, Station};
 
@@ -55,11 +55,11 @@ impl Peer {
 }
 
 impl Table {
-    pub fn with_limit(max: u16) -> Table {
+    pub fn with_limit(max: u16, hash: HashSeed) -> Table {
         Table {
             peers: Vec::new(),
             free: BTreeSet::new(),
-            by_station: HashMap::new(),
+            by_station: HashMap::with_hasher(hash),
             goes: BTreeSet::new(),
             asks: BTreeSet::new(),
             max,
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn where_there_is_no_room_the_one_goes_that_was_not_heard_for_the_longest_time() {
-        let mut table = Table::with_limit(3);
+        let mut table = Table::with_limit(3, HashSeed::OWN_KEYS);
         for number in 1..=3 {
             assert_eq!(table.add(station(number), Time(u64::from(number))), u16::from(number));
         }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn who_is_taken_out_leaves_a_place_for_the_next_one() {
-        let mut table = Table::with_limit(3);
+        let mut table = Table::with_limit(3, HashSeed::OWN_KEYS);
         for number in 1..=3 {
             table.add(station(number), Time(u64::from(number)));
         }
