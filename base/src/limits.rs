@@ -15,8 +15,6 @@ pub const EAGER_BYTES_SHORT: u32 = 32 * 1024;
 pub const EAGER_BYTES: u32 = 16 * 1024;
 /// Longest request (unexpected message), in bytes.
 pub const REQUEST_BYTES_MAX: u32 = 32 * 1024;
-/// Rails of one endpoint.
-pub const RAILS_MAX: usize = 16;
 /// Remote segments of one list put or get.
 pub const REMOTE_SEGMENTS_MAX: usize = 1024;
 /// Urgent frames that may wait on one link for a peer that does not read. More than a correct peer

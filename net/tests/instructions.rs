@@ -32,11 +32,11 @@ fn a_small_message_costs_few_instructions() {
         .env(CHILD, "1")
         .output();
     if std::env::var("RUSTFLAGS").is_ok_and(|flags| flags.contains("sanitizer")) {
-        println!("skipped: a sanitizer's program does not run under valgrind");
+        println!("SKIP: a sanitizer's program does not run under valgrind");
         return;
     }
     let Ok(outcome) = outcome else {
-        println!("skipped: valgrind is not installed");
+        println!("SKIP: valgrind is not installed");
         return;
     };
     let text = String::from_utf8_lossy(&outcome.stderr);

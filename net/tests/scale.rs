@@ -79,7 +79,7 @@ fn join(world: &mut World) -> i64 {
 #[test]
 fn an_idle_peer_costs_little_memory() {
     if !allow_descriptors(10 * PEERS as u64) {
-        println!("skipped: {} descriptors are not allowed", 10 * PEERS);
+        println!("SKIP: {} descriptors are not allowed", 10 * PEERS);
         return;
     }
     for medium in [Medium::Tcp, Medium::Loop, Medium::Udp, Medium::Mxoe] {
@@ -108,7 +108,7 @@ fn what_goes_on_costs_the_same_beside_many() {
         return child(&scene);
     }
     if std::env::var("RUSTFLAGS").is_ok_and(|flags| flags.contains("sanitizer")) {
-        println!("skipped: a sanitizer's program does not run under valgrind");
+        println!("SKIP: a sanitizer's program does not run under valgrind");
         return;
     }
     for medium in ["tcp", "loop"] {
@@ -116,7 +116,7 @@ fn what_goes_on_costs_the_same_beside_many() {
             let few = instructions(&format!("{medium} few"), work);
             let many = instructions(&format!("{medium} many"), work);
             let (Some(few), Some(many)) = (few, many) else {
-                println!("skipped: valgrind is not installed");
+                println!("SKIP: valgrind is not installed");
                 return;
             };
             println!("{medium}, {work}: {few} instructions beside few, {many} beside many");

@@ -2,8 +2,8 @@
 //!
 //! All numbers are little endian. Every header but one begins with the same 40 bytes ([`Prefix`]); what
 //! follows depends on the kind. The exception is [`ShortHeader`]: a small message over a medium that
-//! flips no bits and loses nothing, so short that message and header fit a cache line. Fields for several paths (path, migration, packet, span) are part of
-//! version 1, although one path is all that version 1 uses (DESIGN 3.6).
+//! flips no bits and loses nothing, so short that message and header fit a cache line. The prefix has fields for
+//! several paths (path, migration, packet, span); this version uses one path (DESIGN 3.6).
 //!
 //! Invariants: the header's length is fixed by its kind; the header checksum covers the whole header
 //! with the checksum field as zero; nothing here allocates.
@@ -173,10 +173,10 @@ layouts! {
         eager_ends: u8,
         reserved: [u8; 7],
     } 32
-    /// Spans that arrived: all below `cumulative`, and those of the bitmap above it.
+    /// Spans that arrived: all up to `cumulative`, and those of the bitmap above it.
     AckBody {
         cumulative: U64,
-        /// Bit n: span `cumulative + 1 + n`.
+        /// Bit n: span `cumulative + 2 + n`. The span before these is missing.
         bitmap: U64,
     } 16
 }

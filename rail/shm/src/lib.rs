@@ -6,7 +6,7 @@
 //! and guarded accesses (`native`); processes meet by sockets (`socket`, `meeting`), threads by
 //! letters (`local`); sleepers are woken by bells (`rest`, `sleep`, `barrier`), and idle links
 //! are looked at when their bells ring (`attention`).
-//! `docs/design/010-shm-rail.md` has the reasons.
+//! `docs/design/051-small-messages.md` and `053-large-messages.md` say what each way costs, and why it is taken.
 //!
 //! Invariants, beside those of every rail (`ropewalk_rail`):
 //! * a link exists only after both sides proved that they share memory and reach each other's;
