@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use crate::disk::Disk;
 use crate::executor::{Executor, TimerId};
+use crate::hash::HashSeed;
 use crate::random::Random;
 use crate::task::{Receiver, oneshot};
 use crate::time::Time;
@@ -84,6 +85,11 @@ impl World {
     /// 64 uniform bits.
     pub fn random_u64(&self) -> u64 {
         self.inner.random.borrow_mut().next_u64()
+    }
+
+    /// For hash maps with keys that others choose; the draws stay what they are.
+    pub fn hash_seed(&self) -> HashSeed {
+        HashSeed::peek(&self.inner.random.borrow())
     }
 
     /// 128 uniform bits.

@@ -246,7 +246,7 @@ impl Client {
             meta: Connection::new(world, endpoint, peer, options),
             pool: Pool::with_budget(config.transfer_bytes * 2),
             inodes: RefCell::new(BTreeMap::new()),
-            entries: RefCell::new(Entries::default()),
+            entries: RefCell::new(Entries::new(world.hash_seed())),
             trimming: Cell::new(false),
             under_way: UnderWay::default(),
             nameless: RefCell::new(BTreeMap::new()),

@@ -4,7 +4,9 @@
 //! other names than those here; names are bounded over all directories, and one that is not here is
 //! asked for.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+
+use ropewalk_base::hash::{HashMap, HashSeed};
 
 /// Names that are remembered, over all directories. Beyond that what others have is forgotten, and
 /// then nothing more is taken in.
@@ -28,14 +30,24 @@ struct Directory {
 }
 
 /// The names of all directories that are remembered.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Entries {
     directories: BTreeMap<u64, Directory>,
     /// Over all directories.
     names: usize,
+    hash: HashSeed,
 }
 
 impl Entries {
+    pub fn new(hash: HashSeed) -> Entries {
+        Entries { directories: BTreeMap::new(), names: 0, hash }
+    }
+
+    /// A directory of which nothing is known yet, or what is.
+    fn directory(&mut self, number: u64) -> &mut Directory {
+        self.directories.entry(number).or_insert_with(|| Directory::new(self.hash.clone()))
+    }
+
     /// What a name means: `Some(None)` where there is no such name, `None` where that is not known.
     pub fn known(&self, parent: u64, name: &[u8]) -> Option<Option<u64>> {
         let directory = self.directories.get(&parent)?;
@@ -52,7 +64,7 @@ impl Entries {
             self.forget_others(parent);
         }
         let full = self.names >= NAMES_MAX;
-        let directory = self.directories.entry(parent).or_default();
+        let directory = self.directory(parent);
         if let Some(known) = directory.names.get_mut(name) {
             *known = inode;
         } else if full {
@@ -92,20 +104,20 @@ impl Entries {
 
     /// All leases are gone.
     pub fn clear(&mut self) {
-        *self = Entries::default();
+        *self = Entries::new(self.hash.clone());
     }
 
     /// A directory that we made, and have a lease on: there is nothing in it.
     pub fn made(&mut self, number: u64) {
         self.remove(number);
-        self.directories.insert(number, Directory { complete: true, ..Directory::default() });
+        self.directory(number).complete = true;
     }
 
     /// A piece of a listing came, from behind `from` up to `to` (the last one with `end`), of which
     /// each name is remembered by now. False in `gapless`: something may be missing or too much.
     pub fn listed(&mut self, number: u64, from: u64, to: u64, (end, gapless): (bool, bool)) {
         let directory = if from == 0 && gapless {
-            self.directories.entry(number).or_default()
+            self.directory(number)
         } else {
             let Some(directory) = self.directories.get_mut(&number) else { return };
             directory
@@ -144,10 +156,10 @@ impl Entries {
     }
 }
 
-impl Default for Directory {
-    fn default() -> Directory {
+impl Directory {
+    fn new(hash: HashSeed) -> Directory {
         Directory {
-            names: HashMap::new(),
+            names: HashMap::with_hasher(hash),
             complete: false,
             listed_to: None,
             misses: 0,
@@ -163,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_complete_after_a_listing_without_gaps() {
-        let mut entries = Entries::default();
+        let mut entries = Entries::new(HashSeed::OWN_KEYS);
         entries.remember(1, b"a", Some(5));
         assert_eq!(entries.known(1, b"b"), None);
         entries.listed(1, 0, 10, (false, true));
@@ -188,7 +200,7 @@ mod tests {
 
     #[test]
     fn names_are_bounded() {
-        let mut entries = Entries::default();
+        let mut entries = Entries::new(HashSeed::OWN_KEYS);
         entries.made(1);
         entries.remember(2, b"other", None);
         let name = |number: usize| number.to_le_bytes();
@@ -202,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_read_ahead_after_some_misses() {
-        let mut entries = Entries::default();
+        let mut entries = Entries::new(HashSeed::OWN_KEYS);
         (0..20u8).for_each(|number| entries.remember(1, &[number], Some(9)));
         assert!((0..MISSES).all(|_| entries.missed(1, 1000).is_none()));
         assert_eq!(entries.missed(1, 1000), Some(0));
