@@ -491,8 +491,7 @@ impl<A: Node, B: Node> World<A, B> {
                 0 => self.nodes.0.packet(from, &bytes, now),
                 _ => self.nodes.1.packet(from, &bytes, now),
             }
-            self.trace = self.trace.wrapping_mul(0x100_0000_01b3)
-                ^ u64::from(ropewalk_base::checksum::crc32c(&bytes));
+            self.trace = traced(self.trace, &bytes);
         }
         let rooms = [1 + self.random.below(40), 1 + self.random.below(40)];
         for (to, bytes) in self.nodes.0.pass(now, rooms[0]) {

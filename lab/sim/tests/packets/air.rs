@@ -199,3 +199,11 @@ impl Bytes for Store {
         buffers[to.buffer.0.index as usize][begin..begin + from.len()].copy_from_slice(from);
     }
 }
+
+/// A trace that has taken one more packet in. Not by its CRC: packets end with theirs, so that one is the
+/// same for all.
+pub fn traced(trace: u64, packet: &[u8]) -> u64 {
+    packet
+        .iter()
+        .fold(trace, |trace, byte| (trace ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}

@@ -283,7 +283,10 @@ fn everything_arrives_once_in_order_and_whole_whatever_the_weather() {
 #[test]
 fn one_seed_has_one_trace_in_two_processes() {
     in_two_processes("one_seed_has_one_trace_in_two_processes", || {
-        (0..10).fold(0, |all: u64, seed| all.rotate_left(7) ^ traffic(seed, FOUL, true))
+        (0..10).fold(0, |all: u64, seed| {
+            let refused = offers::revoked_under_writes(seed);
+            all.rotate_left(7) ^ traffic(seed, FOUL, true) ^ refused.rotate_left(31)
+        })
     });
 }
 

@@ -20,6 +20,7 @@ const KEY: RemoteKey = RemoteKey { slot: SlotId { index: 1, generation: 9 }, sec
 struct Writer {
     world: World,
     link: SlotId,
+    theirs: SlotId,
     region: Slice,
     /// What is under way, and where its parts go.
     writes: BTreeMap<u64, (Slice, Vec<(u64, u64)>)>,
@@ -33,7 +34,7 @@ impl Writer {
         let expose = Verb::Expose { link: of(theirs), key: KEY, region, writable: true };
         assert!(world.take_back(1, &expose));
         world.air.weather.loss = loss;
-        Writer { world, link, region, writes: BTreeMap::new() }
+        Writer { world, link, theirs, region, writes: BTreeMap::new() }
     }
 
     fn write(&mut self, at: u64, id: u64) -> u64 {
@@ -91,6 +92,25 @@ impl Writer {
             }
         }
     }
+}
+
+/// Many writes are under way when their region is revoked: each is refused. The trace of all packets.
+pub fn revoked_under_writes(seed: u64) -> u64 {
+    let mut writer = Writer::new(seed, 0);
+    writer.world.room = 2;
+    // So long that many are being pulled when the first one has ended.
+    for at in 0..60 {
+        let local = writer.world.nodes[0].store.patterned(at, 5_000);
+        writer.write_list(local, std::iter::once((at * 5_000, 5_000)));
+    }
+    writer.world.until("the first end", |world| !world.nodes[0].seen.ended.is_empty());
+    let revoke = Verb::Revoke { link: of(writer.theirs), key: KEY };
+    assert!(writer.world.take_back(1, &revoke));
+    writer.world.until("the ends of all writes", |world| world.nodes[0].seen.pending.is_empty());
+    let ended = writer.world.nodes[0].seen.ended.values();
+    let refused = ended.filter(|end| **end == Err(Fault::BadKey)).count();
+    assert!(refused > 10, "{refused} were refused");
+    writer.world.trace
 }
 
 #[test]

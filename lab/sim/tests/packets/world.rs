@@ -232,8 +232,7 @@ impl World {
             };
             let Node { machine, seen, .. } = node;
             machine.packet(from, &bytes, self.now, seen);
-            self.trace = self.trace.wrapping_mul(0x100_0000_01b3)
-                ^ u64::from(ropewalk_base::checksum::crc32c(&bytes));
+            self.trace = traced(self.trace, &bytes);
         }
         for index in 0..self.nodes.len() {
             if !self.nodes[index].alive {
