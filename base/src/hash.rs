@@ -1,8 +1,8 @@
 //! Hash maps whose order one seed determines.
 //!
 //! The simulator repeats a run from its seed, so no hash may depend on the chance of a process. A peer
-//! that does not know the seed cannot choose keys that collide, so production draws it. There is no
-//! default: each map is made with [`HashSeed`].
+//! that does not know the seed cannot choose keys that collide: production takes it from the operating
+//! system's randomness, beside what draws tell peers. There is no default: each map is made with [`HashSeed`].
 
 use std::hash::BuildHasher;
 
@@ -20,12 +20,12 @@ pub type HashSet<K> = hashbrown::HashSet<K, HashSeed>;
 pub struct HashSeed(FixedState);
 
 impl HashSeed {
-    /// For keys that this process numbers itself, so that nobody can choose them.
+    /// For keys that no peer chooses.
     pub const OWN_KEYS: HashSeed = HashSeed(FixedState::with_seed(0));
 
     /// For keys that peers choose. Leaves `random` as it was: the draws of a seed stay what they are.
     pub fn peek(random: &Random) -> HashSeed {
-        HashSeed(FixedState::with_seed(random.clone().next_u64()))
+        HashSeed(FixedState::with_seed(random.apart()))
     }
 }
 
@@ -57,9 +57,11 @@ mod tests {
     }
 
     #[test]
-    fn a_draw_is_not_spent() {
+    fn a_seed_is_no_draw_and_spends_none() {
         let mut random = Random::from_seed(3);
-        let _ = HashSeed::peek(&random);
-        assert_eq!(random.next_u64(), Random::from_seed(3).next_u64());
+        let (_, apart) = (HashSeed::peek(&random), random.apart());
+        assert_eq!(random.clone().next_u64(), Random::from_seed(3).next_u64());
+        // Peers are told of draws: nonces, numbers of sessions.
+        assert!((0..1000).all(|_| random.next_u64() != apart));
     }
 }

@@ -35,6 +35,14 @@ impl Random {
         result
     }
 
+    /// 64 bits of the present state that are no draw, neither an earlier nor the next one: what peers are told of
+    /// draws does not tell them these. The draws stay what they are.
+    pub fn apart(&self) -> u64 {
+        // The scrambler of xoshiro256++; a draw looks at another word of the state.
+        let s = &self.state;
+        s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0])
+    }
+
     /// 128 uniform bits.
     pub fn next_u128(&mut self) -> u128 {
         (u128::from(self.next_u64()) << 64) | u128::from(self.next_u64())

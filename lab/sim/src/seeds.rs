@@ -69,8 +69,8 @@ pub fn run_seeds(seeds: impl IntoIterator<Item = u64>, scenario: impl Fn(&mut Si
 }
 
 /// Computes a trace in two further processes and insists on equal ones: nothing that a process has for
-/// itself, like the places of its memory or its random state, has a say. `test` is the full name of the test
-/// that calls this, and nothing but this.
+/// itself, like the places of its memory or its random state, has a say. The test called `test`
+/// (its full name) calls this, and does nothing else.
 pub fn in_two_processes(test: &str, trace: impl FnOnce() -> u64) {
     if std::env::var_os(CHILD_VARIABLE).is_some() {
         println!("{CHILD_MARK}{:016x}", trace());
@@ -80,7 +80,7 @@ pub fn in_two_processes(test: &str, trace: impl FnOnce() -> u64) {
     assert_eq!(first, second, "two processes differ: something beside the seed has a say");
 }
 
-/// What the child said, which runs this one test.
+/// Runs one test alone, in a child; returns the trace that it printed.
 fn trace_of_child(test: &str) -> String {
     let program = std::env::current_exe().expect("a test program knows its path");
     let output = std::process::Command::new(program)
