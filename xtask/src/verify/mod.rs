@@ -1,7 +1,7 @@
 //! `cargo verify`: everything that must hold, in one command, on a laptop as in CI.
 //!
 //! Steps run one after the other ([`steps`]), each a command whose output is kept ([`run`]) and
-//! counted ([`count`]); the first that fails ends the run and shows its output. What a step needs
+//! counted ([`count`]); the first that fails ends the run and shows why. What a step needs
 //! from the system it asks for itself ([`packages`]).
 //!
 //! Invariants:
@@ -19,9 +19,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use self::count::Count;
+use self::count::{Count, Timed, telling};
 use self::steps::{Action, Step};
 use crate::metadata::Workspace;
+
+/// How many of the slowest tests are listed.
+const SLOWEST: usize = 20;
 
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,7 +111,8 @@ fn perform(workspace: &Workspace, step: &Step, strict: bool) -> Result<Outcome> 
         }
         if !output.passed || skipped || count.failed > 0 {
             passed = false;
-            shown = format!("{}\n    failed: {}", output.text.trim_end(), command.line());
+            let why = telling(&output.text);
+            shown = format!("{}\n    failed: {}", why.trim_end(), command.line());
             if output.timed_out {
                 remarks.push(format!("ended after its limit of {} s", step.limit.as_secs()));
             }
@@ -146,6 +150,14 @@ fn summary(rows: &[Row]) -> String {
         text += &format!("{name:<16} {:>9}  {}\n", seconds(*elapsed), verdict(outcome));
         total.add(outcome.count.clone());
     }
+    let slowest = total.slowest(SLOWEST);
+    if !slowest.is_empty() {
+        text += &format!("\nthe slowest {} tests\n", slowest.len());
+    }
+    for Timed { seconds, name } in slowest {
+        text += &format!("{seconds:>7.1} s  {name}\n");
+    }
+    text.push('\n');
     let elapsed = rows.iter().map(|row| row.elapsed).sum();
     text += &format!("{:<16} {:>9}\n", "total", seconds(elapsed));
     // A step that runs no tests and fails is one failure, so that the last line never hides it.

@@ -31,6 +31,14 @@ pub enum Action {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
+/// What test programs print of tests: also what passing ones print, since that is where a test says that it was
+/// skipped; and each one's time, an option that they take with [`UNSTABLE`].
+const PRINTED: [&str; 4] = ["--show-output", "-Z", "unstable-options", "--report-time"];
+
+/// Test programs alone are run with this: in the environment of a build it would build other things.
+const UNSTABLE: (&str, &str) =
+    ("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", "env RUSTC_BOOTSTRAP=1");
+
 /// The sanitizer step needs the target named, so that build scripts are built without it.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -113,6 +121,11 @@ fn cargo_with(arguments: &[&str]) -> Invocation {
     Invocation::new(&cargo().to_string_lossy()).args(arguments.iter().copied())
 }
 
+/// Test programs with such arguments so far print what is to be known of their tests.
+fn printing(invocation: Invocation) -> Invocation {
+    invocation.args(PRINTED).env(UNSTABLE.0, UNSTABLE.1)
+}
+
 fn lints() -> Invocation {
     cargo_with(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
 }
@@ -123,7 +136,7 @@ fn documentation() -> Invocation {
 }
 
 fn unit_tests() -> Invocation {
-    cargo_with(&["test", "--workspace", "--locked", "--lib", "--bins", "--", "--show-output"])
+    printing(cargo_with(&["test", "--workspace", "--locked", "--lib", "--bins", "--"]))
 }
 
 /// Unit tests, ordinary integration tests and examples in one go, then the documentation's examples.
@@ -137,8 +150,8 @@ fn tests(workspace: &Workspace, depth: Depth) -> Vec<Action> {
         .args(profile(depth).iter().copied())
         .args(["--lib", "--bins", "--examples"])
         .args(names.into_iter().flat_map(|name| ["--test", name]))
-        // What passing tests print is shown, too: that is where a test says that it was skipped.
-        .args(["--", "--show-output"]);
+        .args(["--"]);
+    all = printing(all);
     if depth == Depth::Deep {
         all = deep(all);
     }
@@ -177,7 +190,7 @@ fn models(workspace: &Workspace) -> Vec<Action> {
 fn alone(workspace: &Workspace, beginning: &str, depth: Depth) -> Vec<Action> {
     let test = |(package, test): (&str, &str)| {
         let arguments = ["test", "--locked", "--package", package, "--test", test];
-        let invocation = cargo_with(&arguments).args(["--", "--show-output", "--test-threads=1"]);
+        let invocation = printing(cargo_with(&arguments).args(["--", "--test-threads=1"]));
         Action::Run(if depth == Depth::Deep { deep(invocation) } else { invocation })
     };
     let apart = |name: &str| name == SUITES || name == PEERS;
@@ -212,6 +225,7 @@ fn sanitizers(workspace: &Workspace) -> Vec<Action> {
         .args(packages.flat_map(|name| ["--package", name]))
         .env("RUSTC_BOOTSTRAP", "1")
         .env("RUSTFLAGS", "-Zsanitizer=address")
+        .env("CARGO_PROFILE_DEV_DEBUG", "line-tables-only")
         // Slabs and pools live as long as the process; what counts is use after free and bounds.
         .env("ASAN_OPTIONS", "detect_leaks=0");
     vec![Action::Run(run)]
