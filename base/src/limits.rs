@@ -4,14 +4,15 @@
 pub const HEADER_BYTES_MAX: usize = 104;
 /// Longest payload of one frame, in bytes: bulk never holds a connection longer than this.
 pub const FRAME_PAYLOAD_BYTES_MAX: u32 = 256 * 1024;
-/// Longest eager message, in bytes; longer ones are announced. Only where packets are long does anything leave at once
-/// that is longer than [`EAGER_BYTES_SHORT`].
-pub const EAGER_BYTES_MAX: u32 = 64 * 1024;
+/// Longest eager message, in bytes; longer ones are announced. Over a stream messages up to this leave at once, in
+/// fragments, as far as credit reaches.
+pub const EAGER_BYTES_MAX: u32 = 1024 * 1024;
+/// Longest message that leaves at once over a rail of long packets.
+pub const EAGER_BYTES_LONG: u32 = 64 * 1024;
 /// Messages up to so many bytes leave at once where packets carry them, however short those are. As in MX, programs
 /// may count on it.
 pub const EAGER_BYTES_SHORT: u32 = 32 * 1024;
-/// Messages up to so many bytes leave at once over every rail. Where a stream carries them, or one side reads the other's
-/// memory, announcing longer ones costs less than one more copy, should nobody have posted for them.
+/// Messages up to so many bytes leave at once over every rail, and a peer's first window has room for them.
 pub const EAGER_BYTES: u32 = 16 * 1024;
 /// Longest request (unexpected message), in bytes.
 pub const REQUEST_BYTES_MAX: u32 = 32 * 1024;
@@ -24,7 +25,8 @@ pub const REMOTE_SEGMENTS_MAX: usize = 1024;
 /// payload: 16 512, about a quarter.
 pub const QUEUED_FRAMES_MAX: usize = 65_536;
 
-const _: () = assert!(EAGER_BYTES <= EAGER_BYTES_SHORT && EAGER_BYTES_SHORT <= EAGER_BYTES_MAX);
+const _: () = assert!(EAGER_BYTES <= EAGER_BYTES_SHORT && EAGER_BYTES_SHORT <= EAGER_BYTES_LONG);
 const _: () = assert!(REQUEST_BYTES_MAX <= EAGER_BYTES_SHORT);
-const _: () = assert!(EAGER_BYTES_MAX <= FRAME_PAYLOAD_BYTES_MAX);
+const _: () = assert!(EAGER_BYTES_LONG <= FRAME_PAYLOAD_BYTES_MAX);
+const _: () = assert!(EAGER_BYTES_LONG <= EAGER_BYTES_MAX);
 const _: () = assert!(REMOTE_SEGMENTS_MAX * 16 <= EAGER_BYTES_MAX as usize);

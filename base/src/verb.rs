@@ -258,7 +258,8 @@ pub struct Capabilities {
     /// Longest payload of a frame, in bytes.
     pub frame_payload_bytes_max: u32,
     /// Messages up to so many bytes had better leave at once than be announced and read. From
-    /// [`EAGER_BYTES`](crate::limits::EAGER_BYTES) to [`EAGER_BYTES_MAX`](crate::limits::EAGER_BYTES_MAX).
+    /// [`EAGER_BYTES`](crate::limits::EAGER_BYTES) to [`EAGER_BYTES_MAX`](crate::limits::EAGER_BYTES_MAX); more than a
+    /// frame takes only where the rail is reliable and ordered, since the fragments of a message follow each other.
     pub eager_bytes: u32,
     /// How well it serves a peer that several rails reach: the highest wins.
     pub preference: u8,

@@ -253,6 +253,8 @@ pub struct Config {
     /// for their receives.
     pub eager_window_bytes: u32,
     pub eager_window_bytes_max: u32,
+    /// The most for a peer whose long messages find their receives posted: room for two of the longest.
+    pub eager_window_bytes_posted: u32,
     /// Announced messages of one peer that nobody has matched.
     pub announce_window: u32,
     /// Peers, at most.
@@ -297,6 +299,7 @@ impl Default for Config {
             eager_pool_bytes: 256 << 20,
             eager_window_bytes: 64 << 10,
             eager_window_bytes_max: 1 << 20,
+            eager_window_bytes_posted: (2 << 20) + 1024,
             announce_window: 1024,
             peers_max: 4096,
             links_max: usize::MAX,
@@ -315,6 +318,8 @@ impl Default for Config {
 pub struct Counters {
     pub messages_eager_sent: u64,
     pub messages_announced: u64,
+    /// Fragments behind the first ones of messages that left at once.
+    pub fragments_sent: u64,
     pub messages_received: u64,
     /// Messages that came before their receive, and their bytes that were staged.
     pub messages_unmatched: u64,

@@ -225,6 +225,9 @@ impl Core {
         if let Arrived::Eager(eager) = body {
             return self.arrive_eager(link, id, prefix, eager);
         }
+        if let Arrived::Fragment(fragment) = body {
+            return self.arrive_fragment(link, id, prefix, fragment);
+        }
         if payload_bytes > 0 && !matches!(body, Arrived::Data(_) | Arrived::Put(_)) {
             return self.violation("a control frame has a payload");
         }
@@ -241,7 +244,7 @@ impl Core {
             Arrived::Goodbye => self.arrive_goodbye(link),
             Arrived::Park => return self.arrive_park(link, id),
             Arrived::Stay => return self.arrive_stay(link, id),
-            Arrived::Hello(_) | Arrived::Confirm | Arrived::Eager(_) => {
+            Arrived::Hello(_) | Arrived::Confirm | Arrived::Eager(_) | Arrived::Fragment(_) => {
                 unreachable!("dealt with before")
             }
         }
@@ -295,8 +298,17 @@ impl Core {
 
     /// The buffer for a `Stage` placement.
     pub fn staged(&mut self, token: Token, buffer: BufferId, bytes: u32) -> Slice {
-        let slice = Slice { buffer, offset: 0, len: u64::from(bytes) };
-        if let Some(landing) = self.landings.get_mut(SlotId::from_u64(token.0)) {
+        let whole = Slice { buffer, offset: 0, len: u64::from(bytes) };
+        let slot = SlotId::from_u64(token.0);
+        let Some(landing) = self.landings.get(slot) else { return whole };
+        let slice = match landing.kind {
+            LandingKind::Fragment { assembly, .. } => {
+                let first = landing.payload_bytes;
+                self.assembly_staged(assembly, whole, first)
+            }
+            _ => whole,
+        };
+        if let Some(landing) = self.landings.get_mut(slot) {
             landing.slice = slice;
         }
         slice
@@ -350,6 +362,9 @@ impl Core {
             }
             LandingKind::Held { channel, message } => {
                 self.held_landed(landing.peer, channel, message, landing.slice);
+            }
+            LandingKind::Fragment { assembly, operation } => {
+                self.fragment_landed(assembly, operation, landing.payload_bytes);
             }
             LandingKind::Data { operation, bytes } => self.data_landed(operation, bytes),
             LandingKind::Put { region, cookie, bytes, total } => {

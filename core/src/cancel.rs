@@ -69,7 +69,7 @@ impl Core {
                     self.pump(peer);
                 }
                 SendStage::Announced { .. } => self.abort_announced(id),
-                SendStage::Eager | SendStage::Acknowledge => {
+                SendStage::Eager | SendStage::Fragments | SendStage::Acknowledge => {
                     let (peer, key) = (state.send.peer, (state.send.channel as u8, state.message));
                     if let Some(peer) = self.peers.get_mut(peer.0) {
                         peer.unfinished.remove(&key);
@@ -102,7 +102,14 @@ impl Core {
         match &operation.kind {
             Kind::Send(state) => match state.stage {
                 SendStage::Announced { region } => self.take_region_back(region, true),
-                _ => self.detach_message(id, state.send.peer),
+                _ => {
+                    let peer = state.send.peer;
+                    self.give_rest_up(peer, id);
+                    self.detach_message(id, peer);
+                    self.detach_frames(peer, true, |order| {
+                        matches!(*order, Order::Fragment { operation, .. } if operation == id)
+                    });
+                }
             },
             Kind::Receive(_) | Kind::Access(_) => {
                 let from = match &operation.kind {
@@ -112,6 +119,7 @@ impl Core {
                 self.stop_native(id);
                 self.give_places_up(from, |kind| {
                     matches!(*kind, LandingKind::Eager { operation }
+                        | LandingKind::Fragment { operation: Some(operation), .. }
                         | LandingKind::Data { operation, .. } if operation == id)
                 });
                 if let Some(peer) = from {
@@ -277,7 +285,14 @@ impl Core {
     /// The memory behind an order is free; its frame still counts.
     pub(crate) fn memory_let_go(&mut self, order: Order) {
         match order {
-            Order::Eager { operation } | Order::PutFrame { operation, .. } => {
+            Order::Eager { operation } => {
+                let state = self.operations.get_mut(operation).map(|it| &mut it.kind);
+                if let Some(Kind::Send(state)) = state {
+                    state.first_left(false, true);
+                }
+                self.let_go(operation);
+            }
+            Order::Fragment { operation, .. } | Order::PutFrame { operation, .. } => {
                 self.let_go(operation);
             }
             Order::ServeFrame { region, .. } => self.region_let_go(region),
@@ -290,7 +305,7 @@ impl Core {
 
     /// Nothing lands there any more, and what was to land there does not come again.
     fn place_given_up(&mut self, landing: Landing) {
-        let Landing { peer, session, span, kind, .. } = landing;
+        let Landing { peer, session, span, kind, payload_bytes, .. } = landing;
         let peer = peer.filter(|peer| self.session_of(*peer) == session);
         if let Some(peer) = peer {
             self.span_placed(peer, span);
@@ -298,6 +313,9 @@ impl Core {
         match kind {
             LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
                 self.let_go(operation);
+            }
+            LandingKind::Fragment { assembly, operation } => {
+                self.fragment_landed(assembly, operation, payload_bytes);
             }
             LandingKind::Put { region, cookie, .. } => {
                 if let Some(peer) = peer {

@@ -29,7 +29,7 @@ impl Holds {
         match *order {
             // Counted by the operation's stage, whoever has the frame.
             Order::Eager { .. } => {}
-            Order::PutFrame { operation, peer } => {
+            Order::Fragment { operation, peer } | Order::PutFrame { operation, peer } => {
                 *self.operations.entry(operation).or_default() += 1;
                 self.bulk(peer);
             }
@@ -57,7 +57,9 @@ impl Holds {
 
     fn landing(&mut self, landing: &Landing) {
         match landing.kind {
-            LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
+            LandingKind::Eager { operation }
+            | LandingKind::Fragment { operation: Some(operation), .. }
+            | LandingKind::Data { operation, .. } => {
                 *self.operations.entry(operation).or_default() += 1;
             }
             LandingKind::Put { region, .. } => *self.regions.entry(region).or_default() += 1,
@@ -138,6 +140,11 @@ impl Core {
             {
                 *holds.operations.entry(id).or_default() += 1;
                 holds.frames.entry(state.send.peer).or_default().0 += 1;
+            }
+        }
+        for stream in self.peers.iter().flat_map(|(_, peer)| &peer.streams) {
+            if let StreamKind::Message { operation, .. } = stream.kind {
+                *holds.operations.entry(operation).or_default() += 1;
             }
         }
         for (slot, region) in self.regions.iter() {

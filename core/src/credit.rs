@@ -72,6 +72,9 @@ pub(crate) struct Granted {
     pub eager_ends: bool,
     /// The least that may be outstanding of eager messages.
     pub eager_window: u64,
+    /// The longest message that leaves at once over the present link, and the longest payload of a frame there.
+    pub eager_bytes: u64,
+    pub frame_bytes: u64,
 }
 
 /// What we allowed the peer, and what it used and we freed again.
@@ -321,6 +324,30 @@ impl Core {
         if lent <= self.config.eager_pool_bytes / 2 { more } else { 0 }
     }
 
+    /// A message was announced for which somebody waits: where it is one of those that come at once as far as credit
+    /// reaches, the next one of its length has room.
+    pub(crate) fn lend_for(&mut self, id: PeerId, payload_bytes: u64) {
+        let Some(peer) = self.peers.get(id.0).filter(|peer| !peer.foreign) else { return };
+        let Some(link) = peer.link().filter(|_| peer.reliable.is_none()) else { return };
+        if payload_bytes > self.eager_bytes_over(link, false) {
+            return;
+        }
+        let charge = charge_bytes(payload_bytes);
+        let wanted = (2 * charge).max((8 * charge).min(TRAFFIC_WINDOW_MAX));
+        let more = wanted.saturating_sub(peer.received.eager.window);
+        let lent = self.lent_bytes + self.orphan_bytes + more;
+        let allowed = wanted <= u64::from(self.config.eager_window_bytes_posted)
+            && lent <= self.config.eager_pool_bytes / 2;
+        if more == 0 || !allowed {
+            return;
+        }
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.received.eager.window += more;
+        }
+        self.lent_bytes += more;
+        self.say_credit(id);
+    }
+
     #[cold]
     fn lend(&mut self, id: PeerId) {
         let Some(peer) = self.peers.get(id.0) else { return };
@@ -361,7 +388,7 @@ impl Core {
     pub(crate) fn first_windows(&self) -> Option<Windows> {
         let (least, bytes) = (self.least_windows(), u64::from(self.config.eager_window_bytes));
         let usual = bytes.next_multiple_of(1024);
-        let eager = usual.max(window_min(self.eager_bytes_most()));
+        let eager = usual.max(window_min(self.eager_bytes_sure()));
         let usual = Windows { eager, request: usual.max(least.request) };
         let used = self.lent_bytes + self.orphan_bytes;
         let pool = self.config.eager_pool_bytes;
@@ -375,7 +402,7 @@ impl Core {
     /// The smallest windows with which nothing gets stuck. A message that is too long for them may
     /// be announced, a longer request may not.
     pub(crate) fn least_windows(&self) -> Windows {
-        let eager = self.eager_bytes_most().min(EAGER_BYTES_SHORT);
+        let eager = self.eager_bytes_sure().min(EAGER_BYTES_SHORT);
         Windows { eager: window_min(eager), request: window_min(REQUEST_BYTES_MAX) }
     }
 
@@ -384,7 +411,7 @@ impl Core {
         let announces = u64::from(self.config.announce_window);
         self.lent_bytes += windows.sum();
         let now = self.now;
-        let eager = charge_bytes(u64::from(self.eager_bytes_most()));
+        let eager = charge_bytes(u64::from(self.eager_bytes_sure()));
         let request = charge_bytes(u64::from(REQUEST_BYTES_MAX));
         let Some(peer) = self.peers.get_mut(id.0) else { return };
         peer.received.eager = Account::begin(windows.eager, eager, now);

@@ -1,7 +1,9 @@
 //! Small messages: sent at once where credit allows, matched at arrival.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::{EAGER_BYTES, REQUEST_BYTES_MAX};
+use ropewalk_base::limits::{
+    EAGER_BYTES, EAGER_BYTES_LONG, EAGER_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, REQUEST_BYTES_MAX,
+};
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{Capabilities, LinkId, Placement, Token, Urgency};
@@ -11,29 +13,67 @@ use crate::api::*;
 use crate::credit::Charge;
 use crate::engine::{Core, LandingKind, OF_RECEIVE, Order, Payload};
 use crate::foreign::unspeakable;
+use crate::fragments::Target;
 use crate::matching::{Content, Unmatched, Wanted};
 use crate::operation::{Ending, Kind, ReceiveStage, ReceiveState, SendStage, SendState};
 use crate::path::{FRAMES_PENDING_MAX, Peer, PeerStage};
 use crate::rendezvous::Announced;
 
 impl Config {
-    /// Up to how many bytes messages leave at once over a link; without one, what no rail wants less than.
+    /// Up to how many bytes messages leave at once over a rail; without one, what no rail wants less than.
     #[inline]
-    pub(crate) fn eager_bytes(&self, rails: &[Capabilities], link: Option<LinkId>) -> u64 {
-        let rail = link.and_then(|link| rails.get(usize::from(link.rail)));
+    pub(crate) fn eager_bytes(&self, rail: Option<&Capabilities>) -> u64 {
         let wanted = || rail.map_or(EAGER_BYTES, |rail| rail.eager_bytes).max(self.eager_bytes_min);
-        let bytes = self.eager_bytes_max.unwrap_or_else(wanted);
-        // What is configured may be more than a rail takes in one go.
-        u64::from(rail.map_or(bytes, |rail| bytes.min(rail.frame_payload_bytes_max)))
+        u64::from(self.eager_bytes_max.unwrap_or_else(wanted))
     }
 }
 
+/// Whether messages go in fragments over such a rail.
+fn takes_fragments(rail: &Capabilities) -> bool {
+    rail.eager_bytes > rail.frame_payload_bytes_max
+}
+
 impl Core {
-    /// The longest message that may leave at once over any rail.
-    pub(crate) fn eager_bytes_most(&self) -> u32 {
+    /// The longest message that a peer may count on sending at once, over whatever rail: its first window has room
+    /// for it. Longer ones are sent in fragments as far as its window has grown.
+    pub(crate) fn eager_bytes_sure(&self) -> u32 {
         let Config { eager_bytes_max, eager_bytes_min, .. } = self.config;
-        let wanted = || self.rails.iter().map(|rail| rail.eager_bytes).max().unwrap_or(EAGER_BYTES);
-        eager_bytes_max.unwrap_or_else(|| wanted().max(eager_bytes_min))
+        let sure = |rail: &Capabilities| match takes_fragments(rail) {
+            true => rail.eager_bytes.min(EAGER_BYTES),
+            false => rail.eager_bytes,
+        };
+        let wanted = || self.rails.iter().map(sure).max().unwrap_or(EAGER_BYTES);
+        eager_bytes_max.unwrap_or_else(|| wanted().max(eager_bytes_min)).min(EAGER_BYTES_LONG)
+    }
+
+    /// The longest message that this endpoint takes at once over a link; longer ones are to be announced.
+    pub(crate) fn eager_bytes_over(&self, link: LinkId, spans: bool) -> u64 {
+        let rail = self.rails.get(usize::from(link.rail));
+        let bytes = self.config.eager_bytes(rail);
+        match rail {
+            Some(rail) if takes_fragments(rail) && !spans => bytes,
+            // A message in one frame, of those that are kept until they are acknowledged.
+            Some(rail) => bytes.min(rail.frame_payload_bytes_max.min(EAGER_BYTES_LONG).into()),
+            None => bytes.min(EAGER_BYTES_LONG.into()),
+        }
+    }
+
+    /// A session begins, or goes on, over this link: how long messages and frames over it may be.
+    pub(crate) fn begin_lengths(&mut self, id: PeerId, link: LinkId) {
+        let hello = self.links.get(link).and_then(|state| state.hello);
+        let accepted = hello.map(|hello| u64::from(hello.eager_max.get()) * 1024);
+        let spans = self.peers.get(id.0).is_some_and(|peer| peer.reliable.is_some());
+        let accepted = match accepted {
+            Some(0) => u64::from(EAGER_BYTES_LONG),
+            Some(bytes) => bytes,
+            None => u64::MAX,
+        };
+        let eager_bytes = self.eager_bytes_over(link, spans).min(accepted);
+        let rail = self.rails.get(usize::from(link.rail));
+        let frame = rail.map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| rail.frame_payload_bytes_max);
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        peer.granted.eager_bytes = eager_bytes;
+        peer.granted.frame_bytes = u64::from(frame.min(FRAME_PAYLOAD_BYTES_MAX));
     }
 
     /// Ends a post that the driver itself refuses.
@@ -91,7 +131,7 @@ impl Core {
         // A foreign peer tells the match of no message but an announced one.
         let tells = !peer.foreign || !Level::waits_for_match(send.level as u8);
         let small = send.channel == Channel::Request
-            || (tells && send.payload.len <= self.config.eager_bytes(&self.rails, peer.link()));
+            || (tells && send.payload.len <= peer.granted.eager_bytes);
         let message = peer.send_next[send.channel as usize];
         if small && peer.granted.take_eager(send.channel, send.payload.len) {
             peer.send_next[send.channel as usize] += 1;
@@ -102,10 +142,16 @@ impl Core {
                 peer.unfinished.insert((send.channel as u8, message), id);
             }
             self.counters.messages_eager_sent += 1;
-            let body = eager_body(&send, message);
+            let first = send.payload.len.min(peer.granted.frame_bytes);
+            let mut body = eager_body(&send, message);
+            body.more_bytes = ((send.payload.len - first) as u32).into();
             let order = Order::Eager { operation: id };
-            let payload = Payload { slice: send.payload, urgency: Urgency::Urgent, order };
+            let slice = send.payload.part(0, first);
+            let payload = Payload { slice, urgency: Urgency::Urgent, order };
             self.emit(send.peer, body, Some(payload));
+            if first < send.payload.len {
+                self.send_rest(id, &send, message, first);
+            }
             return true;
         }
         let waits = small && self.awaits_credit(send.peer, send.payload.len);
@@ -135,13 +181,16 @@ impl Core {
         let Kind::Send(state) = &mut operation.kind else { return };
         let peer = state.send.peer;
         let bytes = state.send.payload.len;
-        if outcome.is_ok() && state.send.level != Level::Buffered {
-            if state.stage == SendStage::Eager {
-                state.stage = SendStage::Acknowledge;
-            }
-        } else if operation.ending.is_none() {
+        let in_fragments = operation.held > 1;
+        let acknowledged = outcome.is_ok() && state.send.level != Level::Buffered;
+        state.first_left(acknowledged, in_fragments);
+        let goes_on = acknowledged || (outcome.is_ok() && in_fragments);
+        if !goes_on && operation.ending.is_none() {
             let bytes = if outcome.is_ok() { bytes } else { 0 };
             operation.ending = Some(Ending { outcome, bytes });
+        }
+        if in_fragments && outcome.is_err() {
+            self.give_rest_up(peer, id);
         }
         self.let_go(id);
         self.release_frame(peer, false);
@@ -268,7 +317,7 @@ impl Core {
     /// Whether an announced message may end a receive with so much room, as a number.
     #[inline]
     pub(crate) fn awaits(&self, room: u64) -> u32 {
-        u32::from(room > self.config.eager_bytes(&self.rails, None))
+        u32::from(room > self.config.eager_bytes(None))
     }
 
     /// All bytes of a receive's message are in its memory.
@@ -341,11 +390,18 @@ impl Core {
         let Some(channel) = Channel::from_u8(body.channel) else {
             return self.violation("a message of an unknown channel");
         };
-        let payload_bytes = u64::from(prefix.payload_bytes.get());
-        if payload_bytes > u64::from(ropewalk_base::limits::EAGER_BYTES_MAX) {
+        let payload_bytes = message_bytes(prefix, body);
+        if payload_bytes > u64::from(EAGER_BYTES_MAX) {
             return self.violation("an eager message over the limit");
         }
         let Some(peer) = self.peers.get_mut(id.0) else { return Placement::Drop };
+        if body.more_bytes.get() > 0
+            && (channel == Channel::Request
+                || peer.reliable.is_some()
+                || prefix.payload_bytes.get() == 0)
+        {
+            return self.violation("a message in fragments where there are none");
+        }
         let charge = Charge::Eager { channel, payload_bytes };
         if !peer.received.arrive(charge) {
             return self.violation("the peer sent more than its credit");
@@ -399,10 +455,13 @@ impl Core {
         body: &EagerBody,
         channel: Channel,
     ) -> Placement {
-        let bytes = u64::from(prefix.payload_bytes.get());
+        let bytes = message_bytes(prefix, body);
         let (bits, message) = (body.bits.get(), body.message.get());
         let asked = body.acknowledge;
-        self.acknowledge(id, channel, message, asked, Level::Delivered, bytes);
+        let in_fragments = body.more_bytes.get() > 0;
+        if !in_fragments {
+            self.acknowledge(id, channel, message, asked, Level::Delivered, bytes);
+        }
         let Some(operation) = self.accepting(channel, id, bits, bytes) else {
             return self.keep_unmatched(link, id, prefix, body, channel);
         };
@@ -410,11 +469,14 @@ impl Core {
         self.free_charge(id, prefix.session.get(), charge);
         let Some(into) = self.assign(operation, id, bits, bytes) else { return Placement::Drop };
         self.acknowledge(id, channel, message, asked, Level::Matched, bytes.min(into.len));
-        if bytes == 0 || into.len == 0 {
+        if bytes == 0 || (into.len == 0 && !in_fragments) {
             self.receive_done(operation);
             return Placement::Drop;
         }
         let slice = into.part(0, bytes.min(into.len));
+        if in_fragments {
+            return self.assemble(link, id, prefix, body, Target::Receive(operation), slice);
+        }
         if self.whole && prefix.span.get() == 0 && prefix.flags.get() & FLAG_PAYLOAD_CHECKSUM == 0 {
             return Placement::Into { slice, token: Token(operation.0.to_u64() | OF_RECEIVE) };
         }
@@ -431,7 +493,7 @@ impl Core {
         body: &EagerBody,
         channel: Channel,
     ) -> Placement {
-        let bytes = u64::from(prefix.payload_bytes.get());
+        let bytes = message_bytes(prefix, body);
         if self.only_awaited[channel as usize] {
             let charge = Charge::Eager { channel, payload_bytes: bytes };
             self.free_charge(id, prefix.session.get(), charge);
@@ -461,6 +523,9 @@ impl Core {
         self.lend_to_waiting(id);
         if bytes == 0 {
             return Placement::Drop;
+        }
+        if body.more_bytes.get() > 0 {
+            return self.assemble(link, id, prefix, body, Target::Unmatched(slot), Slice::NONE);
         }
         let kind = LandingKind::Unmatched { message: slot };
         self.land_into(link, Some(id), prefix, Slice::NONE, kind)
@@ -636,14 +701,14 @@ impl Peer {
     }
 }
 
+/// Bytes of a message of which this is the whole, or the first fragment.
+#[inline]
+fn message_bytes(prefix: &Prefix, body: &EagerBody) -> u64 {
+    u64::from(prefix.payload_bytes.get()) + u64::from(body.more_bytes.get())
+}
+
 pub(crate) fn eager_body(send: &Send, message: u64) -> EagerBody {
-    EagerBody {
-        bits: send.bits.into(),
-        message: message.into(),
-        channel: send.channel as u8,
-        acknowledge: send.level as u8,
-        reserved: [0; 6],
-    }
+    EagerBody::whole(send.bits, message, send.channel as u8, send.level as u8)
 }
 
 /// What `next_message` says about a message's number.

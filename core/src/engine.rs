@@ -13,6 +13,7 @@ use ropewalk_base::verb::{Capabilities, FrameOrder, LinkId, Ordered, Token, Urge
 use ropewalk_wire::frame::{self, Body, Content, Envelope};
 
 use crate::api::*;
+use crate::fragments::Assembly;
 use crate::landings::Landings;
 use crate::matching::Matching;
 use crate::operation::{Ending, Kind, Operations};
@@ -37,6 +38,7 @@ pub struct Core {
     pub(crate) regions: Regions,
     pub(crate) orders: Slots<Order>,
     pub(crate) landings: Landings,
+    pub(crate) assemblies: Slots<Assembly>,
     pub(crate) outputs: Outputs,
     pub(crate) spare_lists: Vec<Vec<LinkId>>,
     /// Credit windows lent to all peers together.
@@ -82,6 +84,8 @@ pub struct Core {
 pub(crate) enum Order {
     /// An eager message's frame. Its token is the operation's own number: it is not in the table.
     Eager { operation: OperationId },
+    /// A fragment of a message behind the first one.
+    Fragment { operation: OperationId, peer: PeerId },
     /// A data frame of a put.
     PutFrame { operation: OperationId, peer: PeerId },
     /// A data frame that serves a get.
@@ -133,6 +137,11 @@ pub(crate) enum LandingKind {
         channel: Channel,
         message: u64,
     },
+    /// Part of a message, for the receive where there is one.
+    Fragment {
+        assembly: SlotId,
+        operation: Option<OperationId>,
+    },
     Data {
         operation: OperationId,
         bytes: u64,
@@ -168,6 +177,11 @@ fn check_eager(rail: &Capabilities) {
         (EAGER_BYTES..=EAGER_BYTES_MAX).contains(&rail.eager_bytes),
         "what a rail wants at once"
     );
+    assert!(
+        rail.eager_bytes <= rail.frame_payload_bytes_max
+            || (rail.reliable && rail.ordered && !rail.foreign),
+        "fragments follow each other"
+    );
 }
 
 impl Core {
@@ -198,6 +212,7 @@ impl Core {
             regions: Regions::with_limit(config.regions_max),
             orders: Slots::with_limit(ORDERS_MAX),
             landings: Landings::with_limit(ORDERS_MAX),
+            assemblies: Slots::with_limit(ORDERS_MAX),
             outputs: Outputs::new(),
             spare_lists: Vec::new(),
             lent_bytes: 0,
@@ -385,6 +400,11 @@ impl Core {
     pub(crate) fn order_ended(&mut self, order: Order, outcome: Result<(), Fault>) {
         match order {
             Order::Eager { operation } => self.eager_released(operation, outcome),
+            Order::Fragment { operation, peer } => {
+                self.release_frame(peer, true);
+                self.fragment_released(operation, peer, outcome);
+                self.pump(peer);
+            }
             Order::PutFrame { operation, peer } => {
                 self.release_frame(peer, true);
                 self.put_frame_released(operation, outcome);

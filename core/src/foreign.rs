@@ -60,6 +60,7 @@ impl Core {
             ..Granted::default()
         };
         self.begin_credit(id, windows);
+        self.begin_lengths(id, link);
         self.links.begin_carrying(link);
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });

@@ -32,6 +32,7 @@ mod credit;
 mod eager;
 mod engine;
 mod foreign;
+mod fragments;
 mod landings;
 mod lists;
 mod matching;

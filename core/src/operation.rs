@@ -53,6 +53,18 @@ pub(crate) struct SendState {
     pub message: u64,
 }
 
+impl SendState {
+    /// No rail has the message's only, or first, frame any more.
+    #[inline]
+    pub fn first_left(&mut self, acknowledged: bool, in_fragments: bool) {
+        self.stage = match self.stage {
+            SendStage::Eager if acknowledged => SendStage::Acknowledge,
+            SendStage::Eager if in_fragments => SendStage::Fragments,
+            stage => stage,
+        };
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SendStage {
     /// In the queue of its peer: no session, no credit, or others before it. Its turn among all that
@@ -62,6 +74,8 @@ pub(crate) enum SendStage {
     Eager,
     /// Announced, the receiver gets it from this region.
     Announced { region: SlotId },
+    /// Its first fragment has left, not all of the others have.
+    Fragments,
     /// Waits for an acknowledgement.
     Acknowledge,
 }

@@ -8,13 +8,13 @@
 //! a region is given back only after no order, placement or rail holds it.
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::{FRAME_PAYLOAD_BYTES_MAX, REMOTE_SEGMENTS_MAX};
+use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;
 use ropewalk_base::memory::Slice;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::verb::{Help, LinkId, Placement, RemoteKey, RemoteLayout, Urgency, Verb};
 use ropewalk_wire::frame::{
-    DataBody, GetBody, Prefix, PutBody, ResultBody, key_from_wire, key_to_wire, status_from_wire,
-    status_to_wire,
+    DataBody, FragmentBody, GetBody, Prefix, PutBody, ResultBody, key_from_wire, key_to_wire,
+    status_from_wire, status_to_wire,
 };
 
 use crate::api::*;
@@ -492,7 +492,9 @@ impl Core {
     pub(crate) fn pump_streams(&mut self, id: PeerId) {
         loop {
             let Some(peer) = self.peers.get_mut(id.0) else { return };
-            let Some(link) = peer.link() else { return };
+            if peer.link().is_none() {
+                return;
+            }
             let Some(next) = peer.streams.front().map(|stream| stream.left.len.max(1)) else {
                 return;
             };
@@ -509,12 +511,9 @@ impl Core {
                 return;
             }
             let Some(mut stream) = peer.streams.pop_front() else { return };
-            let max =
-                self.rails.get(usize::from(link.rail)).map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| {
-                    rail.frame_payload_bytes_max.min(FRAME_PAYLOAD_BYTES_MAX)
-                });
-            self.bulk_left = self.bulk_left.saturating_sub(stream.left.len.min(u64::from(max)));
-            self.send_part(id, &mut stream, u64::from(max));
+            let max = peer.granted.frame_bytes;
+            self.bulk_left = self.bulk_left.saturating_sub(stream.left.len.min(max));
+            self.send_part(id, &mut stream, max);
             if stream.left.len == 0 {
                 self.stream_ended(&stream.kind);
             } else if let Some(peer) = self.peers.get_mut(id.0) {
@@ -544,6 +543,7 @@ impl Core {
                     region.streams -= 1;
                 }
             }
+            StreamKind::Message { operation, .. } => self.let_go(*operation),
             StreamKind::Put { operation, .. } => {
                 if let Some(state) = self.access_mut(*operation) {
                     state.streaming = false;
@@ -560,6 +560,20 @@ impl Core {
             Some(Payload { slice, urgency: Urgency::Bulk, order })
         };
         match &mut stream.kind {
+            StreamKind::Message { operation, channel, message, offset } => {
+                let body = FragmentBody {
+                    message: (*message).into(),
+                    offset: (*offset).into(),
+                    channel: *channel as u8,
+                    reserved: [0; 7],
+                };
+                *offset += len;
+                let operation = *operation;
+                self.counters.fragments_sent += 1;
+                self.hold(operation);
+                let order = Order::Fragment { operation, peer: id };
+                self.emit(id, body, bulk(order, &mut stream.left, len));
+            }
             StreamKind::Serve { region, cookie, into_offset } => {
                 if let Some(state) = self.regions.get_mut(*region) {
                     state.held += 1;

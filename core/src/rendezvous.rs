@@ -93,6 +93,7 @@ impl Core {
         let session = self.session_of(id);
         if let Some(operation) = self.accepting(channel, id, bits, bytes) {
             self.free_charge(id, session, Charge::Announce);
+            self.lend_for(id, bytes);
             if let Some(Kind::Receive(state)) =
                 self.operations.get_mut(operation).map(|operation| &mut operation.kind)
             {
@@ -234,6 +235,9 @@ impl Core {
             if let Some(unmatched) = self.matching.remove_message(found) {
                 self.free_charge(id, unmatched.session, Charge::Announce);
             }
+            return;
+        }
+        if self.abort_assembly(id, channel, message) {
             return;
         }
         let peer = self.peers.get(id.0);

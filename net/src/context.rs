@@ -56,8 +56,9 @@ pub(crate) struct Queue {
     /// Nobody has the context any more: what completes to it is dropped.
     retired: AtomicBool,
     bell: OwnedFd,
-    /// What its waiter learned about spinning.
+    /// What its waiter learned about spinning: for whatever comes, and for the rest of a payload.
     spin: AtomicU32,
+    follow: AtomicU32,
 }
 
 /// A queue of completions. Cloning gives another handle on the same queue; one thread at a time may
@@ -79,6 +80,7 @@ impl Queue {
             retired: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             spin: AtomicU32::new(Spin::new().0),
+            follow: AtomicU32::new(Spin::eager().0),
         })
     }
 
@@ -118,6 +120,15 @@ impl Queue {
     /// What is known about spinning; a context has one waiter, so that nothing is lost between.
     pub(crate) fn spin(&self) -> Spin {
         Spin(self.spin.load(Ordering::Relaxed))
+    }
+
+    /// The same about the rest of a payload that is coming in.
+    pub(crate) fn follow(&self) -> Spin {
+        Spin(self.follow.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_follow(&self, spin: Spin) {
+        self.follow.store(spin.0, Ordering::Relaxed);
     }
 
     pub(crate) fn set_spin(&self, spin: Spin) {

@@ -40,7 +40,7 @@ pub struct EndpointConfig {
     pub core: Config,
     /// Checksums over payloads on rails that need them. Headers always have one there.
     pub payload_checksum: bool,
-    /// The same between processes of one host, whose bytes do not leave its memory.
+    /// The same between processes of one host, whose bytes do not leave its memory: without, as over shared memory.
     pub same_host_checksum: bool,
     /// Bytes for messages that arrive before their receives, over all peers.
     pub staging_bytes: usize,
@@ -66,7 +66,7 @@ impl EndpointConfig {
             host: crate::host::host_number(),
             core: Config::default(),
             payload_checksum: true,
-            same_host_checksum: true,
+            same_host_checksum: false,
             staging_bytes: 320 << 20,
             service_thread: true,
             clock: Arc::new(move || Time(start.elapsed().as_nanos() as u64)),

@@ -163,7 +163,7 @@ impl Engine {
             buffers,
             pool,
             payload_checksum,
-            same_host_checksum: true,
+            same_host_checksum: false,
             sealed,
             clock,
             queues: Vec::new(),
@@ -408,6 +408,11 @@ impl Engine {
     /// When a pass has to be made at the latest.
     pub fn deadline(&self) -> Option<Time> {
         self.rails.iter().filter_map(|rail| rail.deadline()).chain(self.core.deadline()).min()
+    }
+
+    /// Whether a rail has a payload in part, whose rest is on its way.
+    pub fn is_receiving(&self) -> bool {
+        self.rails.iter().any(|rail| rail.is_receiving())
     }
 
     /// Prepares the rails for sleep; false where there is work. Rails that were armed are armed afresh:

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::{EAGER_BYTES_MAX, EAGER_BYTES_SHORT};
+use ropewalk_base::limits::{EAGER_BYTES_LONG, EAGER_BYTES_SHORT};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::shared::Leaving;
 use ropewalk_base::slots::SlotId;
@@ -254,7 +254,7 @@ const CAPABILITIES: Capabilities = Capabilities {
     checksummed: true,
     native_read: true,
     native_write: true,
-    frame_payload_bytes_max: EAGER_BYTES_MAX,
+    frame_payload_bytes_max: EAGER_BYTES_LONG,
     // An announced message takes three packets more, each of which costs as much as some thousand bytes.
     eager_bytes: EAGER_BYTES_SHORT,
     preference: 40,
@@ -339,7 +339,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug + Send> Language<S> for Machine<S> {
     fn capabilities(&self) -> Capabilities {
         // Where packets are long, those three are many beside the others.
         let is_long = self.packet_bytes() >= LONG_PACKET_BYTES;
-        let eager_bytes = if is_long { EAGER_BYTES_MAX } else { EAGER_BYTES_SHORT };
+        let eager_bytes = if is_long { EAGER_BYTES_LONG } else { EAGER_BYTES_SHORT };
         Capabilities { eager_bytes, ..CAPABILITIES }
     }
 

@@ -21,6 +21,11 @@ impl Spin {
         Spin(PAUSE)
     }
 
+    /// A waiter that has good reason to spin: it tries at once.
+    pub const fn eager() -> Spin {
+        Spin(0)
+    }
+
     /// How long to spin before the coming sleep.
     pub fn budget(&mut self) -> Duration {
         self.0 = self.0.saturating_sub(1);

@@ -81,6 +81,44 @@ impl Endpoint {
 
     /// Spins for a completion while that pays; true where there is something to look at.
     fn spin(&self, context: &Context, deadline: Time, news: &dyn Fn() -> bool) -> bool {
+        self.spin_while_paying(context, deadline, news) || self.follow(context, deadline, news)
+    }
+
+    /// Spins while a payload is coming in, of which the next bytes are never far behind: a sleep in between
+    /// would cost more than they take. Where they do not come, since whoever sends them has no processor, it
+    /// sleeps, and tries that less often.
+    fn follow(&self, context: &Context, deadline: Time, news: &dyn Fn() -> bool) -> bool {
+        let receives = || self.try_lock().is_some_and(|engine| engine.is_receiving());
+        let mut spin = context.queue.follow();
+        if !receives() {
+            return false;
+        }
+        let budget = spin.budget();
+        let limit = |now: Time| (now + budget).min(deadline);
+        let mut until = limit((self.shared.clock)());
+        let mut found = false;
+        while !budget.is_zero() && !found {
+            let now = (self.shared.clock)();
+            if now >= until {
+                spin.missed();
+                break;
+            }
+            if self.progress() {
+                until = limit(now);
+                found = !context.queue.is_empty() || news() || !receives();
+            }
+            std::hint::spin_loop();
+        }
+        context.queue.set_follow(spin);
+        found
+    }
+
+    fn spin_while_paying(
+        &self,
+        context: &Context,
+        deadline: Time,
+        news: &dyn Fn() -> bool,
+    ) -> bool {
         let mut spin = context.queue.spin();
         let budget = spin.budget();
         let until = ((self.shared.clock)() + budget).min(deadline);

@@ -14,7 +14,8 @@ use ropewalk_base::random::Random;
 use ropewalk_net::{Channel, Level, Mode, OperationId, Oversize, PeerId, Posted};
 use ropewalk_rail_sim::Cut;
 use ropewalk_wire::frame::{
-    self, AnnounceBody, Body, CreditBody, DataBody, EagerBody, Envelope, GetBody, HelloBody,
+    self, AnnounceBody, Body, CreditBody, DataBody, EagerBody, Envelope, FragmentBody, GetBody,
+    HelloBody,
 };
 
 fn send(world: &mut World, from: usize, to: PeerId, bits: u64, len: usize, user: u64) {
@@ -69,7 +70,7 @@ impl Stranger {
             eager_credit: 64.into(),
             request_credit: 64.into(),
             announce_credit: 64.into(),
-            reserved: 0.into(),
+            eager_max: 0.into(),
         });
         assert!(stranger.say(hello, &[]));
         let mut answer = Vec::new();
@@ -149,10 +150,9 @@ impl Stranger {
     }
 
     fn eager_body(&mut self, channel: u8) -> Body {
-        let message = self.message.into();
+        let message = self.message;
         self.message += 1;
-        let (acknowledge, reserved) = (0, [0; 6]);
-        Body::Eager(EagerBody { bits: 666.into(), message, channel, acknowledge, reserved })
+        Body::Eager(EagerBody::whole(666, message, channel, 0))
     }
 
     /// Waits for a frame that the endpoint makes; its content.
@@ -277,6 +277,52 @@ fn a_frame_that_comes_again_is_not_taken_twice_and_ends_its_link() {
         assert_eq!(world.nodes[0].endpoint.unmatched_count() + requests, 1, "channel {channel}");
         world.nodes[0].endpoint.check();
         honest(&mut world, 10, || {});
+    }
+}
+
+#[test]
+fn fragments_that_do_not_fit_together_cost_the_link_and_what_was_begun() {
+    let begun = |stranger: &mut Stranger, channel: u8, more: u32, payload: &[u8]| {
+        let Body::Eager(mut body) = stranger.eager_body(channel) else { unreachable!() };
+        body.more_bytes = more.into();
+        stranger.say(Body::Eager(body), payload)
+    };
+    let further = |stranger: &mut Stranger, message: u64, offset: u64, payload: &[u8]| {
+        let (message, offset) = (message.into(), offset.into());
+        let body = FragmentBody { message, offset, channel: 0, reserved: [0; 7] };
+        stranger.say(Body::Fragment(body), payload)
+    };
+    let wrong: [&dyn Fn(&mut Stranger); 7] = [
+        &|it| assert!(begun(it, 0, 1 << 20, &[1; 1000]), "longer than any"),
+        &|it| assert!(begun(it, 0, u32::MAX, &[1; 1000]), "much longer"),
+        &|it| assert!(begun(it, 2, 1000, &[1; 1000]), "a request"),
+        &|it| assert!(begun(it, 0, 1000, &[]), "nothing at first"),
+        &|it| assert!(begun(it, 0, 1000, &[1; 1000]) && further(it, 1, 1001, &[1; 9]), "a gap"),
+        &|it| assert!(begun(it, 0, 9, &[1; 1000]) && further(it, 1, 1000, &[1; 10]), "too long"),
+        &|it| assert!(begun(it, 0, 9, &[1; 1000]) && further(it, 1, 1000, &[]), "empty"),
+    ];
+    let mut world = World::new(Medium::Tcp);
+    for _ in 0..2 {
+        world.add_with(|config| config.core.eager_window_bytes = 8 << 20);
+    }
+    honest(&mut world, 2, || {});
+    for (number, wrong) in wrong.into_iter().enumerate() {
+        let violations = world.nodes[0].endpoint.counters().0.violations;
+        let mut stranger = Stranger::admitted(&mut world, 0xbad);
+        // Of a message that nobody knows of: it goes nowhere.
+        assert!(further(&mut stranger, 99, 5, &[2; 100]));
+        assert!(stranger.eager(0, b"so far, so good"));
+        world
+            .until("good message", |world| world.nodes[0].endpoint.unmatched_count() == number + 1);
+        wrong(&mut stranger);
+        world.until("hang-up", |world| {
+            world.nodes[0].endpoint.counters().0.violations == violations + 1
+        });
+        (0..20).for_each(|_| world.step());
+        let kept = world.nodes[0].endpoint.unmatched_count();
+        assert_eq!(kept, number + 1, "the message that was begun is gone");
+        world.nodes[0].endpoint.check();
+        honest(&mut world, 2, || {});
     }
 }
 

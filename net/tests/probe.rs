@@ -43,7 +43,7 @@ fn a_sender_whose_message_was_fetched_or_matched_is_told_how_much_was_taken() {
         let mut world = World::pair(medium);
         let to = world.peer(0, 1);
         let cases = [
-            (1, 100_000, Level::Buffered),
+            (1, 2 << 20, Level::Buffered),
             (2, 1_000, Level::Matched),
             (3, 100_000, Level::Matched),
             (4, 0, Level::Matched),

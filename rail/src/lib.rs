@@ -187,6 +187,11 @@ pub trait Rail: Send {
         Err(Fault::Invalid)
     }
 
+    /// Whether a payload has arrived in part: its rest is on its way, and nobody waits long for it.
+    fn is_receiving(&self) -> bool {
+        false
+    }
+
     /// Sets what a user may set while the rail runs. False where the rail has no such thing.
     fn set(&mut self, option: RailOption) -> bool {
         let _ = option;

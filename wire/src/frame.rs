@@ -95,16 +95,27 @@ layouts! {
         request_credit: U16,
         /// Announces that may come before the first `Credit`.
         announce_credit: U16,
-        reserved: U16,
+        /// KiB of the longest message that may come without being announced; 0: 64.
+        eager_max: U16,
     } 64
-    /// A whole small message.
+    /// A message that comes without being announced, or its first fragment.
     EagerBody {
         bits: U64,
         message: U64,
         channel: u8,
         /// What the sender waits for (`Acknowledge`).
         acknowledge: u8,
-        reserved: [u8; 6],
+        reserved: [u8; 2],
+        /// Bytes of the message that follow in `Fragment` frames.
+        more_bytes: U32,
+    } 24
+    /// Further bytes of a message whose first fragment came before.
+    FragmentBody {
+        message: U64,
+        /// From the beginning of the message: fragments follow each other without a gap.
+        offset: U64,
+        channel: u8,
+        reserved: [u8; 7],
     } 24
     /// A large message: the receiver gets it when it knows where it belongs.
     AnnounceBody {
@@ -158,7 +169,7 @@ layouts! {
         /// Bytes that the receiver took.
         bytes: U64,
     } 24
-    /// The sender gives an announced message up.
+    /// The sender gives up a message that it announced, or that it has not sent to its end.
     AbortBody {
         message: U64,
         channel: u8,
@@ -201,6 +212,7 @@ pub enum Kind {
     Short = 14,
     Park = 15,
     Stay = 16,
+    Fragment = 17,
 }
 
 /// A decoded header: what it says after the prefix.
@@ -210,6 +222,7 @@ pub enum Body {
     /// The connecting side has chosen this link: the session begins.
     Confirm,
     Eager(EagerBody),
+    Fragment(FragmentBody),
     Announce(AnnounceBody),
     Get(GetBody),
     Data(DataBody),
@@ -312,6 +325,7 @@ macro_rules! contents {
 contents! {
     Hello: HelloBody,
     Eager: EagerBody,
+    Fragment: FragmentBody,
     Announce: AnnounceBody,
     Get: GetBody,
     Data: DataBody,
@@ -328,6 +342,7 @@ fn kind_of(body: &Body) -> Kind {
         Body::Hello(_) => Kind::Hello,
         Body::Confirm => Kind::Confirm,
         Body::Eager(_) => Kind::Eager,
+        Body::Fragment(_) => Kind::Fragment,
         Body::Announce(_) => Kind::Announce,
         Body::Get(_) => Kind::Get,
         Body::Data(_) => Kind::Data,
@@ -348,6 +363,7 @@ fn body_bytes(body: &Body) -> &[u8] {
         Body::Hello(body) => body.as_bytes(),
         Body::Confirm | Body::Goodbye | Body::Park | Body::Stay => &[],
         Body::Eager(body) => body.as_bytes(),
+        Body::Fragment(body) => body.as_bytes(),
         Body::Announce(body) => body.as_bytes(),
         Body::Get(body) => body.as_bytes(),
         Body::Data(body) => body.as_bytes(),
@@ -429,6 +445,21 @@ pub fn decode_short(header: &[u8]) -> Option<&ShortHeader> {
     (shape && short.flags.get() == 0 && short.reserved.get() == 0).then_some(short)
 }
 
+impl EagerBody {
+    /// Of a message that comes whole.
+    #[inline]
+    pub fn whole(bits: u64, message: u64, channel: u8, acknowledge: u8) -> EagerBody {
+        EagerBody {
+            bits: bits.into(),
+            message: message.into(),
+            channel,
+            acknowledge,
+            reserved: [0; 2],
+            more_bytes: 0.into(),
+        }
+    }
+}
+
 impl ShortHeader {
     /// Of a message on the first channel whose arrival nobody waits for.
     pub fn of(session: u32, payload_bytes: u32, bits: u64, message: u64) -> ShortHeader {
@@ -462,13 +493,8 @@ impl ShortHeader {
             packet: 0.into(),
             span: 0.into(),
         };
-        let body = EagerBody {
-            bits: self.bits,
-            message: self.message,
-            channel: self.channel,
-            acknowledge: self.acknowledge,
-            reserved: [0; 6],
-        };
+        let (bits, message) = (self.bits.get(), self.message.get());
+        let body = EagerBody::whole(bits, message, self.channel, self.acknowledge);
         (prefix, body)
     }
 }
@@ -526,6 +552,7 @@ pub fn decode(header: &[u8]) -> Result<(&Prefix, Arrived<'_>), FrameError> {
         13 if tail.is_empty() => Arrived::Goodbye,
         15 if tail.is_empty() => Arrived::Park,
         16 if tail.is_empty() => Arrived::Stay,
+        17 => Arrived::Fragment(exact(tail)?),
         _ => return Err(FrameError::Shape),
     };
     Ok((prefix, body))
@@ -600,13 +627,7 @@ mod tests {
 
     #[test]
     fn a_short_header_says_what_the_long_one_does() {
-        let body = EagerBody {
-            bits: 0x0102_0304_0506_0708.into(),
-            message: u64::MAX.into(),
-            channel: 1,
-            acknowledge: 2,
-            reserved: [0; 6],
-        };
+        let body = EagerBody::whole(0x0102_0304_0506_0708, u64::MAX, 1, 2);
         let mut header = Header::EMPTY;
         encode_short(&mut header, 77, 24, &body);
         assert_eq!(header.as_bytes().len(), 32);

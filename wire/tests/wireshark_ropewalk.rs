@@ -89,13 +89,7 @@ fn record(body: &Body, payload: &[u8]) -> Vec<u8> {
 }
 
 fn eager(channel: u8) -> frame::EagerBody {
-    frame::EagerBody {
-        bits: 0x0102_0304_0506_0708.into(),
-        message: 17.into(),
-        channel,
-        acknowledge: 2,
-        reserved: [0; 6],
-    }
+    frame::EagerBody::whole(0x0102_0304_0506_0708, 17, channel, 2)
 }
 
 /// One row of tshark's: a field, and what it is.
@@ -380,7 +374,7 @@ fn hellos_have_their_fields() {
         eager_credit: 7.into(),
         request_credit: 8.into(),
         announce_credit: 9.into(),
-        reserved: 0.into(),
+        eager_max: 1024.into(),
     };
     script.record(
         record(&Body::Hello(hello), b"udp://10.0.0.1:70rest"),
@@ -396,6 +390,7 @@ fn hellos_have_their_fields() {
             ("ropewalk.hello.eager_credit", "7"),
             ("ropewalk.hello.request_credit", "8"),
             ("ropewalk.hello.announce_credit", "9"),
+            ("ropewalk.hello.eager_max", "1024"),
             ("ropewalk.hello.addresses", "udp://10.0.0.1:70"),
             ("ropewalk.record.flags.answer", "1"),
             ("ropewalk.record.flags.insist", "0"),

@@ -200,7 +200,7 @@ impl Core {
             eager_credit: ((windows.eager / 1024) as u16).into(),
             request_credit: ((windows.request / 1024) as u16).into(),
             announce_credit: (self.config.announce_window as u16).into(),
-            reserved: 0.into(),
+            eager_max: ((self.eager_bytes_over(link, false) / 1024) as u16).into(),
         });
         let slice = self.greeting;
         let payload_bytes = slice.len as u32;
@@ -651,6 +651,9 @@ impl Core {
             LandingKind::Eager { operation } | LandingKind::Data { operation, .. } => {
                 self.receive_broken(operation, fault);
                 self.let_go(operation);
+            }
+            LandingKind::Fragment { assembly, operation } => {
+                self.fragment_lost(assembly, operation, fault);
             }
             LandingKind::Put { region, .. } => self.region_let_go(region),
             LandingKind::Unmatched { message } => self.unmatched_lost(message, fault),

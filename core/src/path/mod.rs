@@ -24,7 +24,7 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{LinkId, RemoteKey, RemoteSegment};
 use ropewalk_wire::frame::{Body, HelloBody};
 
-use crate::api::{CHANNELS, OperationId, PeerId};
+use crate::api::{CHANNELS, Channel, OperationId, PeerId};
 use crate::credit::{Granted, Received, Windows};
 use crate::lists::List;
 use crate::reliable::Reliable;
@@ -200,6 +200,8 @@ pub(crate) struct Peer {
     pub unfinished: HashMap<(u8, u64), OperationId>,
     /// Receives that get an announced message, by channel and message number.
     pub fetching: HashMap<(u8, u64), OperationId>,
+    /// Messages of its of which fragments are still to come, by channel and message number.
+    pub assembling: HashMap<(u8, u64), SlotId>,
     /// Data frames to make, in turn.
     pub streams: VecDeque<Stream>,
     /// It waits for the next pass to make some.
@@ -221,6 +223,8 @@ pub(crate) struct Stream {
 
 #[derive(Debug)]
 pub(crate) enum StreamKind {
+    /// A message of ours: what is behind its first fragment.
+    Message { operation: OperationId, channel: Channel, message: u64, offset: u64 },
     /// The peer asked: our region serves.
     Serve { region: SlotId, cookie: u64, into_offset: u64 },
     /// Our put: segments of the remote layout that are left, the first one first.
@@ -330,7 +334,8 @@ impl Peer {
             granted: Granted::default(),
             received: Received::default(),
             unfinished: HashMap::with_hasher(hash.clone()),
-            fetching: HashMap::with_hasher(hash),
+            fetching: HashMap::with_hasher(hash.clone()),
+            assembling: HashMap::with_hasher(hash),
             streams: VecDeque::new(),
             throttled: false,
             puts: VecDeque::new(),

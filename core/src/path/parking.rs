@@ -379,6 +379,7 @@ impl Peer {
         self.frames_pending == 0
             && self.under_way == UnderWay::default()
             && self.unfinished.is_empty()
+            && self.assembling.is_empty()
             && self.received.announce.is_clear()
     }
 

@@ -174,12 +174,14 @@ impl Core {
         peer.incarnation = incarnation;
         let parked = goes_on && peer.reliable.is_none();
         self.links.begin_carrying(link);
+        if !goes_on {
+            self.begin_afresh(id, link);
+        }
+        self.begin_lengths(id, link);
         if parked {
             self.resume_parked(id);
         } else if goes_on {
             self.resume_spans(id);
-        } else {
-            self.begin_afresh(id, link);
         }
         self.begin_confirmation(id, outbound, lossy);
         // Also what was due while there was no link.
@@ -274,6 +276,7 @@ impl Core {
             ..Granted::default()
         };
         self.begin_credit(id, windows);
+        self.begin_lengths(id, LOOP_LINK);
         self.counters.sessions += 1;
         self.outputs.push(Output::PeerUp { peer: id });
         self.pump(id);
@@ -415,6 +418,7 @@ impl Core {
             self.end_credit(id);
             self.counters.resets += 1;
         }
+        self.break_assemblies(id, fault);
         if let Some(reliable) = reliable {
             self.drop_spans(id, session, *reliable);
         }
@@ -544,6 +548,7 @@ impl Core {
     /// The endpoint closes: peers are told, operations fail.
     pub fn close(&mut self) {
         self.closing = true;
+        self.give_all_rests_up();
         let mut links: Vec<LinkId> = self.links.iter().map(|(link, _)| link).collect();
         links.sort_unstable();
         for link in links {

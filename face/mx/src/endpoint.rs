@@ -213,7 +213,6 @@ impl Ep {
         config.core.eager_window_bytes_max = WAITING_BYTES_MAX;
         config.core.operations_max = REQUESTS_MAX;
         config.core.peers_max = PEERS_MAX;
-        config.same_host_checksum = false;
         let net = Endpoint::open(config, rails).map_err(short)?;
         let main = net.context(false).map_err(short)?;
         let control = net.context(true).map_err(short)?;

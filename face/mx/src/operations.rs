@@ -80,6 +80,8 @@ impl Ep {
         let level = match (synchronous, is_self) {
             (true, _) => Level::Unseen,
             (false, true) => Level::Matched,
+            // Long messages are announced in MX, and their senders know when they were taken, and how much of them.
+            (false, false) if bytes > self.process.options.copy_bytes() => Level::Matched,
             (false, false) => Level::Buffered,
         };
         self.post_send(&mut state, request, peer, posting.match_info, memory, level)?;

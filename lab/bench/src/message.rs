@@ -41,7 +41,7 @@ impl Side {
             }
         };
         let mut config = EndpointConfig::new(ClusterId(77));
-        config.payload_checksum = case.checksum;
+        (config.payload_checksum, config.same_host_checksum) = (case.checksum, case.checksum);
         let endpoint = Endpoint::open(config, vec![rail])?;
         let context = endpoint.context(true)?;
         let pool = Pool::with_budget(1 << 30);

@@ -10,6 +10,9 @@ use crate::{Options, PART, host, message, raw};
 /// Messages of a stream before its time begins; a stream of an MPI has as many.
 pub(crate) const WARM: usize = 64;
 
+/// From so many bytes on a row of messages over tcp stands without payload checksums, too: bare sockets have none.
+const CHECKSUM_FROM: usize = 8192;
+
 /// One case, the same words for both processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Case {
@@ -171,7 +174,20 @@ pub fn rows() -> Vec<String> {
 fn cases(quick: bool, scale: f64) -> Vec<Vec<Case>> {
     let sizes: &[usize] = match quick {
         true => &[8, 1024, 65_536, 1 << 20],
-        false => &[8, 64, 1024, 8192, 65_536, 262_144, 1 << 20, 4 << 20],
+        false => &[
+            8,
+            64,
+            1024,
+            8192,
+            16_384,
+            32_768,
+            65_536,
+            131_072,
+            262_144,
+            524_288,
+            1 << 20,
+            4 << 20,
+        ],
     };
     // Fewer rounds than messages under way would measure nothing.
     let scaled = |rounds: usize| ((rounds as f64 * scale) as usize).max(20);
@@ -190,9 +206,12 @@ fn cases(quick: bool, scale: f64) -> Vec<Vec<Case>> {
                     bytes,
                     rounds,
                     depth: 1,
-                    checksum: true,
+                    checksum: system != "raw",
                 };
                 let mut group = vec![case("ropewalk", wait)];
+                if medium == "tcp" && bytes >= CHECKSUM_FROM {
+                    group.push(Case { checksum: false, ..case("ropewalk", wait) });
+                }
                 match (medium, wait) {
                     ("tcp", "block") => group.extend([case("raw", "block"), case("raw", "epoll")]),
                     ("tcp", _) => group.push(case("raw", wait)),

@@ -178,13 +178,7 @@ impl Scene {
         match what % 10 {
             1..=3 => {
                 let len = [0, 20, 100, 3000][usize::from(which % 4)];
-                let body = EagerBody {
-                    bits: 1.into(),
-                    message: self.number.into(),
-                    channel: 0,
-                    acknowledge: which & 1,
-                    reserved: [0; 6],
-                };
+                let body = EagerBody::whole(1, self.number, 0, which & 1);
                 self.frame(slot, body, MEMORY.slice(len));
             }
             4 => self.announce(slot, 40_000),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::ids::{ClusterId, EndpointId, Incarnation};
+use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX};
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
@@ -22,6 +23,8 @@ use ropewalk_core::{
 };
 use ropewalk_wire::frame::{self, Arrived, Body, Envelope, HelloBody};
 
+/// The kind of frames with a further fragment of a message.
+const FRAGMENT: u8 = frame::Kind::Fragment as u8;
 const STEPS_MAX: usize = 400;
 /// Where the peer says that it can be called.
 const ADDRESS: &[u8] = b"sim://peer";
@@ -43,9 +46,15 @@ struct Player<'a> {
     messages: [u64; 3],
     spans: u64,
     parks: bool,
+    /// Messages come in fragments: channel, number, offset of the next one, bytes left.
+    fragments: bool,
+    rest: Option<(u64, u64, u64, u64)>,
     /// The core closed the link, or wants one: the peer calls.
     calls: bool,
 }
+
+/// Where messages come in fragments, a frame has so many bytes.
+const FRAGMENT_BYTES: u32 = 8 * 1024;
 
 /// The target.
 pub fn frames(input: &[u8]) {
@@ -53,7 +62,8 @@ pub fn frames(input: &[u8]) {
     let mode = if first & 1 == 0 { Mode::Fail } else { Mode::Resume };
     // Sessions that are parked whenever they are idle, and called back by either side.
     let parks = first & 4 != 0;
-    let mut player = Player::new(mode, first & 2 != 0, parks, rest);
+    let fragments = first & 8 != 0;
+    let mut player = Player::new(mode, first & 2 != 0, parks, fragments, rest);
     player.meet();
     for _ in 0..STEPS_MAX {
         if player.input.is_empty() {
@@ -68,15 +78,15 @@ pub fn frames(input: &[u8]) {
 }
 
 impl<'a> Player<'a> {
-    fn new(mode: Mode, native: bool, parks: bool, input: &'a [u8]) -> Player<'a> {
+    fn new(mode: Mode, native: bool, parks: bool, fragments: bool, input: &'a [u8]) -> Player<'a> {
         let rail = Capabilities {
             reliable: true,
             ordered: true,
             checksummed: true,
             native_read: native,
             native_write: native,
-            frame_payload_bytes_max: 256 * 1024,
-            eager_bytes: 16 * 1024,
+            frame_payload_bytes_max: if fragments { FRAGMENT_BYTES } else { 256 * 1024 },
+            eager_bytes: if fragments { EAGER_BYTES_MAX } else { EAGER_BYTES },
             preference: 1,
             same_host_only: false,
             foreign: false,
@@ -88,7 +98,10 @@ impl<'a> Player<'a> {
             host: 0,
         };
         let links_max = if parks { 0 } else { usize::MAX };
-        let config = Config { mode, operations_max: 4096, links_max, ..Config::default() };
+        let mut config = Config { mode, operations_max: 4096, links_max, ..Config::default() };
+        if fragments {
+            config.eager_window_bytes = 2 << 20;
+        }
         let buffer = BufferId(SlotId { index: 0, generation: 1 });
         let address = Slice { buffer, offset: 0, len: ADDRESS.len() as u64 };
         let greeting = if parks { address } else { Slice::NONE };
@@ -111,6 +124,8 @@ impl<'a> Player<'a> {
             messages: [0; 3],
             spans: 0,
             parks,
+            fragments,
+            rest: None,
             calls: false,
         }
     }
@@ -149,10 +164,10 @@ impl<'a> Player<'a> {
             mode: 1,
             refusal: 0,
             address_bytes: (if self.parks { ADDRESS.len() } else { 0 } as u16).into(),
-            eager_credit: 64.into(),
+            eager_credit: if self.fragments { 2048 } else { 64 }.into(),
             request_credit: 64.into(),
             announce_credit: 64.into(),
-            reserved: 0.into(),
+            eager_max: if self.fragments { 1024 } else { 0 }.into(),
         });
         let session = if self.links > 1 { self.session } else { 0 };
         let payload_bytes = if self.parks { ADDRESS.len() as u32 } else { 0 };
@@ -212,6 +227,7 @@ impl<'a> Player<'a> {
         self.drain();
         self.messages = [0; 3];
         self.spans = 0;
+        self.rest = None;
         self.meet();
     }
 
@@ -335,6 +351,7 @@ impl<'a> Player<'a> {
         let kind = match self.byte() {
             // Park and stay, more often than others: they come in pairs.
             byte @ 0xf0.. if self.parks => 15 + (byte & 1),
+            0xc0.. if self.fragments => FRAGMENT,
             byte => 3 + byte % 11,
         };
         let shape = self.byte();
@@ -347,7 +364,7 @@ impl<'a> Player<'a> {
         let span = if kind == 12 || self.parks { 0 } else { self.spans };
         let envelope = Envelope {
             flags: 0,
-            payload_bytes: if matches!(kind, 3 | 6 | 7) { payload_bytes } else { 0 },
+            payload_bytes: if matches!(kind, 3 | 6 | 7 | FRAGMENT) { payload_bytes } else { 0 },
             session: if shape & 0x80 == 0 { self.session } else { self.number() as u32 },
             packet: self.number(),
             span: if shape & 0x40 == 0 { span } else { self.number() },
@@ -369,9 +386,18 @@ impl<'a> Player<'a> {
         let mut words: [u64; 8] = std::array::from_fn(|_| self.number());
         let acknowledge = u64::from(self.byte() % 4) << 8;
         match kind {
-            3 => words[1..3].copy_from_slice(&[message, u64::from(channel) | acknowledge]),
+            3 => {
+                let more = self.begin(channel.into(), message, payload_bytes, words[3]);
+                let flags = u64::from(channel) | acknowledge | more << 32;
+                words[1..3].copy_from_slice(&[message, flags]);
+            }
             4 => words[1..3].copy_from_slice(&[message, u64::from(channel)]),
             5 | 7 => words[..2].copy_from_slice(&[key.0, key.1]),
+            FRAGMENT => {
+                let other = [message, words[2], channel.into()];
+                let next = self.next_fragment(payload_bytes).filter(|_| shape & 0x10 == 0);
+                words[..3].copy_from_slice(&next.unwrap_or(other));
+            }
             9 | 10 => words[..2].copy_from_slice(&[message, u64::from(channel)]),
             _ => {}
         }
@@ -383,11 +409,29 @@ impl<'a> Player<'a> {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         let mut header = frame::encode(envelope, &Body::Goodbye).as_bytes().to_vec();
-        let length = [24, 48, 48, 16, 40, 16, 24, 16, 24, 16, 0, 0, 0, 0][usize::from(kind - 3)];
+        let length =
+            [24, 48, 48, 16, 40, 16, 24, 16, 24, 16, 0, 0, 0, 0, 24][usize::from(kind - 3)];
         header.extend_from_slice(&body[..length]);
         header[0] = kind;
         header[1] = header.len() as u8;
         self.place_bytes(&header, envelope.payload_bytes);
+    }
+
+    /// A message begins, of which some bytes may follow: how many.
+    fn begin(&mut self, channel: u64, message: u64, bytes: u32, number: u64) -> u64 {
+        let more = if self.fragments { number % 50_000 } else { 0 };
+        if more > 0 {
+            self.rest = Some((channel, message, bytes.into(), more));
+        }
+        more
+    }
+
+    /// The words of the fragment that comes next.
+    fn next_fragment(&mut self, bytes: u32) -> Option<[u64; 3]> {
+        let (channel, message, offset, left) = self.rest?;
+        let (bytes, left) = (u64::from(bytes), left.saturating_sub(bytes.into()));
+        self.rest = (left > 0).then_some((channel, message, offset + bytes, left));
+        Some([message, offset, channel])
     }
 
     fn call(&mut self) {

@@ -33,6 +33,8 @@ const SOON: Duration = Duration::from_millis(50);
 const TURNS: u64 = 120;
 const TAGS: u64 = 3;
 const RECEIVE_BYTES: usize = 300_000;
+/// Where messages go in many fragments, each has so many bytes.
+const SHORT_FRAMES: u32 = 32 << 10;
 /// A region for writing has so many slots, each for one put.
 const SLOTS: u64 = 12;
 const SLOT_BYTES: u64 = 150_000;
@@ -79,6 +81,10 @@ fn boot(node: &Node, mode: Mode, rail: SimConfig) -> Rc<Actor> {
         ..EndpointConfig::new(ClusterId(1))
     };
     config.core.mode = mode;
+    if rail.capabilities.frame_payload_bytes_max == SHORT_FRAMES {
+        // Credit for messages in fragments from the beginning.
+        config.core.eager_window_bytes = 2 << 20;
+    }
     let endpoint = Endpoint::open(config, vec![Box::new(node.rail(rail))]).expect("an endpoint");
     let context = endpoint.context(false).expect("a context");
     let actor = Rc::new(Actor { endpoint, context, clock, done: RefCell::default() });
@@ -149,6 +155,7 @@ struct Coverage {
     places_given_up: u64,
     accesses_stopped: u64,
     spans_kept: u64,
+    fragments: u64,
     cancelled: u64,
     succeeded: u64,
 }
@@ -520,6 +527,7 @@ fn run(seeds: Seeds, mode: Mode, rail: SimConfig, path: Path) -> Coverage {
             sum.places_given_up += counters.places_given_up;
             sum.accesses_stopped += counters.accesses_stopped;
             sum.spans_kept += counters.spans_kept;
+            sum.fragments += counters.fragments_sent;
         }
     });
     let coverage = coverage.into_inner();
@@ -537,6 +545,15 @@ fn slow() -> Path {
 fn cancels_over_streams_end_at_once_and_touch_nobody_else() {
     let coverage = run(seeds(0, 10), Mode::Fail, SimConfig::stream(), slow());
     assert!(coverage.frames_detached > 20 && coverage.places_given_up > 5, "{coverage:?}");
+}
+
+#[test]
+fn cancels_of_messages_in_fragments_end_at_once_and_touch_nobody_else() {
+    let mut rail = SimConfig::stream();
+    rail.capabilities.frame_payload_bytes_max = SHORT_FRAMES;
+    let coverage = run(seeds(80_000, 12), Mode::Fail, rail, slow());
+    assert!(coverage.frames_detached > 20 && coverage.places_given_up > 5, "{coverage:?}");
+    assert!(coverage.fragments > 500, "{coverage:?}");
 }
 
 #[test]

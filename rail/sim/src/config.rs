@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ropewalk_base::limits::{EAGER_BYTES, FRAME_PAYLOAD_BYTES_MAX};
+use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX};
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::Capabilities;
 
@@ -46,7 +46,7 @@ impl SimConfig {
                 native_read: false,
                 native_write: false,
                 frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
-                eager_bytes: EAGER_BYTES,
+                eager_bytes: EAGER_BYTES_MAX,
                 preference: 50,
                 same_host_only: false,
                 foreign: false,
@@ -65,6 +65,7 @@ impl SimConfig {
         let mut config = SimConfig::stream();
         config.capabilities.native_read = true;
         config.capabilities.native_write = true;
+        config.capabilities.eager_bytes = EAGER_BYTES;
         config
     }
 
@@ -73,6 +74,7 @@ impl SimConfig {
         let mut config = SimConfig::stream();
         config.capabilities.reliable = false;
         config.capabilities.ordered = false;
+        config.capabilities.eager_bytes = EAGER_BYTES;
         config
     }
 

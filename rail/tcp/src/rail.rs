@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ropewalk_base::error::Fault;
-use ropewalk_base::limits::{EAGER_BYTES, FRAME_PAYLOAD_BYTES_MAX, QUEUED_FRAMES_MAX};
+use ropewalk_base::limits::{EAGER_BYTES_MAX, FRAME_PAYLOAD_BYTES_MAX, QUEUED_FRAMES_MAX};
 use ropewalk_base::memory::{BufferTable, Slice};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
@@ -64,6 +64,8 @@ pub struct TcpRail {
     /// The link that had all recent traffic: read without asking the epoll set first.
     pub(crate) hot: Option<SlotId>,
     pub(crate) last_traffic: Option<SlotId>,
+    /// The next pass looks at the hot link before it asks the epoll set.
+    pub(crate) guesses: bool,
     /// Passes since something happened.
     pub(crate) quiet_passes: u32,
     pub(crate) passes_since_wait: u32,
@@ -104,6 +106,7 @@ impl TcpRail {
             armed: false,
             hot: None,
             last_traffic: None,
+            guesses: false,
             quiet_passes: 0,
             passes_since_wait: u32::MAX,
             waiting_for_room: 0,
@@ -316,7 +319,7 @@ impl Rail for TcpRail {
             native_read: false,
             native_write: false,
             frame_payload_bytes_max: FRAME_PAYLOAD_BYTES_MAX,
-            eager_bytes: EAGER_BYTES,
+            eager_bytes: EAGER_BYTES_MAX,
             preference: 50,
             same_host_only: false,
             foreign: false,
@@ -402,8 +405,10 @@ impl Rail for TcpRail {
     }
 
     fn arm(&mut self) -> bool {
-        // After the sleep the epoll set knows who woke us; the hot link is a guess.
+        // After the sleep the epoll set knows who woke us; the hot link is a guess, and a good one where there is
+        // no other.
         self.passes_since_wait = u32::MAX;
+        self.guesses = self.links.len() == 1;
         self.armed = self.stillborn.is_empty() && self.held.is_empty();
         self.armed
     }
@@ -414,7 +419,13 @@ impl Rail for TcpRail {
 
     fn disarm_quiet(&mut self) {
         self.armed = false;
+        self.guesses = false;
         self.quiet_passes = QUIET_PASSES;
+    }
+
+    fn is_receiving(&self) -> bool {
+        let link = self.last_traffic.and_then(|slot| self.links.get(slot));
+        link.is_some_and(|link| link.inbound.payload.is_some())
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -13,7 +13,7 @@ use rustix::net::SendFlags;
 use crate::link::{Link, Outgoing};
 use crate::vectors::Vectors;
 
-/// Bytes of one system call.
+/// Bytes of one system call: more would lie in no cache when the receiver has them.
 const BATCH_BYTES: usize = 256 * 1024;
 /// Frames up to this length are copied together: that costs less than a list of pieces costs the
 /// kernel.

@@ -42,6 +42,13 @@ impl TcpRail {
         while let Some((slot, fault)) = self.stillborn.pop() {
             progress |= self.down(slot, fault, report);
         }
+        if std::mem::take(&mut self.guesses)
+            && let Some(hot) = self.hot
+            && self.waiting_for_room == 0
+            && self.receive(hot, report)
+        {
+            return true;
+        }
         self.passes_since_wait = self.passes_since_wait.saturating_add(1);
         if let Some(hot) = self.hot
             && self.passes_since_wait < PASSES_PER_WAIT

@@ -205,12 +205,10 @@ impl Replay {
     /// The user sends the message that the real one sent under this number.
     fn send(&mut self, sequence: u16, announced: bool) {
         let (bits, bytes) = self.messages[&sequence].clone();
-        let (message, total_bytes) = (u64::from(sequence).into(), bytes.len() as u64);
+        let total_bytes = bytes.len() as u64;
         let slice = self.user.store.add(bytes);
-        let bits = bits.into();
         if !announced {
-            let reserved = [0; 6];
-            let body = EagerBody { bits, message, channel: 0, acknowledge: 1, reserved };
+            let body = EagerBody::whole(bits, sequence.into(), 0, 1);
             return self.order(body, slice);
         }
         let key = RemoteKey { slot: SlotId { index: sequence.into(), generation: 1 }, secret: 7 };
@@ -220,8 +218,8 @@ impl Replay {
         self.keys.push((sequence.into(), key));
         let (key_slot, key_secret) = frame::key_to_wire(key);
         let body = AnnounceBody {
-            bits,
-            message,
+            bits: bits.into(),
+            message: u64::from(sequence).into(),
             channel: 0,
             alone: 0,
             reserved: [0; 6],

@@ -295,13 +295,7 @@ impl Ours {
         self.next_number += 1;
         let number = self.next_number;
         if len <= EAGER_BYTES_MAX {
-            let body = EagerBody {
-                bits: id.into(),
-                message: number.into(),
-                channel: 0,
-                acknowledge: u8::from(told),
-                reserved: [0; 6],
-            };
+            let body = EagerBody::whole(id, number, 0, u8::from(told));
             let token = self.token();
             self.order(link, body, payload, token);
             return number;

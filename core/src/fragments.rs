@@ -1,0 +1,323 @@
+//! Messages in fragments: what leaves at once and is longer than a frame.
+//!
+//! The first fragment is an eager frame that names the length of the rest; it is matched. The others follow as
+//! bulk, so that what is short goes in between. Their credit is that of the whole message.
+//!
+//! Only over links that are reliable and ordered, in sessions without spans: the fragments of a message follow each
+//! other without a gap. Invariants: a fragment lands where its message goes, once; memory that a message is
+//! assembled in has one owner, the assembly, until its last byte is here.
+
+use ropewalk_base::error::Fault;
+use ropewalk_base::memory::Slice;
+use ropewalk_base::slots::SlotId;
+use ropewalk_base::verb::{LinkId, Placement};
+use ropewalk_wire::frame::{AbortBody, EagerBody, FragmentBody, Prefix};
+
+use crate::api::*;
+use crate::engine::{Core, LandingKind};
+use crate::operation::{Kind, SendStage};
+use crate::path::{Stream, StreamKind};
+
+/// A message of which fragments are still to come.
+#[derive(Debug)]
+pub(crate) struct Assembly {
+    pub peer: PeerId,
+    channel: Channel,
+    message: u64,
+    acknowledge: u8,
+    pub target: Target,
+    /// Where the message goes; the receive may have room for less than all of it.
+    into: Slice,
+    total: u64,
+    /// Bytes of the fragments that came, and of those that are at their place or have none.
+    begun: u64,
+    here: u64,
+    /// Fragments on their way to their places.
+    placing: u32,
+    /// Nothing more comes.
+    over: bool,
+}
+
+/// Who gets a message that is being assembled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    Receive(OperationId),
+    Unmatched(SlotId),
+}
+
+impl Core {
+    /// The fragments of a message behind the first one, in their turn among the peer's streams.
+    pub(crate) fn send_rest(&mut self, id: OperationId, send: &Send, message: u64, sent: u64) {
+        self.hold(id);
+        let kind =
+            StreamKind::Message { operation: id, channel: send.channel, message, offset: sent };
+        let left = send.payload.part(sent, send.payload.len - sent);
+        if let Some(peer) = self.peers.get_mut(send.peer.0) {
+            peer.streams.push_back(Stream { kind, left });
+        }
+        self.pump_streams(send.peer);
+    }
+
+    /// A rail let go of a fragment.
+    pub(crate) fn fragment_released(
+        &mut self,
+        id: OperationId,
+        peer: PeerId,
+        outcome: Result<(), Fault>,
+    ) {
+        if let Err(fault) = outcome {
+            self.give_rest_up(peer, id);
+            self.finish(id, Err(fault), 0);
+        }
+        self.let_go(id);
+        let Some(operation) = self.operations.get(id) else { return };
+        if let Kind::Send(state) = &operation.kind
+            && state.stage == SendStage::Fragments
+            && operation.held == 0
+        {
+            let bytes = state.send.payload.len;
+            self.finish(id, Ok(()), bytes);
+        }
+    }
+
+    /// No further fragment of a message is sent, and its receiver is told.
+    pub(crate) fn give_rest_up(&mut self, id: PeerId, operation: OperationId) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let of = |stream: &mut Stream| matches!(stream.kind, StreamKind::Message { operation: it, .. } if it == operation);
+        let Some(at) = peer.streams.iter_mut().position(of) else { return };
+        let Some(stream) = peer.streams.remove(at) else { return };
+        if let StreamKind::Message { channel, message, .. } = stream.kind {
+            let channel = channel as u8;
+            self.emit_control(id, AbortBody { message: message.into(), channel, reserved: [0; 7] });
+        }
+        self.stream_ended(&stream.kind);
+    }
+
+    /// No further fragment of any message is sent.
+    pub(crate) fn give_all_rests_up(&mut self) {
+        let operation_of = |stream: &Stream| match stream.kind {
+            StreamKind::Message { operation, .. } => Some(operation),
+            _ => None,
+        };
+        let mut found = Vec::new();
+        for (slot, peer) in self.peers.iter() {
+            let operations = peer.streams.iter().filter_map(operation_of);
+            found.extend(operations.map(|operation| (PeerId(slot), operation)));
+        }
+        found.into_iter().for_each(|(peer, operation)| self.give_rest_up(peer, operation));
+    }
+
+    /// The first fragment of a message that was matched just now; `into`: where all of it goes, if there is a place.
+    pub(crate) fn assemble(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: &EagerBody,
+        target: Target,
+        into: Slice,
+    ) -> Placement {
+        let Some(channel) = Channel::from_u8(body.channel) else { return Placement::Drop };
+        let bytes = u64::from(prefix.payload_bytes.get());
+        let message = body.message.get();
+        let assembly = Assembly {
+            peer: id,
+            channel,
+            message,
+            acknowledge: body.acknowledge,
+            target,
+            into,
+            total: bytes + u64::from(body.more_bytes.get()),
+            begun: 0,
+            here: 0,
+            placing: 0,
+            over: false,
+        };
+        let Ok(slot) = self.assemblies.insert(assembly) else {
+            return self.violation("more messages in fragments than an endpoint assembles");
+        };
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.assembling.insert((body.channel, message), slot);
+        }
+        self.place_fragment(link, id, prefix, slot)
+    }
+
+    /// A further fragment. One of a message that is not assembled any more goes nowhere.
+    pub(crate) fn arrive_fragment(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        body: &FragmentBody,
+    ) -> Placement {
+        let peer = self.peers.get(id.0);
+        let key = (body.channel, body.message.get());
+        let Some(slot) = peer.and_then(|peer| peer.assembling.get(&key).copied()) else {
+            return Placement::Drop;
+        };
+        let Some(assembly) = self.assemblies.get(slot) else { return Placement::Drop };
+        let bytes = u64::from(prefix.payload_bytes.get());
+        if body.offset.get() != assembly.begun
+            || bytes == 0
+            || bytes > assembly.total - assembly.begun
+        {
+            return self.violation("a fragment that does not follow the one before");
+        }
+        self.place_fragment(link, id, prefix, slot)
+    }
+
+    fn place_fragment(
+        &mut self,
+        link: LinkId,
+        id: PeerId,
+        prefix: &Prefix,
+        slot: SlotId,
+    ) -> Placement {
+        let bytes = u64::from(prefix.payload_bytes.get());
+        let Some(assembly) = self.assemblies.get_mut(slot) else { return Placement::Drop };
+        let offset = assembly.begun;
+        assembly.begun += bytes;
+        let (target, into, total) = (assembly.target, assembly.into, assembly.total);
+        let staged = matches!(target, Target::Unmatched(_));
+        let operation = match target {
+            Target::Receive(operation) => Some(operation),
+            Target::Unmatched(_) => None,
+        };
+        let ended = |operation| {
+            self.operations.get(operation).is_none_or(|operation| operation.ending.is_some())
+        };
+        let fresh = staged && offset == 0;
+        if operation.is_some_and(ended) || (!fresh && offset >= into.len) {
+            assembly.here += bytes;
+            self.try_assembled(slot);
+            return Placement::Drop;
+        }
+        assembly.placing += 1;
+        if let Some(operation) = operation {
+            self.hold(operation);
+        }
+        let kind = LandingKind::Fragment { assembly: slot, operation };
+        let place = match fresh {
+            true => Slice::NONE,
+            false => into.part(offset, bytes.min(into.len - offset)),
+        };
+        match self.land_into(link, Some(id), prefix, place, kind) {
+            // Its buffer has room for all that follows.
+            Placement::Stage { token, .. } => Placement::Stage { bytes: total as u32, token },
+            placement => placement,
+        }
+    }
+
+    /// The buffer of a message that nobody waits for; its first fragment goes to this part of it.
+    pub(crate) fn assembly_staged(&mut self, slot: SlotId, whole: Slice, bytes: u32) -> Slice {
+        if let Some(assembly) = self.assemblies.get_mut(slot) {
+            assembly.into = whole;
+        }
+        whole.part(0, u64::from(bytes).min(whole.len))
+    }
+
+    /// A fragment is at its place, or was taken back from it: in either case it does not come again.
+    pub(crate) fn fragment_landed(
+        &mut self,
+        slot: SlotId,
+        operation: Option<OperationId>,
+        bytes: u32,
+    ) {
+        if let Some(assembly) = self.assemblies.get_mut(slot) {
+            assembly.placing -= 1;
+            assembly.here += u64::from(bytes);
+            self.try_assembled(slot);
+        }
+        if let Some(operation) = operation {
+            self.let_go(operation);
+        }
+    }
+
+    /// A fragment will not be at its place: its message is lost.
+    pub(crate) fn fragment_lost(
+        &mut self,
+        slot: SlotId,
+        operation: Option<OperationId>,
+        fault: Fault,
+    ) {
+        if let Some(assembly) = self.assemblies.get_mut(slot) {
+            assembly.placing -= 1;
+            self.break_assembly(slot, fault);
+        }
+        if let Some(operation) = operation {
+            self.let_go(operation);
+        }
+    }
+
+    /// What is missing of a message does not come: who was to get it fails.
+    pub(crate) fn break_assembly(&mut self, slot: SlotId, fault: Fault) {
+        let Some(assembly) = self.assemblies.get_mut(slot) else { return };
+        if !std::mem::replace(&mut assembly.over, true) {
+            let (id, key) = (assembly.peer, (assembly.channel as u8, assembly.message));
+            let target = assembly.target;
+            if let Some(peer) = self.peers.get_mut(id.0)
+                && peer.assembling.get(&key) == Some(&slot)
+            {
+                peer.assembling.remove(&key);
+            }
+            match target {
+                Target::Receive(operation) => self.receive_broken(operation, fault),
+                Target::Unmatched(message) => self.unmatched_lost(message, fault),
+            }
+        }
+        let still = self.assemblies.get(slot).is_some_and(|assembly| assembly.placing > 0);
+        if !still && let Some(assembly) = self.assemblies.remove(slot) {
+            let staged = matches!(assembly.target, Target::Unmatched(_));
+            if staged && assembly.into.buffer != Slice::NONE.buffer {
+                self.outputs.push(Output::Release(assembly.into.buffer));
+            }
+        }
+    }
+
+    /// The session with a peer ended: what it was sending does not come.
+    pub(crate) fn break_assemblies(&mut self, id: PeerId, fault: Fault) {
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let mut slots: Vec<SlotId> = peer.assembling.drain().map(|(_, slot)| slot).collect();
+        slots.sort_unstable();
+        slots.into_iter().for_each(|slot| self.break_assembly(slot, fault));
+    }
+
+    /// The sender gave a message up in the middle; false where none of this number is being assembled.
+    pub(crate) fn abort_assembly(&mut self, id: PeerId, channel: Channel, message: u64) -> bool {
+        let key = (channel as u8, message);
+        let slot = self.peers.get(id.0).and_then(|peer| peer.assembling.get(&key).copied());
+        if let Some(slot) = slot {
+            self.break_assembly(slot, Fault::Cancelled);
+        }
+        slot.is_some()
+    }
+
+    /// Hands a message over once all of it is here.
+    fn try_assembled(&mut self, slot: SlotId) {
+        let Some(assembly) = self.assemblies.get(slot) else { return };
+        if assembly.placing > 0 || (assembly.here < assembly.total && !assembly.over) {
+            return;
+        }
+        if assembly.over {
+            return self.break_assembly(slot, Fault::Cancelled);
+        }
+        let Some(assembly) = self.assemblies.remove(slot) else { return };
+        let Assembly { peer: id, channel, message, acknowledge, target, into, total, .. } =
+            assembly;
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.assembling.remove(&(channel as u8, message));
+        }
+        self.acknowledge(id, channel, message, acknowledge, Level::Delivered, total);
+        match target {
+            Target::Receive(operation) => {
+                let placing = self.operations.get(operation).is_some_and(|operation| {
+                    operation.ending.is_none() && matches!(operation.kind, Kind::Receive(_))
+                });
+                if placing {
+                    self.receive_done(operation);
+                }
+            }
+            Target::Unmatched(message) => self.unmatched_landed(message, into),
+        }
+    }
+}
