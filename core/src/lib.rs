@@ -38,7 +38,6 @@ mod lists;
 mod matching;
 mod operation;
 mod outputs;
-pub mod packets;
 mod path;
 mod probe;
 mod prompt;

@@ -22,7 +22,7 @@ pub mod counts;
 pub mod endpoint;
 mod engine;
 pub mod host;
-mod language;
+
 pub mod local;
 pub mod modules;
 mod narrow;
@@ -40,6 +40,7 @@ mod spin;
 pub mod threads;
 pub mod turn;
 mod upper;
+mod upwards;
 mod waiting;
 
 pub use context::{Completed, Context};

@@ -1,4 +1,4 @@
-//! A rail made of a port, which carries packets, and a machine of the core's, which makes links of them.
+//! A rail made of a port, which carries packets, and a packet protocol, which makes links of them.
 //!
 //! Invariants: what a port shows is dealt with where it lies; packets are written into the port's slots
 //! and stamped with the time at which they leave; timers are judged when the port had nothing more, so that nothing
@@ -15,17 +15,18 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{
     Capabilities, ForeignName, FrameOrder, LinkId, Ordered, PacketDrops, RailCounters, Verb,
 };
-use ropewalk_core::packets::mxoe::{Mxoe, MxoeConfig};
-use ropewalk_core::packets::{Machine, PacketConfig};
 use ropewalk_rail::port::{Found, Port};
 use ropewalk_rail::{Account, Rail, Report, Sight, is_consistent};
+use ropewalk_transport::mxoe::{Mxoe, MxoeConfig};
+use ropewalk_transport::packets::{Machine, PacketConfig};
+use ropewalk_transport::{PacketProtocol, Who};
 use ropewalk_wire::mxoe::Dialect;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::engine::SharedClock;
-use crate::language::{Language, Table, Upwards};
 use crate::narrow::Narrow;
+use crate::upwards::{Table, Upwards};
 
 /// Packets of one pass.
 const PACKETS_PER_PASS: usize = 512;
@@ -40,6 +41,8 @@ const FULL_FOR: Duration = Duration::from_micros(50);
 const LINKS_MAX: usize = 16_000;
 /// How often a rail's clock is compared with that of its polls.
 const COMPARED_MAX: u32 = 1000;
+/// How long a name may be looked up.
+const LOOK_UP_FOR: Duration = Duration::from_secs(30);
 /// A peer that owes an answer for so long is gone.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(10);
 /// The same of a foreign peer: hosts with Open-MX acknowledge nothing while their programs compute, and wait for
@@ -126,8 +129,8 @@ impl<P: Port> PacketRail<P, Mxoe<P::Station>> {
     }
 }
 
-impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
-    /// A rail over `port` that speaks a language.
+impl<P: Port, L: PacketProtocol<P::Station>> PacketRail<P, L> {
+    /// A rail over `port` that speaks a protocol.
     pub fn speaking(machine: L, mut port: P, clock: SharedClock) -> std::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
@@ -192,7 +195,8 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
             while self.machine.has_work()
                 && let Some(slot) = self.port.slot()
             {
-                let Some((to, leaving)) = self.machine.next(now, &Table(buffers), slot) else {
+                let Some((to, leaving)) = self.machine.next_apart(now, &Table(buffers), slot)
+                else {
                     break;
                 };
                 match leaving.kept {
@@ -239,7 +243,7 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
         let PacketRail { index, machine, narrow, .. } = self;
         let leads_there = |link: &SlotId| {
             let name = machine.foreign(*link);
-            name.is_some_and(|(station, endpoint, _)| (station, endpoint) == place)
+            name.is_some_and(|who| (who.station, who.endpoint) == place)
         };
         let found: Vec<SlotId> = narrow.links().iter().copied().filter(leads_there).collect();
         for slot in found.into_iter().filter(|slot| narrow.end(*slot)) {
@@ -286,7 +290,7 @@ impl<P: Port, L: Language<P::Station>> PacketRail<P, L> {
     }
 }
 
-impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
+impl<P: Port, L: PacketProtocol<P::Station>> Rail for PacketRail<P, L> {
     fn scheme(&self) -> &'static str {
         self.port.scheme()
     }
@@ -306,15 +310,23 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
     fn connect(&mut self, address: &str, now: Time) -> Result<LinkId, Fault> {
         self.set_time(now);
         let (address, query) = address.split_once('?').unwrap_or((address, ""));
+        let key = match query.split_once('=') {
+            Some(("key", key)) => Some(crate::modules::number(key).ok_or(Fault::Invalid)?),
+            None if query.is_empty() => None,
+            _ => return Err(Fault::Invalid),
+        };
         let slot = match self.port.resolve(address) {
             Ok((station, endpoint)) => {
-                let slot = self.machine.connect(station, endpoint, query, now)?;
+                let slot = self.machine.connect(station, endpoint, key, now)?;
                 self.machine.shorten(slot, self.port.packet_bytes_to(station));
                 slot
             }
             Err(Fault::Invalid) => {
+                if key.is_some() {
+                    return Err(Fault::Invalid);
+                }
                 let (ticket, nowhere) = self.port.look_up(address)?;
-                let slot = self.machine.connect_later(nowhere, query, now)?;
+                let slot = self.machine.connect_later(nowhere, LOOK_UP_FOR, now)?;
                 self.looked_up.push((ticket, slot));
                 slot
             }
@@ -468,7 +480,7 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
 
     fn account(&self) -> Option<Account> {
         let port = self.port.counters();
-        let mut counts = self.machine.counts();
+        let mut counts = self.machine.counted().by_name();
         counts.extend([
             ("links.up", self.links_up),
             ("links.down", self.links_down),
@@ -491,7 +503,7 @@ impl<P: Port, L: Language<P::Station>> Rail for PacketRail<P, L> {
     }
 
     fn foreign_name(&self, link: LinkId) -> Option<ForeignName> {
-        let (station, endpoint, session) = self.machine.foreign(link.slot)?;
+        let Who { station, endpoint, session } = self.machine.foreign(link.slot)?;
         Some(ForeignName { station: self.port.host(station)?, endpoint, session })
     }
 

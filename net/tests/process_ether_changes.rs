@@ -16,7 +16,6 @@ use ropewalk_base::memory::Memory;
 use ropewalk_base::pool::Pool;
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_core::packets::{Machine, PacketConfig};
 use ropewalk_net::modules::{Listen, open};
 use ropewalk_net::packets::PacketRail;
 use ropewalk_net::{Channel, Endpoint, EndpointConfig, Level, Oversize, PeerId, Posted};
@@ -24,6 +23,7 @@ use ropewalk_rail::Rail;
 use ropewalk_rail::address::Address;
 use ropewalk_rail::port::Port;
 use ropewalk_rail_ether::{EtherConfig, EtherPort, SocketKind, Sockets};
+use ropewalk_transport::packets::{Machine, PacketConfig};
 
 /// Nothing that is waited for takes longer.
 const LIMIT: Duration = Duration::from_secs(40);

@@ -99,7 +99,7 @@ impl Rows {
             self.add(name, Kind::Bandwidth { late }, &sizes, amount);
         }
         let thresholds: &[usize] =
-            self.either(&[16 << 10], &[1 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10]);
+            self.either(&[16 << 10], &[1 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 1 << 20]);
         for &eager in thresholds {
             let name = format!("threshold.{}.{eager}", self.medium);
             self.add(name, Kind::Threshold { eager }, &[eager, eager + 1], amount);

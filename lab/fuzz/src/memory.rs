@@ -2,7 +2,7 @@
 
 use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::slots::SlotId;
-use ropewalk_core::packets::Bytes;
+use ropewalk_transport::Bytes;
 
 /// See the module. All of it is one buffer.
 pub struct Nowhere {
@@ -37,7 +37,7 @@ impl Bytes for Nowhere {
 /// What sees the ends of a machine's orders has its memory, too.
 macro_rules! in_memory {
     ($seen:ty, $memory:expr) => {
-        impl ropewalk_core::packets::Bytes for $seen {
+        impl ropewalk_transport::Bytes for $seen {
             fn read(&self, from: ropewalk_base::memory::Slice, to: &mut [u8]) {
                 $memory.read(from, to);
             }

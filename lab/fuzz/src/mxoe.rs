@@ -13,7 +13,8 @@ use ropewalk_base::verb::{
     ForeignEnd, ForeignMessage, FrameOrder, Help, LinkId, Ordered, RemoteKey, RemoteLayout, Token,
     Urgency, Verb,
 };
-use ropewalk_core::packets::mxoe::{Foreign, Mxoe, MxoeConfig, MxoeCounters, Taken, Who};
+use ropewalk_transport::mxoe::{Mxoe, MxoeConfig, MxoeCounters};
+use ropewalk_transport::{Above, PacketProtocol, Taken, Who};
 use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
 use ropewalk_wire::mxoe::{Dialect, Order, Packet};
 
@@ -47,8 +48,8 @@ impl Seen {
 
 in_memory!(Seen, MEMORY);
 
-impl Foreign<u8> for Seen {
-    fn link_up(&mut self, link: SlotId, _who: Who<u8>, _accepted: bool) {
+impl Above<u8> for Seen {
+    fn foreign_up(&mut self, link: SlotId, _who: Who<u8>, _accepted: bool) {
         assert!(self.up.insert(link) && !self.down.contains(&link), "{link:?} is up twice");
     }
 

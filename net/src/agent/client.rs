@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-pub use ropewalk_core::packets::mxoe::Map;
+pub use ropewalk_transport::mxoe::Map;
 use ropewalk_wire::mxoe::{Announcement, Order, Station};
 use ropewalk_wire::packets;
 use rustix::io::Errno;

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use ropewalk_core::packets::mxoe::Map;
+use ropewalk_transport::mxoe::Map;
 use ropewalk_wire::mxoe::INDEX_UNKNOWN;
 
 use super::protocol::Question;

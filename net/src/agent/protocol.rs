@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ropewalk_core::packets::mxoe::Map;
+use ropewalk_transport::mxoe::Map;
 use ropewalk_wire::mxoe::{Announcement, HOST_NAME_BYTES_MAX, Order, Station};
 
 use super::client::KnownPeer;

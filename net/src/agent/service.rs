@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_core::packets::mxoe::{Agent, AgentConfig, Named, Peer};
 use ropewalk_rail_ether::{AgentSocket, Claims, EtherError, RAW_ENDPOINT};
+use ropewalk_transport::mxoe::{Agent, AgentConfig, Named, Peer};
 use ropewalk_wire::mxoe::{INDEX_UNKNOWN, Station};
 use ropewalk_wire::packets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -38,6 +38,12 @@ const ROOMS: &[Room] = &[
     room("base", &[], &[], "base stands on std alone"),
     room("wire", &["base"], &[], "wire stands on base"),
     room("core", &["base", "wire"], &["sim"], "core stands on wire and base and names no rail"),
+    room(
+        "transport",
+        &["base", "wire"],
+        &["sim"],
+        "transport stands on wire and base and names no port",
+    ),
     room("rail", &["base", "wire"], ANY_RAIL, "the rail trait stands on wire and base"),
     room(
         "rail-*",
@@ -47,7 +53,7 @@ const ROOMS: &[Room] = &[
     ),
     room(
         "net",
-        &["base", "wire", "core", "rail", "rail-*"],
+        &["base", "wire", "core", "transport", "rail", "rail-*"],
         &["sim"],
         "net joins core and rails, and knows nothing above",
     ),

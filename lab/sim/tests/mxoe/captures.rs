@@ -13,8 +13,8 @@ use ropewalk_base::verb::{
     ForeignEnd, ForeignMessage, FrameOrder, Help, Ordered, RemoteKey, RemoteLayout, Token, Urgency,
     Verb,
 };
-use ropewalk_core::packets::Bytes;
-use ropewalk_core::packets::mxoe::{Foreign, Mxoe, MxoeConfig, Taken, Who};
+use ropewalk_transport::mxoe::{Mxoe, MxoeConfig};
+use ropewalk_transport::{Above, Bytes, PacketProtocol, Taken, Who};
 use ropewalk_wire::frame::{self, AnnounceBody, Body, EagerBody, Envelope, FinishBody};
 use ropewalk_wire::mxoe::*;
 
@@ -56,8 +56,8 @@ impl Bytes for User {
     }
 }
 
-impl Foreign<u32> for User {
-    fn link_up(&mut self, link: SlotId, _who: Who<u32>, _accepted: bool) {
+impl Above<u32> for User {
+    fn foreign_up(&mut self, link: SlotId, _who: Who<u32>, _accepted: bool) {
         assert_eq!(self.link.replace(link), None, "one link");
     }
 

@@ -1,5 +1,6 @@
 //! What waits for one another: reads of many, ends of large messages, room above, acknowledgements of before.
 
+use ropewalk_transport::PacketProtocol;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;

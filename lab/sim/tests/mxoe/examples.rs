@@ -1,5 +1,6 @@
 //! What we say, byte by byte, as the examples of the protocol's description have it.
 
+use ropewalk_transport::PacketProtocol;
 use std::collections::BTreeMap;
 
 use ropewalk_base::random::Random;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ropewalk_core::packets::mxoe::{MxoeConfig, MxoeCounters};
+use ropewalk_transport::mxoe::{MxoeConfig, MxoeCounters};
 use ropewalk_wire::mxoe::*;
 
 use crate::room::*;

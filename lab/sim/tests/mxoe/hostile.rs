@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
-use ropewalk_core::packets::mxoe::{MxoeConfig, MxoeCounters};
 use ropewalk_sim::seeds;
+use ropewalk_transport::mxoe::{MxoeConfig, MxoeCounters};
 use ropewalk_wire::mxoe::*;
 
 use crate::room::*;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::random::Random;
-use ropewalk_core::packets::mxoe::MxoeConfig;
 use ropewalk_sim::seeds;
+use ropewalk_transport::mxoe::MxoeConfig;
 use ropewalk_wire::mxoe::*;
 
 use crate::room::*;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ropewalk_base::random::Random;
 use ropewalk_base::time::Time;
-use ropewalk_core::packets::mxoe::{Agent, AgentConfig, MxoeConfig};
 use ropewalk_sim::open_mx::{Host, HostConfig};
+use ropewalk_transport::mxoe::{Agent, AgentConfig, MxoeConfig};
 use ropewalk_wire::mxoe::*;
 
 use crate::room::*;

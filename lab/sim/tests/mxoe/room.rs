@@ -5,7 +5,7 @@ use std::time::Duration;
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_core::packets::mxoe::{MxoeConfig, MxoeCounters};
+use ropewalk_transport::mxoe::{MxoeConfig, MxoeCounters};
 use ropewalk_wire::mxoe::*;
 
 use crate::world::*;
@@ -68,7 +68,7 @@ impl Room {
         let link = self.hosts[a].machine.connect(b as u32, ENDPOINT, KEY, now).unwrap();
         self.run(Duration::from_millis(1));
         let of = |(link, (who, _)): (&SlotId, &(_, bool))| {
-            let who: &ropewalk_core::packets::mxoe::Who<u32> = who;
+            let who: &ropewalk_transport::Who<u32> = who;
             (who.station == a as u32 && !self.hosts[b].seen.down.contains_key(link))
                 .then_some(*link)
         };

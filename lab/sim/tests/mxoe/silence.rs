@@ -1,5 +1,6 @@
 //! Partners that say nothing any more: what they owe is asked after, and how a link ended is told.
 
+use ropewalk_transport::PacketProtocol;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;

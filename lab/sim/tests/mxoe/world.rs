@@ -12,7 +12,8 @@ use ropewalk_base::verb::{
     ForeignEnd, ForeignMessage, FrameOrder, Help, LinkId, Ordered, RemoteKey, RemoteLayout, Token,
     Urgency, Verb,
 };
-use ropewalk_core::packets::mxoe::{Foreign, Mxoe, MxoeConfig, MxoeCounters, Taken, Who};
+use ropewalk_transport::mxoe::{Mxoe, MxoeConfig, MxoeCounters};
+use ropewalk_transport::{Above, PacketProtocol, Taken, Who};
 use ropewalk_wire::frame::{self, AnnounceBody, Body, CreditBody, EagerBody, Envelope, FinishBody};
 use ropewalk_wire::mxoe::Dialect;
 
@@ -114,7 +115,7 @@ impl Seen {
     }
 }
 
-impl ropewalk_core::packets::Bytes for Seen {
+impl ropewalk_transport::Bytes for Seen {
     fn read(&self, from: Slice, to: &mut [u8]) {
         self.store.read(from, to);
     }
@@ -125,8 +126,8 @@ impl ropewalk_core::packets::Bytes for Seen {
     }
 }
 
-impl Foreign<u32> for Seen {
-    fn link_up(&mut self, link: SlotId, who: Who<u32>, accepted: bool) {
+impl Above<u32> for Seen {
+    fn foreign_up(&mut self, link: SlotId, who: Who<u32>, accepted: bool) {
         assert!(!self.down.contains_key(&link));
         assert!(self.up.insert(link, (who, accepted)).is_none(), "{link:?} came up twice");
     }

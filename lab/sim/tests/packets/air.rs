@@ -9,7 +9,7 @@ use ropewalk_base::memory::{BufferId, Slice};
 use ropewalk_base::random::Random;
 use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
-use ropewalk_core::packets::Bytes;
+use ropewalk_transport::Bytes;
 
 /// Of the network, in parts of a thousand where nothing else is said.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,6 @@
 //! A caller who knows the packets and keeps to nothing else.
 
+use ropewalk_transport::PacketProtocol;
 use std::time::Duration;
 
 use ropewalk_base::limits::REMOTE_SEGMENTS_MAX;

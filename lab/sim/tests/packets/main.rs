@@ -6,6 +6,7 @@ mod offers;
 mod shares;
 mod world;
 
+use ropewalk_transport::PacketProtocol;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

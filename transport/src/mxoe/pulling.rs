@@ -13,9 +13,11 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Ordered, RemoteKey, Token};
 use ropewalk_wire::mxoe::{Mode, Nack, NackMcp, Packet, Pull as PullPacket, PullReply};
 
-use super::machine::{Event, Foreign, Mxoe, emit, write};
-use crate::packets::pull::{Ask, Pull};
-use crate::packets::round_trip::RoundTrip;
+use super::machine::{Event, Mxoe, emit, write};
+use crate::driver::Driven;
+use crate::protocol::Above;
+use crate::pull::{Ask, Pull};
+use crate::round_trip::RoundTrip;
 
 /// Pulls at a time, which the layer above never has: what it reads it has room for.
 pub(super) const PULLS_MAX: usize = 1 << 24;
@@ -171,7 +173,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         starved: &mut bool,
         out: &mut [u8],
     ) -> Option<usize> {
-        let (now, dialect) = (self.now, self.config.dialect);
+        let (now, dialect) = (self.driver.now, self.config.dialect);
         let state = self.partners.get_mut(id)?;
         let pulling = self.pulls.get_mut(slot)?;
         if pulling.asks.is_empty()
@@ -231,9 +233,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         from: S,
         reply: PullReply,
         bytes: &[u8],
-        above: &mut dyn Foreign<S>,
+        above: &mut dyn Above<S>,
     ) {
-        let now = self.now;
+        let now = self.driver.now;
         let Some(slot) = self.pull_of(from, reply.handle, reply.magic) else {
             self.counters.unasked += 1;
             return self.replied_again(from, reply);
@@ -348,7 +350,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     fn end_pull(&mut self, slot: SlotId, outcome: Result<(), Fault>) {
         if let Some(pulling) = self.take_pull(slot) {
-            self.events.push_back(Event::Ended { token: pulling.token, outcome });
+            self.driver.tell(Event::Ended { token: pulling.token, outcome });
         }
     }
 

@@ -6,12 +6,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use ropewalk_base::limits::QUEUED_FRAMES_MAX;
-use ropewalk_base::memory::Slice;
 use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::time::Time;
 use ropewalk_base::verb::{Header, Token, Urgency};
 
-use super::machine::Bytes;
+use crate::memory::{Bytes, Payload};
 
 /// Frames that are in no hurry leave together: so many of them, or after so long, or with any other.
 const PATIENT_MAX: usize = 4;
@@ -65,50 +64,9 @@ pub(super) struct Queued {
     pub token: Token,
 }
 
-#[derive(Debug)]
-pub(super) enum Payload {
-    /// Memory of the one who ordered it, held until it was copied.
-    Held(Slice),
-    Own(Vec<u8>),
-}
-
 impl Cutting {
     pub fn is_done(&self) -> bool {
         self.begun && self.done == self.queued.payload.len()
-    }
-}
-
-impl Payload {
-    /// Its bytes, copied where they are not its own.
-    pub fn into_bytes(self, memory: &dyn Bytes) -> Vec<u8> {
-        match self {
-            Payload::Own(bytes) => bytes,
-            Payload::Held(slice) => {
-                let mut bytes = vec![0; slice.len as usize];
-                memory.read(slice, &mut bytes);
-                bytes
-            }
-        }
-    }
-
-    /// Likewise, to be sent from there; copied into a buffer that nobody else has, where there is one.
-    pub fn into_shared(self, spare: Option<SharedBytes>, memory: &dyn Bytes) -> SharedBytes {
-        let mut buffer = spare.unwrap_or_default();
-        match (self, buffer.alone()) {
-            (Payload::Held(slice), Some(bytes)) => {
-                bytes.resize(slice.len as usize, 0);
-                memory.read(slice, bytes);
-                buffer
-            }
-            (payload, _) => SharedBytes::new(payload.into_bytes(memory)),
-        }
-    }
-
-    pub fn len(&self) -> u64 {
-        match self {
-            Payload::Held(slice) => slice.len,
-            Payload::Own(bytes) => bytes.len() as u64,
-        }
     }
 }
 

@@ -13,6 +13,7 @@
 
 pub mod agent;
 mod connect;
+mod drive;
 mod formers;
 mod leaving;
 mod machine;
@@ -24,4 +25,4 @@ mod regions;
 mod sending;
 
 pub use agent::{Agent, AgentConfig, AgentCounters, Map, Named, Peer};
-pub use machine::{Foreign, Mxoe, MxoeConfig, MxoeCounters, Taken, Who};
+pub use machine::{Mxoe, MxoeConfig, MxoeCounters};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ropewalk_base::time::Time;
 
-use super::round_trip::RoundTrip;
+use crate::round_trip::RoundTrip;
 
 /// Pieces of an ask of which none was asked for before.
 pub const PIECES_PER_ASK: u32 = 32;

@@ -21,10 +21,12 @@ use ropewalk_base::verb::{Ordered, RemoteKey, RemoteLayout, RemoteSegment, Token
 use ropewalk_wire::packets::{self, Kind, PieceBody, PullBody, RefusalBody};
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::machine::{Bytes, Event, Machine};
+use super::machine::{Event, Machine};
 use super::offers::{BAD_KEY, GIVEN_UP, TAKEN};
-use super::pull::{Ask, PIECES_PER_ASK, Pull};
-use super::round_trip::RoundTrip;
+use crate::driver::Driven;
+use crate::memory::Bytes;
+use crate::pull::{Ask, PIECES_PER_ASK, Pull};
+use crate::round_trip::RoundTrip;
 
 /// Asks of one link that wait for being served. A correct peer has fewer under way.
 const SERVING_MAX: usize = 256;
@@ -295,7 +297,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         }
         let token = access.token;
         self.end_access(id);
-        self.events.push_back(Event::Ended { token, outcome });
+        self.driver.tell(Event::Ended { token, outcome });
     }
 
     /// Takes an access out, with everything that is still under way for it; its offers that the other side pulls.
@@ -373,7 +375,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 self.take_over(id, offer, BAD_KEY);
             }
         }
-        self.events.push_back(Event::Revoked { link: id, key });
+        self.driver.tell(Event::Revoked { link: id, key });
         Ordered::Released
     }
 
@@ -381,7 +383,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub(super) fn end_orders(&mut self, id: SlotId, fault: Fault) {
         let Some(state) = self.links.get_mut(id) else { return };
         for token in state.out.take_tokens() {
-            self.events.push_back(Event::Ended { token, outcome: Err(fault) });
+            self.driver.tell(Event::Ended { token, outcome: Err(fault) });
         }
         let takings: Vec<SlotId> = state.takings.drain().map(|(_, reading)| reading).collect();
         takings.into_iter().for_each(|reading| self.end_taking(reading));
@@ -389,7 +391,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let accesses: Vec<(SlotId, Token)> = accesses.map(|(id, it)| (id, it.token)).collect();
         for (access, token) in accesses {
             self.end_access(access);
-            self.events.push_back(Event::Ended { token, outcome: Err(fault) });
+            self.driver.tell(Event::Ended { token, outcome: Err(fault) });
         }
     }
 
@@ -430,7 +432,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// What to ask for: what was lost, or what is new where the windows allow it.
     fn choose(&mut self, id: SlotId) -> Option<(SlotId, Ask)> {
-        let now = self.now;
+        let now = self.driver.now;
         let state = self.links.get_mut(id)?;
         let asks = &mut state.asks;
         if asks.is_empty() {
@@ -559,7 +561,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     pub(super) fn piece(&mut self, id: SlotId, body: &PieceBody, bytes: &[u8], memory: &dyn Bytes) {
         let (handle, number) = (body.handle.get(), body.piece.get());
         let reading = SlotId::from_u64(handle);
-        let now = self.now;
+        let now = self.driver.now;
         let Some(entry) = self.readings.get_mut(reading).filter(|it| it.link == id) else {
             return self.piece_again(id, handle, number);
         };

@@ -23,6 +23,7 @@ use ropewalk_wire::mxoe::{
 use super::formers::Former;
 use super::machine::{Event, Mxoe, Partner, emit};
 use super::sending::Sending;
+use crate::driver::Driven;
 
 /// When an attempt is made again: at first, and at most.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -119,7 +120,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         key: u32,
         now: Time,
     ) -> Result<SlotId, Fault> {
-        self.now = self.now.max(now);
+        self.driver.now = self.driver.now.max(now);
         if let Some(id) = self.by_name.get(&(station, endpoint)).copied() {
             let closing = |state: &Partner<S>| matches!(state.stage, Stage::Closing { .. });
             if !self.partners.get(id).is_some_and(closing) {
@@ -189,7 +190,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         state.acks_sent = former.map_or(0, |former| former.acks_sent);
         if former.is_some_and(|former| former.is_renewed) {
             // A copy of an attempt in the session before may come after those in this one: then it hears of this once more.
-            state.insist_at = self.now + COPY_LIFE;
+            state.insist_at = self.driver.now + COPY_LIFE;
         }
         self.by_name.insert((station, endpoint), id);
         Some(id)
@@ -228,7 +229,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     }
 
     fn begin(&mut self, id: SlotId, key: u32, purpose: Purpose) {
-        let now = self.now;
+        let now = self.driver.now;
         let Some(state) = self.partners.get_mut(id) else { return };
         state.connects = state.connects.wrapping_add(1);
         let connect = state.connects;
@@ -351,7 +352,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         state.stage = Stage::Up;
         state.heard_connect = Some(connect.connect);
         state.sending = Sending::new(connect.receive_next);
-        self.events.push_back(Event::Up { link: id, accepted: true });
+        self.driver.tell(Event::Up { link: id, accepted: true });
         self.introduce(id, connect.key, Purpose::Return);
         self.note_half_open(id);
         Some(id)
@@ -359,7 +360,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// A partner connects once more; under which link it goes on. `None` where it means nothing.
     fn heard_again(&mut self, id: SlotId, connect: &Connect) -> Option<SlotId> {
-        let now = self.now;
+        let now = self.driver.now;
         let state = self.partners.get_mut(id)?;
         if state.session == connect.session {
             let newer = |heard: u8| (connect.connect.wrapping_sub(heard) as i8) > 0;
@@ -426,7 +427,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Our attempt is answered.
     pub(super) fn connect_answered(&mut self, from: S, reply: ConnectReply) {
-        let now = self.now;
+        let now = self.driver.now;
         let id = self.by_name.get(&(from, reply.from)).copied();
         let own = id.and_then(|id| self.partners.get(id)).map_or(self.session, |it| it.own);
         if reply.asker != own {
@@ -483,10 +484,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         if connecting {
             state.stage = Stage::Up;
-            self.events.push_back(Event::Up { link: id, accepted: false });
+            self.driver.tell(Event::Up { link: id, accepted: false });
         }
         if introduction.purpose == Purpose::Asked {
-            self.events.push_back(Event::Judged { link: id, key: introduction.key, right });
+            self.driver.tell(Event::Judged { link: id, key: introduction.key, right });
         }
         self.have_arrived(id, done);
         self.show_next(id);
@@ -500,7 +501,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let Some(state) = self.partners.get_mut(id) else { return };
         let judged = Event::Judged { link: id, key, right: false };
         if let Some(next) = state.wanted.pop_front() {
-            self.events.push_back(judged);
+            self.driver.tell(judged);
             return self.introduce(id, next, Purpose::Asked);
         }
         if state.heard_connect.is_none() {
@@ -508,14 +509,14 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
         state.stage = Stage::Up;
         state.is_proven = true;
-        self.events.push_back(Event::Up { link: id, accepted: false });
-        self.events.push_back(judged);
+        self.driver.tell(Event::Up { link: id, accepted: false });
+        self.driver.tell(judged);
         self.introduce(id, own, Purpose::Return);
     }
 
     /// The next packet that makes a session.
     pub(super) fn next_connect(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
-        let (now, from) = (self.now, self.config.endpoint);
+        let (now, from) = (self.driver.now, self.config.endpoint);
         let state = self.partners.get(id)?;
         let session = state.own;
         if state.answers.is_empty() && state.introduction.is_none() {
@@ -563,16 +564,16 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Closes a link: what was said to be sent is, within a moment.
     pub(super) fn close(&mut self, id: SlotId) -> Ordered {
-        let until = self.now + LINGER;
+        let until = self.driver.now + LINGER;
         let Some(state) = self.partners.get_mut(id) else {
             return Ordered::Refused(Fault::PeerReset);
         };
         state.stage = match state.stage {
             Stage::Up => Stage::Closing { until },
-            Stage::Connecting => Stage::Closing { until: self.now },
+            Stage::Connecting => Stage::Closing { until: self.driver.now },
             closing => closing,
         };
-        if state.stage == (Stage::Closing { until: self.now }) {
+        if state.stage == (Stage::Closing { until: self.driver.now }) {
             self.end(id, Fault::Closed);
         } else {
             self.touch(id);

@@ -21,12 +21,13 @@ use ropewalk_wire::packets::{
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::link::{Link, Stage};
-use super::machine::{Above, Bytes, Event, Machine, SPARE_MAX, recycle};
-use super::outgoing::{Cutting, FULL_MAX, Payload, Queued, Sent};
+use super::machine::{Event, Machine};
+use super::outgoing::{Cutting, FULL_MAX, Queued, Sent};
 use super::receiving::Arrival;
+use crate::driver::Driven;
+use crate::memory::{APART_BYTES_MIN, Bytes, Payload, SPARE_MAX, recycle};
+use crate::protocol::Above;
 
-/// Bytes that are not copied into their packet: to name fewer to the kernel takes longer than to copy them.
-pub(super) const APART_BYTES_MIN: usize = 512;
 /// Bytes of early packets of one link beside which another one has room: where all links together have fewer than so
 /// many, and where they have them.
 const EARLY_BYTES_EACH: usize = 2 << 20;
@@ -73,7 +74,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let queued = Queued { header: frame.header, payload, token: frame.token };
         let held = frame.payload.len > 0;
         let first = state.out.is_cut();
-        state.out.push(queued, frame.urgency, self.now);
+        state.out.push(queued, frame.urgency, self.driver.now);
         if state.out.overflown {
             // Told with the link's end.
             self.end(id, Fault::PeerReset);
@@ -93,7 +94,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let header = Header::new(record);
         let payload = Payload::Own(Vec::new());
         let queued = Queued { header, payload, token: Token::NONE };
-        state.out.push(queued, Urgency::Urgent, self.now);
+        state.out.push(queued, Urgency::Urgent, self.driver.now);
         if state.out.overflown {
             // A peer that makes us answer and does not read.
             return self.end(id, Fault::PeerReset);
@@ -189,7 +190,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
                 state.out.next_record = state.out.next_record.wrapping_add(1);
                 let held = queued.payload.len() > 0;
                 if held && !at_once && queued.token != Token::NONE {
-                    self.events.push_back(Event::Ended { token: queued.token, outcome: Ok(()) });
+                    self.driver.tell(Event::Ended { token: queued.token, outcome: Ok(()) });
                 }
             }
         }
@@ -202,7 +203,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         memory: &dyn Bytes,
         out: &mut [u8],
     ) -> Option<Leaving> {
-        let (now, route) = (self.now, self.route(id)?);
+        let (now, route) = (self.driver.now, self.route(id)?);
         let state = self.links.get_mut(id)?;
         // The content is borrowed from the window, which the acknowledgement is not part of.
         let Link { sending, receiving, .. } = state;
@@ -241,7 +242,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// The other side says what it has.
     pub(super) fn acknowledged(&mut self, id: SlotId, ack: &AckBody) {
-        let now = self.now;
+        let now = self.driver.now;
         let Some(state) = self.links.get_mut(id) else { return };
         let delay = ack.delay();
         if ack.again != 0 {
@@ -264,10 +265,10 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         id: SlotId,
         body: &StreamBody,
         bytes: &[u8],
-        above: &mut dyn Above,
+        above: &mut dyn Above<S>,
     ) {
         self.acknowledged(id, &body.ack);
-        let (now, number) = (self.now, body.number.get());
+        let (now, number) = (self.driver.now, body.number.get());
         let Some(state) = self.links.get_mut(id) else { return };
         let (record, offset) = (body.record.get(), body.offset.get());
         match state.receiving.look(number) {
@@ -300,7 +301,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// The packets whose turn came with `number`.
-    fn consume_early(&mut self, id: SlotId, number: u32, above: &mut dyn Above) {
+    fn consume_early(&mut self, id: SlotId, number: u32, above: &mut dyn Above<S>) {
         let mut number = number.wrapping_add(1);
         while let Some(state) = self.links.get_mut(id)
             && number != state.receiving.next()
@@ -316,7 +317,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// Bytes whose turn it is: some that are placed already, and `bytes`.
-    fn consume(&mut self, id: SlotId, packet: &Early, mut bytes: &[u8], above: &mut dyn Above) {
+    fn consume(&mut self, id: SlotId, packet: &Early, mut bytes: &[u8], above: &mut dyn Above<S>) {
         let Some(state) = self.links.get_mut(id) else { return };
         let done = state.incoming.as_ref().map_or(0, |incoming| incoming.done);
         if packet.record != state.record || packet.offset as usize != done {
@@ -340,7 +341,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// So many more bytes of the incoming record are where they belong.
-    fn advance(&mut self, id: SlotId, bytes: usize, above: &mut dyn Above) {
+    fn advance(&mut self, id: SlotId, bytes: usize, above: &mut dyn Above<S>) {
         let Some(state) = self.links.get_mut(id) else { return };
         let Some(incoming) = &mut state.incoming else { return };
         incoming.done += bytes;
@@ -356,7 +357,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// A record begins; how many bytes of it were taken. `None` where the link ended.
-    fn begin(&mut self, id: SlotId, bytes: &[u8], above: &mut dyn Above) -> Option<usize> {
+    fn begin(&mut self, id: SlotId, bytes: &[u8], above: &mut dyn Above<S>) -> Option<usize> {
         let lengths = RecordPrefix::ref_from_prefix(bytes).ok().map(|(prefix, _)| {
             (prefix.kind, usize::from(prefix.header_bytes), prefix.payload_bytes.get())
         });

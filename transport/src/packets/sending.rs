@@ -15,9 +15,9 @@ use ropewalk_base::slots::SlotId;
 use ropewalk_base::time::Time;
 use ropewalk_wire::packets::came_again;
 
-use super::late::Late;
 use super::receiving::{ACKNOWLEDGE_AFTER, ACKNOWLEDGE_EVERY, EARLY_MAX};
-use super::round_trip::RoundTrip;
+use crate::late::Late;
+use crate::round_trip::RoundTrip;
 
 /// Packets under way: at first, at least and at most.
 const WINDOW_FIRST: u32 = 32;

@@ -19,6 +19,7 @@ use super::outgoing::{Outgoing, Sent};
 use super::receiving::Receiving;
 use super::sending::Sending;
 use super::stream::{Early, Incoming};
+use crate::driver::{Driven, Schedule};
 
 /// How often a call or an answer goes, and after what time again.
 pub(super) const CALLS_MAX: u32 = 10;
@@ -82,9 +83,7 @@ pub(super) struct Link<S> {
     /// Longest packet, and what it would be where all get through.
     pub packet_bytes: usize,
     pub longest: usize,
-    pub is_ready: bool,
-    /// When it is looked at; `NEVER` where it is not among the timers.
-    pub timer: Time,
+    pub schedule: Schedule,
     /// When anything came over it last.
     pub heard_at: Time,
     /// A sign of life is to be asked for.
@@ -129,8 +128,7 @@ impl<S> Link<S> {
             call: None,
             packet_bytes,
             longest: packet_bytes,
-            is_ready: false,
-            timer: Time::NEVER,
+            schedule: Schedule::default(),
             heard_at: Time::NEVER,
             probes: false,
             sending: Sending::default(),
@@ -241,7 +239,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         body: &CallBody,
         bytes: usize,
     ) {
-        let now = self.now;
+        let now = self.driver.now;
         let again = self.random.next_u64();
         let Some(state) = self.links.get_mut(id) else { return };
         let Stage::Calling { probe, found, .. } = state.stage else {
@@ -279,19 +277,19 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         // The other side counts the link as made when it hears of us again.
         state.receiving.owe(now);
         self.by_theirs.insert((state.station, state.endpoint, state.theirs), id);
-        self.events.push_back(Event::Up { link: id, accepted: false });
+        self.driver.tell(Event::Up { link: id, accepted: false });
         self.touch(id);
     }
 
     /// A packet came over a link whose making is over for the one who sent it.
     pub(super) fn heard(&mut self, id: SlotId) {
-        let now = self.now;
+        let now = self.driver.now;
         let Some(state) = self.links.get_mut(id) else { return };
         state.heard_at = now;
         if matches!(state.stage, Stage::Answered { .. }) {
             state.stage = Stage::Up;
             self.half_open.retain(|other| *other != id);
-            self.events.push_back(Event::Up { link: id, accepted: true });
+            self.driver.tell(Event::Up { link: id, accepted: true });
         }
     }
 
@@ -307,7 +305,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// The next packet of a link that is being made.
     pub(super) fn next_call(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
-        let now = self.now;
+        let now = self.driver.now;
         let from = self.config.endpoint;
         let state = self.links.get_mut(id)?;
         let mut packet_bytes = state.packet_bytes;
@@ -350,8 +348,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
     }
 
     /// The time of a link came.
-    pub(super) fn run_timer(&mut self, id: SlotId) {
-        let (now, give_up_after) = (self.now, self.config.give_up_after);
+    pub(super) fn judge(&mut self, id: SlotId) {
+        let (now, give_up_after) = (self.driver.now, self.config.give_up_after);
         let Some(state) = self.links.get_mut(id) else { return };
         match state.stage {
             Stage::Calling { again_at, tries, .. } | Stage::Answered { again_at, tries, .. } => {

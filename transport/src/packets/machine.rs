@@ -13,26 +13,27 @@
 //!   as may be under way, and a bounded number of offers;
 //! * an order that was answered with `Pending` is reported exactly once, before its link's last word.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::Duration;
 
 use ropewalk_base::error::Fault;
 use ropewalk_base::hash::{HashMap, HashSeed};
-use ropewalk_base::memory::Slice;
 use ropewalk_base::random::Random;
 use ropewalk_base::shared::{Leaving, SharedBytes};
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{Placement, RemoteKey, Token};
-use ropewalk_wire::packets::{self, AckBody, Kind, PACKET_BYTES_MIN, Packet, PacketError, Route};
+use ropewalk_base::verb::{RemoteKey, Token};
+use ropewalk_wire::packets::{self, AckBody, Kind, PACKET_BYTES_MIN, Packet, Route};
 use zerocopy::IntoBytes;
 
 use super::access::{Access, READINGS_MAX, Reading};
-use super::late::Late;
 use super::link::{CALLS_MAX, Link, Stage};
-use super::pull::PIECES_PER_ASK;
-use super::share::Share;
+use crate::driver::{Driven, Driver};
+use crate::late::Late;
+use crate::memory::{Bytes, SPARE_MAX, recycle};
+use crate::pull::PIECES_PER_ASK;
+use crate::share::Share;
 
 /// Settings of a machine.
 #[derive(Debug, Clone)]
@@ -49,32 +50,6 @@ pub struct PacketConfig {
     pub links_max: usize,
     /// A peer that owes an answer for so long is gone.
     pub give_up_after: Duration,
-}
-
-/// What happened, told when the machine is asked to; and the memory in which it happened.
-pub trait Above: Bytes {
-    /// A link carries frames from now on; `accepted`: the peer began it.
-    fn link_up(&mut self, link: SlotId, accepted: bool);
-    /// The last word about a link.
-    fn link_down(&mut self, link: SlotId, fault: Fault);
-    /// Where a payload belongs of which this header says more; as a rail's report.
-    fn place(&mut self, link: SlotId, header: &[u8], payload_bytes: u32) -> Placement;
-    /// A frame that is here whole. False where it breaks the protocol.
-    fn arrived(&mut self, link: SlotId, header: &[u8], payload: &[u8]) -> bool;
-    /// All of a payload is at its place.
-    fn landed(&mut self, link: SlotId, token: Token);
-    /// A pending order is done, or failed.
-    fn ended(&mut self, token: Token, outcome: Result<(), Fault>);
-    /// Nobody writes to the region any more.
-    fn revoked(&mut self, link: SlotId, key: RemoteKey);
-}
-
-/// Memory that slices name.
-pub trait Bytes {
-    /// Copies what `from` names; as much as `to` takes.
-    fn read(&self, from: Slice, to: &mut [u8]);
-    /// Copies to what `to` names, where it is there to be written.
-    fn write(&self, to: Slice, from: &[u8]);
 }
 
 /// Always-on counters.
@@ -112,25 +87,21 @@ pub struct PacketCounters {
 
 /// Something to report when it is asked for.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     Up { link: SlotId, accepted: bool },
     Down { link: SlotId, fault: Fault },
     Ended { token: Token, outcome: Result<(), Fault> },
     Revoked { link: SlotId, key: RemoteKey },
 }
 
-/// A packet that belongs to no link of ours.
+/// What somebody is told who speaks of a link that is not here.
 #[derive(Debug)]
-pub(super) struct Stateless<S> {
+pub(crate) struct Reply<S> {
     pub station: S,
     pub endpoint: u8,
     pub tag: u32,
 }
 
-/// Answers to strangers that wait; more are not given.
-const STATELESS_MAX: usize = 64;
-/// How often a link that waits for room in the port is looked at.
-const HELD_UP_FOR: Duration = Duration::from_millis(1);
 /// Links that were answered and not heard of since.
 const HALF_OPEN_MAX: usize = 256;
 /// Bits of a tag that are the link's slot; the others are random.
@@ -143,7 +114,7 @@ pub const LINKS_MAX: usize = 1 << TAG_SLOT_BITS;
 pub struct Machine<S> {
     pub(super) config: PacketConfig,
     pub(super) random: Random,
-    pub(super) now: Time,
+    pub(super) driver: Driver<Reply<S>, Event>,
     pub(super) links: Slots<Link<S>>,
     /// Links by who is at the other end: its station and number, and its name for them.
     pub(super) by_theirs: HashMap<(S, u8, u32), SlotId>,
@@ -152,10 +123,6 @@ pub struct Machine<S> {
     pub(super) half_open: VecDeque<SlotId>,
     /// Links whose last word is on its way, the oldest first, and some that are over.
     pub(super) closing: VecDeque<SlotId>,
-    /// Links that may have something to send, in turn.
-    pub(super) ready: VecDeque<SlotId>,
-    pub(super) stateless: VecDeque<Stateless<S>>,
-    pub(super) timers: BTreeSet<(Time, SlotId)>,
     pub(super) readings: Slots<Reading>,
     pub(super) accesses: Slots<Access>,
     pub(super) by_token: HashMap<u64, SlotId>,
@@ -168,22 +135,8 @@ pub struct Machine<S> {
     /// Offers of lists that are not whole, and ends of offers that were not sent, of all links.
     pub(super) listed_all: usize,
     pub(super) untold_all: usize,
-    pub(super) events: VecDeque<Event>,
     pub(super) spare: Vec<SharedBytes>,
     pub(super) counters: PacketCounters,
-}
-
-/// Buffers of packets that are kept for reuse.
-pub(super) const SPARE_MAX: usize = 256;
-
-/// Keeps a buffer, where there are fewer than so many, and nothing of it is on its way any more.
-pub(super) fn recycle(spare: &mut Vec<SharedBytes>, max: usize, mut buffer: SharedBytes) {
-    if spare.len() < max
-        && let Some(bytes) = buffer.alone()
-    {
-        bytes.clear();
-        spare.push(buffer);
-    }
 }
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
@@ -198,14 +151,11 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             share: Share::new(config.pieces_max, PIECES_PER_ASK),
             config,
             random,
-            now: Time::ZERO,
+            driver: Driver::new(),
             by_theirs: HashMap::with_hasher(hash.clone()),
             called: HashMap::with_hasher(hash.clone()),
             half_open: VecDeque::new(),
             closing: VecDeque::new(),
-            ready: VecDeque::new(),
-            stateless: VecDeque::new(),
-            timers: BTreeSet::new(),
             readings: Slots::with_limit(READINGS_MAX),
             accesses: Slots::with_limit(1 << 20),
             by_token: HashMap::with_hasher(HashSeed::OWN_KEYS),
@@ -213,7 +163,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
             early_bytes: 0,
             listed_all: 0,
             untold_all: 0,
-            events: VecDeque::new(),
             spare: Vec::new(),
             counters: PacketCounters::default(),
         }
@@ -229,35 +178,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.counters
     }
 
-    /// When [`Machine::drained`] has something to do at the latest, once [`Machine::next`] has nothing more.
-    pub fn deadline(&self) -> Time {
-        self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
-    }
-
-    /// Whether [`Machine::next`] may have a packet, or [`Machine::drained`] something to report.
-    pub fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.stateless.is_empty() || !self.events.is_empty()
-    }
-
-    /// Whether any link has something that its peer has not acknowledged.
-    pub fn owes(&self) -> bool {
-        let mut links = self.links.iter();
-        links.any(|(_, link)| link.is_up() && !(link.sending.is_empty() && link.out.is_empty()))
-    }
-
-    /// Since when the other end of a link owes an acknowledgement.
-    pub fn owed_since(&self, link: SlotId) -> Time {
-        self.links.get(link).map_or(Time::NEVER, |state| state.sending.silent_since())
-    }
-
-    /// The station at the other end of a link.
-    pub fn station(&self, link: SlotId) -> Option<S> {
-        self.links.get(link).map(|state| state.station)
-    }
-
     /// Begins a link; `Up` or `Down` is reported later.
     pub fn connect(&mut self, station: S, endpoint: u8, now: Time) -> Result<SlotId, Fault> {
-        self.now = self.now.max(now);
+        self.driver.advance(now);
         let (call, probe) = (self.random.next_u64(), self.random.next_u64());
         let stage = Stage::Calling { call, probe, again_at: Time::ZERO, tries: 0, found: false };
         self.add_link(station, endpoint, 0, stage).ok_or(Fault::Busy)
@@ -271,7 +194,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         patience: Duration,
         now: Time,
     ) -> Result<SlotId, Fault> {
-        self.now = self.now.max(now);
+        self.driver.advance(now);
         let (call, probe) = (self.random.next_u64(), self.random.next_u64());
         // As if it had been called often enough: where nothing is found by then it ends, uncalled.
         let stage = Stage::Calling {
@@ -295,7 +218,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// Where a link goes that was to be connected later; `None` where that cannot be known.
     pub fn found(&mut self, link: SlotId, station: Option<(S, u8)>, now: Time) {
-        self.now = self.now.max(now);
+        self.driver.advance(now);
         let Some(state) = self.links.get_mut(link) else { return };
         let Stage::Calling { again_at, tries, .. } = &mut state.stage else { return };
         let Some((station, endpoint)) = station else {
@@ -357,7 +280,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// The link that a tag names, if the packet comes from the right place. While we call that is an answer only; who
     /// is called by one of several addresses may answer from another, since nobody else can know what the call said.
-    fn by_tag(&self, tag: u32, from: S, packet: &Packet<'_>) -> Option<SlotId> {
+    pub(super) fn by_tag(&self, tag: u32, from: S, packet: &Packet<'_>) -> Option<SlotId> {
         let id = self.links.id_at(tag & (LINKS_MAX as u32 - 1))?;
         let state = self.links.get(id)?;
         let right = match (packet, &state.stage) {
@@ -370,179 +293,20 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         (state.ours == tag && right).then_some(id)
     }
 
-    /// The link may have something to send. When it has been asked, its timer is set.
-    pub(super) fn touch(&mut self, id: SlotId) {
-        let Some(state) = self.links.get_mut(id) else { return };
-        if !std::mem::replace(&mut state.is_ready, true) {
-            self.ready.push_back(id);
-        }
-    }
-
-    /// Likewise after something that may have left nothing to be sent.
-    fn touch_if_wanted(&mut self, id: SlotId) {
-        let wants = self.links.get(id).is_some_and(|state| state.wants(self.now));
-        if wants { self.touch(id) } else { self.wake(id) }
-    }
-
-    /// Makes sure that the link is looked at in time. What is due later by then is not taken back.
-    pub(super) fn wake(&mut self, id: SlotId) {
-        let Some(state) = self.links.get_mut(id) else { return };
-        let due = state.due(&self.readings);
-        if due < state.timer {
-            if state.timer < Time::NEVER {
-                self.timers.remove(&(state.timer, id));
-            }
-            state.timer = due;
-            self.timers.insert((due, id));
-        }
-    }
-
-    /// A body came from a station. One that is no packet of ours is counted and passed over.
-    pub fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn Above) {
-        self.now = self.now.max(now);
-        self.report(above);
-        let opened = match packets::open(body) {
-            Ok(opened) if opened.head.to == self.config.endpoint => opened,
-            Ok(_) => return self.counters.wrong_endpoint += 1,
-            Err(PacketError::Foreign) => return self.counters.wrong_type += 1,
-            Err(PacketError::Shape) => return self.counters.wrong_length += 1,
-            Err(PacketError::Checksum) => return self.counters.corrupt += 1,
-        };
-        self.counters.received += 1;
-        self.counters.bytes_received += u64::from(opened.head.bytes.get());
-        let (tag, endpoint) = (opened.head.tag.get(), opened.head.from);
-        match opened.packet {
-            Packet::Call(call) => {
-                let bytes = usize::from(opened.head.bytes.get());
-                return self.called(from, endpoint, call, bytes);
-            }
-            Packet::Gone(tag) => {
-                self.gone(from, endpoint, tag);
-                return self.report(above);
-            }
-            _ => {}
-        }
-        let Some(id) = self.by_tag(tag, from, &opened.packet) else {
-            self.counters.strangers += 1;
-            if let Packet::Stream(..) | Packet::Pull(_) = opened.packet {
-                self.send_away(from, endpoint, tag);
-            }
-            return;
-        };
-        match opened.packet {
-            Packet::Answer(answer) => {
-                let bytes = usize::from(opened.head.bytes.get());
-                self.answered(id, (from, endpoint), answer, bytes);
-            }
-            packet => {
-                self.heard(id);
-                self.report(above);
-                match packet {
-                    Packet::Stream(body, bytes) => self.streamed(id, body, bytes, above),
-                    Packet::Ack(ack) => self.acknowledged(id, ack),
-                    Packet::Pull(pulls) => pulls.iter().for_each(|pull| self.asked(id, pull)),
-                    Packet::Piece(piece, bytes) => self.piece(id, piece, bytes, above),
-                    Packet::Refusal(refusal) => self.pull_refused(id, refusal),
-                    Packet::Call(_) | Packet::Answer(_) | Packet::Gone(_) => {}
-                }
-                self.touch_if_wanted(id);
-            }
-        }
-        self.report(above);
-    }
-
     /// Tells somebody who speaks of a link that is not here.
     pub(super) fn send_away(&mut self, station: S, endpoint: u8, tag: u32) {
-        if self.stateless.len() < STATELESS_MAX {
-            self.stateless.push_back(Stateless { station, endpoint, tag });
-        }
-    }
-
-    /// The port had nothing more at `now`: timers are judged, and what happened is reported.
-    pub fn drained(&mut self, now: Time, above: &mut dyn Above) {
-        self.now = self.now.max(now);
-        // Each once: what is due is not over before a packet has left.
-        let mut due = Vec::new();
-        while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= self.now) {
-            self.timers.remove(&(at, id));
-            due.push(id);
-        }
-        for id in due {
-            let Some(state) = self.links.get_mut(id) else { continue };
-            state.timer = Time::NEVER;
-            self.run_timer(id);
-            self.touch(id);
-        }
-        self.report(above);
-    }
-
-    /// The port has no room for more: links that wait for it are looked at all the same, and given up in time.
-    pub fn held_up(&mut self, now: Time) {
-        let (links, readings) = (&mut self.links, &self.readings);
-        for id in &self.ready {
-            if let Some(state) = links.get_mut(*id).filter(|state| state.timer == Time::NEVER) {
-                state.timer = state.due(readings).max(now + HELD_UP_FOR);
-                self.timers.insert((state.timer, *id));
-            }
-        }
-    }
-
-    /// Reports what has happened since it was asked last.
-    pub fn report(&mut self, above: &mut dyn Above) {
-        while let Some(event) = self.events.pop_front() {
-            match event {
-                Event::Up { link, accepted } => above.link_up(link, accepted),
-                Event::Down { link, fault } => above.link_down(link, fault),
-                Event::Ended { token, outcome } => above.ended(token, outcome),
-                Event::Revoked { link, key } => above.revoked(link, key),
-            }
-        }
-    }
-
-    /// Writes the next packet to `out`, which has room for the longest; where it goes and how long it is.
-    /// `now` is when it leaves.
-    pub fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
-        let (station, leaving) = self.next_apart(now, memory, out)?;
-        Some((station, leaving.join(out)))
-    }
-
-    /// Likewise; what is kept until it is acknowledged is not written.
-    pub fn next_apart(
-        &mut self,
-        now: Time,
-        memory: &dyn Bytes,
-        out: &mut [u8],
-    ) -> Option<(S, Leaving)> {
-        self.now = self.now.max(now);
-        let (station, leaving) = self.write_next(memory, out)?;
-        self.counters.sent += 1;
-        self.counters.bytes_sent += leaving.bytes() as u64;
-        Some((station, leaving))
-    }
-
-    fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, Leaving)> {
-        if let Some(Stateless { station, endpoint, tag }) = self.stateless.pop_front() {
-            let route = Route { to: endpoint, from: self.config.endpoint, tag: 0 };
-            let len = packets::seal(out, Kind::Gone, route, &tag.to_le_bytes(), 0, |_| ());
-            return Some((station, Leaving::whole(len)));
-        }
-        while let Some(id) = self.ready.pop_front() {
-            let Some(state) = self.links.get_mut(id) else { continue };
-            state.is_ready = false;
-            let station = state.station;
-            if let Some(leaving) = self.next_of(id, memory, out) {
-                // It had something, and may have more.
-                self.touch_if_wanted(id);
-                return Some((station, leaving));
-            }
-            self.wake(id);
-        }
-        None
+        // More would be answers to a flood.
+        self.driver.reply(Reply { station, endpoint, tag });
     }
 
     /// The next packet of a link: what was lost, then the stream, then what is only to be acknowledged, then asks and
     /// pieces: pieces may be many, and whoever waits for the other would take its packets for lost.
-    fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<Leaving> {
+    pub(super) fn next_of(
+        &mut self,
+        id: SlotId,
+        memory: &dyn Bytes,
+        out: &mut [u8],
+    ) -> Option<Leaving> {
         let state = self.links.get_mut(id)?;
         if matches!(state.stage, Stage::Calling { .. } | Stage::Answered { .. }) {
             return self.next_call(id, out).map(Leaving::whole);
@@ -556,7 +320,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
 
     /// What arrived, where it is time to tell.
     fn next_ack(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
-        let now = self.now;
+        let now = self.driver.now;
         let state = self.links.get_mut(id)?;
         if state.receiving.due() > now {
             return None;
@@ -589,7 +353,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         let known = !matches!(state.stage, Stage::Answered { .. });
         self.forget(id);
         if known {
-            self.events.push_back(Event::Down { link: id, fault });
+            self.driver.tell(Event::Down { link: id, fault });
         }
     }
 
@@ -597,7 +361,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Machine<S> {
         self.share.leave(id);
         self.feed();
         let Some(mut state) = self.links.remove(id) else { return };
-        self.timers.remove(&(state.timer, id));
+        self.driver.forget(id, &state.schedule);
         self.early_bytes -= state.early_bytes();
         self.listed_all -= state.listed.records.len();
         self.untold_all -= state.listed.untold;

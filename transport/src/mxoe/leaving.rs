@@ -9,63 +9,20 @@ use ropewalk_base::time::Time;
 use ropewalk_wire::mxoe::{self, Fragment, Message, Packet, SESSION_UNKNOWN};
 
 use super::connect::Stage;
-use super::machine::{Mxoe, Partner, Stateless, emit};
+use super::machine::{Mxoe, Partner, emit};
 use super::sending::Kept;
-use crate::packets::machine::Bytes;
-use crate::packets::stream::APART_BYTES_MIN;
-
-/// Shortest body: frames are filled up to 60 bytes, which Open-MX counts on.
-const BODY_BYTES_MIN: usize = mxoe::FRAME_BYTES_MIN - mxoe::ETHERNET_BYTES;
+use crate::memory::APART_BYTES_MIN;
+use crate::memory::Bytes;
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
-    /// Writes the next packet to `out`, which has room for the longest; where it goes and how long it is.
-    /// `now` is when it leaves.
-    pub fn next(&mut self, now: Time, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, usize)> {
-        let (station, leaving) = self.next_apart(now, memory, out)?;
-        Some((station, leaving.join(out)))
-    }
-
-    /// Likewise; what is kept until it is acknowledged is not written.
-    pub fn next_apart(
-        &mut self,
-        now: Time,
-        memory: &dyn Bytes,
-        out: &mut [u8],
-    ) -> Option<(S, Leaving)> {
-        self.now = self.now.max(now);
-        let (station, mut leaving) = self.write_next(memory, out)?;
-        self.counters.sent += 1;
-        self.counters.bytes_sent += leaving.bytes() as u64;
-        if leaving.kept.is_none() {
-            let written = leaving.written;
-            leaving.written = written.max(BODY_BYTES_MIN);
-            out[written..leaving.written].fill(0);
-        }
-        Some((station, leaving))
-    }
-
-    fn write_next(&mut self, memory: &dyn Bytes, out: &mut [u8]) -> Option<(S, Leaving)> {
-        if let Some(Stateless { station, index, packet }) = self.stateless.pop_front() {
-            let written = emit(&packet, index, self.config.dialect, out);
-            return Some((station, Leaving::whole(written)));
-        }
-        while let Some(id) = self.ready.pop_front() {
-            let Some(state) = self.partners.get_mut(id) else { continue };
-            state.is_ready = false;
-            let station = state.station;
-            if let Some(leaving) = self.next_of(id, memory, out) {
-                // It had something, and may have more.
-                self.touch_if_wanted(id);
-                return Some((station, leaving));
-            }
-            self.wake(id);
-        }
-        None
-    }
-
     /// The next packet of a partner: what makes the session, messages, asks and replies, and then what is only
     /// to be acknowledged.
-    fn next_of(&mut self, id: SlotId, memory: &dyn Bytes, out: &mut [u8]) -> Option<Leaving> {
+    pub(super) fn next_of(
+        &mut self,
+        id: SlotId,
+        memory: &dyn Bytes,
+        out: &mut [u8],
+    ) -> Option<Leaving> {
         if let Some(written) = self.next_connect(id, out) {
             return Some(Leaving::whole(written));
         }
@@ -80,7 +37,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// What arrived, where it is time to tell; a link that was closed and has told all of it ends.
     fn next_ack(&mut self, id: SlotId, out: &mut [u8]) -> Option<usize> {
-        let now = self.now;
+        let now = self.driver.now;
         let state = self.partners.get_mut(id)?;
         let closed = matches!(state.stage, Stage::Closing { .. }) && state.sending.is_done();
         // Who goes says first what it has: nobody would answer what comes again.
@@ -105,7 +62,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// The next message, or fragment of one.
     pub(super) fn next_message(&mut self, id: SlotId, out: &mut [u8]) -> Option<Leaving> {
-        let (now, dialect, from) = (self.now, self.config.dialect, self.config.endpoint);
+        let (now, dialect, from) = (self.driver.now, self.config.dialect, self.config.endpoint);
         let state = self.partners.get_mut(id)?;
         if state.is_held() {
             return None;

@@ -14,7 +14,8 @@ use ropewalk_wire::mxoe::{Nack, Packet, Pull, PullReply, REGION_SEQUENCE_FIRST};
 
 use super::machine::{Event, Mxoe, nack_of};
 use super::sending::Named;
-use crate::packets::machine::Bytes;
+use crate::driver::Driven;
+use crate::memory::Bytes;
 
 /// Regions of sends at a time: half of the numbers, as with Open-MX.
 const REGIONS_MAX: usize = 128;
@@ -118,7 +119,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         let end = ForeignEnd { channel, number: message, bytes: u64::from(bytes).min(whole) };
         if used.slice.is_some() {
             self.counters.bytes_native += end.bytes;
-            self.events.push_back(Event::Finished { link: id, end });
+            self.driver.tell(Event::Finished { link: id, end });
         }
         self.free_region(number);
         if let Some(state) = self.partners.get_mut(id) {
@@ -143,7 +144,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 state.serving.retain(|it| usize::from(it.region) != number);
             }
         }
-        self.events.push_back(Event::Revoked { link: id, key });
+        self.driver.tell(Event::Revoked { link: id, key });
         Ordered::Released
     }
 

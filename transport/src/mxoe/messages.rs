@@ -11,10 +11,12 @@ use ropewalk_wire::mxoe::{
 };
 
 use super::connect::{Purpose, Stage};
-use super::machine::{Event, Foreign, Mxoe, Taken, write};
+use super::machine::{Event, Mxoe, write};
 use super::receiving::{Arrival, Early, Part, Partial};
 use super::sending::{Kept, Named};
-use crate::packets::machine::recycle;
+use crate::driver::Driven;
+use crate::memory::recycle;
+use crate::protocol::{Above, Taken};
 
 /// Buffers of messages that were sent, which wait for the next ones: a mebibyte of the longest.
 const SPARE_MAX: usize = 32;
@@ -33,7 +35,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return None;
         }
         match state {
-            Some(state) => (state.is_proven, state.heard_at) = (true, self.now),
+            Some(state) => (state.is_proven, state.heard_at) = (true, self.driver.now),
             None => self.counters.strangers += 1,
         }
         id
@@ -52,7 +54,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         from: S,
         message: &Message,
         part: Part<&[u8]>,
-        above: &mut dyn Foreign<S>,
+        above: &mut dyn Above<S>,
     ) {
         let Some(id) = self.partner_of(from, message.from, message.session) else {
             if self.is_refused(from, message.from, message.session) {
@@ -71,7 +73,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         if state.stage == Stage::Connecting && state.heard_connect.is_some() {
             // It connected, too, and has heard us: the session that it named then is its own.
             state.stage = Stage::Up;
-            self.events.push_back(Event::Up { link: id, accepted: false });
+            self.driver.tell(Event::Up { link: id, accepted: false });
         } else if !state.is_up() {
             // A session that has not begun, or is over: the message comes again.
             self.counters.unready += 1;
@@ -82,7 +84,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             return;
         }
         self.acknowledged(id, message.acknowledged);
-        self.report(above);
+        self.report_all(above);
         self.receive(id, message.sequence, part, above);
         self.touch_if_wanted(id);
     }
@@ -92,9 +94,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         id: SlotId,
         sequence: Sequence,
         part: Part<&[u8]>,
-        above: &mut dyn Foreign<S>,
+        above: &mut dyn Above<S>,
     ) {
-        let now = self.now;
+        let now = self.driver.now;
         let Some(state) = self.partners.get_mut(id) else { return };
         match state.receiving.look(sequence, now) {
             Arrival::Next => {
@@ -145,7 +147,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// Something came from a partner that is not what is missing. One that goes on without that for as long as it may
     /// be silent never sends it.
     fn is_stuck(&mut self, id: SlotId) {
-        let (now, give_up_after) = (self.now, self.config.give_up_after);
+        let (now, give_up_after) = (self.driver.now, self.config.give_up_after);
         let Some(state) = self.partners.get_mut(id) else { return };
         if state.receiving.is_stuck_for(now) >= give_up_after {
             self.counters.stuck += 1;
@@ -158,7 +160,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     fn keep(&mut self, id: SlotId, number: u64, part: Part<&[u8]>) {
         let Some(state) = self.partners.get_mut(id) else { return };
         let before = state.receiving.early_bytes();
-        let (now, all) = (self.now, self.early_bytes);
+        let (now, all) = (self.driver.now, self.early_bytes);
         let crowded = all >= EARLY_BYTES_MAX && before >= EARLY_BYTES_EACH;
         if crowded || !state.receiving.keep(number, part, now) {
             self.counters.beyond += 1;
@@ -172,9 +174,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         id: SlotId,
         number: u64,
         part: &Part<&[u8]>,
-        above: &mut dyn Foreign<S>,
+        above: &mut dyn Above<S>,
     ) -> bool {
-        let now = self.now;
+        let now = self.driver.now;
         match *part {
             Part::Notify { bytes, region, region_sequence } => {
                 self.notified(id, bytes, region, region_sequence);
@@ -234,9 +236,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         id: SlotId,
         number: u64,
         part: &Part<&[u8]>,
-        above: &mut dyn Foreign<S>,
+        above: &mut dyn Above<S>,
     ) -> bool {
-        let now = self.now;
+        let now = self.driver.now;
         let Some(state) = self.partners.get_mut(id) else { return false };
         let Some(partial) = state.receiving.partial(number) else { return false };
         let Part::Eager { total, fragment, offset, bytes, .. } = *part else {
@@ -270,13 +272,8 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Tells what came early and whose turn it is, as far as there is room above and at most so much; whether
     /// that was the end of it.
-    pub(super) fn tell_early(
-        &mut self,
-        id: SlotId,
-        most: usize,
-        above: &mut dyn Foreign<S>,
-    ) -> bool {
-        let now = self.now;
+    pub(super) fn tell_early(&mut self, id: SlotId, most: usize, above: &mut dyn Above<S>) -> bool {
+        let now = self.driver.now;
         for _ in 0..most {
             let Some(state) = self.partners.get_mut(id) else { return false };
             let next = state.receiving.next();
@@ -301,7 +298,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Everything before a number has arrived there.
     fn acknowledged(&mut self, id: SlotId, sequence: Sequence) {
-        let now = self.now;
+        let now = self.driver.now;
         let Some(state) = self.partners.get_mut(id) else { return };
         let done = state.sending.acknowledge(sequence, &state.round_trip, now);
         self.have_arrived(id, done);
@@ -313,7 +310,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             let Kept::Eager { bytes, told, .. } = kept else { continue };
             if let Some(Named { channel, number }) = told {
                 let end = ForeignEnd { channel, number, bytes: bytes.len() as u64 };
-                self.events.push_back(Event::Finished { link: id, end });
+                self.driver.tell(Event::Finished { link: id, end });
             }
             recycle(&mut self.spare, SPARE_MAX, bytes);
         }

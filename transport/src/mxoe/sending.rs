@@ -16,8 +16,8 @@ use ropewalk_base::time::Time;
 use ropewalk_base::verb::Token;
 use ropewalk_wire::mxoe::{SMALL_BYTES_MAX, Sequence};
 
-use super::super::outgoing::Payload;
-use super::super::round_trip::RoundTrip;
+use crate::memory::Payload;
+use crate::round_trip::RoundTrip;
 
 /// Messages under way; and how many of them are not the ends of a partner's. Those find room also where it
 /// acknowledges nothing before it has heard of them: it has no more large messages at a time.

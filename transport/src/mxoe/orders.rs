@@ -9,8 +9,9 @@ use ropewalk_wire::frame::{self, Arrived};
 
 use super::machine::{Event, Mxoe};
 use super::sending::{Kept, Named, Told, Waiting};
-use crate::packets::machine::Bytes;
-use crate::packets::outgoing::Payload;
+use crate::driver::Driven;
+use crate::memory::Bytes;
+use crate::memory::Payload;
 
 impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// A frame for a partner, as the core writes it: what it means goes.
@@ -80,22 +81,20 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// An order that was over before it was answered is answered with that.
     fn answer_at_once(&mut self, token: Token, answer: Ordered) -> Ordered {
-        match self.events.back() {
-            Some(Event::Ended { token: ended, outcome: Ok(()) })
-                if *ended == token && token != Token::NONE && answer == Ordered::Pending =>
-            {
-                self.events.pop_back();
-                Ordered::Released
-            }
-            _ if token == Token::NONE && answer == Ordered::Pending => Ordered::Released,
-            _ => answer,
+        let ended = |event: &Event| matches!(event, Event::Ended { token: ended, outcome: Ok(()) } if *ended == token);
+        if answer != Ordered::Pending {
+            return answer;
+        }
+        match token == Token::NONE || self.driver.take_last(ended) {
+            true => Ordered::Released,
+            false => Ordered::Pending,
         }
     }
 
     /// Gives numbers to messages that wait, as far as there is room.
     pub(super) fn number(&mut self, id: SlotId, memory: &dyn Bytes) {
         loop {
-            let now = self.now;
+            let now = self.driver.now;
             let Some(state) = self.partners.get_mut(id) else { return };
             // Nothing has a number before the partner knows our session: it would not hear it.
             if state.is_held() {
@@ -113,7 +112,7 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
                 Waiting::Eager { bits, payload, token, named, tells } => {
                     let bytes = payload.into_shared(self.spare.pop(), memory);
                     if token != Token::NONE {
-                        self.events.push_back(Event::Ended { token, outcome: Ok(()) });
+                        self.driver.tell(Event::Ended { token, outcome: Ok(()) });
                     }
                     Kept::Eager { bits, bytes, told: tells.then_some(named) }
                 }

@@ -12,7 +12,7 @@
 //!   was never seen;
 //! * an order that was answered with `Pending` is reported exactly once, before its link's last word.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::hash::Hash;
 use std::time::Duration;
 
@@ -23,22 +23,23 @@ use ropewalk_base::random::Random;
 use ropewalk_base::shared::SharedBytes;
 use ropewalk_base::slots::{SlotId, Slots};
 use ropewalk_base::time::Time;
-use ropewalk_base::verb::{ForeignEnd, ForeignMessage, RemoteKey, Token};
+use ropewalk_base::verb::{ForeignEnd, RemoteKey, Token};
 use ropewalk_wire::mxoe::{
-    self, Dialect, Fragment, INDEX_UNKNOWN, Message, Nack, NackMcp, Packet, PacketError,
-    SESSION_UNKNOWN, Sequence,
+    self, Dialect, INDEX_UNKNOWN, Nack, NackMcp, Packet, PacketError, SESSION_UNKNOWN, Sequence,
 };
 
 use super::connect::{Introduction, Numbers, Purpose, Stage};
 use super::formers::Former;
 use super::pulling::{Asks, Pulling};
-use super::receiving::{Part, Receiving};
+use super::receiving::Receiving;
 use super::regions::{Region, Serving};
-use super::sending::{Named, Sending, Waiting};
-use crate::packets::late::Late;
-use crate::packets::machine::Bytes;
-use crate::packets::round_trip::RoundTrip;
-use crate::packets::share::Share;
+use super::sending::{Sending, Waiting};
+use crate::driver::{Driver, Schedule};
+use crate::late::Late;
+use crate::memory::Bytes;
+use crate::protocol::Who;
+use crate::round_trip::RoundTrip;
+use crate::share::Share;
 
 /// Settings of a machine.
 #[derive(Debug, Clone)]
@@ -59,47 +60,6 @@ pub struct MxoeConfig {
     pub give_up_after: Duration,
     /// So is one that does not answer our connecting.
     pub connect_for: Duration,
-}
-
-/// Somebody at the other end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Who<S> {
-    pub station: S,
-    pub endpoint: u8,
-    pub session: u32,
-}
-
-/// Where a message goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
-    /// To `slice`, as much as fits; `landed` is told with the token when all of it was written.
-    Into { slice: Slice, token: Token },
-    /// Nowhere, or there is nothing to be written.
-    Nothing,
-    /// There is no room yet: it was not seen, and is told again.
-    Later,
-}
-
-/// What happened, told when the machine is asked to; and the memory in which it happened.
-pub trait Foreign<S>: Bytes {
-    /// A link carries messages from now on; `accepted`: the partner began it.
-    fn link_up(&mut self, link: SlotId, who: Who<S>, accepted: bool);
-    /// The partner says whether a key that it was shown is right.
-    fn key_judged(&mut self, link: SlotId, key: u32, right: bool) {
-        let _ = (link, key, right);
-    }
-    /// The last word about a link.
-    fn link_down(&mut self, link: SlotId, fault: Fault);
-    /// The next message of a partner; `whole`: all its bytes are here, and follow at once.
-    fn message(&mut self, link: SlotId, message: ForeignMessage, whole: bool) -> Taken;
-    /// A message of ours is over: the partner took it.
-    fn finished(&mut self, link: SlotId, end: ForeignEnd);
-    /// All of a payload is at its place.
-    fn landed(&mut self, link: SlotId, token: Token);
-    /// A pending order is done, or failed.
-    fn ended(&mut self, token: Token, outcome: Result<(), Fault>);
-    /// Nobody reads the region any more.
-    fn revoked(&mut self, link: SlotId, key: RemoteKey);
 }
 
 /// Always-on counters.
@@ -153,7 +113,7 @@ pub struct MxoeCounters {
 
 /// Something to report when it is asked for.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(crate) enum Event {
     Up { link: SlotId, accepted: bool },
     Judged { link: SlotId, key: u32, right: bool },
     Down { link: SlotId, fault: Fault },
@@ -162,9 +122,9 @@ pub(super) enum Event {
     Revoked { link: SlotId, key: RemoteKey },
 }
 
-/// A packet that belongs to no partner.
+/// What somebody is told who is no partner.
 #[derive(Debug)]
-pub(super) struct Stateless<S> {
+pub(crate) struct Reply<S> {
     pub station: S,
     pub index: u16,
     pub packet: Packet<'static>,
@@ -203,9 +163,7 @@ pub(super) struct Partner<S> {
     pub is_proven: bool,
     /// When it was heard last in this session.
     pub heard_at: Time,
-    pub is_ready: bool,
-    /// When it is looked at; `NEVER` where it is not among the timers.
-    pub timer: Time,
+    pub schedule: Schedule,
     pub round_trip: RoundTrip,
     pub sending: Sending,
     pub receiving: Receiving,
@@ -252,8 +210,7 @@ impl<S> Partner<S> {
             answers: VecDeque::new(),
             is_proven: false,
             heard_at: Time::ZERO,
-            is_ready: false,
-            timer: Time::NEVER,
+            schedule: Schedule::default(),
             round_trip: RoundTrip::default(),
             sending: Sending::new(Sequence::new(0, 1)),
             receiving: Receiving::new(receive_next),
@@ -293,7 +250,7 @@ impl<S> Partner<S> {
     }
 
     /// When something is due.
-    fn due(&self, pulls: &Slots<Pulling>, probed_after: Duration) -> Time {
+    pub fn due(&self, pulls: &Slots<Pulling>, probed_after: Duration) -> Time {
         let introduction = self.introduction.as_ref().map_or(Time::NEVER, |it| it.again_at);
         let ends = if let Stage::Closing { until } = self.stage { until } else { Time::NEVER };
         let messages = self.sending.due().min(self.receiving.due());
@@ -310,17 +267,12 @@ impl<S> Partner<S> {
     }
 }
 
-/// Answers to strangers that wait; more are not given.
-const STATELESS_MAX: usize = 64;
-/// Messages that are told in one pass after the layer above had no room.
-const RETRIES_PER_PASS: usize = 64;
-
 /// The MXoE machine of one endpoint on one port.
 #[derive(Debug)]
 pub struct Mxoe<S> {
     pub(super) config: MxoeConfig,
     pub(super) random: Random,
-    pub(super) now: Time,
+    pub(super) driver: Driver<Reply<S>, Event>,
     /// Ours, as long as the endpoint is open.
     pub(super) session: u32,
     pub(super) partners: Slots<Partner<S>>,
@@ -332,9 +284,6 @@ pub struct Mxoe<S> {
     pub(super) half_open: VecDeque<SlotId>,
     /// Hosts in the order in which they were met: what we tell them is their place here.
     table: HashMap<S, u16>,
-    pub(super) ready: VecDeque<SlotId>,
-    pub(super) stateless: VecDeque<Stateless<S>>,
-    pub(super) timers: BTreeSet<(Time, SlotId)>,
     /// Buffers for messages that are kept.
     pub(super) spare: Vec<SharedBytes>,
     pub(super) pulls: Slots<Pulling>,
@@ -345,12 +294,11 @@ pub struct Mxoe<S> {
     pub(super) regions: Vec<Region>,
     pub(super) awaiting_region: Vec<SlotId>,
     /// Partners of which messages may find room above by now.
-    retries: Vec<SlotId>,
+    pub(super) retries: Vec<SlotId>,
     /// Bytes of what came before its turn, of all partners.
     pub(super) early_bytes: usize,
     /// Replies that were asked for again and came.
     pub(super) late: Late,
-    pub(super) events: VecDeque<Event>,
     pub(super) counters: MxoeCounters,
 }
 
@@ -370,16 +318,13 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             share: Share::new(config.frames_max, config.dialect.replies_per_block()),
             config,
             random,
-            now: Time::ZERO,
+            driver: Driver::new(),
             session,
             by_name: HashMap::with_hasher(hash.clone()),
             formers: HashMap::with_hasher(hash.clone()),
             former_names: VecDeque::new(),
             half_open: VecDeque::new(),
             table: HashMap::with_hasher(hash),
-            ready: VecDeque::new(),
-            stateless: VecDeque::new(),
-            timers: BTreeSet::new(),
             spare: Vec::new(),
             pulls: Slots::with_limit(super::pulling::PULLS_MAX),
             by_token: HashMap::with_hasher(HashSeed::OWN_KEYS),
@@ -389,7 +334,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
             retries: Vec::new(),
             early_bytes: 0,
             late: Late::default(),
-            events: VecDeque::new(),
             counters: MxoeCounters::default(),
         }
     }
@@ -412,32 +356,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
     /// The session of this endpoint. A partner that was given up knows it by another one afterwards.
     pub fn session(&self) -> u32 {
         self.session
-    }
-
-    /// When [`Mxoe::drained`] has something to do at the latest.
-    pub fn deadline(&self) -> Time {
-        self.timers.first().map_or(Time::NEVER, |(at, _)| *at)
-    }
-
-    /// Whether [`Mxoe::next`] may have a packet, or [`Mxoe::drained`] something to report.
-    pub fn has_work(&self) -> bool {
-        let packets = !self.ready.is_empty() || !self.stateless.is_empty();
-        packets || !self.events.is_empty() || !self.retries.is_empty()
-    }
-
-    /// Whether something waits for being sent or acknowledged.
-    pub fn owes(&self) -> bool {
-        let owes = |state: &Partner<S>| !state.sending.is_done() || !state.serving.is_empty();
-        !self.stateless.is_empty() || self.partners.iter().any(|(_, state)| owes(state))
-    }
-
-    /// Since when the other end of a link owes acknowledgements; that of the message which is named so, by channel and
-    /// number, among them: `ZERO` where that has not left.
-    pub fn owed_since(&self, link: SlotId, message: Option<(u8, u64)>) -> Time {
-        let Some(state) = self.partners.get(link) else { return Time::NEVER };
-        let Some((channel, number)) = message else { return state.sending.silent_since() };
-        let named = |region: u8| self.regions[usize::from(region)].named();
-        state.sending.owed_since(Named { channel, number }, named)
     }
 
     /// Who is at the other end of a link.
@@ -468,109 +386,9 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
     }
 
-    /// The partner may have something to send, and its timer may be another.
-    pub(super) fn touch(&mut self, id: SlotId) {
-        let Some(state) = self.partners.get_mut(id) else { return };
-        if !std::mem::replace(&mut state.is_ready, true) {
-            self.ready.push_back(id);
-        }
-        self.wake(id);
-    }
-
-    /// Likewise after something that may have left nothing to be sent.
-    pub(super) fn touch_if_wanted(&mut self, id: SlotId) {
-        let wants = self.partners.get(id).is_some_and(|state| state.wants(self.now));
-        if wants { self.touch(id) } else { self.wake(id) }
-    }
-
-    /// Makes sure that the partner is looked at in time. What is due later by then is not taken back.
-    pub(super) fn wake(&mut self, id: SlotId) {
-        let probed_after = self.probed_after();
-        let Some(state) = self.partners.get_mut(id) else { return };
-        let due = state.due(&self.pulls, probed_after);
-        if due < state.timer {
-            if state.timer < Time::NEVER {
-                self.timers.remove(&(state.timer, id));
-            }
-            state.timer = due;
-            self.timers.insert((due, id));
-        }
-    }
-
-    /// A body came from a station. One that is no packet for us is counted and passed over.
-    pub fn packet(&mut self, from: S, body: &[u8], now: Time, above: &mut dyn Foreign<S>) {
-        self.now = self.now.max(now);
-        self.report(above);
-        let dialect = self.config.dialect;
-        match mxoe::endpoint_of(body, dialect.order()) {
-            Some(endpoint) if endpoint == self.config.endpoint => {}
-            Some(_) => return self.counters.wrong_endpoint += 1,
-            None => return self.counts_for_none(body),
-        }
-        let packet = match Packet::parse(body, dialect) {
-            Ok((_, packet)) => packet,
-            Err(PacketError::Short | PacketError::Long) => return self.counters.wrong_length += 1,
-            Err(PacketError::Type(_)) => return self.counters.wrong_type += 1,
-            Err(PacketError::Field) => return self.counters.malformed += 1,
-        };
-        self.counters.received += 1;
-        self.counters.bytes_received += body.len() as u64;
-        match packet {
-            Packet::Connect(connect) => self.asked_to_connect(from, connect),
-            Packet::ConnectReply(reply) => self.connect_answered(from, reply),
-            Packet::Tiny(message, bytes) | Packet::Small(message, bytes) => {
-                let (total, bits) = (bytes.len() as u32, message.match_info);
-                let part = Part::Eager { bits, total, fragment: 0, offset: 0, bytes };
-                self.arrived(from, &message, part, above);
-            }
-            Packet::Medium(Fragment { message, total_bytes, fragment, offset }, bytes) => {
-                let bits = message.match_info;
-                let part = Part::Eager { bits, total: total_bytes, fragment, offset, bytes };
-                self.arrived(from, &message, part, above);
-            }
-            Packet::Rendezvous(it) => {
-                let part = Part::Announce {
-                    bits: it.message.match_info,
-                    bytes: it.total_bytes,
-                    region: it.region,
-                    region_sequence: it.region_sequence,
-                    region_offset: it.region_offset,
-                };
-                self.arrived(from, &it.message, part, above);
-            }
-            Packet::Notify(it) => {
-                let message = Message {
-                    to: it.to,
-                    from: it.from,
-                    session: it.session,
-                    sequence: it.sequence,
-                    acknowledged: it.acknowledged,
-                    match_info: 0,
-                };
-                let (bytes, region, region_sequence) = (it.bytes, it.region, it.region_sequence);
-                self.arrived(
-                    from,
-                    &message,
-                    Part::Notify { bytes, region, region_sequence },
-                    above,
-                );
-            }
-            Packet::Ack(ack) => self.told(from, ack),
-            Packet::Pull(pull) => self.asked(from, pull),
-            Packet::PullReply(reply, bytes) => self.replied(from, reply, bytes, above),
-            Packet::NackLib(nack) => self.refused(from, nack),
-            Packet::NackMcp(nack) => self.pull_refused(from, nack),
-            // They are an agent's.
-            Packet::Raw(_) | Packet::HostQuery(_) | Packet::HostReply(_) => {
-                self.counters.wrong_type += 1;
-            }
-        }
-        self.report(above);
-    }
-
     /// A body names no endpoint: it ends before that, or its type is none that endpoints are told.
     #[cold]
-    fn counts_for_none(&mut self, body: &[u8]) {
+    pub(super) fn counts_for_none(&mut self, body: &[u8]) {
         match Packet::parse(body, self.config.dialect) {
             Err(PacketError::Short) => self.counters.wrong_length += 1,
             _ => self.counters.wrong_type += 1,
@@ -579,47 +397,19 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
 
     /// Tells somebody who is no partner, or speaks of a session that is over.
     pub(super) fn refuse(&mut self, station: S, index: u16, packet: Packet<'static>) {
-        if self.stateless.len() < STATELESS_MAX {
-            self.counters.nacks_sent += 1;
-            self.stateless.push_back(Stateless { station, index, packet });
-        } else {
-            self.counters.unanswered += 1;
+        match self.driver.reply(Reply { station, index, packet }) {
+            true => self.counters.nacks_sent += 1,
+            false => self.counters.unanswered += 1,
         }
-    }
-
-    /// The port had nothing more at `now`: timers are judged, and what happened is reported.
-    pub fn drained(&mut self, now: Time, above: &mut dyn Foreign<S>) {
-        self.now = self.now.max(now);
-        let mut due = Vec::new();
-        while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= self.now) {
-            self.timers.remove(&(at, id));
-            due.push(id);
-        }
-        for id in due {
-            let Some(state) = self.partners.get_mut(id) else { continue };
-            state.timer = Time::NEVER;
-            self.run_timer(id);
-            self.touch(id);
-        }
-        self.report(above);
-        for id in std::mem::take(&mut self.retries) {
-            let Some(state) = self.partners.get_mut(id) else { continue };
-            state.retry = false;
-            if self.tell_early(id, RETRIES_PER_PASS, above) {
-                self.has_room(id);
-            }
-            self.touch(id);
-        }
-        self.report(above);
     }
 
     /// A partner that has messages of ours, and neither takes them nor is heard, is asked after so long.
-    fn probed_after(&self) -> Duration {
+    pub(super) fn probed_after(&self) -> Duration {
         self.config.give_up_after / 16
     }
 
-    fn run_timer(&mut self, id: SlotId) {
-        let (now, give_up_after) = (self.now, self.config.give_up_after);
+    pub(super) fn judge(&mut self, id: SlotId) {
+        let (now, give_up_after) = (self.driver.now, self.config.give_up_after);
         let (connect_for, probed_after) = (self.config.connect_for, self.probed_after());
         let Some(state) = self.partners.get_mut(id) else { return };
         if matches!(state.stage, Stage::Closing { until } if until <= now) {
@@ -650,24 +440,6 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         }
     }
 
-    /// Reports what has happened since it was asked last.
-    pub fn report(&mut self, above: &mut dyn Foreign<S>) {
-        while let Some(event) = self.events.pop_front() {
-            match event {
-                Event::Up { link, accepted } => {
-                    if let Some(who) = self.who(link) {
-                        above.link_up(link, who, accepted);
-                    }
-                }
-                Event::Judged { link, key, right } => above.key_judged(link, key, right),
-                Event::Down { link, fault } => above.link_down(link, fault),
-                Event::Finished { link, end } => above.finished(link, end),
-                Event::Ended { token, outcome } => above.ended(token, outcome),
-                Event::Revoked { link, key } => above.revoked(link, key),
-            }
-        }
-    }
-
     /// Ends a link: what was under way fails, and its last word is told.
     pub(super) fn end(&mut self, id: SlotId, fault: Fault) {
         self.end_pulls(id, fault);
@@ -676,18 +448,18 @@ impl<S: Copy + Eq + Hash + std::fmt::Debug> Mxoe<S> {
         self.feed();
         let Some(state) = self.partners.remove(id) else { return };
         self.trim_half_open();
-        self.timers.remove(&(state.timer, id));
+        self.driver.forget(id, &state.schedule);
         self.by_name.remove(&(state.station, state.endpoint));
         self.early_bytes -= state.receiving.early_bytes();
         for waiting in &state.sending.waiting {
             if let Waiting::Eager { token, .. } = waiting
                 && *token != Token::NONE
             {
-                self.events.push_back(Event::Ended { token: *token, outcome: Err(fault) });
+                self.driver.tell(Event::Ended { token: *token, outcome: Err(fault) });
             }
         }
         self.remember(&state);
-        self.events.push_back(Event::Down { link: id, fault });
+        self.driver.tell(Event::Down { link: id, fault });
     }
 }
 

@@ -1,0 +1,29 @@
+//! The packet protocols, sans I/O: packets, orders and the time in; packets, reports and a deadline out. See
+//! docs/design/090-packets.md.
+//!
+//! * [`packets`]: our own protocol; [`mxoe`]: that of Open-MX and native MXoE hosts;
+//! * [`memory`]: what both send, and copy once; [`pull`]: a read of remote memory, piece by piece; [`share`]: what all
+//!   reads together may ask for;
+//! * [`round_trip`]: how long to wait for what; [`late`]: what was waited for too little.
+//!
+//! There is no system call, clock, thread or future in this crate. The packet rails of `net` drive it over real ports,
+//! the simulator over a simulated network.
+//!
+//! Invariants
+//! * A frame, or message, arrives once and in order, or its link ends.
+//! * All memory that a peer can make us use is bounded.
+//! * Bytes from the network never panic: a packet that breaks the protocol is counted and dropped.
+#![forbid(unsafe_code)]
+
+mod driver;
+mod late;
+pub mod memory;
+pub mod mxoe;
+pub mod packets;
+mod protocol;
+pub mod pull;
+pub mod round_trip;
+mod share;
+
+pub use memory::Bytes;
+pub use protocol::{Above, Counted, PacketProtocol, Taken, Who};

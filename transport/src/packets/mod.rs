@@ -1,0 +1,18 @@
+//! Our packet protocol: frames over packets that may be lost, doubled, reordered or corrupted.
+//!
+//! * [`machine`]: links and what is told about them; [`link`]: how they begin and end;
+//! * [`stream`]: frames made of packets, and packets of frames, which [`outgoing`] cuts;
+//! * [`access`]: reads and writes of remote memory, which [`offers`] announces;
+//! * [`sending`] and [`receiving`]: numbered packets to a peer and from it.
+
+mod access;
+mod drive;
+mod link;
+pub mod machine;
+mod offers;
+mod outgoing;
+pub mod receiving;
+pub mod sending;
+mod stream;
+
+pub use machine::{Machine, PacketConfig, PacketCounters};
