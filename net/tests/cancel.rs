@@ -30,6 +30,8 @@ const REGION_SEED: u8 = 77;
 const SMALL: u64 = 220;
 const SMALL_BYTES: usize = 16_000;
 const LARGE_BYTES: usize = 64 << 20;
+/// Too long to leave at once over any medium.
+const ANNOUNCED_BYTES: usize = 2_000_000;
 
 /// Credit that outlasts the medium, so that frames wait in the rail; and a name that no other process
 /// gives itself.
@@ -408,7 +410,7 @@ fn busy_with_a_stopped_peer(scene: &mut Scene) -> RemoteKey {
         scene.peer.stop();
     }
     for user in ANNOUNCED {
-        scene.send(user, 200_000, user);
+        scene.send(user, ANNOUNCED_BYTES, user);
     }
     scene.access(Direction::Put, key, 0, 1 << 20, PUTS[0]);
     scene.access(Direction::Put, key, 4 << 20, 1 << 20, PUTS[1]);
@@ -463,7 +465,7 @@ fn sends_are_cancelled(medium: Medium) {
         let len = match user {
             100.. => SMALL_BYTES,
             20 | 21 => LARGE_BYTES,
-            22 | 23 => 200_000,
+            22 | 23 => ANNOUNCED_BYTES,
             _ => 100,
         };
         let gave_up = outcome == "Cancelled" && (user == LARGE[0] || user == ANNOUNCED[0]);
