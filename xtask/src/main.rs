@@ -17,13 +17,16 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask tidy
-       cargo xtask verify [--quick | --deep [--from STEP]]      (short: cargo verify)
+       cargo xtask verify [--quick | --changed [BASE] | --deep [--from STEP]]
+                                                                (short: cargo verify)
        cargo xtask install --prefix DIR [--destdir DIR]
 
 tidy    the rules of the house: dependencies between crates, places of unsafe code, file sizes,
         module headers, leftovers, documents that name what does not exist
 verify  formatting, lints, tidy, documentation, all tests, model checks
         --quick  formatting, lints, tidy, unit tests
+        --changed  the same for the crates that a change can reach: what differs from BASE (or from
+                 where this branch left main); it says what it leaves out
         --deep   adds 10,000 simulator seeds, long fuzzing, suites of others, peers, sanitizers;
                  it takes two hours, and --from goes on at a step, for instance --from suites
 install  a release build of libbmi (shared and archive, headers, pkg-config, manual pages), of MX's
@@ -36,6 +39,8 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::command(),
         ["verify"] => verify::command(verify::Depth::Normal, None),
         ["verify", "--quick"] => verify::command(verify::Depth::Quick, None),
+        ["verify", "--changed"] => verify::changed(None),
+        ["verify", "--changed", base] => verify::changed(Some(base)),
         ["verify", "--deep"] => verify::command(verify::Depth::Deep, None),
         ["verify", "--deep", "--from", step] => verify::command(verify::Depth::Deep, Some(step)),
         ["install", rest @ ..] => install::command(rest),

@@ -1,8 +1,6 @@
 //! Partners, what is told about them, and the packets that go.
 //!
-//! It is driven like the machine of our own language: orders by [`Mxoe::connect`], [`Mxoe::send`] and
-//! [`Mxoe::order`], bodies that came by [`Mxoe::packet`], [`Mxoe::drained`] when the port has no more, and
-//! [`Mxoe::next`] for the packets that go.
+//! Orders come to it as to a rail; [`PacketProtocol`](crate::PacketProtocol) tells how it is driven.
 //!
 //! Invariants:
 //! * a partner is a station and an endpoint of it, and one link as long as its session lasts;

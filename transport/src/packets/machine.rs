@@ -1,10 +1,6 @@
 //! The packet machine: links, frames and native access over a port that carries packets.
 //!
-//! It is driven like this, by whoever owns machine and port:
-//! * [`Machine::connect`], [`Machine::send`] and [`Machine::order`] take orders, as a rail does;
-//! * each body that came goes to [`Machine::packet`]; when the port has no more, [`Machine::drained`] judges
-//!   timers and reports what has happened since;
-//! * [`Machine::next`] writes one packet after the other, as long as the port has room for them.
+//! Orders come to it as to a rail; [`PacketProtocol`](crate::PacketProtocol) tells how it is driven.
 //!
 //! Invariants:
 //! * what a peer sends is believed after its checksum, and only where it names a link of its station, or answers

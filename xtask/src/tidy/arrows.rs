@@ -152,11 +152,14 @@ mod tests {
     fn complaint(from: &str, to: &str, dev: bool) -> Option<String> {
         let dependency = Dependency { name: format!("ropewalk-{to}"), dev, ours: true };
         let package = Package {
+            folder: Default::default(),
+            library: true,
             name: format!("ropewalk-{from}"),
             dependencies: vec![dependency],
             tests: Vec::new(),
         };
-        let workspace = Workspace { root: "/".into(), packages: vec![package] };
+        let workspace =
+            Workspace { root: "/".into(), packages: vec![package], left_out: Vec::new() };
         check(&workspace).pop().map(|finding| finding.text)
     }
 

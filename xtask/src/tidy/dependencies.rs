@@ -60,9 +60,15 @@ mod tests {
                         ours = { path = \"ours\" }\nropes = \"1\"\n[profile.dev]\nopt-level = 1\n";
         let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
         let dependency = Dependency { name: "knots".into(), dev: true, ours: false };
-        let package =
-            Package { name: "a".into(), dependencies: vec![dependency], tests: Vec::new() };
-        let workspace = Workspace { root: "/".into(), packages: vec![package] };
+        let package = Package {
+            name: "a".into(),
+            folder: Default::default(),
+            library: true,
+            dependencies: vec![dependency],
+            tests: Vec::new(),
+        };
+        let workspace =
+            Workspace { root: "/".into(), packages: vec![package], left_out: Vec::new() };
         let files = [file("Cargo.toml", manifest), file(DOCUMENT, document)];
         check(&workspace, &files).into_iter().map(|finding| finding.text).collect()
     }

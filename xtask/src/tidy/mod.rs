@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules of the house that no compiler knows.
 //!
 //! * [`arrows`]: which crate may use which,
+//! * [`circles`]: files of a crate that use each other,
 //! * [`source`]: unsafe code only in its places, file sizes, module headers, leftovers,
 //! * [`names`]: no path or host of one machine in the tree,
 //! * [`dependencies`]: a reason for each dependency,
@@ -9,6 +10,7 @@
 //! Invariant: each check is a function from text to findings, so that a test can show it failing.
 
 mod arrows;
+mod circles;
 mod dependencies;
 mod names;
 mod source;
@@ -66,6 +68,7 @@ pub fn command() -> Result<bool> {
 
 fn check(workspace: &Workspace, files: &[File]) -> Vec<Finding> {
     let mut findings = arrows::check(workspace);
+    findings.extend(circles::check(files));
     findings.extend(files.iter().flat_map(source::check));
     findings.extend(files.iter().flat_map(names::check));
     findings.extend(dependencies::check(workspace, files));

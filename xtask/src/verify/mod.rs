@@ -10,6 +10,7 @@
 //! * where the environment says `CI=true` a skipped test is a failure, never a silence;
 //! * the last line is `N passed, N failed`, summed over all test runs.
 
+mod changes;
 mod count;
 mod packages;
 mod run;
@@ -53,13 +54,31 @@ struct Row {
 
 /// Runs all steps of `depth`, or those from one of them on; true where all passed.
 pub fn command(depth: Depth, from: Option<&str>) -> Result<bool> {
+    run_steps(&Workspace::read()?, depth, from)
+}
+
+/// Runs the steps for the crates that a change can reach.
+pub fn changed(base: Option<&str>) -> Result<bool> {
     let workspace = Workspace::read()?;
+    let files = changes::since(&workspace.root, base)?;
+    let workspace = workspace.concerned(&files);
+    let names = |names: &[String]| match names {
+        [] => "none".to_string(),
+        names => names.join(", "),
+    };
+    let kept: Vec<String> = workspace.packages.iter().map(|it| it.name.clone()).collect();
+    eprintln!("{} files have changed; crates that they can reach: {}", files.len(), names(&kept));
+    eprintln!("left out: {}", names(&workspace.left_out));
+    run_steps(&workspace, Depth::Normal, None)
+}
+
+fn run_steps(workspace: &Workspace, depth: Depth, from: Option<&str>) -> Result<bool> {
     let strict = std::env::var("CI").is_ok_and(|value| value == "true" || value == "1");
     let mut rows = Vec::new();
-    for step in beginning_at(steps::all(&workspace, depth), from)? {
+    for step in beginning_at(steps::all(workspace, depth), from)? {
         eprintln!("==> {}", step.name);
         let begin = Instant::now();
-        let outcome = perform(&workspace, &step, strict)?;
+        let outcome = perform(workspace, &step, strict)?;
         let elapsed = begin.elapsed();
         if !outcome.shown.is_empty() {
             eprintln!("{}", outcome.shown);
@@ -217,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_skipped_test_passes_on_a_laptop_and_fails_in_ci() {
-        let workspace = Workspace { root: "/".into(), packages: Vec::new() };
+        let workspace = Workspace { root: "/".into(), packages: Vec::new(), left_out: Vec::new() };
         let script =
             "echo 'SKIP: no device'; echo 'test result: ok. 3 passed; 0 failed; 1 ignored;'";
         let outcome = perform(&workspace, &shell(script), false).unwrap();

@@ -74,13 +74,13 @@ pub fn all(workspace: &Workspace, depth: Depth) -> Vec<Step> {
     let mut steps = vec![
         step("format", 2, run(cargo_with(&["fmt", "--all", "--check"]))),
         step("tidy", 2, vec![Action::Tidy]),
-        step("lints", 15, run(lints())),
+        step("lints", 15, lints(workspace)),
     ];
     if depth == Depth::Quick {
-        steps.push(step("unit tests", 20, run(unit_tests())));
+        steps.push(step("unit tests", 20, unit_tests(workspace)));
         return steps;
     }
-    steps.push(step("documentation", 10, run(documentation())));
+    steps.push(step("documentation", 10, documentation(workspace)));
     steps.push(Step {
         packages: packages::TESTS,
         ..step("tests", if depth == Depth::Deep { 600 } else { 20 }, tests(workspace, depth))
@@ -126,17 +126,38 @@ fn printing(invocation: Invocation) -> Invocation {
     invocation.args(PRINTED).env(UNSTABLE.0, UNSTABLE.1)
 }
 
-fn lints() -> Invocation {
-    cargo_with(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+/// A command of cargo for the crates that are wanted; nothing where there are none.
+fn of_crates(workspace: &Workspace, command: &str) -> Option<Invocation> {
+    let chosen = cargo_with(&[command, "--locked"]);
+    if workspace.left_out.is_empty() {
+        return Some(chosen.args(["--workspace"]));
+    }
+    let names = workspace.packages.iter().flat_map(|it| ["--package", it.name.as_str()]);
+    (!workspace.packages.is_empty()).then(|| chosen.args(names))
 }
 
-fn documentation() -> Invocation {
-    cargo_with(&["doc", "--workspace", "--no-deps", "--locked", "--document-private-items"])
-        .env("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")
+fn actions(invocation: Option<Invocation>) -> Vec<Action> {
+    invocation.map(Action::Run).into_iter().collect()
 }
 
-fn unit_tests() -> Invocation {
-    printing(cargo_with(&["test", "--workspace", "--locked", "--lib", "--bins", "--"]))
+fn lints(workspace: &Workspace) -> Vec<Action> {
+    let clippy = of_crates(workspace, "clippy");
+    actions(clippy.map(|it| it.args(["--all-targets", "--", "-D", "warnings"])))
+}
+
+fn documentation(workspace: &Workspace) -> Vec<Action> {
+    let doc = of_crates(workspace, "doc");
+    let strict = "-D warnings -A rustdoc::private_intra_doc_links";
+    actions(
+        doc.map(|it| {
+            it.args(["--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", strict)
+        }),
+    )
+}
+
+fn unit_tests(workspace: &Workspace) -> Vec<Action> {
+    let test = of_crates(workspace, "test");
+    actions(test.map(|it| printing(it.args(["--lib", "--bins", "--"]))))
 }
 
 /// Unit tests, ordinary integration tests and examples in one go, then the documentation's examples.
@@ -146,7 +167,9 @@ fn tests(workspace: &Workspace, depth: Depth) -> Vec<Action> {
         workspace.tests(ordinary).into_iter().map(|(_, test)| test).collect();
     names.sort_unstable();
     names.dedup();
-    let mut all = cargo_with(&["test", "--workspace", "--locked", "--no-fail-fast"])
+    let Some(all) = of_crates(workspace, "test") else { return Vec::new() };
+    let mut all = all
+        .args(["--no-fail-fast"])
         .args(profile(depth).iter().copied())
         .args(["--lib", "--bins", "--examples"])
         .args(names.into_iter().flat_map(|name| ["--test", name]))
@@ -155,8 +178,20 @@ fn tests(workspace: &Workspace, depth: Depth) -> Vec<Action> {
     if depth == Depth::Deep {
         all = deep(all);
     }
-    let examples = cargo_with(&["test", "--workspace", "--locked", "--doc"]);
-    vec![Action::Run(all), Action::Run(examples)]
+    let mut actions = vec![Action::Run(all)];
+    actions.extend(examples(workspace));
+    actions
+}
+
+/// The examples in the documentation of libraries.
+fn examples(workspace: &Workspace) -> Option<Action> {
+    let chosen = cargo_with(&["test", "--locked", "--doc"]);
+    if workspace.left_out.is_empty() {
+        return Some(Action::Run(chosen.args(["--workspace"])));
+    }
+    let libraries = workspace.packages.iter().filter(|package| package.library);
+    let names: Vec<&str> = libraries.flat_map(|it| ["--package", it.name.as_str()]).collect();
+    (!names.is_empty()).then(|| Action::Run(chosen.args(names)))
 }
 
 /// Ten thousand seeds want a faster build than a hundred, with the same assertions in it.
@@ -238,8 +273,14 @@ mod tests {
 
     fn workspace(tests: &[&str]) -> Workspace {
         let tests = tests.iter().map(|name| (*name).to_string()).collect();
-        let package = Package { name: "ropewalk-x".into(), dependencies: Vec::new(), tests };
-        Workspace { root: "/".into(), packages: vec![package] }
+        let package = Package {
+            name: "ropewalk-x".into(),
+            folder: "x".into(),
+            library: true,
+            dependencies: Vec::new(),
+            tests,
+        };
+        Workspace { root: "/".into(), packages: vec![package], left_out: Vec::new() }
     }
 
     fn lines(step: &Step) -> String {
@@ -274,6 +315,24 @@ mod tests {
         assert!(others.all(|step| step.packages.is_empty() && !step.actions.is_empty()));
         let steps = all(&workspace(&["mount_tools"]), Depth::Normal);
         assert!(steps.iter().filter(needs_none).any(|step| !step.packages.is_empty()));
+    }
+
+    #[test]
+    fn a_part_of_the_workspace_is_checked_alone_and_none_of_it_costs_nothing() {
+        let mut part = workspace(&["scenario"]);
+        part.left_out = vec!["ropewalk-y".into()];
+        let steps = all(&part, Depth::Normal);
+        let cargo =
+            steps.iter().map(lines).filter(|lines| !lines.contains("fmt") && lines != "tidy");
+        for lines in cargo.filter(|lines| !lines.is_empty()) {
+            assert!(
+                lines.contains("--package ropewalk-x") && !lines.contains("--workspace"),
+                "{lines}"
+            );
+        }
+        part.packages.clear();
+        let names: Vec<&str> = all(&part, Depth::Normal).iter().map(|step| step.name).collect();
+        assert_eq!(names, ["format", "tidy"]);
     }
 
     #[test]
