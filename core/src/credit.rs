@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_SHORT, REQUEST_BYTES_MAX};
+use ropewalk_base::limits::{EAGER_BYTES, EAGER_BYTES_LONG, EAGER_BYTES_SHORT, REQUEST_BYTES_MAX};
 use ropewalk_base::time::Time;
 use ropewalk_wire::frame::{Content, CreditBody};
 
@@ -28,6 +28,9 @@ const BUSY_WITHIN: Duration = Duration::from_millis(100);
 /// The largest window that traffic alone makes, in bytes. More under way would only leave the processors'
 /// caches; what waits for receives is another matter.
 const TRAFFIC_WINDOW_MAX: u64 = 1 << 20;
+
+/// Long messages in a row that find their receives, after which they need not be announced any more.
+const AWAITED_LONG: u32 = 4;
 
 /// What an eager message counts: both sides reckon with the buffer that it may occupy, whose size is
 /// a power of two, so that what was lent is never less than what is used.
@@ -75,6 +78,11 @@ pub(crate) struct Granted {
     /// The longest message that leaves at once over the present link, and the longest payload of a frame there.
     pub eager_bytes: u64,
     pub frame_bytes: u64,
+    /// The first of these where nobody waits for long messages, and where somebody does.
+    pub short_bytes: u64,
+    pub long_bytes: u64,
+    /// Nobody waited for long ones.
+    pub announce_long: bool,
 }
 
 /// What we allowed the peer, and what it used and we freed again.
@@ -83,6 +91,9 @@ pub(crate) struct Received {
     pub eager: Account,
     pub request: Account,
     pub announce: Account,
+    /// Nobody waited for a long message: the peer announces such until so many in a row have found their receives.
+    announce_long: bool,
+    awaited_long: u32,
 }
 
 /// One kind of credit, on the receiving side.
@@ -220,6 +231,18 @@ impl Received {
 }
 
 impl Granted {
+    /// The link tells how long messages and frames may be.
+    pub fn limit(&mut self, eager_bytes: u64, frame_bytes: u64) {
+        self.frame_bytes = frame_bytes;
+        self.long_bytes = eager_bytes;
+        self.short_bytes = eager_bytes.min(EAGER_BYTES_SHORT.into());
+        self.choose();
+    }
+
+    fn choose(&mut self) {
+        self.eager_bytes = if self.announce_long { self.short_bytes } else { self.long_bytes };
+    }
+
     /// Takes credit for an eager message, where there is enough.
     #[inline]
     pub fn take_eager(&mut self, channel: Channel, payload_bytes: u64) -> bool {
@@ -324,14 +347,48 @@ impl Core {
         if lent <= self.config.eager_pool_bytes / 2 { more } else { 0 }
     }
 
+    /// The longest message that a peer may send at once as far as its credit reaches, where that is a long one.
+    fn long_bytes_of(&self, id: PeerId) -> Option<u64> {
+        let peer = self.peers.get(id.0).filter(|it| !it.foreign && it.reliable.is_none())?;
+        let bytes = self.eager_bytes_over(peer.link()?, false);
+        (bytes > u64::from(EAGER_BYTES_LONG)).then_some(bytes)
+    }
+
+    /// A message came for which nobody waits. To stage a long one costs more than to announce it: the peer is told.
+    #[inline]
+    pub(crate) fn note_unmatched(&mut self, id: PeerId, payload_bytes: u64) {
+        if payload_bytes > u64::from(EAGER_BYTES_SHORT) {
+            self.refuse_long(id);
+        }
+    }
+
+    #[cold]
+    fn refuse_long(&mut self, id: PeerId) {
+        let applies = self.long_bytes_of(id).is_some();
+        let Some(peer) = self.peers.get_mut(id.0).filter(|_| applies) else { return };
+        peer.received.awaited_long = 0;
+        if !std::mem::replace(&mut peer.received.announce_long, true) {
+            self.say_credit(id);
+        }
+    }
+
     /// A message was announced for which somebody waits: where it is one of those that come at once as far as credit
     /// reaches, the next one of its length has room.
     pub(crate) fn lend_for(&mut self, id: PeerId, payload_bytes: u64) {
-        let Some(peer) = self.peers.get(id.0).filter(|peer| !peer.foreign) else { return };
-        let Some(link) = peer.link().filter(|_| peer.reliable.is_none()) else { return };
-        if payload_bytes > self.eager_bytes_over(link, false) {
+        if self.long_bytes_of(id).is_none_or(|most| payload_bytes > most) {
             return;
         }
+        let Some(peer) = self.peers.get_mut(id.0) else { return };
+        let received = &mut peer.received;
+        if received.announce_long {
+            received.awaited_long += 1;
+            if received.awaited_long < AWAITED_LONG {
+                return;
+            }
+            received.announce_long = false;
+            self.say_credit(id);
+        }
+        let Some(peer) = self.peers.get(id.0) else { return };
         let charge = charge_bytes(payload_bytes);
         let wanted = (2 * charge).max((8 * charge).min(TRAFFIC_WINDOW_MAX));
         let more = wanted.saturating_sub(peer.received.eager.window);
@@ -367,7 +424,7 @@ impl Core {
         let Some(peer) = self.peers.get(id.0) else { return };
         let grows = self.may_lend(&peer.received.eager);
         let Some(peer) = self.peers.get_mut(id.0) else { return };
-        let Received { eager, request, announce } = &mut peer.received;
+        let Received { eager, request, announce, announce_long, .. } = &mut peer.received;
         let limit = eager.tell(now);
         let ends = eager.is_scarce() && !grows;
         if ends {
@@ -376,7 +433,8 @@ impl Core {
         let body = CreditBody {
             eager_limit: limit.into(),
             eager_ends: u8::from(ends),
-            reserved: [0; 7],
+            announce_long: u8::from(*announce_long),
+            reserved: [0; 6],
             request_limit: request.tell(now).into(),
             announce_limit: announce.tell(now).into(),
         };
@@ -437,6 +495,8 @@ impl Core {
         if body.eager_limit.get() >= granted.eager_limit {
             granted.eager_limit = body.eager_limit.get();
             granted.eager_ends = body.eager_ends == 1;
+            granted.announce_long = body.announce_long == 1;
+            granted.choose();
         }
         granted.request_limit = granted.request_limit.max(body.request_limit.get());
         granted.announce_limit = granted.announce_limit.max(body.announce_limit.get());

@@ -71,9 +71,10 @@ impl Core {
         let eager_bytes = self.eager_bytes_over(link, spans).min(accepted);
         let rail = self.rails.get(usize::from(link.rail));
         let frame = rail.map_or(FRAME_PAYLOAD_BYTES_MAX, |rail| rail.frame_payload_bytes_max);
-        let Some(peer) = self.peers.get_mut(id.0) else { return };
-        peer.granted.eager_bytes = eager_bytes;
-        peer.granted.frame_bytes = u64::from(frame.min(FRAME_PAYLOAD_BYTES_MAX));
+        let frame_bytes = u64::from(frame.min(FRAME_PAYLOAD_BYTES_MAX));
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.granted.limit(eager_bytes, frame_bytes);
+        }
     }
 
     /// Ends a post that the driver itself refuses.
@@ -521,6 +522,7 @@ impl Core {
         };
         self.offer(channel, slot);
         self.lend_to_waiting(id);
+        self.note_unmatched(id, bytes);
         if bytes == 0 {
             return Placement::Drop;
         }

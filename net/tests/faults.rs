@@ -358,7 +358,9 @@ fn garbage_of_every_kind_costs_the_link_only() {
                 request_limit: u64::MAX.into(),
                 announce_limit: random.next_u64().into(),
                 eager_ends: 0,
-                reserved: [0; 7],
+                announce_long: 0,
+
+                reserved: [0; 6],
             });
             let envelope = Envelope {
                 payload_bytes: payload.len() as u32,

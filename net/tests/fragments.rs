@@ -70,38 +70,33 @@ fn check_all(world: &World) {
 
 #[test]
 fn messages_of_every_length_come_in_fragments_to_receives_that_are_early_late_or_short() {
-    for medium in STREAMS {
-        let mut world = generous(medium);
-        let to = world.peer(0, 1);
-        let mut bits = 0;
-        for len in [262_144, 262_145, 300_000, 524_288, 999_999, LONG] {
-            for room in [len, len + 1, len - 1, 262_144, 262_145, 100, 0] {
-                for late in [false, true] {
-                    bits += 1;
-                    if !late {
-                        receive(&mut world, bits, room);
-                    }
-                    send(&mut world, to, bits, len, Level::Buffered);
-                    if late {
-                        (0..20).for_each(|_| world.step());
-                        receive(&mut world, bits, room);
-                    }
-                    let received = world.take(1, 1000 + bits);
-                    let fits = room >= len;
-                    let outcome = if fits { Ok(()) } else { Err(Fault::Truncated) };
-                    assert_eq!(received.outcome, outcome, "{medium:?} {len} {room} {late}");
-                    assert_eq!(received.bytes, len.min(room) as u64);
-                    assert_eq!(received.message_bytes, len as u64);
-                    check(received.memory, len.min(room), bits as u8);
-                    assert_eq!(world.take(0, bits).outcome, Ok(()));
+    let lens = [(262_144, 0), (262_145, 1), (300_000, 1), (524_288, 1), (999_999, 3), (LONG, 3)];
+    for (medium, (len, fragments)) in STREAMS.into_iter().flat_map(|it| lens.map(|len| (it, len))) {
+        for room in [len, len + 1, len - 1, 262_144, 262_145, 100, 0] {
+            for late in [false, true] {
+                let mut world = generous(medium);
+                let to = world.peer(0, 1);
+                if !late {
+                    receive(&mut world, 1, room);
                 }
+                send(&mut world, to, 1, len, Level::Buffered);
+                if late {
+                    world.until("the message", |world| {
+                        world.nodes[1].endpoint.unmatched_count() == 1
+                    });
+                    receive(&mut world, 1, room);
+                }
+                let received = world.take(1, 1001);
+                let outcome = if room >= len { Ok(()) } else { Err(Fault::Truncated) };
+                assert_eq!(received.outcome, outcome, "{medium:?} {len} {room} {late}");
+                assert_eq!(received.bytes, len.min(room) as u64);
+                assert_eq!(received.message_bytes, len as u64);
+                check(received.memory, len.min(room), 1);
+                assert_eq!(world.take(0, 1).outcome, Ok(()));
+                assert_eq!(sent_at_once(&world), (1, 0, fragments), "{medium:?} {len}");
+                check_all(&world);
             }
         }
-        let (at_once, announced, fragments) = sent_at_once(&world);
-        assert_eq!((at_once, announced), (bits, 0), "{medium:?}");
-        // 262,144 bytes are one frame; the others have 1, 1, 1, 3 and 3 fragments more.
-        assert_eq!(fragments, 14 * 9, "{medium:?}");
-        check_all(&world);
     }
 }
 
@@ -151,6 +146,43 @@ fn the_first_of_longer_messages_is_announced_and_those_behind_it_come_at_once() 
             assert_eq!((at_once, announced), (19, 1), "{medium:?} {len}");
             check_all(&world);
         }
+    }
+}
+
+#[test]
+fn where_nobody_waits_for_long_messages_they_are_announced_until_somebody_does() {
+    for medium in STREAMS {
+        let mut world = generous(medium);
+        let to = world.peer(0, 1);
+        let exchange = |world: &mut World, bits: std::ops::Range<u64>, late: bool| {
+            let before = sent_at_once(world);
+            for bits in bits {
+                if !late {
+                    receive(world, bits, 100_000);
+                }
+                send(world, to, bits, 100_000, Level::Buffered);
+                (0..20).for_each(|_| world.step());
+                if late {
+                    world.until("the message", |world| {
+                        world.nodes[1].endpoint.unmatched_count() == 1
+                    });
+                    receive(world, bits, 100_000);
+                }
+                check(world.take(1, 1000 + bits).memory, 100_000, bits as u8);
+                world.take(0, bits);
+                (0..20).for_each(|_| world.step());
+            }
+            let after = sent_at_once(world);
+            (after.0 - before.0, after.1 - before.1)
+        };
+        assert_eq!(exchange(&mut world, 1..11, false), (10, 0), "{medium:?}: somebody waits");
+        assert_eq!(exchange(&mut world, 11..21, true), (1, 9), "{medium:?}: nobody does");
+        assert_eq!(exchange(&mut world, 21..31, false), (6, 4), "{medium:?}: somebody again");
+        // What is short leaves at once in any case.
+        send(&mut world, to, 50, 32 << 10, Level::Buffered);
+        send(&mut world, to, 51, 32 << 10, Level::Buffered);
+        assert_eq!(sent_at_once(&world).1, 13, "{medium:?}");
+        check_all(&world);
     }
 }
 

@@ -182,7 +182,9 @@ layouts! {
         announce_limit: U64,
         /// 1: no more for eager messages before some are received; what is left is to be announced.
         eager_ends: u8,
-        reserved: [u8; 7],
+        /// 1: messages of more than 32 KiB are to be announced: nobody waited for such.
+        announce_long: u8,
+        reserved: [u8; 6],
     } 32
     /// Spans that arrived: all up to `cumulative`, and those of the bitmap above it.
     AckBody {

@@ -488,7 +488,8 @@ fn answers_and_limits_have_their_fields() {
         request_limit: 2.into(),
         announce_limit: 3.into(),
         eager_ends: 1,
-        reserved: [0; 7],
+        announce_long: 1,
+        reserved: [0; 6],
     };
     script.record(
         record(&Body::Credit(credit), &[]),
@@ -498,6 +499,7 @@ fn answers_and_limits_have_their_fields() {
             ("ropewalk.frame.request_limit", "2"),
             ("ropewalk.frame.announce_limit", "3"),
             ("ropewalk.frame.eager_ends", "1"),
+            ("ropewalk.frame.announce_long", "1"),
         ],
     );
     let ack = frame::AckBody { cumulative: 44.into(), bitmap: 5.into() };

@@ -194,7 +194,9 @@ impl Scene {
                 let body = CreditBody {
                     eager_limit: 1.into(),
                     eager_ends: 0,
-                    reserved: [0; 7],
+                    announce_long: 0,
+
+                    reserved: [0; 6],
                     request_limit: 1.into(),
                     announce_limit: 1.into(),
                 };

@@ -387,7 +387,9 @@ impl Ours {
                 let body = CreditBody {
                     eager_limit: 1.into(),
                     eager_ends: 0,
-                    reserved: [0; 7],
+                    announce_long: 0,
+
+                    reserved: [0; 6],
                     request_limit: 1.into(),
                     announce_limit: 1.into(),
                 };
